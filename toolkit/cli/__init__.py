@@ -1,0 +1,48 @@
+"""The command line: one file per verb, loaded when it is called, so that `--help` answers at once.
+
+Nothing imports this package. It prints errors; every other part raises them.
+"""
+
+import importlib
+import sys
+
+import click
+
+from toolkit.errors import ToolkitError
+
+VERBS = ("scout", "sim")
+"""In the order in which a user meets them; `toolkit.cli.<verb>` holds `command`."""
+
+
+class Verbs(click.Group):
+    """Loads a verb's file on first use and prints a ToolkitError with its hint."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """Name the verbs in the order of VERBS."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        """Load one verb; None for an unknown one, which click reports."""
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"toolkit.cli.{name}").command
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a verb; exit 1 when the input or the world is at fault."""
+        try:
+            return super().invoke(ctx)
+        except ToolkitError as error:
+            click.echo(f"Error: {error.message}", err=True)
+            if error.hint:
+                click.echo(f"\nHint: {error.hint}", err=True)
+            sys.exit(1)
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="llm-serving-toolkit", prog_name="toolkit")
+def main() -> None:
+    """Scout, bench, capture, blast and rank LLM servers, then serve the stack that wins.
+
+    Talk only to servers that you own or may test.
+    """

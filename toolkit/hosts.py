@@ -1,0 +1,128 @@
+"""hosts.txt -> Host: which servers the toolkit may talk to. It reads text, never a file or a network."""
+
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from toolkit.errors import ToolkitError
+from toolkit.records import Host
+
+DEFAULT_PORT = 8000
+"""vLLM's own default."""
+
+EXAMPLE = "Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`"
+KEYS = ("team", "model", "api_key_env", "note")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read_hosts(text: str, source: str) -> list[Host]:
+    """Read a hosts file's text; `source` is its name in messages.
+
+    Raises ToolkitError on the first bad line, with its number, on a name or URL that stands twice,
+    and on a file that names no host.
+    """
+    hosts: list[Host] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        words = _words(line)
+        if words:
+            host = _host(words, f"`{source}` line {number}")
+            _refuse_twin(host, hosts, f"`{source}` line {number}")
+            hosts.append(host)
+    if not hosts:
+        raise ToolkitError(f"`{source}` names no host", EXAMPLE)
+    return hosts
+
+
+def one_host(url: str) -> Host:
+    """Make the Host for a URL or address named on the command line."""
+    return _host([url], f"`{url}`")
+
+
+def looks_like_url(word: str) -> bool:
+    """Tell a URL or `address:port` on the command line from a file's name."""
+    return "://" in word or bool(re.fullmatch(r"(\d+\.\d+\.\d+\.\d+|localhost|\[[^\]]+\])(:\d+)?", word))
+
+
+def _words(line: str) -> list[str]:
+    """Split a line into words; `#` starts a comment at the line's start or after a space."""
+    return re.sub(r"(^|\s)#.*", "", line).split()
+
+
+def _host(words: list[str], where: str) -> Host:
+    plain = [word for word in words if not _is_option(word)]
+    options = _options([word for word in words if _is_option(word)], where)
+    if words[: len(plain)] != plain:
+        # `note=two words`: the second word is no option and no host
+        raise ToolkitError(
+            f"{where}: `{plain[-1]}` stands after an option", "Options hold no spaces; write `note=two-words`"
+        )
+    if len(plain) not in (1, 2):
+        raise ToolkitError(f"{where}: expected `URL` or `NAME URL`, found {len(plain)} words", EXAMPLE)
+    url = base_url(plain[-1], where)
+    return Host(name=plain[0] if len(plain) == 2 else urlsplit(url).netloc, url=url, **options)
+
+
+def _is_option(word: str) -> bool:
+    """`key=value`, but not a URL that has a `=` in it."""
+    return "=" in word and "://" not in word.split("=", 1)[0]
+
+
+def _options(words: Iterable[str], where: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for word in words:
+        key, value = word.split("=", 1)
+        if key not in KEYS:
+            raise ToolkitError(f"{where}: unknown option `{key}`", f"Known options: {', '.join(KEYS)}")
+        if not value:
+            raise ToolkitError(f"{where}: `{key}=` has no value", EXAMPLE)
+        if key in options:
+            raise ToolkitError(f"{where}: `{key}=` stands twice", "Keep one of them")
+        options[key] = value
+    if not _VARIABLE.fullmatch(options.get("api_key_env", "_")):
+        # never print the word: whoever mistakes this option writes the key itself there
+        raise ToolkitError(
+            f"{where}: `api_key_env=` is not the name of an environment variable",
+            "Put the key into a variable and its name here, e.g., `api_key_env=ALICE_KEY`",
+        )
+    return options
+
+
+def base_url(word: str, where: str) -> str:
+    """Complete an address: `10.0.0.4` means `http://10.0.0.4:8000`. A URL keeps its own port."""
+    given = "://" in word
+    parts = urlsplit(word if given else f"http://{word}")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ToolkitError(f"{where}: `{_no_userinfo(word)}` has no valid port", "Ports are 1 to 65535") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ToolkitError(f"{where}: `{_no_userinfo(word)}` is not an http or https URL", EXAMPLE)
+    if parts.username is not None:
+        raise ToolkitError(f"{where}: the URL carries a user or password", "Use `api_key_env=NAME`")
+    if parts.query or parts.fragment:
+        raise ToolkitError(f"{where}: `{word}` has a `?` or `#` part", "Give the base URL only")
+    return f"{parts.scheme}://{_netloc(parts.hostname, port, given=given)}{_base_path(parts.path)}"
+
+
+def _no_userinfo(word: str) -> str:
+    return word.rpartition("@")[2]
+
+
+def _netloc(hostname: str, port: int | None, *, given: bool) -> str:
+    host = f"[{hostname}]" if ":" in hostname else hostname
+    if port is None:
+        return host if given else f"{host}:{DEFAULT_PORT}"
+    return f"{host}:{port}"
+
+
+def _base_path(path: str) -> str:
+    """A base URL is often pasted with its `/v1`; the paths we ask for start before it."""
+    return re.sub(r"/v1$", "", path.rstrip("/")).rstrip("/")
+
+
+def _refuse_twin(host: Host, hosts: Iterable[Host], where: str) -> None:
+    for other in hosts:
+        if other.name == host.name:
+            raise ToolkitError(f"{where}: the name `{host.name}` stands twice", "Give each host its own name")
+        if other.url == host.url:
+            raise ToolkitError(f"{where}: `{host.url}` stands twice", f"It is `{other.name}` already")

@@ -1,0 +1,72 @@
+"""What a host answered to one look, as plain values. No network: `look` fills these in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from toolkit.records import Host
+
+HEALTH = "/health"
+VERSION = "/version"
+MODELS = "/v1/models"
+METRICS = "/metrics"
+FIRST_ROUND = (HEALTH, VERSION, MODELS, METRICS)
+
+TRTLLM_METRICS = "/prometheus/metrics"
+"""trtllm-serve puts JSON under /metrics and Prometheus text here."""
+LITELLM_ALIVE = "/health/liveliness"
+"""LiteLLM guards /health, which would call every model; this one asks only the process."""
+INVOCATIONS = "/invocations"
+"""vLLM's SageMaker route runs inference and is not guarded by `--api-key`."""
+TOKENIZE = "/tokenize"
+"""Unguarded too; its answer carries max_model_len."""
+ABOUT = {"tgi": "/info", "sglang": "/server_info", "llama.cpp": "/props"}
+"""Where engines without /version tell about themselves."""
+
+KEY_GOES_TO = frozenset({VERSION, MODELS, METRICS, *ABOUT.values()})
+"""Pages that are asked again with the key when they refuse without it. Never /health: LiteLLM
+would then call every model behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One page as it came, or why it did not."""
+
+    status: int | None = None
+    """None: no complete answer; `problem` says why."""
+    content_type: str = ""
+    allow: str = ""
+    """The `Allow` header of a 405: the route exists for these methods."""
+    body: bytes = b""
+    elapsed_ms: float | None = None
+    """Send to response headers."""
+    problem: str | None = None
+    with_key: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the page came whole with a 200."""
+        return self.status == 200 and self.problem is None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the page wants a key, or another one."""
+        return self.status in (401, 403)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """All answers of one host to one look."""
+
+    host: Host
+    at: float
+    """Wall clock when the look began, seconds since 1970."""
+    asked_at: float
+    """Monotonic clock when /metrics was read, seconds: rates are taken over these."""
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+
+    def answer(self, path: str) -> Answer:
+        """One page's answer; an empty one when it was not asked."""
+        return self.answers.get(path, NOT_ASKED)
+
+
+NOT_ASKED = Answer(problem="not asked")
