@@ -1,0 +1,231 @@
+"""`toolkit scout` beside a real vLLM: what it says must equal what these tests sent and what `usage` answered."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+SHARED_PROMPT = " ".join(f"item {number} is in the list" for number in range(12))
+"""Sent again and again, and longer than two blocks of 32 tokens, so that the prefix cache hits."""
+REQUESTS = 64
+CONCURRENCY = 24
+"""More than --max-num-seqs 16, so that some wait."""
+KEY_VARIABLE = "TOOLKIT_TEST_REAL_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What one answer's `usage` said."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """A server that did a known amount of work, scouted while it did and afterwards."""
+
+    used: list[Used]
+    during: list[dict[str, Any]]
+    after: dict[str, Any]
+
+
+def scout(hosts_line: str, folder: Path, *, key: str | None = None) -> dict[str, Any]:
+    """Run the command as a user does, with a hosts file, and read its one JSON line."""
+    hosts = folder / "hosts.txt"
+    hosts.write_text(hosts_line + "\n")
+    environment = (
+        os.environ
+        | {"TOOLKIT_DB": str(folder / "toolkit.db")}
+        | ({KEY_VARIABLE: key} if key else {})
+    )
+    done = subprocess.run(
+        [Path(sys.executable).with_name("toolkit"), "scout", hosts, "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1, done.stdout
+    return json.loads(done.stdout)
+
+
+def codes(sighting: dict[str, Any]) -> set[str]:
+    return {finding["code"] for finding in sighting["findings"]}
+
+
+def ask(client: httpx.Client, number: int) -> Used:
+    """Request `number` of the mix: a quarter each of chat and completions, whole and streamed."""
+    prompt = (
+        SHARED_PROMPT if number % 3 == 0 else f"{number} " + "and another word " * (number % 11)
+    )
+    body: dict[str, Any] = {"model": "tiny-slow", "max_tokens": 1 + (37 * number) % 190}
+    # without ignore_eos some answers end by themselves: finished_reason stop as well as length
+    body["ignore_eos"] = number % 5 != 0
+    if number % 2:
+        path, body["prompt"] = "/v1/completions", prompt
+    else:
+        path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
+    if number % 4 > 1:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return used(streamed_usage(client, path, body))
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return used(answer.json()["usage"])
+
+
+def streamed_usage(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    with client.stream("POST", path, json=body) as answer:
+        assert answer.status_code == 200
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    usage: dict[str, Any] = json.loads(lines[-2])["usage"]
+    return usage
+
+
+def used(usage: dict[str, Any]) -> Used:
+    details = usage["prompt_tokens_details"] or {}
+    return Used(
+        prompt_tokens=usage["prompt_tokens"],
+        cached_tokens=details.get("cached_tokens") or 0,
+        completion_tokens=usage["completion_tokens"],
+    )
+
+
+def looks_while(
+    busy: Callable[[], bool], look: Callable[[], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Look at least twice, and again as long as the load runs; 20 looks outlast any load here."""
+    looks = [look(), look()]
+    while busy() and len(looks) < 20:
+        looks.append(look())
+    return looks
+
+
+@pytest.fixture(scope="module")
+def worked(fresh_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Worked:
+    folder = tmp_path_factory.mktemp("worked")
+    line = f"real {fresh_server.url}"
+    with fresh_server.client() as client, ThreadPoolExecutor(CONCURRENCY) as pool:
+        answers = [pool.submit(ask, client, number) for number in range(REQUESTS)]
+        during = looks_while(
+            lambda: not all(answer.done() for answer in answers), lambda: scout(line, folder)
+        )
+        everything = [answer.result() for answer in answers]
+        refused = client.post(
+            "/v1/completions", json={"model": "tiny-slow", "prompt": "x", "max_tokens": 5000}
+        )
+    assert refused.status_code == 400
+    return Worked(used=everything, during=during, after=scout(line, folder))
+
+
+def test_the_counters_equal_what_was_sent_and_what_usage_said(worked: Worked) -> None:
+    assert worked.after["requests_total"] == REQUESTS
+    assert worked.after["prompt_tokens_total"] == sum(one.prompt_tokens for one in worked.used)
+    assert worked.after["generation_tokens_total"] == sum(
+        one.completion_tokens for one in worked.used
+    )
+
+
+def test_the_prefix_hit_ratio_equals_the_cached_tokens_that_usage_named(worked: Worked) -> None:
+    cached = sum(one.cached_tokens for one in worked.used)
+    assert cached > 0
+    ratio = cached / sum(one.prompt_tokens for one in worked.used)
+    assert worked.after["prefix_hit_ratio"] == pytest.approx(ratio, rel=1e-9)
+
+
+def test_the_configuration_is_what_the_server_was_started_with(worked: Worked) -> None:
+    expected = {
+        "name": "real",
+        "status": "ok",
+        "error": None,
+        "engine": "vllm",
+        "dialect": "v1",
+        "version": "0.32.0",
+        "model": "tiny-slow",
+        "models": ["tiny-slow"],
+        "max_model_len": 512,
+        "block_size": 32,
+        "num_gpu_blocks": 64,
+        # 64 blocks of 32 tokens
+        "kv_cache_tokens": 2048,
+        "prefix_caching": True,
+        # V1 has no swap space to tell of
+        "swap_space_gib": None,
+    }
+    assert {key: worked.after[key] for key in expected} == expected
+
+
+def test_a_busy_server_is_seen_busy_and_an_idle_one_idle(worked: Worked) -> None:
+    busy = [look["running"] + look["waiting"] for look in worked.during]
+    assert max(busy) > 0, busy
+    assert max(look["kv_cache_usage"] for look in worked.during) > 0
+    assert (worked.after["running"], worked.after["waiting"]) == (0, 0)
+
+
+def test_the_counters_only_grow_from_look_to_look(worked: Worked) -> None:
+    looks = [*worked.during, worked.after]
+    for key in ("requests_total", "prompt_tokens_total", "generation_tokens_total"):
+        totals = [look[key] for look in looks]
+        assert totals == sorted(totals)
+    # the last look of a load and the one after it both stand for the same process and settings
+    assert len({look["config_hash"] for look in looks}) == 1
+    assert len({look["started_at"] for look in looks}) == 1
+
+
+def test_a_quantile_under_load_is_a_time_or_a_bound(worked: Worked) -> None:
+    after = worked.after
+    # 64 requests at 24 at once, 16 of them admitted: the slowest twentieth waited for others' tokens of 25 ms
+    assert after["ttft_p95_ms"] is None or after["ttft_p95_ms"] > 25
+    assert after["queue_mean_ms"] > 0
+
+
+def test_nothing_is_found_changed_on_a_server_that_did_not_change(worked: Worked) -> None:
+    found = set().union(*(codes(look) for look in [*worked.during, worked.after]))
+    assert "metrics_open" in found
+    assert not found & {"restarted", "config_changed", "prefix_caching_off", "inference_open"}
+
+
+def test_without_the_key_it_tells_what_is_open_all_the_same(
+    locked_server: Any, tmp_path: Path
+) -> None:
+    sighting = scout(f"locked {locked_server.url}", tmp_path)
+    assert sighting["status"] == "degraded"
+    assert sighting["error"]
+    assert sighting["version"] == "0.32.0"
+    # /v1/models is closed; the metrics still name the model
+    assert sighting["model"] == "tiny"
+    assert sighting["num_gpu_blocks"] == 64
+    assert {"metrics_open", "inference_open"} <= codes(sighting)
+
+
+def test_with_the_key_from_the_environment_the_same_doors_stand_open(
+    locked_server: Any, tmp_path: Path
+) -> None:
+    line = f"locked {locked_server.url} api_key_env={KEY_VARIABLE}"
+    sighting = scout(line, tmp_path, key=locked_server.key)
+    assert (sighting["status"], sighting["error"]) == ("ok", None)
+    assert sighting["models"] == ["tiny"]
+    assert sighting["max_model_len"] == 512
+    assert {"metrics_open", "inference_open"} <= codes(sighting)
+    assert locked_server.key not in json.dumps(sighting)
+
+
+def test_the_door_beside_the_key_answers_a_get_as_scout_takes_it(locked_server: Any) -> None:
+    """GET is enough to see that POST /invocations stands open: no inference runs."""
+    with httpx.Client(base_url=locked_server.url, trust_env=False) as stranger:
+        door = stranger.get("/invocations")
+        closed = stranger.get("/v1/chat/completions")
+    assert (door.status_code, door.headers["allow"]) == (405, "POST")
+    assert (closed.status_code, closed.json()) == (401, {"error": "Unauthorized"})
