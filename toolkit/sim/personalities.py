@@ -1,0 +1,166 @@
+"""Who stood in the contest, as plain data: what each server tells of itself and how it behaves.
+
+The contest: 19 A100s with 80 GB, one model, two hours of Locust. 64 clients with ~25-token prompts
+and 256 tokens of answer keep these engines busy at the contest's own speeds. Nothing here acts.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from toolkit.sim.engine import EngineConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """What stands between the client and the engine, and how it misbehaves.
+
+    Times are simulated seconds: whoever acts on them multiplies by the engine's `time_scale`.
+    """
+
+    response_cache: bool = False
+    """Answer a request seen before from memory, without the engine."""
+    cache_hit_s: float = 0.003
+    """Time to the answer from memory; the contest's cache took under 5 ms."""
+    first_token_only: bool = False
+    """Send one token of what was asked for and claim a complete answer."""
+    down_after_s: float | None = None
+    """Refuse connections from this moment on, counted from the start. None: never."""
+    down_for_s: float = 0.0
+    error_share: float = 0.0
+    """Share of requests answered with status 500."""
+    cut_share: float = 0.0
+    """Share of requests whose connection is closed in the middle of the answer."""
+    stream_error_share: float = 0.0
+    """Share of requests whose stream, begun with status 200, ends in an error event."""
+    drip_bytes_per_s: float | None = None
+    """Every answer, `/metrics` too, leaves at this speed. None: at once."""
+    seed: int = 0
+    """For the dice that choose which request fails, and how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Personality:
+    """One server of the cast."""
+
+    name: str
+    summary: str
+    engine: EngineConfig
+    front: Front = Front()
+    model: str = "Qwen3.5-35B-A3B"
+    """Served name: what requests call it, and the metrics' `model_name`."""
+    root: str = "Qwen/Qwen3.5-35B-A3B"
+    """Where the weights came from, as `/v1/models` tells it."""
+    version: str = "0.17.1"
+    """The contest's vLLM."""
+    gpu_memory_utilization: float = 0.9
+    cache_dtype: str = "auto"
+    quantization: str | None = None
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus answer, in tokens."""
+        return self.engine.max_model_len
+
+
+_FP8 = Personality(
+    name="fp8",
+    summary="35 GB of weights leave few KV blocks: requests queue and are preempted (1,070 tok/s)",
+    root="Qwen/Qwen3.5-35B-A3B-FP8",
+    quantization="fp8",
+    engine=EngineConfig(max_model_len=4096, num_gpu_blocks=397),
+)
+
+_AWQ = Personality(
+    name="awq",
+    summary="25 GB of weights: more KV blocks, slow kernels (1,211 tok/s)",
+    root="QuantTrio/Qwen3.5-35B-A3B-AWQ",
+    quantization="awq",
+    engine=EngineConfig(max_model_len=4096, num_gpu_blocks=499),
+)
+
+_GPTQ = Personality(
+    name="gptq-int4",
+    summary="24.5 GB of weights, fp8 KV cache, 98 % of the memory: the fastest model (3,114 tok/s)",
+    root="Qwen/Qwen3.5-35B-A3B-GPTQ-Int4",
+    quantization="gptq_marlin",
+    cache_dtype="fp8_e4m3",
+    gpu_memory_utilization=0.98,
+    engine=EngineConfig(num_gpu_blocks=1097, max_num_seqs=512),
+)
+
+_CACHED = replace(
+    _GPTQ,
+    name="cached",
+    summary="the winner: a response cache in front, the model behind it hardly works",
+    gpu_memory_utilization=0.46,
+    engine=replace(_GPTQ.engine, num_gpu_blocks=661, max_num_seqs=256),
+    front=Front(response_cache=True),
+)
+
+_FIRST_TOKEN = replace(
+    _GPTQ,
+    name="first-token",
+    summary="returns one token and claims success",
+    front=Front(first_token_only=True),
+)
+
+_SWITCHER = replace(
+    _AWQ,
+    name="switcher",
+    summary="changes its model in the middle: down for five minutes",
+    front=Front(down_after_s=120, down_for_s=300),
+)
+
+_COLD = replace(
+    _GPTQ,
+    name="cold",
+    summary="never warmed up: the first step at each batch size compiles for 89 s",
+    engine=replace(_GPTQ.engine, cold_s=88.8),
+)
+
+_FLAKY = replace(
+    _GPTQ,
+    name="flaky",
+    summary="one request in five fails: status 500, cut streams, errors inside the stream",
+    front=Front(error_share=0.1, cut_share=0.05, stream_error_share=0.05),
+)
+
+_DRIP = replace(
+    _GPTQ,
+    name="drip",
+    summary="lets every answer trickle out, `/metrics` too",
+    front=Front(drip_bytes_per_s=200),
+)
+
+_CAST = (_FP8, _AWQ, _GPTQ, _CACHED, _FIRST_TOKEN, _SWITCHER, _COLD, _FLAKY, _DRIP)
+PERSONALITIES: dict[str, Personality] = {each.name: each for each in _CAST}
+
+
+def personality(name: str, /, **changes: Any) -> Personality:
+    """Take one of the cast, with fields of Personality, EngineConfig or Front changed.
+
+    `seed`, which engine and front share, changes in both. Raises ValueError on a name that nobody
+    bears, with the known ones, and on an unknown field.
+    """
+    if name not in PERSONALITIES:
+        raise ValueError(f"`{name}` is no personality; known are {', '.join(PERSONALITIES)}")
+    base = PERSONALITIES[name]
+    _refuse_unknown(base, changes)
+    return replace(
+        base,
+        engine=replace(base.engine, **_of(EngineConfig, changes)),
+        front=replace(base.front, **_of(Front, changes)),
+        **_of(Personality, changes),
+    )
+
+
+def _of(record: type, changes: dict[str, Any]) -> dict[str, Any]:
+    """Pick the changes that are fields of a record."""
+    return {field.name: changes[field.name] for field in fields(record) if field.name in changes}
+
+
+def _refuse_unknown(base: Personality, changes: dict[str, Any]) -> None:
+    known = _of(EngineConfig, changes) | _of(Front, changes) | _of(Personality, changes)
+    unknown = sorted(set(changes) - set(known) | {"engine", "front"} & set(changes))
+    if unknown:
+        raise ValueError(f"`{base.name}` has no setting `{unknown[0]}`")
