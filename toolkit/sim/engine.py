@@ -5,102 +5,86 @@ seconds are invented. It reads no clock, opens nothing, and never sleeps: the ca
 its `duration_s`, finishes it, and repeats until `plan` returns None.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+import random
+from collections import deque
 
-Reason = Literal["stop", "length", "abort", "error"]
+from toolkit.sim.blocks import BlockPool, block_hashes
+from toolkit.sim.facts import EngineConfig, EngineRequest, Finished, Progress, Reason, Step
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """What a server was started with, and how long its model takes. Raises ValueError on nonsense."""
-
-    max_model_len: int = 8192
-    max_num_seqs: int = 256
-    """vLLM's default on an A100."""
-    max_num_batched_tokens: int = 2048
-    """Tokens one step may compute, prefill and decode together; vLLM's default on an A100."""
-    block_size: int = 16
-    num_gpu_blocks: int = 1024
-    """One of them is vLLM's null block: `num_gpu_blocks - 1` can hold tokens."""
-    prefix_caching: bool = True
-    step_overhead_s: float = 0.012
-    """Every step reads the weights once, however few tokens it computes."""
-    prefill_s_per_token: float = 0.0001
-    decode_s_per_sequence: float = 0.0001
-    cold_s: float = 0.0
-    """Added to the first step at each new power-of-two batch size: a CUDA graph is compiled."""
-    jitter: float = 0.0
-    """Each step takes between `1 - jitter` and `1 + jitter` times its nominal time, evenly spread."""
-    time_scale: float = 1.0
-    """Multiplies every step's time: 0.1 runs ten times as fast."""
-    seed: int = 0
+__all__ = ["Engine", "EngineConfig", "EngineRequest", "Finished", "Progress", "Reason", "Step"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest:
-    """One sequence to generate. The caller decides beforehand what the model will say."""
+class _Sequence:
+    """A live request: what is read, what is said, what is computed, which blocks it holds."""
 
-    id: str
-    prompt_ids: tuple[int, ...]
-    max_tokens: int
-    output_ids: tuple[int, ...]
-    """What the model says before it stops of itself; its last token is the one that ends the text."""
-    arrived_at: float
+    __slots__ = (
+        "blocks",
+        "cached_tokens",
+        "computed",
+        "ended",
+        "first_token_at",
+        "hashes",
+        "ids",
+        "last_token_at",
+        "output_tokens",
+        "preemptions",
+        "remembered",
+        "request",
+        "room",
+        "scheduled_at",
+        "token_limit",
+    )
+
+    def __init__(self, request: EngineRequest, max_model_len: int) -> None:
+        self.request = request
+        self.ids = list(request.prompt_ids)
+        """Prompt and answer so far."""
+        self.token_limit = min(
+            request.max_tokens, len(request.output_ids), max_model_len - len(self.ids)
+        )
+        self.computed = 0
+        """Leading tokens whose KV is there."""
+        self.blocks: list[int] = []
+        self.room = 0
+        """Tokens that fit into the blocks."""
+        self.hashes: list[int] = []
+        """Of the full blocks of `ids`, as far as anybody asked."""
+        self.remembered = 0
+        """Leading blocks already offered to the prefix cache."""
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.preemptions = 0
+        self.scheduled_at: float | None = None
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.ended = False
+
+    def reason_to_end(self) -> Reason | None:
+        """Ask after a new token; the model's own end comes before the limit, as in vLLM."""
+        if self.output_tokens < self.token_limit:
+            return None
+        return "stop" if self.output_tokens == len(self.request.output_ids) else "length"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """How one request went: what vLLM's per-request histograms observe."""
+class _Draft:
+    """The step that is being planned."""
 
-    id: str
-    reason: Reason
-    error: str | None = None
-    """Why, in one sentence, where the reason is `error`."""
-    arrived_at: float
-    scheduled_at: float | None
-    """First time it entered a step: 0.32.0 does not move it when a request is preempted. None: never."""
-    first_token_at: float | None
-    last_token_at: float | None
-    ended_at: float
-    prompt_tokens: int
-    cached_tokens: int
-    """Prompt tokens found in the prefix cache when it was first scheduled."""
-    output_tokens: int
-    max_tokens: int
-    preemptions: int
+    __slots__ = ("budget", "decode_tokens", "failed", "prefill_tokens", "work")
 
-    @property
-    def computed_prompt_tokens(self) -> int:
-        """`vllm:request_prefill_kv_computed_tokens`: recomputation after a preemption is not in it."""
-        return self.prompt_tokens - self.cached_tokens
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.work: list[tuple[_Sequence, int]] = []
+        self.failed: list[Finished] = []
+        self.prefill_tokens = 0
+        self.decode_tokens = 0
 
-
-class Progress(NamedTuple):
-    """What a finished step means for one request: a new token, its end, or both."""
-
-    request_id: str
-    output_tokens: int
-    """Tokens said so far, the new one included: it is `output_ids[output_tokens - 1]`."""
-    token_id: int | None
-    """None when the request ended without a new token (an error)."""
-    first_token: bool
-    finished: Finished | None
-    """Set when the request ended with this step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One engine iteration: how long it takes and what it computes."""
-
-    started_at: float
-    duration_s: float
-    sequences: int
-    """Requests in the batch."""
-    prefill_tokens: int
-    """Tokens of prompts, and of preempted requests that are computed again."""
-    decode_tokens: int
-    """Requests that get just their next token."""
+    def add(self, sequence: _Sequence, count: int) -> None:
+        self.work.append((sequence, count))
+        self.budget -= count
+        if count == 1 and sequence.output_tokens:
+            self.decode_tokens += 1
+        else:
+            self.prefill_tokens += count
 
 
 class Engine:
@@ -123,37 +107,283 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.preemptions_total = 0
+        self.prefix_queries_total = 0
+        self.prefix_hits_total = 0
+        self.prompt_tokens_total = 0
+        self.prompt_tokens_cached_total = 0
+        self.generation_tokens_total = 0
+        self.steps_total = 0
+        self.iteration_tokens = 0
+        self._pool = BlockPool(config.num_gpu_blocks)
+        self._waiting: deque[_Sequence] = deque()
+        self._running: list[_Sequence] = []
+        """In the order they were started: the last one is preempted first."""
+        self._alive: dict[str, _Sequence] = {}
+        self._step: Step | None = None
+        self._draft = _Draft(0)
+        self._dice = random.Random(config.seed)
+        self._warm_sizes: set[int] = set()
 
     @property
     def running(self) -> int:
         """Requests in the execution batch."""
-        raise NotImplementedError
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
         """Requests in the queue."""
-        raise NotImplementedError
+        return len(self._waiting)
 
     @property
     def kv_usage(self) -> float:
         """Share of usable KV blocks that running requests hold, 0 to 1; merely cached blocks are free."""
-        raise NotImplementedError
+        return 1 - self._pool.free / self._pool.usable
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request. Raises ValueError on an id that is alive, or nothing to read or to say."""
-        raise NotImplementedError
+        if request.id in self._alive:
+            raise ValueError(f"request `{request.id}` is alive already")
+        if not request.prompt_ids or not request.output_ids or request.max_tokens < 1:
+            raise ValueError(f"request `{request.id}` has nothing to read or nothing to say")
+        sequence = _Sequence(request, self.config.max_model_len)
+        self._alive[request.id] = sequence
+        self._waiting.append(sequence)
 
     def abort(self, request_id: str, now: float) -> Finished | None:
         """Drop a request wherever it is; None if it is not here (any more)."""
-        raise NotImplementedError
+        sequence = self._alive.get(request_id)
+        if sequence is None:
+            return None
+        (self._running if sequence in self._running else self._waiting).remove(sequence)
+        return self._end(sequence, "abort", now)
 
     def plan(self, now: float) -> Step | None:
         """Schedule one iteration; None when there is nothing to do until the next submit.
 
         Raises RuntimeError while a planned step is unfinished.
         """
-        raise NotImplementedError
+        if self._step is not None:
+            raise RuntimeError("the planned step is unfinished")
+        draft = _Draft(self.config.max_num_batched_tokens)
+        if self._continue_running(draft, now):
+            self._start_waiting(draft, now)
+        if not draft.work and not draft.failed:
+            return None
+        self._draft = draft
+        self._step = Step(
+            started_at=now,
+            duration_s=self._duration_s(draft),
+            sequences=len(draft.work),
+            prefill_tokens=draft.prefill_tokens,
+            decode_tokens=draft.decode_tokens,
+        )
+        return self._step
 
     def finish(self, step: Step, now: float) -> list[Progress]:
-        """End the planned step: every request in it that is fully computed says one token."""
-        raise NotImplementedError
+        """End the planned step: every request in it that is fully computed says one token.
+
+        Raises RuntimeError on a step that is not the planned one.
+        """
+        if step is not self._step:
+            raise RuntimeError("this step is not the planned one")
+        draft, self._step, self._draft = self._draft, None, _Draft(0)
+        self.steps_total += 1
+        before = self.prompt_tokens_total + self.generation_tokens_total
+        progress = [_failure(each) for each in draft.failed]
+        for sequence, count in draft.work:
+            if sequence.ended:  # aborted while the step ran
+                continue
+            sequence.computed += count
+            if sequence.computed == len(sequence.ids):
+                progress.append(self._say(sequence, now))
+        if any(each.finished for each in progress):
+            self._running = [each for each in self._running if not each.ended]
+        self.iteration_tokens = self.prompt_tokens_total + self.generation_tokens_total - before
+        return progress
+
+    def _continue_running(self, draft: _Draft, now: float) -> bool:
+        """Give the running requests their tokens; False when the KV blocks did not suffice for all."""
+        enough = True
+        index = 0
+        while index < len(self._running) and draft.budget:
+            sequence = self._running[index]
+            count = min(len(sequence.ids) - sequence.computed, draft.budget)
+            while not self._make_room(sequence, count):
+                enough = False
+                if self._give_way(draft, now) is sequence:
+                    return enough
+            draft.add(sequence, count)
+            index += 1
+        return enough
+
+    def _make_room(self, sequence: _Sequence, count: int) -> bool:
+        """Hold blocks for `count` more tokens and offer the full ones to the prefix cache."""
+        tokens = sequence.computed + count
+        size = self.config.block_size
+        if tokens > sequence.room:
+            more = self._pool.take(-(-tokens // size) - len(sequence.blocks))
+            if more is None:
+                return False
+            sequence.blocks += more
+            sequence.room = len(sequence.blocks) * size
+        if self.config.prefix_caching and tokens >= (sequence.remembered + 1) * size:
+            self._remember(sequence, tokens // size)
+        return True
+
+    def _remember(self, sequence: _Sequence, full_blocks: int) -> None:
+        """Offer full blocks already when they are scheduled: vLLM's same-step twins share them, too."""
+        self._hash(sequence, full_blocks)
+        for index in range(sequence.remembered, full_blocks):
+            self._pool.remember(sequence.blocks[index], sequence.hashes[index])
+        sequence.remembered = full_blocks
+
+    def _hash(self, sequence: _Sequence, full_blocks: int) -> None:
+        if len(sequence.hashes) < full_blocks:
+            size = self.config.block_size
+            sequence.hashes = block_hashes(
+                sequence.ids, size, known=sequence.hashes, upto=full_blocks * size
+            )
+
+    def _give_way(self, draft: _Draft, now: float) -> _Sequence:
+        """Put the last started request back to the front of the queue; alone, it can never fit: it ends."""
+        victim = self._running.pop()
+        if not self._running:
+            draft.failed.append(self._end(victim, "error", now, error=self._too_big(victim)))
+            return victim
+        self._release(victim)
+        victim.computed = 0
+        victim.preemptions += 1
+        self.preemptions_total += 1
+        self._waiting.appendleft(victim)
+        return victim
+
+    def _start_waiting(self, draft: _Draft, now: float) -> None:
+        """Start queued requests in order until one does not fit; nobody overtakes."""
+        while self._waiting and draft.budget and len(self._running) < self.config.max_num_seqs:
+            sequence = self._waiting[0]
+            if self._never_fits(sequence):
+                self._waiting.popleft()
+                draft.failed.append(
+                    self._end(sequence, "error", now, error=self._too_big(sequence))
+                )
+            elif self._admit(sequence):
+                self._waiting.popleft()
+                self._running.append(sequence)
+                count = min(len(sequence.ids) - sequence.computed, draft.budget)
+                self._make_room(sequence, count)
+                self._note_start(sequence, now)
+                draft.add(sequence, count)
+            else:
+                return
+
+    def _never_fits(self, sequence: _Sequence) -> bool:
+        return sequence.token_limit < 1 or self._blocks_for(sequence) > self._pool.usable
+
+    def _blocks_for(self, sequence: _Sequence) -> int:
+        return -(-len(sequence.ids) // self.config.block_size)
+
+    def _too_big(self, sequence: _Sequence) -> str:
+        return (
+            f"{len(sequence.ids)} tokens do not fit: the model takes {self.config.max_model_len}, "
+            f"the KV cache {self._pool.usable * self.config.block_size}"
+        )
+
+    def _admit(self, sequence: _Sequence) -> bool:
+        """Share the cached prefix if all known tokens fit now, not just the first chunk.
+
+        vLLM's `scheduler_reserve_full_isl`, on by default: else a long prompt is started, runs out of
+        blocks half-way and starts again. The last token is always computed: its logits are needed.
+        """
+        size = self.config.block_size
+        matched: list[int] = []
+        if self.config.prefix_caching:
+            self._hash(sequence, (len(sequence.ids) - 1) // size)
+            matched = self._pool.match(sequence.hashes[: (len(sequence.ids) - 1) // size])
+        if not self._pool.fits(matched, self._blocks_for(sequence) - len(matched)):
+            return False
+        self._pool.share(matched)
+        sequence.blocks = matched
+        sequence.room = sequence.computed = len(matched) * size
+        sequence.remembered = len(matched)
+        return True
+
+    def _note_start(self, sequence: _Sequence, now: float) -> None:
+        """Count a first start only: a real server's counters leave out what a preemption repeats."""
+        if sequence.scheduled_at is not None:
+            return
+        sequence.scheduled_at = now
+        sequence.cached_tokens = sequence.computed
+        if self.config.prefix_caching:
+            self.prefix_queries_total += len(sequence.ids)
+            self.prefix_hits_total += sequence.computed
+
+    def _duration_s(self, draft: _Draft) -> float:
+        if not draft.work:
+            return 0.0
+        config = self.config
+        seconds = (
+            config.step_overhead_s
+            + config.prefill_s_per_token * draft.prefill_tokens
+            + config.decode_s_per_sequence * draft.decode_tokens
+        )
+        size = (len(draft.work) - 1).bit_length()
+        if size not in self._warm_sizes:
+            self._warm_sizes.add(size)
+            seconds += config.cold_s
+        return (
+            seconds * self._dice.uniform(1 - config.jitter, 1 + config.jitter) * config.time_scale
+        )
+
+    def _say(self, sequence: _Sequence, now: float) -> Progress:
+        token_id = sequence.request.output_ids[sequence.output_tokens]
+        sequence.ids.append(token_id)
+        sequence.output_tokens += 1
+        sequence.last_token_at = now
+        self.generation_tokens_total += 1
+        first = sequence.first_token_at is None
+        if first:
+            sequence.first_token_at = now
+            self.prompt_tokens_total += len(sequence.request.prompt_ids)
+            self.prompt_tokens_cached_total += sequence.cached_tokens
+        reason = sequence.reason_to_end()
+        return Progress(
+            sequence.request.id,
+            sequence.output_tokens,
+            token_id,
+            first,
+            self._end(sequence, reason, now) if reason else None,
+        )
+
+    def _end(
+        self, sequence: _Sequence, reason: Reason, now: float, *, error: str | None = None
+    ) -> Finished:
+        """Give the blocks back and write the record; the caller takes it out of its queue."""
+        self._release(sequence)
+        sequence.ended = True
+        request = sequence.request
+        del self._alive[request.id]
+        return Finished(
+            id=request.id,
+            reason=reason,
+            error=error,
+            arrived_at=request.arrived_at,
+            scheduled_at=sequence.scheduled_at,
+            first_token_at=sequence.first_token_at,
+            last_token_at=sequence.last_token_at,
+            ended_at=now,
+            prompt_tokens=len(request.prompt_ids),
+            cached_tokens=sequence.cached_tokens,
+            output_tokens=sequence.output_tokens,
+            max_tokens=request.max_tokens,
+            preemptions=sequence.preemptions,
+        )
+
+    def _release(self, sequence: _Sequence) -> None:
+        self._pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.room = sequence.remembered = 0
+
+
+def _failure(finished: Finished) -> Progress:
+    return Progress(finished.id, finished.output_tokens, None, first_token=False, finished=finished)
