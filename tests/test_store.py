@@ -1,0 +1,295 @@
+"""The store against real files, with plain sqlite3 as the second reader."""
+
+import dataclasses
+import json
+import math
+import sqlite3
+import tempfile
+import typing
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import toolkit.store
+from toolkit.records import Finding, Host, Reading, Sighting
+from toolkit.store import Store
+
+AT = 1_750_000_000.25
+
+
+def seen(
+    at: float = AT, name: str = "alice", url: str = "http://10.0.0.4:8000", **more
+) -> Sighting:
+    return Sighting(**{"name": name, "url": url, "at": at, "status": "ok", **more})
+
+
+def reading(name: str, value: float, **labels: str) -> Reading:
+    return Reading(name=name, labels=tuple(sorted(labels.items())), value=value)
+
+
+def rows(path: Path, sql: str, *values: object) -> list[tuple]:
+    """Ask the file without the code under test."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql, values).fetchall()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "toolkit.db"
+
+
+# --- What comes back ----------------------------------------------------------------------------
+
+
+def test_a_sighting_comes_back_as_it_went_in(path):
+    full = seen(
+        error="`/health` answered 503",
+        latency_ms=12.5,
+        model="Qwen/Qwen2.5-7B",
+        models=("Qwen/Qwen2.5-7B", 'a, "quoted"\nname'),
+        max_model_len=32768,
+        prefix_caching=False,
+        running=3.0,
+        findings=(Finding(code="waiting_queue", text="7 requests wait"),),
+        readings=(reading("vllm:num_requests_running", 3.0, engine="0"),),
+    )
+    with Store.open(path) as store:
+        store.add_sightings([full])
+    with Store.open(path) as store:
+        back = store.last_sighting("alice", "http://10.0.0.4:8000")
+        assert back == dataclasses.replace(full, readings=())
+        assert back.prefix_caching is False
+        assert store.readings(back) == full.readings
+
+
+def test_plain_sqlite3_reads_what_the_store_wrote(path):
+    with Store.open(path) as store:
+        store.add_sightings(
+            [
+                seen(
+                    prefix_caching=True,
+                    models=("a", "b"),
+                    findings=(Finding(code="c", text="t"),),
+                    readings=(reading("up", 1.0, b="2", a="1"),),
+                )
+            ]
+        )
+    assert rows(path, "SELECT name, url, first_seen_at FROM hosts") == [
+        ("alice", "http://10.0.0.4:8000", AT)
+    ]
+    [(at, status, caching, models, findings, waiting)] = rows(
+        path, "SELECT at, status, prefix_caching, models, findings, waiting FROM sightings"
+    )
+    assert (at, status, caching, waiting) == (AT, "ok", 1, None)
+    assert json.loads(models) == ["a", "b"]
+    assert json.loads(findings) == [{"code": "c", "text": "t"}]
+    assert rows(path, "SELECT name, labels, value FROM series, readings") == [
+        ("up", '{"a": "1", "b": "2"}', 1.0)
+    ]
+
+
+NAMES = st.text(min_size=1, max_size=12)
+VALUES = {
+    str: st.text(max_size=20),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+}
+FINDINGS = st.builds(Finding, code=st.text(max_size=8), text=st.text(max_size=20))
+READINGS = st.lists(
+    st.builds(
+        Reading,
+        name=NAMES,
+        labels=st.dictionaries(NAMES, st.text(max_size=8), max_size=3).map(
+            lambda labels: tuple(sorted(labels.items()))
+        ),
+        value=st.floats(allow_nan=False),
+    ),
+    max_size=6,
+    unique_by=lambda one: (one.name, one.labels),
+)
+
+
+def strategy(hint: object) -> st.SearchStrategy:
+    """Values for a record's field of this type; fails on a type that nobody has thought of here."""
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        kinds = {
+            str: st.lists(st.text(max_size=8), max_size=3),
+            Finding: st.lists(FINDINGS),
+            Reading: READINGS,
+        }
+        return kinds[typing.get_args(hint)[0]].map(tuple)
+    kinds = typing.get_args(hint) or (hint,)
+    return st.one_of([st.none() if kind is type(None) else VALUES[kind] for kind in kinds])
+
+
+SIGHTINGS = st.builds(
+    Sighting, **{name: strategy(hint) for name, hint in typing.get_type_hints(Sighting).items()}
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch=st.lists(SIGHTINGS, min_size=1, max_size=3, unique_by=lambda s: (s.name, s.at)))
+def test_whatever_is_written_is_read(batch):
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "a.db")) as store:
+        store.add_sightings(batch)
+        for one in batch:
+            assert dataclasses.replace(one, readings=()) in store.sightings(one.name)
+            assert set(store.readings(one)) == set(one.readings)
+        assert store.known_names() == sorted({one.name for one in batch})
+
+
+def test_nan_and_infinity_of_a_page_are_kept(path):
+    page = (reading("a", math.nan), reading("b", math.inf), reading("c", -math.inf))
+    with Store.open(path) as store:
+        store.add_sightings([seen(readings=page)])
+        a, b, c = store.readings(seen())
+    assert math.isnan(a.value)
+    assert (b.value, c.value) == (math.inf, -math.inf)
+    # SQLite has no NaN: a NULL stands for it
+    assert rows(path, "SELECT value FROM readings ORDER BY series_id") == [
+        (None,),
+        (math.inf,),
+        (-math.inf,),
+    ]
+
+
+def test_nan_in_a_field_is_unknown(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(running=math.nan)])
+        assert store.last_sighting("alice", "http://10.0.0.4:8000").running is None
+
+
+def test_a_hosts_nonsense_does_not_cost_the_batch(path):
+    # 2**63 is one more than SQLite's largest integer; a lone surrogate has no UTF-8
+    with Store.open(path) as store:
+        store.add_sightings(
+            [seen(max_model_len=2**63, model="bad\ud800", models=("bad\ud800",)), seen(name="bob")]
+        )
+        back = store.last_sighting("alice", "http://10.0.0.4:8000")
+        assert store.known_names() == ["alice", "bob"]
+    assert back.max_model_len is None
+    assert back.model == "bad\\ud800"
+    assert back.models == ("bad\ud800",)
+
+
+def test_a_series_that_stands_twice_on_a_page_counts_once(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(readings=(reading("a", 1.0), reading("a", 2.0)))])
+        assert store.readings(seen()) == (reading("a", 1.0),)
+
+
+def test_readings_of_a_sighting_that_was_never_stored_are_none(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(readings=(reading("a", 1.0),))])
+        assert store.readings(seen(at=AT + 1)) == ()
+
+
+def test_series_are_stored_once_however_often_they_are_read(path):
+    page = (reading("a", 1.0, model="m"), reading("a", 2.0, model="n"))
+    with Store.open(path) as store:
+        for second in range(3):
+            store.add_sightings(
+                [seen(AT + second, readings=page), seen(AT + second, "bob", readings=page)]
+            )
+    with Store.open(path) as store:  # with an empty cache
+        store.add_sightings([seen(AT + 9, readings=page)])
+    assert rows(path, "SELECT count(*) FROM series") == [(2,)]
+    assert rows(path, "SELECT count(*) FROM readings") == [(7 * 2,)]
+
+
+def test_more_series_than_the_cache_holds_are_still_told_apart(path, monkeypatch):
+    monkeypatch.setattr(toolkit.store, "SERIES_CACHE_SIZE", 3)
+    page = tuple(reading("a", float(number), n=str(number)) for number in range(8))
+    with Store.open(path) as store:
+        store.add_sightings([seen(AT, readings=page), seen(AT + 1, readings=page)])
+        assert len(store._series_ids) <= 3
+        assert store.readings(seen(AT + 1)) == page
+    assert rows(path, "SELECT count(*) FROM series") == [(8,)]
+
+
+# --- History ------------------------------------------------------------------------------------
+
+
+def test_history_is_oldest_first_whatever_the_order_of_writing(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(3.0), seen(1.0), seen(2.0), seen(9.0, name="bob")])
+        assert [s.at for s in store.sightings("alice")] == [1.0, 2.0, 3.0]
+
+
+def test_a_limit_keeps_the_newest_and_since_the_later(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(float(at)) for at in (1, 2, 3, 4)])
+        assert [s.at for s in store.sightings("alice", limit=2)] == [3.0, 4.0]
+        assert [s.at for s in store.sightings("alice", since=2.0)] == [2.0, 3.0, 4.0]
+        assert [s.at for s in store.sightings("alice", since=2.0, limit=1)] == [4.0]
+        assert store.sightings("alice", limit=0) == []
+
+
+def test_a_host_that_moved_keeps_one_history(path):
+    old, new = "http://10.0.0.4:8000", "http://10.0.0.5:8000"
+    with Store.open(path) as store:
+        store.add_sightings([seen(1.0, url=old), seen(2.0, url=new), seen(3.0, url=old)])
+        assert [(s.at, s.url) for s in store.sightings("alice")] == [
+            (1.0, old),
+            (2.0, new),
+            (3.0, old),
+        ]
+        assert [s.at for s in store.sightings("alice", limit=2)] == [2.0, 3.0]
+        assert store.last_sighting("alice", new).at == 2.0
+
+
+def test_an_unknown_host_has_no_past(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen()])
+        assert store.last_sighting("alice", "http://elsewhere:1") is None
+        assert store.sightings("bob") == []
+        assert store.known_names() == ["alice"]
+
+
+def test_of_two_sightings_at_one_moment_the_later_written_is_last(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(running=1.0), seen(running=2.0)])
+        assert store.last_sighting("alice", "http://10.0.0.4:8000").running == 2.0
+
+
+def test_history_and_last_sighting_walk_an_index_and_sort_nothing(path):
+    Store.open(path).close()
+    plan = rows(path, "EXPLAIN QUERY PLAN " + toolkit.store._NEWEST_FIRST, 1, 0.0, 1)
+    told = " ".join(str(step[3]) for step in plan)
+    assert "USING INDEX idx_sightings_host_id_at" in told
+    assert "TEMP B-TREE" not in told
+
+
+# --- Hosts --------------------------------------------------------------------------------------
+
+
+def test_what_hosts_txt_says_is_kept_and_the_key_is_not(path):
+    host = Host(
+        name="alice",
+        url="http://10.0.0.4:8000",
+        team="red",
+        model="m",
+        note="rack-3",
+        api_key_env="SECRET_NAME",
+    )
+    with Store.open(path) as store:
+        store.add_sightings([seen()], [host])
+    assert rows(path, "SELECT team, model, note FROM hosts") == [("red", "m", "rack-3")]
+    assert b"SECRET_NAME" not in path.read_bytes()
+    columns = {name for (name,) in rows(path, "SELECT name FROM pragma_table_info('hosts')")}
+    assert columns == {"id", "name", "url", "team", "model", "note", "first_seen_at"}
+
+
+def test_a_changed_hosts_txt_changes_the_host_and_not_its_first_day(path):
+    host = Host(name="alice", url="http://10.0.0.4:8000", team="red")
+    with Store.open(path) as store:
+        store.add_sightings([seen(1.0)], [host])
+        store.add_sightings([seen(2.0)], [dataclasses.replace(host, team=None, note="n")])
+        store.add_sightings([seen(3.0)])
+    assert rows(path, "SELECT team, note, first_seen_at FROM hosts") == [(None, "n", 1.0)]
