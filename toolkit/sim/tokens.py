@@ -1,30 +1,83 @@
-"""Text to token ids and back to plausible text, the same every time. No model, no clock, no chance."""
+"""Text to token ids and back to plausible text, the same every time. No model, no clock.
 
+A token is up to six letters, up to three digits or one other sign, with a blank before it if there is
+one; English comes to about four characters a token. An id is a checksum of the token's text: no table,
+and no way back from an id to its text.
+"""
+
+import random
+import re
+import zlib
 from collections.abc import Iterable, Sequence
+
+VOCABULARY = 248_320
+"""Qwen3.5's; every id lies below it."""
+MESSAGE_START = 0
+MESSAGE_END = 1
+_MARKS = 16
+"""The lowest ids are kept for marks that no text can contain."""
+
+_TOKEN = re.compile(r" ?(?:[^\W\d_]{1,6}|\d{1,3}|[^\s\w]|_)|\s")
+
+# At most six letters each: with its blank every word is one token, also in the middle of a text.
+_WORDS = (
+    "the the the of of and and a a to in is was on that with as it for its by from this one had "
+    "robot garden small light quiet slowly found under green metal leaves water stone path city "
+    "harbor island answer model token server number people world first after before every could "
+    "where while little bright across turned looked opened asked answer warm batch queue cache"
+).split()
+_DECK = (*(f" {word}" for word in _WORDS), ".", ".", ".", ".", ".", ",", ",", ",")
+
+
+def token_texts(text: str) -> list[str]:
+    """Cut text into tokens; joined they are the text again."""
+    return _TOKEN.findall(text)
 
 
 def token_ids(text: str) -> tuple[int, ...]:
-    """Cut text into tokens of about four characters; equal beginnings give equal leading ids."""
-    raise NotImplementedError
+    """Name the tokens of a text; equal beginnings give equal leading ids."""
+    return piece_ids(token_texts(text))
+
+
+def piece_ids(texts: Iterable[str]) -> tuple[int, ...]:
+    """Name the id of each token's text."""
+    return tuple(_MARKS + _checksum(text) % (VOCABULARY - _MARKS) for text in texts)
+
+
+def _checksum(text: str) -> int:
+    # JSON can carry half a surrogate pair, which plain UTF-8 refuses
+    return zlib.crc32(text.encode(errors="surrogatepass"))
 
 
 def chat_ids(messages: Iterable[tuple[str, str]]) -> tuple[int, ...]:
-    """Lay (role, text) pairs out as a chat template does, ready for the assistant to speak.
+    r"""Lay (role, text) pairs out as a chat template does, ready for the assistant to speak.
 
-    A conversation that goes on repeats the earlier ids exactly: the prefix cache finds them.
+    Five tokens more a message and three at the end, as Qwen's `<|im_start|>user\n...<|im_end|>\n`.
+    A conversation that goes on repeats the earlier ids exactly, so the prefix cache finds them.
     """
-    raise NotImplementedError
+    (newline,) = piece_ids("\n")
+    ids: list[int] = []
+    for role, text in messages:
+        ids += (MESSAGE_START, *piece_ids([role]), newline, *token_ids(text), MESSAGE_END, newline)
+    return (*ids, MESSAGE_START, *piece_ids(["assistant"]), newline)
 
 
 def pieces(prompt_ids: Sequence[int], count: int, *, seed: int = 0, salt: int = 0) -> list[str]:
     """Write `count` tokens of text for a prompt, one piece a token.
 
-    Equal arguments give equal text: at temperature 0 leave `salt` 0, else give each answer its own.
-    A shorter answer is the beginning of a longer one.
+    Equal arguments give equal text: at temperature 0 leave `salt` at 0, else give each answer its own.
+    A shorter answer is the beginning of a longer one, and `token_ids` of the joined pieces are their
+    `piece_ids`: an answer that comes back in the next prompt is found in the prefix cache.
     """
-    raise NotImplementedError
-
-
-def piece_ids(texts: Iterable[str]) -> tuple[int, ...]:
-    """Name each piece's token id; `token_ids` of the joined text is the same."""
-    raise NotImplementedError
+    dice = random.Random(hash((seed, salt, *prompt_ids)))
+    text: list[str] = []
+    before = "."
+    for drawn in dice.choices(_DECK, k=count):
+        piece = " and" if len(drawn) == 1 and len(before) == 1 else drawn
+        if before == ".":
+            piece = piece.title()
+        text.append(piece)
+        before = piece
+    if text:
+        text[0] = text[0].lstrip()
+    return text
