@@ -1,0 +1,159 @@
+"""Findings: what a person should know about a host, and when it is not said."""
+
+from dataclasses import replace
+
+import pytest
+
+from toolkit.records import Host, Sighting
+from toolkit.scout.answers import INVOCATIONS, METRICS, Answer, Look
+from toolkit.scout.evidence import Evidence, examine
+from toolkit.scout.findings import findings, full_length_requests
+
+HEALTHY = Sighting(
+    name="alice",
+    url="http://h:1",
+    at=1000.0,
+    status="ok",
+    engine="vllm",
+    version="0.32.0",
+    model="tiny",
+    models=("tiny",),
+    max_model_len=512,
+    gpu_memory_utilization=0.92,
+    kv_cache_tokens=2048,
+    kv_cache_max_concurrency=4.0,
+    prefix_caching=True,
+    running=2.0,
+    waiting=0.0,
+    preemptions_total=0.0,
+    requests_total=10.0,
+    config_hash="aaa",
+    started_at=900.0,
+)
+
+
+def evidence(**answers: Answer) -> Evidence:
+    pages = {METRICS: Answer(status=404)} | {f"/{path}": answer for path, answer in answers.items()}
+    return examine(Look(host=Host(name="alice", url="http://h:1"), at=0, asked_at=0, answers=pages))
+
+
+def codes(now: Sighting, before: Sighting | None = None, **answers: Answer) -> list[str]:
+    return [finding.code for finding in findings(now, evidence(**answers), before)]
+
+
+def text(now: Sighting, before: Sighting | None = None, **answers: Answer) -> str:
+    (finding,) = findings(now, evidence(**answers), before)
+    return finding.text
+
+
+def test_a_healthy_host_has_no_findings() -> None:
+    assert codes(HEALTHY, HEALTHY) == []
+
+
+def test_what_is_unknown_is_no_finding() -> None:
+    assert codes(Sighting(name="bob", url="http://h:2", at=0, status="down"), HEALTHY) == []
+
+
+def test_a_queue_is_told_with_its_length() -> None:
+    assert text(replace(HEALTHY, waiting=18.0, running=14.0)) == "18 requests wait while 14 run"
+
+
+def test_preemptions_are_told_with_their_number() -> None:
+    assert text(replace(HEALTHY, preemptions_total=1234.0)).startswith("1,234 preemptions")
+
+
+def test_prefix_caching_off_is_told_and_unknown_is_not() -> None:
+    assert codes(replace(HEALTHY, prefix_caching=False)) == ["prefix_caching_off"]
+    assert codes(replace(HEALTHY, prefix_caching=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(0.46, True), (0.84, True), (0.85, False), (0.9, False)]
+)
+def test_memory_left_unused_is_told(share: float, told: bool) -> None:
+    assert (
+        codes(replace(HEALTHY, gpu_memory_utilization=share))
+        == ["low_gpu_memory_utilization"] * told
+    )
+
+
+def test_few_kv_tokens_are_told_by_the_contests_figures() -> None:
+    # the first-token host: 661 blocks of 16 = 10,576 tokens; at 8,192 a request that is 1.29
+    host = replace(
+        HEALTHY, kv_cache_tokens=661 * 16, max_model_len=8192, kv_cache_max_concurrency=None
+    )
+    assert text(host) == "10,576 KV tokens hold only 1.3 requests of 8,192 tokens"
+
+
+def test_vllms_own_concurrency_counts_before_tokens_by_length() -> None:
+    # a hybrid's tokens are an equivalent: 4,096 / 512 = 8, but the server itself says 3
+    host = replace(HEALTHY, kv_cache_tokens=4096, kv_cache_max_concurrency=3.0)
+    assert full_length_requests(host) == 3.0
+    assert codes(host) == ["few_kv_tokens"]
+
+
+def test_a_restart_is_seen_by_the_start_time() -> None:
+    now = replace(HEALTHY, started_at=1700000000.0)
+    assert text(now, HEALTHY) == "restarted at 2023-11-14 22:13:20 UTC: its counters began anew"
+
+
+def test_a_restart_is_seen_by_a_counter_that_went_back() -> None:
+    before = replace(HEALTHY, started_at=None)
+    assert codes(replace(before, requests_total=3.0), before) == ["restarted"]
+    assert codes(replace(before, requests_total=10.0), before) == []
+
+
+def test_a_clock_correction_is_no_restart() -> None:
+    assert codes(replace(HEALTHY, started_at=900.4), HEALTHY) == []
+
+
+def test_a_changed_configuration_names_each_setting_old_and_new() -> None:
+    now = replace(
+        HEALTHY, config_hash="bbb", max_model_len=8192, prefix_caching=True, models=("tiny", "lora")
+    )
+    before = replace(HEALTHY, prefix_caching=False)
+    found = {finding.code: finding.text for finding in findings(now, evidence(), before)}
+    assert found["config_changed"] == (
+        "models tiny -> tiny,lora; max_model_len 512 -> 8192; prefix_caching off -> on"
+    )
+
+
+def test_a_setting_that_is_not_shown_still_counts_as_changed() -> None:
+    assert text(replace(HEALTHY, config_hash="bbb"), HEALTHY).startswith("a setting changed")
+
+
+def test_a_page_that_was_closed_once_is_no_change() -> None:
+    assert codes(replace(HEALTHY, config_hash=None, model=None), HEALTHY) == []
+
+
+def test_metrics_that_answer_anyone_are_told() -> None:
+    page = Answer(status=200, body=b'vllm:num_requests_running{engine="0",model_name="m"} 1\n')
+    assert codes(HEALTHY, metrics=page) == ["metrics_open"]
+    assert codes(HEALTHY, metrics=replace(page, with_key=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Answer(status=405, allow="POST"), True),
+        (Answer(status=405, allow="GET, POST"), True),
+        (Answer(status=401), False),
+        (Answer(status=404), False),
+        (Answer(status=405), False),
+        (Answer(status=200), False),
+    ],
+)
+def test_a_door_beside_the_key_is_told(answer: Answer, told: bool) -> None:
+    door = {INVOCATIONS.removeprefix("/"): answer}
+    assert codes(HEALTHY, **door) == ["inference_open"] * told
+
+
+def test_lines_that_could_not_be_read_are_told_with_the_first() -> None:
+    page = Answer(
+        status=200,
+        with_key=True,
+        body=b'vllm:num_requests_running{engine="0",model_name="m"} 1\n}garbage{ \x1b[31m\nmore garbage =\n',
+    )
+    found = text(HEALTHY, metrics=page)
+    assert found.startswith("2 lines of `/metrics` could not be read, the first: }garbage{")
+    assert "\x1b" not in found

@@ -1,0 +1,250 @@
+"""One look over real sockets: kind hosts, and hosts that are hostile by accident."""
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import ssl
+import time
+import zlib
+
+import pytest
+import trustme
+from support.raw_server import RawServer, http, one_look, vllm_pages
+
+from toolkit.records import Host
+from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION
+from toolkit.scout.look import MAX_METRICS_BYTES, Scout, same_origin, tls_context
+
+Writer = asyncio.StreamWriter
+
+
+def test_a_kind_host_answers_all_four_pages_once(look_at) -> None:
+    look, server = look_at(vllm_pages())
+    assert sorted(server.paths()) == ["/health", "/metrics", "/v1/models", "/version"]
+    assert all(look.answer(path).ok for path in (HEALTH, VERSION, MODELS, METRICS))
+    assert len(look.answer(METRICS).body) == 56_530  # the recording's size
+    assert 0 < look.answer(HEALTH).elapsed_ms < 5000
+
+
+def test_a_page_asks_for_nothing_compressed_and_says_who_asks(look_at) -> None:
+    _, server = look_at(vllm_pages())
+    headers = server.requests[0][2]
+    assert headers["accept-encoding"] == "identity"
+    assert headers["user-agent"].startswith("toolkit")
+
+
+def test_a_host_that_hangs_costs_the_deadline_and_only_its_own_pages(look_at) -> None:
+    async def hang(_: Writer) -> None:
+        await asyncio.sleep(30)
+
+    started = time.monotonic()
+    look, _ = look_at(vllm_pages() | {METRICS: hang}, timeout_s=0.3)
+    assert time.monotonic() - started < 5  # far from the 30 s of the hang
+    assert look.answer(METRICS).problem == "`/metrics` did not finish within 0.3 s"
+    assert look.answer(HEALTH).ok
+    assert look.answer(MODELS).ok
+
+
+def test_a_host_that_drips_does_not_outlast_the_deadline(look_at) -> None:
+    async def drip(writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+        for _ in range(1000):
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    look, _ = look_at(vllm_pages() | {METRICS: drip}, timeout_s=0.4)
+    assert look.answer(METRICS).problem == "`/metrics` did not finish within 0.4 s"
+    assert look.answer(VERSION).ok
+
+
+def test_a_host_that_spews_is_cut_off_at_sixteen_mebibytes(look_at) -> None:
+    sent = 0
+
+    async def spew(writer: Writer) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(64 * 16):  # a gigabyte, if somebody let it
+                writer.write(b"100000\r\n" + b"x" * 2**20 + b"\r\n")
+                await writer.drain()
+                sent += 2**20
+
+    look, _ = look_at(vllm_pages() | {METRICS: spew}, timeout_s=20)
+    assert look.answer(METRICS).problem == "`/metrics` is larger than 16 MiB"
+    assert sent < 3 * MAX_METRICS_BYTES
+
+
+def test_a_small_page_may_not_be_large(look_at) -> None:
+    look, _ = look_at(vllm_pages() | {MODELS: http(b" " * (2**20 + 1))})
+    assert look.answer(MODELS).problem == "`/v1/models` is larger than 1 MiB"
+
+
+def test_a_compressed_page_is_read_rightly(look_at) -> None:
+    body = b"vllm:num_requests_running 1\n" * 1000
+    for packed, encoding in ((gzip.compress(body), "gzip"), (zlib.compress(body), "deflate")):
+        look, _ = look_at(vllm_pages() | {METRICS: http(packed, content_encoding=encoding)})
+        assert look.answer(METRICS).body == body
+
+
+def test_a_compressed_bomb_is_refused_at_the_same_size(look_at) -> None:
+    bomb = gzip.compress(b"\0" * (MAX_METRICS_BYTES + 1))
+    assert len(bomb) < 20_000
+    look, _ = look_at(vllm_pages() | {METRICS: http(bomb, content_encoding="gzip")})
+    assert look.answer(METRICS).problem == "`/metrics` is larger than 16 MiB"
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "problem"),
+    [
+        (b"not gzip", "gzip", "`/metrics` says it is compressed but is not"),
+        (b"\x1b", "br", "`/metrics` is compressed as `br`, which was not asked for"),
+    ],
+)
+def test_what_cannot_be_unpacked_is_a_reason(look_at, body, encoding, problem) -> None:
+    look, _ = look_at(vllm_pages() | {METRICS: http(body, content_encoding=encoding)})
+    assert look.answer(METRICS).problem == problem
+
+
+def test_a_redirect_to_another_host_is_not_followed() -> None:
+    async def run() -> None:
+        async with RawServer({"/metrics": http(b"secret 1\n")}) as other:
+            moved = http(status="307 Temporary Redirect", location=other.url + "/metrics")
+            async with RawServer(vllm_pages() | {METRICS: moved}) as server:
+                look = await one_look(server.url)
+        assert (
+            look.answer(METRICS).problem == f"`/metrics` redirects to `{other.url}`, not followed"
+        )
+        assert other.requests == []
+
+    asyncio.run(run())
+
+
+def test_a_redirect_on_the_same_host_is_followed(look_at) -> None:
+    # LiteLLM and older vLLM mount the page, so that /metrics becomes /metrics/
+    moved = http(status="307 Temporary Redirect", location="/metrics/")
+    look, _ = look_at(vllm_pages() | {METRICS: moved, "/metrics/": http(b"vllm:x 1\n")})
+    assert look.answer(METRICS).body == b"vllm:x 1\n"
+
+
+def test_a_redirect_in_a_circle_ends(look_at) -> None:
+    look, server = look_at({METRICS: http(status="302 Found", location="/metrics")})
+    assert look.answer(METRICS).problem == "`/metrics` redirects in a circle"
+    assert server.paths().count("/metrics") == 4
+
+
+def test_a_proxy_from_the_environment_is_not_contacted(look_at, monkeypatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    look, _ = look_at(vllm_pages())
+    assert look.answer(HEALTH).ok
+
+
+def test_the_key_goes_only_to_pages_that_ask_for_one(look_at) -> None:
+    closed = http(b'{"error":"Unauthorized"}', "401 Unauthorized")
+    look, server = look_at(vllm_pages() | {MODELS: closed, HEALTH: closed}, key="s3cret")
+    sent = [(path, headers.get("authorization")) for _, path, headers in server.requests]
+    assert [path for path, key in sent if key == "Bearer s3cret"] == ["/v1/models"]
+    assert sent.count(("/v1/models", None)) == 1
+    assert look.answer(MODELS).with_key
+    assert not look.answer(METRICS).with_key
+
+
+def test_the_key_does_not_follow_a_redirect_to_another_host() -> None:
+    async def run() -> None:
+        async with RawServer({}) as other:
+            pages = vllm_pages() | {MODELS: http(status="401 Unauthorized")}
+
+            async def unauthorized_then_moved(writer: Writer) -> None:
+                pages_now = server.requests[-1][2]
+                target = f"location: {other.url}/steal\r\n" if "authorization" in pages_now else ""
+                status = "307 Moved" if target else "401 Unauthorized"
+                writer.write(f"HTTP/1.1 {status}\r\n{target}content-length: 0\r\n\r\n".encode())
+                await writer.drain()
+
+            async with RawServer(pages | {MODELS: unauthorized_then_moved}) as server:
+                look = await one_look(server.url, key="s3cret")
+        assert "redirects to" in look.answer(MODELS).problem
+        assert other.requests == []
+
+    asyncio.run(run())
+
+
+def test_nothing_listening_is_a_reason() -> None:
+    with (
+        socket.socket() as reserved
+    ):  # bound, not listening: refused, and nobody else takes the port
+        reserved.bind(("127.0.0.1", 0))
+        look = asyncio.run(one_look(f"http://127.0.0.1:{reserved.getsockname()[1]}"))
+    assert look.answer(HEALTH).problem.startswith("connection refused")
+
+
+def test_an_untrusted_certificate_is_a_reason_and_a_trusted_one_is_not(tmp_path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server_tls)
+
+    async def serve(_: asyncio.StreamReader, writer: Writer) -> None:
+        writer.write(http(b"up"))
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    async def look(tls: ssl.SSLContext) -> str | None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_tls)
+        async with server:
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            scout = Scout(Host(name="alice", url=url), tls, None, 5.0)
+            answer = (await scout.look()).answer(HEALTH)
+            await scout.aclose()
+            return answer.problem
+
+    assert "TLS certificate not trusted" in asyncio.run(look(tls_context()))
+    assert asyncio.run(look(tls_context(ca_file=str(tmp_path / "ca.pem")))) is None
+    assert asyncio.run(look(tls_context(insecure=True))) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("http://h", "http://h:80/x", True),
+        ("https://h", "https://h:443", True),
+        ("http://h:8000/team-a", "http://h:8000/", True),
+        ("http://H", "http://h", True),
+        ("http://h", "https://h", False),
+        ("http://h", "http://h:8080", False),
+        ("http://h", "http://h.evil.example", False),
+        ("http://h", "http://h@evil.example", False),
+    ],
+)
+def test_the_same_server_is_the_same_scheme_host_and_port(one: str, other: str, same: bool) -> None:
+    assert same_origin(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"this is not HTTP\r\n\r\n", "`/health`: not a complete HTTP answer"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc",
+            "`/health`: not a complete HTTP answer",
+        ),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", "`/health`: not a complete HTTP answer"),
+        (b"", "`/health`: not a complete HTTP answer"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 40_000, "`/health`: not a complete HTTP answer"),
+        (
+            b"HTTP/1.1 302 Found\r\nlocation: http://[::1\r\ncontent-length: 0\r\n\r\n",
+            "`/health`: ",
+        ),
+    ],
+)
+def test_an_answer_that_is_no_http_is_a_reason(look_at, answer: bytes, problem: str) -> None:
+    async def write(writer: Writer) -> None:
+        writer.write(answer)
+        await writer.drain()
+
+    look, _ = look_at(vllm_pages() | {HEALTH: write})
+    assert look.answer(HEALTH).problem.startswith(problem)
+    assert look.answer(METRICS).ok

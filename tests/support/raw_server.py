@@ -1,0 +1,96 @@
+"""A server made of raw bytes: it can do what no web framework lets a server do."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from toolkit.records import Host
+from toolkit.scout.answers import Look
+from toolkit.scout.look import Scout, tls_context
+
+RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
+
+Misbehave = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def http(body: bytes | str = b"", status: str = "200 OK", **headers: str) -> bytes:
+    """One whole HTTP answer; `content_type="..."` becomes a header."""
+    body = body.encode() if isinstance(body, str) else body
+    fields = {"content-length": str(len(body))} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body
+
+
+class RawServer:
+    """Answers each path with the given bytes or lets a coroutine write; 404 for the rest."""
+
+    def __init__(self, pages: Mapping[str, bytes | Misbehave]) -> None:
+        self.pages = dict(pages)
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        """Method, path and headers (lower-case names) of everything that was asked."""
+
+    def paths(self) -> list[str]:
+        return [path for _, path, _ in self.requests]
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(
+            ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
+        ):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                method, path, _ = head.split(" ", 2)
+                fields = [line.split(": ", 1) for line in head.split("\r\n")[1:] if line]
+                headers = {name.lower(): value for name, value in fields}
+                await reader.readexactly(int(headers.get("content-length", 0)))
+                self.requests.append((method, path, headers))
+                answer = self.pages.get(path, http('{"detail":"Not Found"}', "404 Not Found"))
+                if callable(answer):
+                    await answer(writer)
+                    break
+                writer.write(answer)
+                await writer.drain()
+        writer.close()
+
+
+def recorded(name: str) -> bytes:
+    """A body that vLLM 0.32.0 sent."""
+    return (RECORDED / name).read_bytes()
+
+
+def vllm_pages(metrics: str = "metrics_after_load.txt") -> dict[str, bytes | Misbehave]:
+    """The four pages of a real vLLM, as recorded."""
+    return {
+        "/health": http(),
+        "/version": http(recorded("version.json"), content_type="application/json"),
+        "/v1/models": http(recorded("v1_models.json"), content_type="application/json"),
+        "/metrics": http(
+            recorded(metrics), content_type="text/plain; version=1.0.0; charset=utf-8"
+        ),
+    }
+
+
+async def one_look(url: str, timeout_s: float = 5.0, key: str | None = None) -> Look:
+    """Look once at a host named `alice`."""
+    scout = Scout(Host(name="alice", url=url), tls_context(insecure=True), key, timeout_s)
+    try:
+        return await scout.look()
+    finally:
+        await scout.aclose()

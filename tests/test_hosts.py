@@ -1,0 +1,135 @@
+"""hosts.txt: what a line means, and what a bad one says."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.errors import ToolkitError
+from toolkit.hosts import looks_like_url, one_host, read_hosts
+from toolkit.records import Host
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "url"),
+    [
+        ("10.0.0.4", "10.0.0.4:8000", "http://10.0.0.4:8000"),
+        ("10.0.0.4:9000", "10.0.0.4:9000", "http://10.0.0.4:9000"),
+        ("alice 10.0.0.4", "alice", "http://10.0.0.4:8000"),
+        (
+            "alice http://10.0.0.4",
+            "alice",
+            "http://10.0.0.4",
+        ),  # a URL's own port is the scheme's: 80
+        ("alice https://llm.example.org/", "alice", "https://llm.example.org"),
+        ("alice http://h:8000/v1/", "alice", "http://h:8000"),  # pasted from an OpenAI client
+        ("alice http://h:8000/team-a/v1", "alice", "http://h:8000/team-a"),
+        ("alice http://[::1]:8000", "alice", "http://[::1]:8000"),
+        ("  alice\thttp://h:1   # comment", "alice", "http://h:1"),
+        ("alice HTTP://H:1", "alice", "http://h:1"),
+        ("\ufeffalice http://h:1\r", "alice", "http://h:1"),  # saved by an editor on Windows
+    ],
+)
+def test_a_line_names_one_host(line: str, name: str, url: str) -> None:
+    assert read_hosts(line, "hosts.txt") == [Host(name=name, url=url)]
+
+
+def test_options_follow_the_url() -> None:
+    line = "alice http://h:1 team=red model=org/name:v1 api_key_env=ALICE_KEY note=second-try"
+    assert read_hosts(line, "hosts.txt") == [
+        Host(
+            name="alice",
+            url="http://h:1",
+            team="red",
+            model="org/name:v1",
+            api_key_env="ALICE_KEY",
+            note="second-try",
+        )
+    ]
+
+
+def test_comments_and_empty_lines_are_no_hosts() -> None:
+    text = "# the cast\n\n   \nalice http://h:1\n  # bob http://h:2\nbob http://h:3#x not a comment inside a word"
+    with pytest.raises(ToolkitError, match="line 6"):
+        read_hosts(text, "hosts.txt")
+    assert [host.name for host in read_hosts(text.rpartition("\n")[0], "hosts.txt")] == ["alice"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "`hosts.txt` names no host"),
+        ("# only a comment", "`hosts.txt` names no host"),
+        ("a b c", "`hosts.txt` line 1: expected `URL` or `NAME URL`, found 3 words"),
+        ("team=red", "`hosts.txt` line 1: expected `URL` or `NAME URL`, found 0 words"),
+        (
+            "ok http://h:1\nalice ftp://h",
+            "`hosts.txt` line 2: `ftp://h` is not an http or https URL with a valid port",
+        ),
+        (
+            "alice http://h:99999",
+            "`hosts.txt` line 1: `http://h:99999` is not an http or https URL with a valid port",
+        ),
+        (
+            "alice http://h:0",
+            "`hosts.txt` line 1: `http://h:0` is not an http or https URL with a valid port",
+        ),
+        (
+            "alice http://:8000",
+            "`hosts.txt` line 1: `http://:8000` is not an http or https URL with a valid port",
+        ),
+        ("alice http://h:1?x=1", "`hosts.txt` line 1: `http://h:1?x=1` has a `?` or `#` part"),
+        ("alice http://h:1 color=red", "`hosts.txt` line 1: unknown option `color`"),
+        ("alice http://h:1 team=", "`hosts.txt` line 1: `team=` has no value"),
+        ("alice http://h:1 team=a team=b", "`hosts.txt` line 1: `team=` stands twice"),
+        ("alice http://h:1 note=two words", "`hosts.txt` line 1: `words` stands after an option"),
+        ("alice http://h:1\nalice http://h:2", "`hosts.txt` line 2: the name `alice` stands twice"),
+        ("alice http://h:1\nbob http://h:1/v1", "`hosts.txt` line 2: `http://h:1` stands twice"),
+        (
+            "alice http://[::1",
+            "`hosts.txt` line 1: `http://[::1` is not an http or https URL with a valid port",
+        ),
+    ],
+)
+def test_a_bad_line_names_its_number_and_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        read_hosts(text, "hosts.txt")
+    assert caught.value.message == message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "alice http://me:s3cret@h:1",
+        "http://me:s3cret@h:99999",
+        "alice http://h:1 api_key_env=s3cret-key!",
+    ],
+)
+def test_a_secret_in_a_line_is_refused_and_not_repeated(line: str) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        read_hosts(line, "hosts.txt")
+    assert "s3cret" not in caught.value.message + caught.value.hint
+
+
+@given(st.text())
+def test_any_text_gives_hosts_or_one_clear_error(text: str) -> None:
+    try:
+        hosts = read_hosts(text, "x")
+    except ToolkitError as error:
+        assert error.message.startswith("`x`")  # noqa: PT017 (hypothesis draws both outcomes)
+    else:
+        assert hosts
+        assert all(host.url.startswith(("http://", "https://")) for host in hosts)
+
+
+@pytest.mark.parametrize(
+    "word", ["http://h", "10.0.0.4", "10.0.0.4:1", "localhost:8000", "[::1]:80"]
+)
+def test_a_url_on_the_command_line_is_told_from_a_file(word: str) -> None:
+    assert looks_like_url(word)
+    assert one_host(word).url.startswith("http://")
+
+
+@pytest.mark.parametrize("word", ["hosts.txt", "-", "./10.0.0.4.txt", "data/hosts"])
+def test_a_file_on_the_command_line_is_told_from_a_url(word: str) -> None:
+    assert not looks_like_url(word)

@@ -1,0 +1,156 @@
+"""Who may import whom. This list is the map of the house; a file that it does not name fails."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+STANDARD_ONLY = frozenset({"records", "errors"})
+
+GROUND = frozenset({"records", "errors", "hosts", "promtext", "dialects", "dialect_names"})
+"""Pure files of the ground floor. Beside them, `store` and its `migrations` do I/O."""
+
+STORE = frozenset({"store", "migrations"})
+
+ROOMS = {
+    # room: (files that decide, files that touch the world)
+    "scout": (
+        {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},
+        {"look", "watch"},
+    ),
+    "sim": (
+        {"answers", "blocks", "checks", "engine", "exposition", "facts", "personalities", "tokens"},
+        {"app", "fleet"},
+    ),
+}
+
+DOORS: dict[str, frozenset[str]] = {"scout": frozenset(), "sim": frozenset()}
+"""Room -> modules of other rooms that it may import; a new door is a decision (CONTRIBUTING)."""
+
+WORLD = {
+    # what a file that decides may not import: clocks, sockets, files, threads, processes, screens
+    "aiohttp",
+    "asyncio",
+    "click",
+    "concurrent",
+    "gevent",
+    "httpx",
+    "locust",
+    "logging",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "requests",
+    "rich",
+    "scapy",
+    "select",
+    "shutil",
+    "signal",
+    "socket",
+    "socketserver",
+    "sqlite3",
+    "sqlite_utils",
+    "streamlit",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "urllib.request",
+}
+
+NEVER_IN_TOOLKIT = {"locust", "streamlit"}
+
+
+def files() -> list[Path]:
+    return sorted((ROOT / "toolkit").rglob("*.py"))
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file imports anywhere in it, late and type-only imports included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports by relative name"
+            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def toolkit_modules(file: Path) -> set[str]:
+    """The toolkit's own modules among a file's imports, e.g. `scout.look`."""
+    known = {".".join(other.relative_to(ROOT).with_suffix("").parts) for other in files()}
+    return {name.removeprefix("toolkit.") for name in imports(file) if name in known}
+
+
+def allowed(room: str, name: str) -> set[str] | None:
+    """What toolkit modules one file may import; None: all of them."""
+    if room in ("cli", "dashboards", "locustfiles"):
+        return None
+    if room == "":
+        if name in STANDARD_ONLY:
+            return set()
+        return set(GROUND | STORE) if name in STORE else set(GROUND)
+    decide, touch = ROOMS[room]
+    if room == "sim":
+        return {f"sim.{file}" for file in (decide | touch if name in touch else decide)}
+    inside = decide | touch if name in touch else decide
+    return {f"{room}.{file}" for file in inside} | set(GROUND) | set(DOORS[room])
+
+
+def place(file: Path) -> tuple[str, str]:
+    parts = file.relative_to(ROOT / "toolkit").with_suffix("").parts
+    return ("", parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_stands_in_its_room_and_imports_only_what_it_may(file: Path) -> None:
+    room, name = place(file)
+    if name == "__init__" and room != "cli":
+        assert not toolkit_modules(file), "a package file imports nothing"
+        return
+    if room == "":
+        assert name in GROUND | STORE, f"{name} is not on the list of the ground floor"
+    elif room != "cli":
+        assert name in set.union(*ROOMS[room]), f"{name} is not on the list of {room}"
+    may = allowed(room, name)
+    if may is not None:
+        assert toolkit_modules(file) <= may
+    if STANDARD_ONLY & {name} and room == "":
+        assert {module.partition(".")[0] for module in imports(file)} <= {"dataclasses", "typing"}
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_that_decides_touches_no_clock_socket_file_or_screen(file: Path) -> None:
+    room, name = place(file)
+    pure = name in GROUND if room == "" else room in ROOMS and name in ROOMS[room][0]
+    found = {
+        module for module in imports(file) if module in WORLD or module.partition(".")[0] in WORLD
+    }
+    assert not (pure and found), f"{file.name} decides, and imports {found}"
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_the_package_never_imports_the_front_pages(file: Path) -> None:
+    assert not {module.partition(".")[0] for module in imports(file)} & NEVER_IN_TOOLKIT
+
+
+def test_only_scout_look_imports_httpx_and_only_the_store_imports_sqlite() -> None:
+    users = {
+        place(file) for file in files() for module in imports(file) if module.startswith("httpx")
+    }
+    assert users <= {("scout", "look"), ("scout", "problems")}
+    users = {
+        place(file) for file in files() for module in imports(file) if module.startswith("sqlite")
+    }
+    assert users <= {("", "store"), ("", "migrations")}
+
+
+def test_no_file_outgrows_five_hundred_lines() -> None:
+    sources = [
+        file
+        for folder in ("toolkit", "tests", "dashboards", "locustfiles")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
+    assert [str(file) for file in sources if len(file.read_text().splitlines()) > 500] == []

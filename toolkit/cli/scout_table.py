@@ -1,0 +1,148 @@
+"""Sightings as tables: which column says what. It prints nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from toolkit.cli.output import Column, fit_table
+from toolkit.records import Sighting
+from toolkit.scout.findings import clock_time
+from toolkit.scout.history import Chapter
+
+STATUS_STYLE = {"ok": "green", "degraded": "yellow", "down": "red", "not_an_engine": "magenta"}
+UNKNOWN = "-"
+NAMES_IN_A_NOTE = 4
+"""Of more hosts with the same finding only the first few are named."""
+
+
+def _status(sighting: Sighting) -> Text:
+    return Text(sighting.status.replace("_", " "), style=STATUS_STYLE[sighting.status])
+
+
+def _engine(sighting: Sighting) -> str:
+    return " ".join(part for part in (sighting.engine, sighting.version) if part) or UNKNOWN
+
+
+def _model(sighting: Sighting) -> str:
+    more = len(sighting.models) - 1
+    return (sighting.model or UNKNOWN) + (f" +{more}" if more > 0 else "")
+
+
+def _whole(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def _share(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0%}"
+
+
+def _rate(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.1f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """A latency with three digits and its unit: `0.84 ms`, `219 ms`, `89.0 s`."""
+    if value is None:
+        return UNKNOWN
+    if value >= 10_000:
+        return f"{value / 1000:,.1f} s"
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def quantile(value: float | None, below: float | None, above: float | None) -> str:
+    """A quantile, or the edge of the first or last bucket in which it sits."""
+    if below is not None:
+        return f"<{milliseconds(below)}"
+    if above is not None:
+        return f">{milliseconds(above)}"
+    return milliseconds(value)
+
+
+def _p50(sighting: Sighting) -> str:
+    return quantile(sighting.ttft_p50_ms, sighting.ttft_p50_below_ms, sighting.ttft_p50_above_ms)
+
+
+def _p95(sighting: Sighting) -> str:
+    return quantile(sighting.ttft_p95_ms, sighting.ttft_p95_below_ms, sighting.ttft_p95_above_ms)
+
+
+Cell = Callable[[Sighting], str | Text]
+
+COLUMNS: Sequence[tuple[Column, Cell]] = (
+    (Column(title="host"), lambda seen: seen.name),
+    (Column(title="status"), _status),
+    (Column(title="engine", spare=6), _engine),
+    (Column(title="model", spare=4), _model),
+    (Column(title="length", right=True, spare=8), lambda seen: _whole(seen.max_model_len)),
+    (Column(title="KV tokens", right=True, spare=5), lambda seen: _whole(seen.kv_cache_tokens)),
+    (Column(title="KV", right=True), lambda seen: _share(seen.kv_cache_usage)),
+    (Column(title="run", right=True), lambda seen: _whole(seen.running)),
+    (Column(title="wait", right=True), lambda seen: _whole(seen.waiting)),
+    (Column(title="prefix hits", right=True, spare=7), lambda seen: _share(seen.prefix_hit_ratio)),
+    (Column(title="TTFT p50", right=True), _p50),
+    (Column(title="p95", right=True, spare=3), _p95),
+    (Column(title="queue", right=True, spare=9), lambda seen: milliseconds(seen.queue_mean_ms)),
+    (Column(title="requests", right=True, spare=1), lambda seen: _whole(seen.requests_total)),
+    (Column(title="answer", right=True, spare=2), lambda seen: milliseconds(seen.latency_ms)),
+)
+RATES: Sequence[tuple[Column, Cell]] = (
+    (Column(title="req/s", right=True), lambda seen: _rate(seen.requests_per_s)),
+    (Column(title="tok/s", right=True), lambda seen: _rate(seen.output_tokens_per_s)),
+)
+"""Only there when two looks were taken."""
+
+
+def page(sightings: Sequence[Sighting], console: Console) -> RenderableType:
+    """The table and, below it, what a person should know."""
+    rates = any(sighting.interval_s is not None for sighting in sightings)
+    columns = [*COLUMNS, *RATES] if rates else COLUMNS
+    rows = [[cell(sighting) for _, cell in columns] for sighting in sightings]
+    return Group(fit_table([column for column, _ in columns], rows, console), *_notes(sightings))
+
+
+def _notes(sightings: Sequence[Sighting]) -> Iterator[Text]:
+    """One line for each reason and finding, with the hosts it stands for."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for sighting in sightings:
+        if sighting.error:
+            names.setdefault((sighting.status, sighting.error), []).append(sighting.name)
+        for finding in sighting.findings:
+            names.setdefault((finding.code, finding.text), []).append(sighting.name)
+    if names:
+        yield Text()
+    for (code, text), hosts in names.items():
+        yield Text.assemble((code.replace("_", " "), "bold"), f"  {_listed(hosts)}: {text}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_IN_A_NOTE
+    return ", ".join(names[:NAMES_IN_A_NOTE]) + (f" and {more} more" if more > 0 else "")
+
+
+def history_table(chapters: Sequence[Chapter], console: Console) -> RenderableType:
+    """One row for each chapter of a host's history."""
+    columns = [
+        Column(title="from"),
+        Column(title="to", spare=2),
+        Column(title="looks", right=True, spare=1),
+        Column(title="status"),
+        Column(title="engine", spare=4),
+        Column(title="model", spare=3),
+        Column(title="requests", right=True, spare=1),
+        Column(title="what changed"),
+    ]
+    return fit_table(columns, [_chapter_row(chapter) for chapter in chapters], console)
+
+
+def _chapter_row(chapter: Chapter) -> list[str | Text]:
+    return [
+        clock_time(chapter.first.at),
+        clock_time(chapter.last.at),
+        f"{chapter.sightings:,}",
+        _status(chapter.first),
+        _engine(chapter.first),
+        _model(chapter.first),
+        _whole(chapter.last.requests_total),
+        "; ".join(chapter.changes),
+    ]

@@ -1,0 +1,254 @@
+"""Ask hosts what they are: the only file of this room that touches the network (httpx).
+
+It contacts the hosts it is given and nothing else: no proxy from the environment, no redirect to
+another address. It judges nothing; `sighting` reads what came.
+"""
+
+import asyncio
+import logging
+import ssl
+import threading
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from toolkit.records import Host
+from toolkit.scout import answers as pages
+from toolkit.scout.answers import Answer, Look
+from toolkit.scout.follow_up import FollowUp, follow_ups
+from toolkit.scout.problems import problem_of
+
+log = logging.getLogger("toolkit.scout")
+
+MAX_METRICS_BYTES = 16 * 2**20
+"""A page of 16 data-parallel engines with every optional family is under 1 MB."""
+MAX_PAGE_BYTES = 2**20
+"""Of any other page. A host with 2,000 LoRA adapters lists 0.6 MB of models."""
+MAX_REDIRECTS = 3
+HEADERS = {"user-agent": "toolkit-scout", "accept": "*/*", "accept-encoding": "identity"}
+
+
+class Scout:
+    """One host's HTTP client and key; asks for all pages of one look under one deadline."""
+
+    def __init__(self, host: Host, tls: ssl.SSLContext, key: str | None, timeout_s: float) -> None:
+        self.host = host
+        self._key = key
+        self._timeout_s = timeout_s
+        self._client = httpx.AsyncClient(
+            verify=tls,
+            trust_env=False,  # a proxy from the environment would be contacted though nobody listed it
+            follow_redirects=False,
+            timeout=None,  # noqa: S113 (the deadline of the whole look is kept in `_in_time`)
+            headers=HEADERS,
+            limits=httpx.Limits(max_connections=8, max_keepalive_connections=1),
+        )
+
+    async def aclose(self) -> None:
+        """Close the host's connections."""
+        await self._client.aclose()
+
+    async def look(self) -> Look:
+        """Ask every page, then those that only the first answers show to be worth asking."""
+        at, deadline = time.time(), time.monotonic() + self._timeout_s
+        first = {path: FollowUp(method="GET", path=path) for path in pages.FIRST_ROUND}
+        answers = await self._in_time(first.values(), deadline)
+        asked_at = time.monotonic()
+        answers |= await self._in_time(follow_ups(answers, has_key=self._key is not None), deadline)
+        return Look(host=self.host, at=at, asked_at=asked_at, answers=answers)
+
+    async def _in_time(self, requests: Iterable[FollowUp], deadline: float) -> dict[str, Answer]:
+        """Ask all at once; what is not there at the deadline becomes an answer with a problem."""
+        tasks = {request.path: asyncio.create_task(self._ask(request)) for request in requests}
+        if tasks:
+            left_s = max(0.0, deadline - time.monotonic())
+            _, late = await asyncio.wait(tasks.values(), timeout=left_s)
+            for task in late:
+                task.cancel()
+        return {path: self._outcome(path, task) for path, task in tasks.items()}
+
+    def _outcome(self, path: str, task: asyncio.Task[Answer]) -> Answer:
+        answer = task.result() if task.done() else Answer(problem=self._too_late(path))
+        log.debug(
+            "%s %s: %s",
+            self.host.name,
+            path,
+            answer.problem or f"{answer.status} in {answer.elapsed_ms:.1f} ms",
+        )
+        return answer
+
+    def _too_late(self, path: str) -> str:
+        return f"`{path}` did not finish within {self._timeout_s:g} s"
+
+    async def _ask(self, request: FollowUp) -> Answer:
+        """Ask without the key; again with it where it is wanted and may go."""
+        answer = await self._fetch(request, None)
+        if answer.refused and self._key and request.path in pages.KEY_GOES_TO:
+            return await self._fetch(request, self._key)
+        return answer
+
+    async def _fetch(self, request: FollowUp, key: str | None) -> Answer:
+        url = self.host.url + request.path
+        try:
+            for _ in range(MAX_REDIRECTS + 1):
+                answer, target = await self._fetch_one(request, url, key)
+                if target is None:
+                    return answer
+                if not same_origin(self.host.url, target):
+                    return Answer(
+                        status=answer.status,
+                        problem=f"`{request.path}` redirects to `{origin(target)}`, not followed",
+                    )
+                url = target
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            return Answer(problem=problem_of(error, request.path))
+        return Answer(problem=f"`{request.path}` redirects in a circle")
+
+    async def _fetch_one(
+        self, request: FollowUp, url: str, key: str | None
+    ) -> tuple[Answer, str | None]:
+        """One request; a redirect's target comes beside the answer."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        clock = _Clock()
+        async with self._client.stream(
+            request.method,
+            url,
+            headers=headers,
+            json=request.json,
+            extensions={"trace": clock.trace},
+        ) as response:
+            target = _redirect_target(url, response)
+            body, problem = (b"", None) if target else await _body(request.path, response)
+            answer = Answer(
+                status=response.status_code,
+                content_type=response.headers.get("content-type", ""),
+                allow=response.headers.get("allow", ""),
+                body=body,
+                elapsed_ms=clock.elapsed_ms,
+                problem=problem,
+                with_key=key is not None,
+            )
+            return answer, target
+
+
+class _Clock:
+    """Times one request from its first byte out to its response headers in.
+
+    Only these two moments, so that a hundred other hosts on the same loop and the connection's
+    set-up do not count as this host's latency.
+    """
+
+    def __init__(self) -> None:
+        self._sent = 0.0
+        self.elapsed_ms: float | None = None
+
+    async def trace(self, event: str, info: dict[str, Any]) -> None:  # noqa: ARG002 (httpcore's signature)
+        """Listen to httpcore's events."""
+        if event.endswith("send_request_headers.started"):
+            self._sent = time.perf_counter()
+        elif event.endswith("receive_response_headers.complete"):
+            self.elapsed_ms = (time.perf_counter() - self._sent) * 1000
+
+
+def _redirect_target(url: str, response: httpx.Response) -> str | None:
+    location = response.headers.get("location")
+    return urljoin(url, location) if location and response.is_redirect else None
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of a URL, for a message."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def same_origin(url: str, other: str) -> bool:
+    """Whether two URLs reach the same server; ValueError when one has no valid port."""
+    return _server(url) == _server(other)
+
+
+def _server(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+async def _body(path: str, response: httpx.Response) -> tuple[bytes, str | None]:
+    """Read a body up to its limit, counted after decompression; a problem otherwise."""
+    limit = MAX_METRICS_BYTES if path.endswith(pages.METRICS) else MAX_PAGE_BYTES
+    too_large = f"`{path}` is larger than {limit // 2**20} MiB"
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > limit:
+            return b"", too_large
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding == "identity":
+        return bytes(body), None
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        return b"", f"`{path}` is compressed as `{encoding[:20]}`, which was not asked for"
+    return _inflated(bytes(body), limit, path, too_large)
+
+
+def _inflated(packed: bytes, limit: int, path: str, too_large: str) -> tuple[bytes, str | None]:
+    """Unpack gzip or zlib, never past the limit: 16 MB of zeros pack into 16 KB."""
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        body = inflater.decompress(packed, limit + 1)
+    except zlib.error:
+        return b"", f"`{path}` says it is compressed but is not"
+    if len(body) > limit:
+        return b"", too_large
+    return body, None
+
+
+def tls_context(*, insecure: bool = False, ca_file: str | None = None) -> ssl.SSLContext:
+    """Make the one TLS context that all clients share (100 of them would cost 2 s of CPU).
+
+    Raises OSError when the CA file cannot be read and ssl.SSLError when it is none.
+    """
+    context = httpx.create_ssl_context(verify=not insecure, trust_env=False)
+    if ca_file:
+        context.load_verify_locations(ca_file)
+    return context
+
+
+async def follow(
+    scout: Scout, looks: int | None, interval_s: float, on_look: Callable[[Look], Awaitable[None]]
+) -> None:
+    """Look at one host `looks` times (None: until cancelled), one every `interval_s`.
+
+    A look that takes longer than the interval skips the ticks it missed; the grid stays.
+    """
+    start, done = time.monotonic(), 0
+    while True:
+        await on_look(await scout.look())
+        done += 1
+        if looks is not None and done >= looks:
+            return
+        passed = time.monotonic() - start
+        await asyncio.sleep((passed // interval_s + 1) * interval_s - passed)
+
+
+class LookupThreads(ThreadPoolExecutor):
+    """A daemon thread for each name lookup.
+
+    asyncio's own pool has cpu+4 threads, so six hosts with a dead name server would make all the
+    others wait, and the process could not end before the resolver gives up (10 s and more).
+    """
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run `fn` in a thread of its own."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 (handed to whoever waits for the future)
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future

@@ -1,0 +1,60 @@
+"""Turn what a connection threw into one sentence that a person can act on. No network.
+
+Exceptions of httpx and of the resolver are known by their names, so that this file needs neither.
+"""
+
+import errno
+import ssl
+from collections.abc import Iterator
+
+REASONS = {
+    errno.ECONNREFUSED: "connection refused: nothing listens there, or vLLM is still loading",
+    errno.ECONNRESET: "the connection was reset",
+    errno.EHOSTUNREACH: "no route to the host",
+    errno.ENETUNREACH: "the network is unreachable",
+    errno.ETIMEDOUT: "the connection timed out",
+    errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",
+}
+
+
+def problem_of(error: BaseException, path: str) -> str:
+    """Say in one sentence why a page did not come."""
+    for cause in _causes(error):
+        sentence = _known(cause)
+        if sentence:
+            return sentence
+    if type(error).__name__ == "RemoteProtocolError":
+        return f"`{path}`: not a complete HTTP answer ({_first_line(error)})"
+    return f"`{path}`: {_first_line(error) or type(error).__name__}"
+
+
+def _known(cause: BaseException) -> str | None:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"TLS certificate not trusted ({cause.verify_message}); see `--ca` and `--insecure`"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed ({(cause.reason or 'no reason given').lower().replace('_', ' ')})"
+    if type(cause).__name__ == "gaierror":
+        return "the name does not resolve to an address"
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return REASONS.get(cause.errno)
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Walk from the outermost exception to the first cause; httpx and anyio wrap thrice."""
+    seen: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        cause = waiting.pop()
+        if any(cause is other for other in seen):
+            continue
+        seen.append(cause)
+        yield cause
+        if isinstance(cause, BaseExceptionGroup):
+            waiting += cause.exceptions
+        waiting += [inner for inner in (cause.__cause__, cause.__context__) if inner is not None]
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error)
+    return text.splitlines()[0][:120] if text else ""

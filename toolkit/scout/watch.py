@@ -1,0 +1,108 @@
+"""Look at many hosts at once, once or again and again; each host at its own pace.
+
+It owns the clock of the looks. What it sees goes to two functions it is given: `keep` (the store)
+and `show` (the screen); it knows neither.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from toolkit.records import Sighting
+from toolkit.scout.answers import METRICS, Look
+from toolkit.scout.evidence import Evidence, examine
+from toolkit.scout.findings import findings
+from toolkit.scout.look import LookupThreads, Scout, follow
+from toolkit.scout.sighting import sight
+
+KEEP_EVERY_S = 0.5
+"""A kill costs at most this much, and a look that is not over: the promise is one second."""
+LARGE_PAGE_BYTES = 2**20
+"""Above this a page is read in a thread: 16 MB take 0.2 s, in which no other host's answer would be."""
+
+
+class Watch:
+    """Follows hosts side by side: a slow one delays nobody, a dead one becomes a row."""
+
+    def __init__(
+        self,
+        scouts: Sequence[Scout],
+        *,
+        before: Mapping[str, Sighting],
+        keep: Callable[[Sequence[Sighting]], None],
+        show: Callable[[Sighting], None],
+        only_pairs: bool = False,
+    ) -> None:
+        """`before`: the last known sighting by host name; `only_pairs`: don't show first looks."""
+        self._scouts = scouts
+        self._keep = keep
+        self._show = show
+        self._only_pairs = only_pairs
+        self._before = dict(before)
+        self._evidence: dict[str, Evidence] = {}
+        self._waiting: list[Sighting] = []
+        self._keeping = threading.Lock()
+
+    async def run(self, looks: int | None, interval_s: float) -> None:
+        """Look `looks` times at each host (None: until cancelled), then keep what is left.
+
+        SIGTERM cancels like Ctrl-C. Raises what `keep` and `show` raise.
+        """
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(LookupThreads())
+        this = asyncio.current_task()
+        if this:
+            loop.add_signal_handler(signal.SIGTERM, this.cancel)
+        keeping = asyncio.create_task(self._keep_often())
+        following = asyncio.gather(
+            *(follow(scout, looks, interval_s, self._on_look) for scout in self._scouts)
+        )
+        try:
+            done, _ = await asyncio.wait((following, keeping), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await self._end(following, keeping)
+
+    async def _end(self, *tasks: asyncio.Future[Any]) -> None:
+        """Stop asking, then keep what was seen; cancelled or not, nothing measured is lost."""
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._keep_waiting()
+        for scout in self._scouts:
+            await scout.aclose()
+
+    async def _on_look(self, look: Look) -> None:
+        name = look.host.name
+        evidence = await _examine(look)
+        earlier = self._evidence.get(name)
+        sighting = sight(evidence, earlier)
+        found = findings(sighting, evidence, self._before.get(name))
+        sighting = replace(sighting, findings=found)
+        self._evidence[name] = evidence
+        if sighting.status != "down":  # a dead host has no settings to compare the next look with
+            self._before[name] = sighting
+        self._waiting.append(sighting)
+        if earlier is not None or not self._only_pairs:
+            self._show(sighting)
+
+    async def _keep_often(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_EVERY_S)
+            await asyncio.to_thread(self._keep_waiting)
+
+    def _keep_waiting(self) -> None:
+        with self._keeping:  # the last call waits for a thread that still writes
+            batch, self._waiting = self._waiting, []
+            if batch:
+                self._keep(batch)
+
+
+async def _examine(look: Look) -> Evidence:
+    if len(look.answer(METRICS).body) > LARGE_PAGE_BYTES:
+        return await asyncio.to_thread(examine, look)
+    return examine(look)
