@@ -40,7 +40,9 @@ def one_host(url: str) -> Host:
 
 def looks_like_url(word: str) -> bool:
     """Tell a URL or `address:port` on the command line from a file's name."""
-    return "://" in word or bool(re.fullmatch(r"(\d+\.\d+\.\d+\.\d+|localhost|\[[^\]]+\])(:\d+)?", word))
+    return "://" in word or bool(
+        re.fullmatch(r"(\d+\.\d+\.\d+\.\d+|localhost|\[[^\]]+\])(:\d+)?", word)
+    )
 
 
 def _words(line: str) -> list[str]:
@@ -54,10 +56,13 @@ def _host(words: list[str], where: str) -> Host:
     if words[: len(plain)] != plain:
         # `note=two words`: the second word is no option and no host
         raise ToolkitError(
-            f"{where}: `{plain[-1]}` stands after an option", "Options hold no spaces; write `note=two-words`"
+            f"{where}: `{plain[-1]}` stands after an option",
+            "Options hold no spaces; write `note=two-words`",
         )
     if len(plain) not in (1, 2):
-        raise ToolkitError(f"{where}: expected `URL` or `NAME URL`, found {len(plain)} words", EXAMPLE)
+        raise ToolkitError(
+            f"{where}: expected `URL` or `NAME URL`, found {len(plain)} words", EXAMPLE
+        )
     url = base_url(plain[-1], where)
     return Host(name=plain[0] if len(plain) == 2 else urlsplit(url).netloc, url=url, **options)
 
@@ -72,7 +77,9 @@ def _options(words: Iterable[str], where: str) -> dict[str, str]:
     for word in words:
         key, value = word.split("=", 1)
         if key not in KEYS:
-            raise ToolkitError(f"{where}: unknown option `{key}`", f"Known options: {', '.join(KEYS)}")
+            raise ToolkitError(
+                f"{where}: unknown option `{key}`", f"Known options: {', '.join(KEYS)}"
+            )
         if not value:
             raise ToolkitError(f"{where}: `{key}=` has no value", EXAMPLE)
         if key in options:
@@ -90,22 +97,26 @@ def _options(words: Iterable[str], where: str) -> dict[str, str]:
 def base_url(word: str, where: str) -> str:
     """Complete an address: `10.0.0.4` means `http://10.0.0.4:8000`. A URL keeps its own port."""
     given = "://" in word
-    parts = urlsplit(word if given else f"http://{word}")
     try:
-        port = parts.port
-    except ValueError as error:
-        raise ToolkitError(f"{where}: `{_no_userinfo(word)}` has no valid port", "Ports are 1 to 65535") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ToolkitError(f"{where}: `{_no_userinfo(word)}` is not an http or https URL", EXAMPLE)
+        parts = urlsplit(word if given else f"http://{word}")
+        hostname, port = parts.hostname, parts.port
+    except ValueError as error:  # half an IPv6 bracket, a port past 65535
+        raise _not_a_url(word, where) from error
+    if parts.scheme not in ("http", "https") or not hostname or port == 0:
+        raise _not_a_url(word, where)
     if parts.username is not None:
         raise ToolkitError(f"{where}: the URL carries a user or password", "Use `api_key_env=NAME`")
     if parts.query or parts.fragment:
         raise ToolkitError(f"{where}: `{word}` has a `?` or `#` part", "Give the base URL only")
-    return f"{parts.scheme}://{_netloc(parts.hostname, port, given=given)}{_base_path(parts.path)}"
+    return f"{parts.scheme}://{_netloc(hostname, port, given=given)}{_base_path(parts.path)}"
 
 
-def _no_userinfo(word: str) -> str:
-    return word.rpartition("@")[2]
+def _not_a_url(word: str, where: str) -> ToolkitError:
+    """Name the address without the user and password that may stand in it."""
+    return ToolkitError(
+        f"{where}: `{word.rpartition('@')[2]}` is not an http or https URL with a valid port",
+        EXAMPLE,
+    )
 
 
 def _netloc(hostname: str, port: int | None, *, given: bool) -> str:
@@ -123,6 +134,10 @@ def _base_path(path: str) -> str:
 def _refuse_twin(host: Host, hosts: Iterable[Host], where: str) -> None:
     for other in hosts:
         if other.name == host.name:
-            raise ToolkitError(f"{where}: the name `{host.name}` stands twice", "Give each host its own name")
+            raise ToolkitError(
+                f"{where}: the name `{host.name}` stands twice", "Give each host its own name"
+            )
         if other.url == host.url:
-            raise ToolkitError(f"{where}: `{host.url}` stands twice", f"It is `{other.name}` already")
+            raise ToolkitError(
+                f"{where}: `{host.url}` stands twice", f"It is `{other.name}` already"
+            )

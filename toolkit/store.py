@@ -259,7 +259,7 @@ _INSERT_SIGHTING = (
 )
 _NEWEST_FIRST = (
     f"SELECT {', '.join(_FIELDS)} FROM sightings "  # noqa: S608
-    "WHERE host_id = ? AND at >= ? ORDER BY at DESC, id DESC LIMIT ?"
+    "WHERE host_id = ? AND at >= ? AND status <> ? ORDER BY at DESC, id DESC LIMIT ?"
 )
 _INSERT_READING = "INSERT INTO readings VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _READINGS = """
@@ -364,6 +364,11 @@ class Store:
         """Look up the sighting with the latest `at`, without its readings."""
         return next(iter(self._history(name, url, since=-math.inf, limit=1)), None)
 
+    def last_answer(self, name: str, url: str) -> Sighting | None:
+        """Look up the latest sighting in which the host was not down: it has something to compare."""
+        history = self._history(name, url, since=-math.inf, limit=1, without="down")
+        return next(iter(history), None)
+
     def sightings(
         self, name: str, *, since: float | None = None, limit: int | None = None
     ) -> list[Sighting]:
@@ -393,12 +398,16 @@ class Store:
         with self._lock, _told(self._path):
             return self._connection.execute(sql, values).fetchall()
 
-    def _history(self, name: str, url: str, since: float, limit: int) -> list[Sighting]:
+    def _history(
+        self, name: str, url: str, since: float, limit: int, without: str = ""
+    ) -> list[Sighting]:
         host_ids = self._rows(
             "SELECT id FROM hosts WHERE name = ? AND url = ?", (_to_text(name), _to_text(url))
         )
         rows = [
-            row for (id_,) in host_ids for row in self._rows(_NEWEST_FIRST, (id_, since, limit))
+            row
+            for (id_,) in host_ids
+            for row in self._rows(_NEWEST_FIRST, (id_, since, without, limit))
         ]
         return [_sighting(name, url, row) for row in reversed(rows)]
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -47,9 +48,14 @@ def fit_table(
     while True:
         table = _table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
         spare = [i for i in kept if columns[i].spare]
-        if not spare or console.measure(table).maximum <= console.width:
+        if not spare or _natural_width(table, console) <= console.width:
             return table
         kept.remove(max(spare, key=lambda i: columns[i].spare))
+
+
+def _natural_width(table: Table, console: Console) -> int:
+    """Columns that the table takes when nothing is folded; rich would stop counting at the screen's."""
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> Table:

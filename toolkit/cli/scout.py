@@ -158,7 +158,7 @@ def _known(store: "Store | None", hosts: "Sequence[Host]") -> "dict[str, Sightin
     """The last time each host answered, to see what changed since."""
     if store is None:
         return {}
-    last = {host.name: store.last_sighting(host.name, host.url) for host in hosts}
+    last = {host.name: store.last_answer(host.name, host.url) for host in hosts}
     return {name: sighting for name, sighting in last.items() if sighting}
 
 

@@ -58,6 +58,15 @@ class Show:
 
 
 class JsonShow(Show):
+    """Prints one line for each host, in the order of the hosts file."""
+
+    def close(self) -> None:
+        """Print the newest sighting of each host."""
+        for sighting in self.sightings:
+            print_json(as_object(sighting))
+
+
+class JsonStream(Show):
     """Prints each sighting as one line as soon as it is there."""
 
     def add(self, sighting: Sighting) -> None:
@@ -110,7 +119,7 @@ class LiveShow(Show):
 def show_for(hosts: Sequence[Host], as_json: bool, watch: bool, interval_s: float) -> Show:
     """Choose how to show."""
     if as_json:
-        return JsonShow(hosts)
+        return JsonStream(hosts) if watch else JsonShow(hosts)
     return LiveShow(hosts, interval_s) if watch else Show(hosts)
 
 

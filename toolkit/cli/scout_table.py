@@ -84,7 +84,7 @@ COLUMNS: Sequence[tuple[Column, Cell]] = (
     (Column(title="p95", right=True, spare=3), _p95),
     (Column(title="queue", right=True, spare=9), lambda seen: milliseconds(seen.queue_mean_ms)),
     (Column(title="requests", right=True, spare=1), lambda seen: _whole(seen.requests_total)),
-    (Column(title="answer", right=True, spare=2), lambda seen: milliseconds(seen.latency_ms)),
+    (Column(title="latency", right=True, spare=2), lambda seen: milliseconds(seen.latency_ms)),
 )
 RATES: Sequence[tuple[Column, Cell]] = (
     (Column(title="req/s", right=True), lambda seen: _rate(seen.requests_per_s)),
@@ -102,13 +102,12 @@ def page(sightings: Sequence[Sighting], console: Console) -> RenderableType:
 
 
 def _notes(sightings: Sequence[Sighting]) -> Iterator[Text]:
-    """One line for each reason and finding, with the hosts it stands for."""
+    """One line for each reason and finding, with the hosts it stands for; reasons first."""
+    errors = [(s.name, s.status, s.error) for s in sightings if s.error]
+    told = [(s.name, finding.code, finding.text) for s in sightings for finding in s.findings]
     names: dict[tuple[str, str], list[str]] = {}
-    for sighting in sightings:
-        if sighting.error:
-            names.setdefault((sighting.status, sighting.error), []).append(sighting.name)
-        for finding in sighting.findings:
-            names.setdefault((finding.code, finding.text), []).append(sighting.name)
+    for name, code, text in [*errors, *told]:
+        names.setdefault((code, text), []).append(name)
     if names:
         yield Text()
     for (code, text), hosts in names.items():

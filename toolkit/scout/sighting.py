@@ -34,7 +34,7 @@ def sight(evidence: Evidence, earlier: Evidence | None = None) -> Sighting:
         engine=evidence.engine,
         dialect=numbers.dialect or None,
         version=_version(evidence.about),
-        model=models[0] if models else text(evidence.about.get("model_id")),
+        model=models[0] if models else _model(evidence.about),
         models=models,
         max_model_len=_max_model_len(evidence),
         config_hash=config_hash(evidence),
@@ -59,6 +59,12 @@ def _latency_ms(look: Look) -> float | None:
     """The fastest answer: the one that waited least for this machine's own work."""
     times = [answer.elapsed_ms for answer in look.answers.values() if answer.elapsed_ms is not None]
     return min(times, default=None)
+
+
+def _model(about: Mapping[str, Any]) -> str | None:
+    """As TGI, llama.cpp and SGLang tell it on their own pages."""
+    names = (text(about.get(key)) for key in ("model_id", "model_alias", "served_model_name"))
+    return next((name for name in names if name), None)
 
 
 def _version(about: Mapping[str, Any]) -> str | None:
@@ -145,12 +151,12 @@ def _no_metrics(evidence: Evidence) -> str:
     return "`/metrics` has no engine's numbers (vLLM: `--disable-log-stats`)"
 
 
-def _first_problem(answers: Mapping[str, Answer]) -> str | None:
+def _first_problem(answers: Mapping[str, Answer]) -> str:
     """One sentence for a host that gave no page at all: the most common problem."""
     problems = [answer.problem for answer in answers.values() if answer.problem]
     if problems and all("did not finish within" in problem for problem in problems):
         return "no answer" + problems[0][problems[0].index(" within") :]
-    return max(problems, key=problems.count, default=None)
+    return max(problems, key=problems.count, default="no answer")
 
 
 def _over_time(evidence: Evidence, earlier: Evidence | None) -> dict[str, Any]:

@@ -1,0 +1,182 @@
+"""Many hosts at once: nobody waits for another, nothing seen is lost."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+import pytest
+from support.raw_server import RawServer, http, recorded, vllm_pages
+
+from toolkit.errors import ToolkitError
+from toolkit.records import Host, Sighting
+from toolkit.scout.look import LookupThreads, Scout, tls_context
+from toolkit.scout.watch import Watch
+
+
+class Kept:
+    """What the watch handed out, in the order in which it came."""
+
+    def __init__(self) -> None:
+        self.stored: list[Sighting] = []
+        self.shown: list[Sighting] = []
+
+    def keep(self, batch: Sequence[Sighting]) -> None:
+        self.stored += batch
+
+
+def watch(urls: dict[str, str], kept: Kept, timeout_s: float = 5.0, **more) -> Watch:
+    tls = tls_context(insecure=True)
+    scouts = [Scout(Host(name=name, url=url), tls, None, timeout_s) for name, url in urls.items()]
+    return Watch(
+        scouts, before=more.pop("before", {}), keep=kept.keep, show=kept.shown.append, **more
+    )
+
+
+async def hang(_: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(30)
+
+
+def test_a_hanging_host_delays_nobody_elses_looks() -> None:
+    kept = Kept()
+
+    async def run() -> None:
+        async with (
+            RawServer(vllm_pages()) as kind,
+            RawServer(dict.fromkeys(vllm_pages(), hang)) as dead,
+        ):
+            urls = {"kind": kind.url, "dead": dead.url}
+            await watch(urls, kept, timeout_s=0.6).run(looks=3, interval_s=0.1)
+
+    asyncio.run(run())
+    names = [sighting.name for sighting in kept.shown]
+    # three looks of 0.1 s fit into the hanging host's first 0.6 s
+    assert names[:3] == ["kind"] * 3
+    assert names[3:] == ["dead"] * 3
+    assert [s.status for s in kept.shown] == ["ok"] * 3 + ["down"] * 3
+    assert sorted(kept.stored, key=lambda s: s.at) == sorted(kept.shown, key=lambda s: s.at)
+
+
+def test_two_looks_show_the_pair_and_keep_both() -> None:
+    kept = Kept()
+
+    async def run() -> None:
+        async with RawServer(vllm_pages()) as kind:
+            await watch({"alice": kind.url}, kept, only_pairs=True).run(looks=2, interval_s=0.05)
+
+    asyncio.run(run())
+    assert [sighting.requests_per_s for sighting in kept.stored] == [None, 0.0]
+    assert [sighting.requests_per_s for sighting in kept.shown] == [0.0]
+
+
+def test_a_change_since_the_last_known_sighting_is_found_across_an_outage() -> None:
+    kept = Kept()
+    page = recorded("metrics_after_load.txt")
+    restarted = page.replace(
+        b"process_start_time_seconds 1.79520096311e+09", b"process_start_time_seconds 1.8e+09"
+    )
+
+    async def run() -> None:
+        async with RawServer(vllm_pages()) as server:
+            one = watch({"alice": server.url}, kept)
+            await one.run(looks=1, interval_s=0.05)
+            known = {"alice": kept.shown[-1]}
+            server.pages["/health"] = http(status="503 Service Unavailable")
+            await watch({"alice": server.url}, kept, before=known).run(looks=1, interval_s=0.05)
+            server.pages["/health"] = http()
+            server.pages["/metrics"] = http(restarted)
+            await watch({"alice": server.url}, kept, before=known).run(looks=1, interval_s=0.05)
+
+    asyncio.run(run())
+    assert [s.status for s in kept.shown] == ["ok", "down", "ok"]
+    assert [f.code for f in kept.shown[2].findings if f.code == "restarted"] == ["restarted"]
+
+
+def test_what_was_seen_is_kept_within_a_second_of_it() -> None:
+    kept = Kept()
+    delays: list[float] = []
+
+    def keep(batch: Sequence[Sighting]) -> None:
+        delays.extend(time.time() - sighting.at for sighting in batch)
+
+    async def run() -> None:
+        async with (
+            RawServer(vllm_pages()) as kind,
+            RawServer(dict.fromkeys(vllm_pages(), hang)) as dead,
+        ):
+            urls = {"kind": kind.url, "dead": dead.url}
+            running = watch(urls, kept, timeout_s=1.5)
+            running._keep = keep
+            await running.run(looks=1, interval_s=1)
+
+    asyncio.run(run())
+    # the kind host's sighting did not wait 1.5 s for the hanging one
+    assert min(delays) < 1.4
+    assert len(delays) == 2
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_cleanly_and_keeps_what_was_seen(stop: signal.Signals) -> None:
+    kept = Kept()
+
+    async def run() -> None:
+        async with RawServer(vllm_pages()) as server:
+            running = watch({"alice": server.url}, kept)
+            running._show = lambda sighting: (
+                kept.shown.append(sighting),
+                os.kill(os.getpid(), stop),
+            )
+            await running.run(looks=None, interval_s=60)
+
+    with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)):
+        asyncio.run(run())
+    assert len(kept.stored) == len(kept.shown) == 1
+
+
+def test_a_store_that_fails_ends_the_watch_with_its_error() -> None:
+    def full(_: Sequence[Sighting]) -> None:
+        raise ToolkitError("`x.db` cannot grow, the disk is full")
+
+    async def run() -> None:
+        async with RawServer(vllm_pages()) as server:
+            running = watch({"alice": server.url}, Kept())
+            running._keep = full
+            await running.run(looks=None, interval_s=0.1)
+
+    with pytest.raises(ToolkitError, match="disk is full"):
+        asyncio.run(run())
+
+
+def test_a_page_of_sixteen_megabytes_delays_nobody() -> None:
+    kept = Kept()
+    line = 'vllm:num_requests_running{engine="%d",model_name="m"} 1\n'
+    huge = "".join(line % number for number in range(250_000)).encode()[: 16 * 2**20]
+
+    async def run() -> None:
+        async with (
+            RawServer(vllm_pages()) as kind,
+            RawServer(vllm_pages() | {"/metrics": http(huge)}) as odd,
+        ):
+            urls = {"odd": odd.url, "kind": kind.url}
+            await watch(urls, kept).run(looks=1, interval_s=1)
+
+    asyncio.run(run())
+    assert [sighting.name for sighting in kept.shown] == ["kind", "odd"]
+
+
+def test_a_name_server_that_hangs_holds_up_neither_others_nor_the_end() -> None:
+    pool = LookupThreads()
+    stuck = [pool.submit(time.sleep, 30) for _ in range(50)]
+    assert pool.submit(lambda: "quick").result(timeout=10) == "quick"
+    pool.shutdown(wait=True)  # returns though fifty lookups hang
+    assert not any(future.done() for future in stuck)
+
+
+def test_an_error_in_a_lookup_reaches_who_asked() -> None:
+    with pytest.raises(OSError, match="no such host"):
+        LookupThreads().submit(_raise, OSError("no such host")).result(timeout=10)
+
+
+def _raise(error: Exception) -> None:
+    raise error
