@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -94,3 +95,28 @@ async def one_look(url: str, timeout_s: float = 5.0, key: str | None = None) -> 
         return await scout.look()
     finally:
         await scout.aclose()
+
+
+@contextlib.contextmanager
+def serving(pages: Mapping[str, bytes | Misbehave]) -> Iterator[RawServer]:
+    """Run a RawServer in a thread, for tests of a command that owns the main thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = RawServer(pages)
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(timeout=10)
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(_end(server), loop).result(timeout=10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+        loop.close()
+
+
+async def _end(server: RawServer) -> None:
+    await server.__aexit__(None, None, None)
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

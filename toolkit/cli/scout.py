@@ -1,6 +1,5 @@
 """`toolkit scout`: look at every host, say what is there, keep it."""
 
-import asyncio
 import logging
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -130,6 +129,8 @@ def _look(
     options: Options,
 ) -> bool:
     """Run all looks; tell whether somebody stopped them."""
+    import asyncio
+
     from toolkit.scout.look import Scout
     from toolkit.scout.watch import Watch
 
