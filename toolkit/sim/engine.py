@@ -101,6 +101,7 @@ class Engine:
     """The part of them that came from the prefix cache."""
     generation_tokens_total: int
     steps_total: int
+    """Iterations of the model; a step that only reports errors is none."""
     iteration_tokens: int
     """What `vllm:iteration_tokens_total` observes for the last finished step: prompts completed plus
     tokens said (0.32.0's rule: a recomputed token counts nowhere)."""
@@ -188,7 +189,7 @@ class Engine:
         if step is not self._step:
             raise RuntimeError("this step is not the planned one")
         draft, self._step, self._draft = self._draft, None, _Draft(0)
-        self.steps_total += 1
+        self.steps_total += bool(draft.work)
         before = self.prompt_tokens_total + self.generation_tokens_total
         progress = [_failure(each) for each in draft.failed]
         for sequence, count in draft.work:

@@ -116,7 +116,10 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One engine iteration: how long it takes and what it computes."""
+    """One engine iteration: how long it takes and what it computes.
+
+    With no `sequences` it takes no time and only reports requests that can never fit.
+    """
 
     started_at: float
     duration_s: float
