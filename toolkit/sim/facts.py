@@ -46,11 +46,6 @@ class EngineConfig:
         if self.jitter >= 1:
             raise ValueError(f"`jitter` must be below 1, not {self.jitter}")
 
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Tokens the KV cache holds, the null block's included: vLLM's `kv_cache_size_tokens`."""
-        return self.num_gpu_blocks * self.block_size
-
 
 _TIMES = (
     "step_overhead_s",
