@@ -115,8 +115,8 @@ class Page:
         self._lines: dict[str, list[str]] = {}
         self._samples: dict[str, tuple[Sample, ...]] = {}
         self._left = MAX_PARSED_CHARACTERS
-        self.openmetrics = text.rstrip().endswith("\n# EOF")
-        """Whether the page ends as OpenMetrics must."""
+        self.openmetrics = False
+        """Whether the page has the `# EOF` line of OpenMetrics."""
         self.cut = False
         """Whether a limit left something unread: see the limits at the top."""
         self.bad_lines = 0
@@ -198,6 +198,8 @@ class Page:
             match = _NAME.match(row)
             if match and len(row) <= MAX_LINE_CHARACTERS:
                 self._lines.setdefault(match[1], []).append(row)
+            elif row.rstrip() == "# EOF":
+                self.openmetrics = True
             elif match or _is_strange(row):
                 self._note_bad(row)
 
