@@ -54,7 +54,7 @@ class Sighting:
     error: str | None = None
     """Why the status is not `ok`, in one sentence."""
     latency_ms: float | None = None
-    """The fastest answer of this look, connection set-up included."""
+    """Send to response headers of a small page, asked while the looking machine was idle."""
     engine: str | None = None
     """`vllm`, `sglang`, `tgi`, `llama.cpp`, `trtllm`, `litellm`, `production-stack-router`."""
     dialect: str | None = None

@@ -34,7 +34,7 @@ HEALTHY = Sighting(
 
 def evidence(**answers: Answer) -> Evidence:
     pages = {METRICS: Answer(status=404)} | {f"/{path}": answer for path, answer in answers.items()}
-    return examine(Look(host=Host(name="alice", url="http://h:1"), at=0, asked_at=0, answers=pages))
+    return examine(Look(host=Host(name="alice", url="http://h:1"), at=0, answers=pages))
 
 
 def codes(now: Sighting, before: Sighting | None = None, **answers: Answer) -> list[str]:

@@ -14,14 +14,14 @@ from support.raw_server import RawServer, http, one_look, vllm_pages
 
 from toolkit.records import Host
 from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION
-from toolkit.scout.look import MAX_METRICS_BYTES, Scout, same_origin, tls_context
+from toolkit.scout.look import MAX_METRICS_BYTES, QuietMoments, Scout, same_origin, tls_context
 
 Writer = asyncio.StreamWriter
 
 
-def test_a_kind_host_answers_all_four_pages_once(look_at) -> None:
+def test_a_kind_host_is_asked_for_four_pages_and_once_more_for_its_latency(look_at) -> None:
     look, server = look_at(vllm_pages())
-    assert sorted(server.paths()) == ["/health", "/metrics", "/v1/models", "/version"]
+    assert sorted(server.paths()) == ["/health", "/health", "/metrics", "/v1/models", "/version"]
     assert all(look.answer(path).ok for path in (HEALTH, VERSION, MODELS, METRICS))
     assert len(look.answer(METRICS).body) == 56_530  # the recording's size
     assert 0 < look.answer(HEALTH).elapsed_ms < 5000
@@ -196,7 +196,7 @@ def test_an_untrusted_certificate_is_a_reason_and_a_trusted_one_is_not(tmp_path)
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_tls)
         async with server:
             url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            scout = Scout(Host(name="alice", url=url), tls, None, 5.0)
+            scout = Scout(Host(name="alice", url=url), tls, None, 5.0, QuietMoments())
             answer = (await scout.look()).answer(HEALTH)
             await scout.aclose()
             return answer.problem
@@ -248,3 +248,27 @@ def test_an_answer_that_is_no_http_is_a_reason(look_at, answer: bytes, problem: 
     look, _ = look_at(vllm_pages() | {HEALTH: write})
     assert look.answer(HEALTH).problem.startswith(problem)
     assert look.answer(METRICS).ok
+
+
+def test_a_hosts_latency_is_its_own_though_many_are_looked_at_together() -> None:
+    """Thirty hosts answer after 50 ms; the work for all of them is no part of that."""
+
+    class Slow(RawServer):
+        async def before_answer(self) -> None:
+            await asyncio.sleep(0.05)
+
+    async def run() -> list[float | None]:
+        async with contextlib.AsyncExitStack() as stack:
+            quiet, tls = QuietMoments(), tls_context(insecure=True)
+            servers = [await stack.enter_async_context(Slow(vllm_pages())) for _ in range(30)]
+            hosts = [Host(name=server.url, url=server.url) for server in servers]
+            scouts = [Scout(host, tls, None, 5.0, quiet) for host in hosts]
+            looks = await asyncio.gather(*(scout.look() for scout in scouts))
+            for scout in scouts:
+                await scout.aclose()
+            return [look.quiet.elapsed_ms - 50 for look in looks]
+
+    over_ms = sorted(asyncio.run(run()))
+    assert over_ms[0] >= 0
+    # the servers share this loop, too; without the quiet moments the median is over 60 ms
+    assert over_ms[len(over_ms) // 2] < 20

@@ -32,7 +32,9 @@ VLLM: dict[str, Answer] = {
 
 
 def looked(answers: Mapping[str, Answer], asked_at: float = 0.0) -> Evidence:
-    return examine(Look(host=ALICE, at=1000.0, asked_at=asked_at, answers=answers))
+    """One look, its metrics answered at this moment of the monotonic clock."""
+    metrics_then = replace(answers[pages.METRICS], answered_at=asked_at)
+    return examine(Look(host=ALICE, at=1000.0, answers={**answers, pages.METRICS: metrics_then}))
 
 
 def seen(**changed: Answer) -> Sighting:

@@ -11,7 +11,7 @@ from support.raw_server import RawServer, http, recorded, vllm_pages
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Sighting
-from toolkit.scout.look import LookupThreads, Scout, tls_context
+from toolkit.scout.look import LookupThreads, QuietMoments, Scout, tls_context
 from toolkit.scout.watch import Watch
 
 
@@ -28,7 +28,10 @@ class Kept:
 
 def watch(urls: dict[str, str], kept: Kept, timeout_s: float = 5.0, **more) -> Watch:
     tls = tls_context(insecure=True)
-    scouts = [Scout(Host(name=name, url=url), tls, None, timeout_s) for name, url in urls.items()]
+    quiet = QuietMoments()
+    scouts = [
+        Scout(Host(name=name, url=url), tls, None, timeout_s, quiet) for name, url in urls.items()
+    ]
     return Watch(
         scouts, before=more.pop("before", {}), keep=kept.keep, show=kept.shown.append, **more
     )

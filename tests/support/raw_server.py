@@ -10,7 +10,7 @@ from typing import Self
 
 from toolkit.records import Host
 from toolkit.scout.answers import Look
-from toolkit.scout.look import Scout, tls_context
+from toolkit.scout.look import QuietMoments, Scout, tls_context
 
 RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
 
@@ -51,6 +51,9 @@ class RawServer:
     ) -> None:
         self._server.close()
 
+    async def before_answer(self) -> None:
+        """Wait here, in a server that takes its time."""
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(
             ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
@@ -62,6 +65,7 @@ class RawServer:
                 headers = {name.lower(): value for name, value in fields}
                 await reader.readexactly(int(headers.get("content-length", 0)))
                 self.requests.append((method, path, headers))
+                await self.before_answer()
                 answer = self.pages.get(path, http('{"detail":"Not Found"}', "404 Not Found"))
                 if callable(answer):
                     await answer(writer)
@@ -90,7 +94,9 @@ def vllm_pages(metrics: str = "metrics_after_load.txt") -> dict[str, bytes | Mis
 
 async def one_look(url: str, timeout_s: float = 5.0, key: str | None = None) -> Look:
     """Look once at a host named `alice`."""
-    scout = Scout(Host(name="alice", url=url), tls_context(insecure=True), key, timeout_s)
+    scout = Scout(
+        Host(name="alice", url=url), tls_context(insecure=True), key, timeout_s, QuietMoments()
+    )
     try:
         return await scout.look()
     finally:

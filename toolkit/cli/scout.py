@@ -131,12 +131,12 @@ def _look(
     """Run all looks; tell whether somebody stopped them."""
     import asyncio
 
-    from toolkit.scout.look import Scout
+    from toolkit.scout.look import QuietMoments, Scout
     from toolkit.scout.watch import Watch
 
-    tls = _tls(options)
+    tls, quiet = _tls(options), QuietMoments()
     watch = Watch(
-        [Scout(host, tls, keys.get(host.name), options.timeout) for host in hosts],
+        [Scout(host, tls, keys.get(host.name), options.timeout, quiet) for host in hosts],
         before=_known(store, hosts),
         keep=lambda batch: store.add_sightings(batch, hosts) if store else None,
         show=show,

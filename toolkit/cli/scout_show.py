@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from toolkit.cli.output import print_json, screen
 from toolkit.cli.scout_table import history_table, page
-from toolkit.records import Host, Sighting
+from toolkit.records import Finding, Host, Sighting
 from toolkit.scout.findings import clock_time
 from toolkit.scout.history import chapters
 
@@ -123,9 +123,12 @@ def show_for(hosts: Sequence[Host], as_json: bool, watch: bool, interval_s: floa
     return LiveShow(hosts, interval_s) if watch else Show(hosts)
 
 
+JSON_KEYS = [field.name for field in fields(Sighting) if field.name != "readings"]
+
+
 def as_object(sighting: Sighting) -> dict[str, Any]:
     """The JSON object of a sighting: the record's fields without the raw readings."""
-    return {name: _plain(value) for name, value in asdict(sighting).items() if name != "readings"}
+    return {key: _plain(getattr(sighting, key)) for key in JSON_KEYS}
 
 
 def _plain(value: Any) -> Any:
@@ -134,6 +137,8 @@ def _plain(value: Any) -> Any:
         if not math.isfinite(value):
             return None
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, tuple):
+        return [asdict(one) if isinstance(one, Finding) else one for one in value]
     return value
 
 

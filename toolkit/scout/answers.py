@@ -39,6 +39,8 @@ class Answer:
     body: bytes = b""
     elapsed_ms: float | None = None
     """Send to response headers."""
+    answered_at: float | None = None
+    """Monotonic clock at the response headers, seconds: rates are taken between two of these."""
     problem: str | None = None
     with_key: bool = False
 
@@ -60,9 +62,9 @@ class Look:
     host: Host
     at: float
     """Wall clock when the look began, seconds since 1970."""
-    asked_at: float
-    """Monotonic clock when /metrics was read, seconds: rates are taken over these."""
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    quiet: Answer | None = None
+    """A small page asked once more while this machine had nothing else to do, for its latency."""
 
     def answer(self, path: str) -> Answer:
         """One page's answer; an empty one when it was not asked."""

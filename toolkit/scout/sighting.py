@@ -56,9 +56,9 @@ def _numbers(numbers: EngineNumbers) -> dict[str, Any]:
 
 
 def _latency_ms(look: Look) -> float | None:
-    """The fastest answer: the one that waited least for this machine's own work."""
-    times = [answer.elapsed_ms for answer in look.answers.values() if answer.elapsed_ms is not None]
-    return min(times, default=None)
+    """The quiet request's time, or that of an answer which had to wait less for this machine."""
+    answers = [*look.answers.values(), *([look.quiet] if look.quiet else [])]
+    return min((a.elapsed_ms for a in answers if a.elapsed_ms is not None), default=None)
 
 
 def _model(about: Mapping[str, Any]) -> str | None:
@@ -165,7 +165,7 @@ def _over_time(evidence: Evidence, earlier: Evidence | None) -> dict[str, Any]:
     if earlier is None or earlier.numbers is None or evidence.numbers is None:
         return _since_start(numbers)
     before = earlier.numbers
-    seconds = evidence.look.asked_at - earlier.look.asked_at
+    seconds = (evidence.metrics.answered_at or 0) - (earlier.metrics.answered_at or 0)
     if restarted(before, numbers):
         return {"interval_s": seconds}
     return {
