@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 from toolkit.sim.app import SimServer, serve_in_thread
+from toolkit.sim.drive import Core
+from toolkit.sim.engine import EngineConfig
 from toolkit.sim.life import setup_for
 
 Start = Callable[..., Any]
@@ -350,6 +352,29 @@ def test_synthetic_clients_move_the_counters_without_any_request(start_sim: Star
     asked = numbers[f"vllm:request_prompt_tokens_count{LABELS}"]
     assert numbers[f"vllm:request_prompt_tokens_sum{LABELS}"] == 25 * asked
     assert not [name for name in numbers if name.startswith("http_requests_total")]
+
+
+def test_an_idle_engine_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def idle(core: Core) -> None:
+        monkeypatch.setattr(core.engine, "plan", lambda now: asked.append(now))
+        task = asyncio.create_task(core.run())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(idle(Core(EngineConfig(), {}, 0.0)))
+    assert len(asked) == 1
+
+
+def test_a_synthetic_client_gives_up_on_what_can_never_be_answered(start_sim: Start) -> None:
+    # 25 tokens of prompt need 2 blocks; of 2 blocks vLLM keeps one for itself
+    sim = start_sim(num_gpu_blocks=2, load=3)
+    assert until(lambda: sim.numbers()[f"vllm:request_success_total{length('error')}"] == 3)
+    failed = sim.chat("word " * 20)
+    assert failed.status_code == 500
+    assert "do not fit" in failed.json()["error"]["message"]
 
 
 def length(reason: str = "length") -> str:

@@ -1,0 +1,222 @@
+"""`toolkit sim` as a user meets it: in processes of its own where signals and pipes matter."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.cli import main
+from toolkit.hosts import read_hosts
+
+TOOLKIT = [str(Path(sys.executable).with_name("toolkit"))]
+WAIT_S = 20
+
+
+def run(*words: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, ["sim", *words], env=environment or None)
+
+
+@contextmanager
+def started(*words: str) -> Iterator["subprocess.Popen[str]"]:
+    """A `toolkit sim` of its own, killed at the end if it should still run."""
+    process = subprocess.Popen(
+        [*TOOLKIT, "sim", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_list_names_the_whole_cast_and_what_each_does() -> None:
+    result = run("list", "--json")
+    cast = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["name"] for each in cast] == (
+        "fp8 awq gptq-int4 cached first-token switcher cold flaky drip".split()
+    )
+    table = run("list").stdout
+    assert all(each["name"] in table and each["summary"] in table for each in cast)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_prints_its_url_when_it_listens_and_stops_cleanly(number: int) -> None:
+    with started("serve", "--port", "0", "--personality", "awq") as process:
+        assert process.stdout
+        assert process.stderr
+        url = process.stdout.readline().strip()
+        assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        process.send_signal(number)
+        assert process.wait(WAIT_S) == 0
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+def test_serve_stops_by_itself_and_takes_settings() -> None:
+    result = run(
+        "serve", "--port", "0", "--for", "10ms", "--set", "num_gpu_blocks=64", "--set", "model=x"
+    )
+    assert result.exit_code == 0
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+\n", result.stdout)
+
+
+def test_serve_that_is_stopped_while_it_starts_prints_nothing() -> None:
+    result = run("serve", "--port", "0", "--startup", "1m", "--for", "10ms")
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_a_fleet_prints_a_hosts_file_and_serves_it() -> None:
+    with started("fleet", "alice=cached", "awq", "--model", "tiny") as process:
+        assert process.stdout
+        lines = process.stdout.readline() + process.stdout.readline()
+        hosts = read_hosts(lines, "stdout")
+        assert [host.name for host in hosts] == ["alice", "awq"]
+        for host in hosts:
+            models = httpx.get(f"{host.url}/v1/models", trust_env=False).json()
+            assert models["data"][0]["id"] == "tiny"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+def test_a_fleet_writes_its_hosts_file_whole_and_prints_nothing_then(tmp_path: Path) -> None:
+    out = tmp_path / "hosts.txt"
+    result = run("fleet", "awq", "--out", str(out), "--for", "10ms")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert [host.name for host in read_hosts(out.read_text(), "out")] == ["awq"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_fleet_runs_a_command_with_its_hosts_and_takes_its_exit_code(tmp_path: Path) -> None:
+    told = tmp_path / "told.txt"
+    script = (
+        "import os, sys, pathlib, shutil, urllib.request as r;"
+        "text = pathlib.Path(sys.argv[1]).read_text();"
+        "assert sys.argv[1] == os.environ['TOOLKIT_HOSTS'];"
+        "status = r.build_opener(r.ProxyHandler({})).open(text.split()[1] + '/health').status;"
+        "pathlib.Path(sys.argv[2]).write_text(f\"{text.split()[0]} {status} {shutil.which('toolkit')}\");"
+        "sys.exit(7)"
+    )
+    result = run("fleet", "bob=awq", "--", sys.executable, "-c", script, "{hosts}", str(told))
+    assert (result.exit_code, result.stdout) == (7, "")
+    assert told.read_text() == f"bob 200 {TOOLKIT[0]}"
+
+
+def test_a_command_killed_by_a_signal_exits_as_a_shell_tells_it() -> None:
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    result = run("fleet", "awq", "--", sys.executable, "-c", suicide)
+    assert result.exit_code == 137  # 128 + 9
+
+
+def test_sigterm_is_passed_on_to_the_command(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = (
+        "import pathlib, signal, sys, time;"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3));"
+        "pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"
+    )
+    with started("fleet", "awq", "--", sys.executable, "-c", script, str(ready)) as process:
+        end = time.monotonic() + WAIT_S
+        while not ready.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 3
+
+
+@pytest.mark.slow
+def test_scout_sees_the_fleet_through_the_hosts_file() -> None:
+    words = [
+        "fleet",
+        "alice=awq",
+        "--load",
+        "2",
+        "--",
+        "toolkit",
+        "scout",
+        "{hosts}",
+        "--json",
+        "--no-store",
+    ]
+    done = subprocess.run(
+        [*TOOLKIT, "sim", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["name"], seen["status"], seen["engine"]) == ("alice", "ok", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("serve", "--personality", "nobody"), "`nobody` is no personality"),
+        (("fleet", "nobody"), "`nobody` is no personality"),
+        (("fleet", "awq", "awq"), "`awq` stands twice"),
+        (("serve", "--set", "colour=red"), "has no setting `colour`"),
+        (("serve", "--set", "num_gpu_blocks"), "has no value"),
+        (("serve", "--set", "num_gpu_blocks=1"), "num_gpu_blocks"),
+        (("serve", "--set", "num_gpu_blocks=many"), "value of the wrong kind"),
+        (("serve", "--dialect", "v0", "--engines", "2"), "exactly 1"),
+        (("serve", "--api-key-env", "NOT_SET_HERE"), "`NOT_SET_HERE` is not set"),
+        (("fleet", "awq", "--", "no-such-command"), "`no-such-command` cannot be started"),
+        (("fleet", "awq", "--out", "/nowhere/hosts.txt", "--for", "10ms"), "cannot be written"),
+    ],
+)
+def test_what_a_user_can_mend_is_told_with_a_hint(words: tuple[str, ...], message: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.startswith("Error: ")
+
+
+def test_a_taken_port_is_told_with_the_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        result = run("serve", "--port", str(taken.getsockname()[1]))
+    assert result.exit_code == 1
+    assert "in use" in result.stderr
+    assert "--port" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fleet", "awq", "--"),
+        ("fleet", "awq", "--for", "1s", "--", "true"),
+        ("serve", "--load", "-1"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_2(words: tuple[str, ...]) -> None:
+    assert run(*words).exit_code == 2
+
+
+def test_a_key_comes_from_the_environment_and_is_never_printed() -> None:
+    result = run(
+        "serve", "--port", "0", "--for", "10ms", "--api-key-env", "SIM_KEY", SIM_KEY="s3cret"
+    )
+    assert result.exit_code == 0
+    assert "s3cret" not in result.output
+
+
+def test_help_needs_no_server_library() -> None:
+    code = (
+        "import sys; from toolkit.cli.sim import command;"
+        "print([name for name in ('aiohttp', 'prometheus_client', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    assert done.stdout == "[]\n"

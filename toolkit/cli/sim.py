@@ -1,0 +1,356 @@
+"""`toolkit sim`: a vLLM that is not one, or a whole fleet of them, for practice without a GPU."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit.cli.units import DURATION
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from toolkit.sim.fleet import Fleet
+    from toolkit.sim.life import Setup
+
+PORT_HINT = "Choose another with `--port`; 0 takes any free one"
+LIST_HINT = "`toolkit sim list` names all of them and what they do"
+
+SERVE_HELP = """
+Serve one simulated vLLM until Ctrl-C, and print its URL once it listens.
+
+\b
+  toolkit sim serve
+  toolkit sim serve --personality fp8 --load 64          one that is busy, as scout sees it
+  toolkit sim serve --dialect rust --api-key-env KEY
+  toolkit sim serve --set num_gpu_blocks=64 --set prefix_caching=false
+"""
+
+FLEET_HELP = """
+Serve several simulated vLLMs in one process and print a hosts.txt once all of them listen.
+
+NAMES are personalities, or `alice=cached` for a host `alice` that behaves like `cached`; without any,
+the contest's whole cast. With `-- COMMAND`, run that while the fleet serves and exit with its code:
+`{hosts}` in it becomes the path of a hosts file, which is in TOOLKIT_HOSTS, too.
+
+\b
+  toolkit sim fleet > hosts.txt &
+  toolkit sim fleet alice=cached bob=fp8 --load 8 --for 10m
+  toolkit sim fleet -- toolkit scout {hosts}
+"""
+
+
+@click.group("sim", short_help="Simulated vLLM servers, one or a fleet: practice without a GPU.")
+def command() -> None:
+    """Simulate vLLM: batching, KV cache, queue, preemption; no GPU, no model."""
+
+
+def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
+    """Options that one server and a fleet have in common."""
+    for option in reversed(
+        (
+            click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind."),
+            click.option("--model", help="Served name instead of the personality's own."),
+            click.option(
+                "--dialect",
+                type=click.Choice(("v0", "v1", "rust")),
+                default="v1",
+                show_default=True,
+                help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
+            ),
+            click.option(
+                "--api-key-env", metavar="VAR", help="Ask for the API key that this variable holds."
+            ),
+            click.option(
+                "--time-scale",
+                type=click.FloatRange(min=0.0001),
+                default=1.0,
+                show_default=True,
+                help="0.1 runs ten times as fast.",
+            ),
+            click.option("--seed", type=int, default=0, show_default=True, help="For all dice."),
+            click.option(
+                "--load",
+                type=click.IntRange(min=0),
+                default=0,
+                show_default=True,
+                help="Synthetic clients a server, past HTTP: its counters move by themselves.",
+            ),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Change one setting of the personality; again for more.",
+            ),
+            click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("serve", help=SERVE_HELP, short_help="Serve one.")
+@click.option(
+    "--personality", default="gptq-int4", show_default=True, help="See `toolkit sim list`."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any."
+)
+@_shared
+@click.option(
+    "--engines",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Data-parallel engines.",
+)
+@click.option(
+    "--startup", type=DURATION, help="Refuse connections so long first, as while a model loads."
+)
+@click.option("--no-stats", is_flag=True, help="As `--disable-log-stats`: no vllm: metrics.")
+@click.option("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")
+def serve(personality: str, seconds: float | None, **options: Any) -> None:
+    """Serve one simulated server (the help text is SERVE_HELP)."""
+    from toolkit.sim.life import setup_for
+
+    own = {name: options.pop(name) for name in ("port", "engines", "cache_header")}
+    own |= {"stats": not options.pop("no_stats"), "startup_s": options.pop("startup") or 0.0}
+    with _told():
+        setup = setup_for(personality, **own, **_changes(**options))
+        asyncio.run(_serve(setup, seconds))
+
+
+class FleetCommand(click.Command):
+    """Keeps what follows `--` apart: click would take it for more names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split at the first `--`."""
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta["command"] = args[:at], args[at + 1 :]
+            if not ctx.meta["command"]:
+                raise click.UsageError("a command must follow `--`", ctx)
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show the command in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+@command.command(
+    "fleet", cls=FleetCommand, help=FLEET_HELP, short_help="Serve several, and name them."
+)
+@click.argument("names", nargs=-1)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The first of a row; 0: any free ones.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the hosts.txt there instead.",
+)
+@_shared
+@click.pass_context
+def fleet(
+    ctx: click.Context,
+    /,
+    names: tuple[str, ...],
+    port: int,
+    out: Path | None,
+    seconds: float | None,
+    **options: Any,
+) -> None:
+    """Serve a fleet (the help text is FLEET_HELP)."""
+    from toolkit.sim.fleet import setups_for
+
+    words: list[str] = ctx.meta.get("command", [])
+    if words and seconds:
+        raise click.UsageError("`--for` does not go with a command: the fleet ends when that does")
+    with _told():
+        setups = setups_for(names, port=port, **_changes(**options))
+        if words:
+            sys.exit(asyncio.run(_run_beside(setups, words, out)))
+        asyncio.run(_serve_fleet(setups, out, seconds))
+
+
+@command.command("list", short_help="Name the personalities.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def list_(as_json: bool) -> None:
+    """Name the personalities and what they do."""
+    from toolkit.cli.output import Column, fit_table, print_json, screen
+    from toolkit.sim.personalities import PERSONALITIES
+
+    if as_json:
+        for each in PERSONALITIES.values():
+            print_json({"name": each.name, "summary": each.summary, "model": each.root})
+        return
+    columns = [Column(title="name"), Column(title="what it does")]
+    console = screen()
+    console.print(
+        fit_table(columns, [[p.name, p.summary] for p in PERSONALITIES.values()], console)
+    )
+
+
+def _changes(
+    settings: tuple[str, ...], api_key_env: str | None, model: str | None, **options: Any
+) -> dict[str, Any]:
+    """Turn shared options into the changes that a Setup takes; --set has the last word."""
+    named = {"model": model, "api_key": _key(api_key_env) if api_key_env else None}
+    return (
+        options | {k: v for k, v in named.items() if v} | dict(_setting(each) for each in settings)
+    )
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Read `num_gpu_blocks=64`; what is not JSON is a word."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ToolkitError(f"`--set {text}` has no value", "Write `--set num_gpu_blocks=64`")
+    with contextlib.suppress(json.JSONDecodeError):
+        return name, json.loads(value)
+    return name, value
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ToolkitError(
+            f"`{variable}` is not set, which should hold the API key to ask for",
+            f"Set it, e.g., `export {variable}=secret`",
+        )
+    return key
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say what a user can mend in the toolkit's own voice."""
+    try:
+        yield
+    except ValueError as error:
+        raise ToolkitError(str(error), LIST_HINT) from error
+    except TypeError as error:
+        raise ToolkitError(
+            f"a setting has a value of the wrong kind: {error}", LIST_HINT
+        ) from error
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
+            raise
+        raise ToolkitError(f"the address cannot be bound: {error}", PORT_HINT) from error
+
+
+async def _serve(setup: "Setup", seconds: float | None) -> None:
+    from toolkit.sim.app import SimServer
+
+    async with _stop_signal() as stop, SimServer(setup) as server:
+        listening = asyncio.create_task(server.listening.wait())
+        stopped = asyncio.create_task(_wait(stop, seconds))
+        await asyncio.wait((listening, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if listening.done():
+            click.echo(server.url)
+            sys.stdout.flush()
+        await stopped
+        listening.cancel()
+
+
+async def _serve_fleet(setups: "dict[str, Setup]", out: Path | None, seconds: float | None) -> None:
+    from toolkit.sim.fleet import Fleet
+
+    async with _stop_signal() as stop, Fleet(setups) as running:
+        _publish(running, out)
+        await _wait(stop, seconds)
+
+
+def _publish(running: "Fleet", out: Path | None) -> None:
+    """Print the hosts.txt, or write it whole or not at all."""
+    if out is None:
+        click.echo(running.hosts, nl=False)
+        sys.stdout.flush()
+        return
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        draft.write_text(running.hosts, encoding="utf-8")
+        draft.replace(out)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ToolkitError(f"`{out}` cannot be written: {error.strerror}") from error
+
+
+async def _run_beside(setups: "dict[str, Setup]", words: Sequence[str], out: Path | None) -> int:
+    """Run a command while the fleet serves; return its exit code as a shell would tell it."""
+    from toolkit.sim.fleet import Fleet
+
+    with tempfile.TemporaryDirectory(prefix="toolkit-") as folder:
+        path = Path(folder) / "hosts.txt"
+        async with Fleet(setups) as running:
+            for file in (path, out):
+                if file:
+                    _publish(running, file)
+            child = await _start([word.replace("{hosts}", str(path)) for word in words], path)
+            with _signals_left_to(child):
+                code = await child.wait()
+    return 128 - code if code < 0 else code
+
+
+@contextlib.contextmanager
+def _signals_left_to(child: asyncio.subprocess.Process) -> Iterator[None]:
+    """Let the command decide when to end: a terminal's Ctrl-C reaches it anyway, SIGTERM is passed on."""
+
+    def pass_on() -> None:
+        if child.returncode is None:
+            child.terminate()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(signal.SIGTERM, pass_on)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _start(words: Sequence[str], hosts: Path) -> asyncio.subprocess.Process:
+    beside = str(Path(sys.executable).parent)  # where this environment keeps `toolkit`
+    path = os.pathsep.join((beside, os.environ.get("PATH", os.defpath)))
+    environment = os.environ | {"PATH": path, "TOOLKIT_HOSTS": str(hosts)}
+    try:
+        return await asyncio.create_subprocess_exec(*words, env=environment)
+    except OSError as error:
+        raise ToolkitError(
+            f"`{words[0]}` cannot be started: {(error.strerror or 'no reason given').lower()}",
+            "Write the command after `--` as you would in a shell",
+        ) from error
+
+
+@contextlib.asynccontextmanager
+async def _stop_signal() -> AsyncIterator[asyncio.Event]:
+    """Set the event on Ctrl-C or SIGTERM, so that everything is closed and the exit code is 0."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _wait(stop: asyncio.Event, seconds: float | None) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
