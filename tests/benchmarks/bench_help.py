@@ -4,6 +4,7 @@ RATIO help_s is the median of wall seconds over the 0.2 s that it may take: belo
 """
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,12 +27,11 @@ def measure(command: list[str]) -> tuple[float, float]:
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
     }
-    before, began = os.times(), time.perf_counter()
+    # getrusage counts microseconds where os.times counts hundredths
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-    wall, after = time.perf_counter() - began, os.times()
-    cpu = (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return wall, cpu
 
 

@@ -11,8 +11,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,11 @@ class Server:
     model: str
     key: str | None
     log: Path
+    process: subprocess.Popen[bytes]
+
+    def family(self) -> list[psutil.Process]:
+        """The server's processes, orphans included, by the session that it was started in."""
+        return [one for one in psutil.process_iter() if session_of(one.pid) == self.process.pid]
 
     def client(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
@@ -71,52 +76,68 @@ def vllm_home() -> Path:
 @pytest.fixture(scope="session")
 def locked_server(vllm_home: Path) -> Iterator[Server]:
     """A server behind a key, with the fast model; nothing depends on what its counters say."""
-    with serving(vllm_home, "tiny", key="secret") as server:
+    with a_server(vllm_home, "tiny", key="secret") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def fresh_server(vllm_home: Path) -> Iterator[Server]:
     """A server that has served nothing yet, with the model that takes 25 ms a token, so that requests queue."""
-    with serving(vllm_home, "tiny-slow", "--enable-prompt-tokens-details") as server:
+    with a_server(vllm_home, "tiny-slow", "--enable-prompt-tokens-details") as server:
         yield server
 
 
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., AbstractContextManager[Server]]:
+    """For a test that needs a server of its own: `serving(vllm_home, model, *flags)`."""
+    return a_server
+
+
 @contextmanager
-def serving(home: Path, model: str, *flags: str, key: str | None = None) -> Iterator[Server]:
+def a_server(
+    home: Path, model: str, *flags: str, key: str | None = None, dies: bool = False
+) -> Iterator[Server]:
+    """Start a server and see it end; one that `dies` on purpose may leave something for us to clear."""
     # a short path: vLLM's sockets live in it, and a socket's path may have 107 bytes
     folder = Path(tempfile.mkdtemp(prefix="vllm-"))
     try:
-        port = free_port()
-        server = Server(
-            url=f"http://127.0.0.1:{port}", model=model, key=key, log=folder / "log.txt"
-        )
+        port, log = free_port(), folder / "log.txt"
         all_flags = [*COMMON_FLAGS, *flags, *(["--api-key", key] if key else [])]
-        process = launch(home, server, port, all_flags)
+        process = launch(home, model, port, all_flags, log)
+        server = Server(
+            url=f"http://127.0.0.1:{port}", model=model, key=key, log=log, process=process
+        )
+        shared: set[Path] = set()
         try:
-            wait_until_healthy(server, process)
+            wait_until_healthy(server)
+            shared = shared_memory(server.family())
             yield server
         finally:
-            stop(process, server.log)
+            left = stop(server, shared)
+        if left and not dies:
+            pytest.fail(f"after SIGTERM vLLM left {left} behind:\n{tail(log)}")
     finally:
         shutil.rmtree(folder)
 
 
-def launch(home: Path, server: Server, port: int, flags: list[str]) -> psutil.Popen:
+def launch(
+    home: Path, model: str, port: int, flags: list[str], log: Path
+) -> subprocess.Popen[bytes]:
     # a test run that is killed outright must not leave 1.6 GB of server behind
     tied_to_us = ["setpriv", "--pdeathsig", "TERM"]
     command = [
-        *(str(home / "bin" / "vllm"), "serve", str(home / "models" / server.model)),
-        *("--served-model-name", server.model, "--host", "127.0.0.1", "--port", str(port)),
+        *(str(home / "bin" / "vllm"), "serve", str(home / "models" / model)),
+        *("--served-model-name", model, "--host", "127.0.0.1", "--port", str(port)),
     ]
-    with server.log.open("wb") as log:
-        return psutil.Popen(
+    with log.open("wb") as output:
+        return subprocess.Popen(
             [*tied_to_us, *command, *flags],
-            env=environment(server.log.parent),
+            env=environment(log.parent),
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            # Ctrl-C is for the tests; they then stop the server in order
+            # Ctrl-C is for the tests, which then stop the server in order; and the session's number tells later
+            # which processes are its own, orphans included
             start_new_session=True,
         )
 
@@ -147,14 +168,13 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def wait_until_healthy(server: Server, process: psutil.Popen) -> None:
+def wait_until_healthy(server: Server) -> None:
     give_up_at = time.monotonic() + START_LIMIT_S
     with server.client() as client:
         while time.monotonic() < give_up_at:
-            if process.poll() is not None:
-                pytest.fail(
-                    f"vLLM ended with {process.returncode} while starting:\n{tail(server.log)}"
-                )
+            if server.process.poll() is not None:
+                code = server.process.returncode
+                pytest.fail(f"vLLM ended with {code} while starting:\n{tail(server.log)}")
             try:
                 if client.get("/health").status_code == 200:
                     return
@@ -164,42 +184,47 @@ def wait_until_healthy(server: Server, process: psutil.Popen) -> None:
     pytest.fail(f"vLLM was not healthy after {START_LIMIT_S:.0f} s:\n{tail(server.log)}")
 
 
-def stop(process: psutil.Popen, log: Path) -> None:
-    """SIGTERM, then whoever is left by process id: killing only the server orphans its engine, worker and tracker."""
-    family = [process, *children(process)]
-    shared = {path for member in family for path in shared_memory(member)}
-    process.terminate()
+def stop(server: Server, shared: set[Path]) -> list[str]:
+    """SIGTERM, then whoever is left by process id; name what did not go by itself.
+
+    Killing only the server would orphan its engine, worker and tracker, and leave its shared memory.
+    """
+    family = server.family()
+    shared |= shared_memory(family)
+    server.process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        server.process.wait(
+            STOP_LIMIT_S
+        )  # before psutil does, which would keep the exit code to itself
     _, stubborn = psutil.wait_procs(family, timeout=STOP_LIMIT_S)
     for member in stubborn:
         member.kill()
-    psutil.wait_procs(stubborn, timeout=STOP_LIMIT_S)
+    server.process.wait(STOP_LIMIT_S)
     left = [path for path in shared if path.exists()]
     for path in left:
         path.unlink(missing_ok=True)
-    if stubborn or left:
-        pytest.fail(f"after SIGTERM vLLM left {stubborn or left} behind:\n{tail(log)}")
+    return [str(one) for one in (*stubborn, *left)]
 
 
-def children(process: psutil.Popen) -> list[psutil.Process]:
+def session_of(pid: int) -> int | None:
     try:
-        return list(process.children(recursive=True))
-    except psutil.NoSuchProcess:
-        return []
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
-def shared_memory(member: psutil.Process) -> set[Path]:
-    """The files in /dev/shm that a process has mapped: 420 MB apparent for each server."""
+def shared_memory(members: list[psutil.Process]) -> set[Path]:
+    """The files in /dev/shm that the processes have mapped: 420 MB apparent for each server."""
+    return {path for member in members for path in mapped(member.pid) if path.exists()}
+
+
+def mapped(pid: int) -> list[Path]:
     try:
-        maps = Path(f"/proc/{member.pid}/maps").read_text()
+        maps = Path(f"/proc/{pid}/maps").read_text()
     except OSError:
-        return set()
-    words = (line.split(maxsplit=5) for line in maps.splitlines())
-    paths = (word[5] for word in words if len(word) == 6)
-    return {
-        Path(path)
-        for path in paths
-        if path.startswith("/dev/shm/") and not path.endswith("(deleted)")
-    }
+        return []  # it has gone
+    lines = (line.split(maxsplit=5) for line in maps.splitlines())
+    return [Path(words[5]) for words in lines if words[5:] and words[5].startswith("/dev/shm/")]
 
 
 def tail(log: Path) -> str:

@@ -184,11 +184,17 @@ def test_the_counters_only_grow_from_look_to_look(worked: Worked) -> None:
     assert len({look["started_at"] for look in looks}) == 1
 
 
-def test_a_quantile_under_load_is_a_time_or_a_bound(worked: Worked) -> None:
-    after = worked.after
-    # 64 requests at 24 at once, 16 of them admitted: the slowest twentieth waited for others' tokens of 25 ms
-    assert after["ttft_p95_ms"] is None or after["ttft_p95_ms"] > 25
-    assert after["queue_mean_ms"] > 0
+def test_the_waits_of_a_full_server_show_in_its_times(worked: Worked) -> None:
+    # 24 at once and 16 admitted: at least one in twenty waited for a place, which frees up only after whole answers
+    # of dozens of 25 ms tokens
+    assert worked.after["ttft_p95_ms"] > 100
+    assert worked.after["queue_mean_ms"] > 0
+
+
+def test_a_cache_that_ran_out_shows_as_preemptions_and_miscounts_nothing(worked: Worked) -> None:
+    # 16 requests of about 53 prompt and 95 output tokens want 2368 tokens at the end; the cache holds 2048
+    assert worked.after["preemptions_total"] > 0
+    assert "preemptions" in codes(worked.after)
 
 
 def test_nothing_is_found_changed_on_a_server_that_did_not_change(worked: Worked) -> None:
@@ -201,12 +207,11 @@ def test_without_the_key_it_tells_what_is_open_all_the_same(
     locked_server: Any, tmp_path: Path
 ) -> None:
     sighting = scout(f"locked {locked_server.url}", tmp_path)
-    assert sighting["status"] == "degraded"
-    assert sighting["error"]
-    assert sighting["version"] == "0.32.0"
-    # /v1/models is closed; the metrics still name the model
-    assert sighting["model"] == "tiny"
-    assert sighting["num_gpu_blocks"] == 64
+    # nothing is wrong with the server, and its open pages tell what /v1/models would have
+    assert (sighting["status"], sighting["error"]) == ("ok", None)
+    assert (sighting["version"], sighting["num_gpu_blocks"]) == ("0.32.0", 64)
+    # the name stands in the metrics, the length in /tokenize's answer
+    assert (sighting["model"], sighting["max_model_len"]) == ("tiny", 512)
     assert {"metrics_open", "inference_open"} <= codes(sighting)
 
 
@@ -220,12 +225,3 @@ def test_with_the_key_from_the_environment_the_same_doors_stand_open(
     assert sighting["max_model_len"] == 512
     assert {"metrics_open", "inference_open"} <= codes(sighting)
     assert locked_server.key not in json.dumps(sighting)
-
-
-def test_the_door_beside_the_key_answers_a_get_as_scout_takes_it(locked_server: Any) -> None:
-    """GET is enough to see that POST /invocations stands open: no inference runs."""
-    with httpx.Client(base_url=locked_server.url, trust_env=False) as stranger:
-        door = stranger.get("/invocations")
-        closed = stranger.get("/v1/chat/completions")
-    assert (door.status_code, door.headers["allow"]) == (405, "POST")
-    assert (closed.status_code, closed.json()) == (401, {"error": "Unauthorized"})
