@@ -207,6 +207,11 @@ def test_a_key_comes_from_the_environment_and_is_never_printed() -> None:
     assert "s3cret" not in result.output
 
 
+def test_a_guarded_fleet_names_the_keys_variable_in_its_hosts_file() -> None:
+    result = run("fleet", "awq", "--for", "10ms", "--api-key-env", "SIM_KEY", SIM_KEY="s3cret")
+    assert [host.api_key_env for host in read_hosts(result.stdout, "stdout")] == ["SIM_KEY"]
+
+
 def test_help_needs_no_server_library() -> None:
     code = (
         "import sys; from toolkit.cli.sim import command;"

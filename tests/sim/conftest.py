@@ -1,10 +1,13 @@
 """A started simulator, and what a test reads from it. The reading shares no code with the toolkit."""
 
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -12,6 +15,25 @@ import pytest
 from toolkit.sim.app import SimThread, serve_in_thread
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
+
+WAIT_S = 10
+"""Longest wait for something that takes milliseconds."""
+
+
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    """Ask again until it is so; False when it does not become so."""
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def refuses_connections(url: str) -> bool:
+    parts = urlsplit(url)
+    with socket.socket() as probe:
+        return probe.connect_ex((parts.hostname, parts.port)) != 0
 
 
 class Sim:
@@ -78,3 +100,13 @@ def read_numbers() -> Callable[[str], dict[str, float]]:
 @pytest.fixture(scope="session")
 def read_events() -> Callable[[bytes], list[dict[str, Any]]]:
     return events_of
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[[Callable[[], bool]], bool]:
+    return becomes_true
+
+
+@pytest.fixture(scope="session")
+def refuses() -> Callable[[str], bool]:
+    return refuses_connections

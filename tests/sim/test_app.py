@@ -1,13 +1,11 @@
 """The simulated server over real sockets: headers, bytes, counters, and how each personality misbehaves."""
 
 import asyncio
-import json
 import re
 import socket
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,20 +18,11 @@ from toolkit.sim.life import setup_for
 Start = Callable[..., Any]
 Events = Callable[[bytes], list[dict[str, Any]]]
 Recorded = Callable[[str], bytes]
+Until = Callable[[Callable[[], bool]], bool]
+Refuses = Callable[[str], bool]
 
 LABELS = '{engine="0",model_name="tiny"}'
 WAIT_S = 10
-"""Longest wait for something that takes milliseconds."""
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Ask again until it is so; False when it does not become so."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return False
 
 
 def header_names(recording: bytes) -> list[str]:
@@ -258,7 +247,7 @@ def test_too_many_tokens_for_the_kv_cache_lead_to_preemption(start_sim: Start) -
     assert preempted == numbers[f"vllm:num_preemptions_total{LABELS}"]
 
 
-def test_a_client_that_leaves_frees_its_place(start_sim: Start) -> None:
+def test_a_client_that_leaves_frees_its_place(start_sim: Start, until: Until) -> None:
     sim = start_sim(time_scale=1)
     with sim.client.stream(
         "POST",
@@ -281,7 +270,9 @@ def test_a_client_that_leaves_frees_its_place(start_sim: Start) -> None:
     assert sum(ended) == 0  # as recorded: an abort is counted nowhere
 
 
-def test_a_client_that_leaves_a_whole_answer_frees_its_place_too(start_sim: Start) -> None:
+def test_a_client_that_leaves_a_whole_answer_frees_its_place_too(
+    start_sim: Start, until: Until
+) -> None:
     sim = start_sim(time_scale=1)
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(
@@ -294,7 +285,7 @@ def test_a_client_that_leaves_a_whole_answer_frees_its_place_too(start_sim: Star
 
 
 def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(
-    start_sim: Start, recorded: Recorded
+    start_sim: Start, recorded: Recorded, until: Until, refuses: Refuses
 ) -> None:
     sim = start_sim(time_scale=1)
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "ignore_eos": True}
@@ -315,13 +306,7 @@ def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(
     assert until(lambda: refuses(sim.url))
 
 
-def refuses(url: str) -> bool:
-    parts = urlsplit(url)
-    with socket.socket() as probe:
-        return probe.connect_ex((parts.hostname, parts.port)) != 0
-
-
-def test_connections_are_refused_until_the_server_is_up() -> None:
+def test_connections_are_refused_until_the_server_is_up(refuses: Refuses) -> None:
     async def scene() -> tuple[bool, int]:
         async with SimServer(setup_for("awq", startup_s=0.2)) as server:
             early = refuses(server.url)
@@ -344,7 +329,9 @@ def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
             pass
 
 
-def test_synthetic_clients_move_the_counters_without_any_request(start_sim: Start) -> None:
+def test_synthetic_clients_move_the_counters_without_any_request(
+    start_sim: Start, until: Until
+) -> None:
     sim = start_sim(load=3)
     assert until(lambda: sim.numbers()[f"vllm:request_success_total{length()}"] >= 6)
     numbers = sim.numbers()
@@ -355,10 +342,10 @@ def test_synthetic_clients_move_the_counters_without_any_request(start_sim: Star
 
 
 def test_an_idle_engine_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[float] = []
 
     async def idle(core: Core) -> None:
-        monkeypatch.setattr(core.engine, "plan", lambda now: asked.append(now))
+        monkeypatch.setattr(core.engine, "plan", asked.append)
         task = asyncio.create_task(core.run())
         await asyncio.sleep(0.05)
         task.cancel()
@@ -368,7 +355,9 @@ def test_an_idle_engine_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyP
     assert len(asked) == 1
 
 
-def test_a_synthetic_client_gives_up_on_what_can_never_be_answered(start_sim: Start) -> None:
+def test_a_synthetic_client_gives_up_on_what_can_never_be_answered(
+    start_sim: Start, until: Until
+) -> None:
     # 25 tokens of prompt need 2 blocks; of 2 blocks vLLM keeps one for itself
     sim = start_sim(num_gpu_blocks=2, load=3)
     assert until(lambda: sim.numbers()[f"vllm:request_success_total{length('error')}"] == 3)
@@ -381,7 +370,7 @@ def length(reason: str = "length") -> str:
     return f'{{engine="0",finished_reason="{reason}",model_name="tiny"}}'
 
 
-def test_several_engines_share_the_work_behind_one_address(start_sim: Start) -> None:
+def test_several_engines_share_the_work_behind_one_address(start_sim: Start, until: Until) -> None:
     sim = start_sim(engines=2, load=4)
     second = '{engine="1",model_name="tiny"}'
     assert until(lambda: sim.numbers()[f"vllm:generation_tokens_total{second}"] > 0)
@@ -415,109 +404,6 @@ def test_without_stats_the_page_has_no_vllm_family(start_sim: Start) -> None:
     page = sim.client.get("/metrics").text
     assert "vllm:" not in page
     assert "http_requests_total{" in page
-
-
-# Personalities
-
-
-def test_cached_answers_a_repetition_from_memory_streamed_or_not(
-    start_sim: Start, read_events: Events
-) -> None:
-    sim = start_sim("cached")
-    first = sim.chat("again", temperature=1)
-    before = sim.numbers()[f"vllm:generation_tokens_total{LABELS}"]
-    assert sim.chat("again", temperature=1).content == first.content
-    streamed = sim.chat("again", temperature=1, stream=True, stream_options={"include_usage": True})
-    events = read_events(streamed.content)
-    words = "".join(event["choices"][0]["delta"]["content"] for event in events[:-1])
-    assert words == first.json()["choices"][0]["message"]["content"]
-    assert events[-1]["usage"]["completion_tokens"] == 4
-    assert sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] == before == 4
-    assert "x-cache" not in streamed.headers
-
-
-def test_cached_tells_on_request_whether_it_remembered(start_sim: Start) -> None:
-    sim = start_sim("cached", cache_header=True)
-    told = [sim.chat(text).headers["x-cache"] for text in ("one", "one", "two")]
-    assert told == ["MISS", "HIT", "MISS"]
-
-
-def test_first_token_says_one_token_and_claims_to_be_done(
-    start_sim: Start, read_events: Events
-) -> None:
-    sim = start_sim("first-token")
-    answer = sim.chat(max_tokens=50, ignore_eos=True).json()
-    assert answer["choices"][0]["finish_reason"] == "stop"
-    assert answer["usage"]["completion_tokens"] == 1
-    events = read_events(sim.chat(max_tokens=50, ignore_eos=True, stream=True).content)
-    assert len(events) == 2  # the role and one token
-    assert events[1]["choices"][0]["finish_reason"] == "stop"
-
-
-def test_switcher_refuses_connections_and_comes_back_as_a_new_process(start_sim: Start) -> None:
-    sim = start_sim("switcher", down_after_s=50, down_for_s=50)  # half a second each
-    old = httpx.Client(base_url=sim.url, trust_env=False)
-    with old:
-        assert sim.chat().status_code == 200
-        started = sim.numbers()["process_start_time_seconds"]
-        assert until(lambda: refuses(sim.url))
-        with pytest.raises(httpx.TransportError):
-            old.get("/health")
-    assert until(lambda: not refuses(sim.url))
-    numbers = sim.numbers()
-    assert numbers["process_start_time_seconds"] > started
-    assert numbers[f"vllm:prompt_tokens_total{LABELS}"] == 0
-
-
-def test_cold_takes_its_time_for_the_first_request_only(start_sim: Start) -> None:
-    sim = start_sim("cold", time_scale=0.001, cold_s=100, jitter=0)  # a tenth of a second
-    for _ in range(2):
-        assert sim.chat(max_tokens=1).status_code == 200
-    first_token = "vllm:time_to_first_token_seconds"
-    numbers = sim.numbers()
-    fast = numbers[f'{first_token}_bucket{{engine="0",le="0.08",model_name="tiny"}}']
-    assert fast == 1
-    assert numbers[f"{first_token}_sum{LABELS}"] >= 0.1
-
-
-def test_flaky_fails_in_every_way_it_promises(start_sim: Start) -> None:
-    sim = start_sim("flaky", error_share=0.25, cut_share=0.25, stream_error_share=0.25)
-    seen = set()
-    for _ in range(40):
-        seen.add(kind_of_failure(sim))
-    assert seen == {"fine", "error", "cut", "stream_error"}
-    assert sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0
-
-
-def kind_of_failure(sim: Any) -> str:
-    try:
-        answer = sim.chat(stream=True, max_tokens=12, ignore_eos=True)
-    except httpx.RemoteProtocolError:
-        return "cut"
-    if answer.status_code == 500:
-        assert answer.json()["error"]["type"] == "InternalServerError"
-        return "error"
-    *_, last, done, _ = answer.content.split(b"\n\n")
-    assert done == b"data: [DONE]"
-    return "stream_error" if "error" in json.loads(last[6:]) else "fine"
-
-
-def test_flaky_cuts_whole_answers_in_their_middle(start_sim: Start) -> None:
-    sim = start_sim("flaky", error_share=0, cut_share=1, stream_error_share=0)
-    with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
-        sim.chat()
-
-
-def test_drip_lets_every_page_trickle(start_sim: Start) -> None:
-    sim = start_sim("drip", drip_bytes_per_s=1000, time_scale=1)
-    with sim.client.stream("GET", "/version") as answer:
-        assert b"".join(answer.iter_raw()) == b'{"version":"0.32.0"}'
-    with sim.client.stream("GET", "/metrics") as page:
-        pieces = page.iter_raw()
-        received = [next(pieces) for _ in range(3)]
-    # 50 bytes each twentieth of a second; a late reader may find a few of them together
-    assert all(len(piece) % 50 == 0 for piece in received)
-    assert int(page.headers["content-length"]) > 40_000 > 100 * len(received[0])
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,13 @@ def test_names_that_no_hosts_file_could_hold_are_refused(words: list[str], messa
 def test_hosts_stand_in_two_columns() -> None:
     text = hosts_text([("a", "http://127.0.0.1:1"), ("long", "http://127.0.0.1:2")])
     assert text == "a    http://127.0.0.1:1\nlong http://127.0.0.1:2\n"
+    assert hosts_text([("a", "http://h:1")], "api_key_env=K") == "a http://h:1 api_key_env=K\n"
 
 
 def test_all_listen_and_the_hosts_file_reads_back() -> None:
     async def scene() -> dict[str, Any]:
         async with Fleet(setups_for(["alice=cached", "awq"], time_scale=0.01)) as fleet:
-            hosts = read_hosts(fleet.hosts, "test")
+            hosts = read_hosts(fleet.hosts(), "test")
             async with httpx.AsyncClient(trust_env=False) as client:
                 pages = [await client.get(f"{host.url}/v1/models") for host in hosts]
             roots = [page.json()["data"][0]["root"] for page in pages]

@@ -20,7 +20,6 @@ from toolkit.errors import ToolkitError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from toolkit.sim.fleet import Fleet
     from toolkit.sim.life import Setup
 
 PORT_HINT = "Choose another with `--port`; 0 takes any free one"
@@ -179,20 +178,22 @@ def fleet(
     from toolkit.sim.fleet import setups_for
 
     words: list[str] = ctx.meta.get("command", [])
+    key = f"api_key_env={options['api_key_env']}" if options["api_key_env"] else ""
     if words and seconds:
         raise click.UsageError("`--for` does not go with a command: the fleet ends when that does")
     with _told():
         setups = setups_for(names, port=port, **_changes(**options))
         if words:
-            sys.exit(asyncio.run(_run_beside(setups, words, out)))
-        asyncio.run(_serve_fleet(setups, out, seconds))
+            sys.exit(asyncio.run(_run_beside(setups, words, out, key)))
+        asyncio.run(_serve_fleet(setups, out, seconds, key))
 
 
 @command.command("list", short_help="Name the personalities.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def list_(as_json: bool) -> None:
     """Name the personalities and what they do."""
-    from toolkit.cli.output import Column, fit_table, print_json, screen
+    from toolkit.cli.output import print_json
+    from toolkit.cli.tables import Column, fit_table, screen
     from toolkit.sim.personalities import PERSONALITIES
 
     if as_json:
@@ -267,30 +268,34 @@ async def _serve(setup: "Setup", seconds: float | None) -> None:
         listening.cancel()
 
 
-async def _serve_fleet(setups: "dict[str, Setup]", out: Path | None, seconds: float | None) -> None:
+async def _serve_fleet(
+    setups: "dict[str, Setup]", out: Path | None, seconds: float | None, key: str
+) -> None:
     from toolkit.sim.fleet import Fleet
 
     async with _stop_signal() as stop, Fleet(setups) as running:
-        _publish(running, out)
+        _publish(running.hosts(key), out)
         await _wait(stop, seconds)
 
 
-def _publish(running: "Fleet", out: Path | None) -> None:
+def _publish(hosts: str, out: Path | None) -> None:
     """Print the hosts.txt, or write it whole or not at all."""
     if out is None:
-        click.echo(running.hosts, nl=False)
+        click.echo(hosts, nl=False)
         sys.stdout.flush()
         return
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        draft.write_text(running.hosts, encoding="utf-8")
+        draft.write_text(hosts, encoding="utf-8")
         draft.replace(out)
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise ToolkitError(f"`{out}` cannot be written: {error.strerror}") from error
 
 
-async def _run_beside(setups: "dict[str, Setup]", words: Sequence[str], out: Path | None) -> int:
+async def _run_beside(
+    setups: "dict[str, Setup]", words: Sequence[str], out: Path | None, key: str
+) -> int:
     """Run a command while the fleet serves; return its exit code as a shell would tell it."""
     from toolkit.sim.fleet import Fleet
 
@@ -299,7 +304,7 @@ async def _run_beside(setups: "dict[str, Setup]", words: Sequence[str], out: Pat
         async with Fleet(setups) as running:
             for file in (path, out):
                 if file:
-                    _publish(running, file)
+                    _publish(running.hosts(key), file)
             child = await _start([word.replace("{hosts}", str(path)) for word in words], path)
             with _signals_left_to(child):
                 code = await child.wait()

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.sim.answers import NOT_FOUND, UNAUTHORIZED, Kind, error
+from toolkit.sim.answers import Kind, error
 from toolkit.sim.tokens import VOCABULARY, chat_ids, token_ids
 
 DEFAULT_TEXT_TOKENS = 16
@@ -93,16 +93,6 @@ def may_enter(
         return True
     scheme, _, given = (authorization or "").partition(" ")
     return scheme.lower() == "bearer" and given == key
-
-
-def unauthorized() -> Refusal:
-    """401, whose error is a string and no object."""
-    return Refusal(status=401, body=UNAUTHORIZED)
-
-
-def no_route() -> Refusal:
-    """404 for a path that is not served."""
-    return Refusal(status=404, body=NOT_FOUND)
 
 
 def _ask(fields: dict[str, Any], kind: Kind, limits: Limits) -> Ask:

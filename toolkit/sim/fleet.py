@@ -58,13 +58,13 @@ class Fleet:
     ) -> None:
         await self._stack.aclose()
 
-    @property
-    def hosts(self) -> str:
-        """The text of a hosts.txt: a name and a URL on each line."""
-        return hosts_text([(name, server.url) for name, server in self.servers.items()])
+    def hosts(self, option: str = "") -> str:
+        """The text of a hosts.txt: a name, a URL, and an option like `api_key_env=KEY` on each line."""
+        rows = [(name, server.url) for name, server in self.servers.items()]
+        return hosts_text(rows, option)
 
 
-def hosts_text(hosts: Sequence[tuple[str, str]]) -> str:
+def hosts_text(hosts: Sequence[tuple[str, str]], option: str = "") -> str:
     """Lay out names and URLs in two columns."""
     width = max(len(name) for name, _ in hosts)
-    return "".join(f"{name:<{width}} {url}\n" for name, url in hosts)
+    return "".join(f"{name:<{width}} {url} {option}".rstrip() + "\n" for name, url in hosts)
