@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -138,6 +139,16 @@ def test_a_refusal_has_the_recorded_status_headers_and_bytes(sim: Any, recorded:
 def test_a_body_beyond_all_measure_is_refused(sim: Any) -> None:
     answer = sim.client.post("/tokenize", content=b"x" * (16 * 2**20 + 1))
     assert answer.status_code == 413
+
+
+def test_a_client_that_waits_for_leave_to_send_gets_it(sim: Any) -> None:
+    parts = urlsplit(sim.url)
+    head = b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((parts.hostname, parts.port), timeout=WAIT_S) as connection:
+        connection.sendall(head + b"content-length: 16\r\nexpect: 100-continue\r\n\r\n")
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b'{"prompt": "hi"}')
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK\r\ndate: ")
 
 
 def test_the_tokenizer_counts_what_usage_will_say(sim: Any) -> None:

@@ -11,7 +11,7 @@ from email.utils import formatdate
 from types import TracebackType
 from typing import Any, Self
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
 from toolkit.sim import answers, checks
@@ -394,6 +394,9 @@ def _not_allowed(methods: tuple[str, ...]) -> Answer:
 
 async def _body(request: web.BaseRequest) -> bytes | None:
     """Read the request's body; None when it is too long."""
+    if request.version >= HttpVersion11 and request.headers.get("expect") == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # or aiohttp takes it for the answer's beginning
     body = bytearray()
     async for piece in request.content.iter_any():
         body += piece
