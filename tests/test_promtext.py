@@ -198,6 +198,37 @@ def test_a_sum_too_large_for_a_float_is_unknown():
 
 
 @calm
+@given(
+    st.text('{}",\\=# \t1eE+-.le', max_size=25).map(lambda labels: labels.replace("x{", "")),
+    st.sampled_from(["1", "0.5", "-2e3", "+Inf", "NaN", "7 1795200000000", "", "x"]),
+)
+def test_an_odd_line_reads_as_prometheus_client_reads_it_alone(labels, value):
+    line = f"a{{{labels}}} {value}"
+    try:
+        (family,) = text_string_to_metric_families(line)
+        theirs = [(tuple(sorted(s.labels.items())), str(float(s.value))) for s in family.samples]
+    except (ValueError, IndexError, OverflowError):
+        theirs = []
+    found = read_page(line + "\n" + line.replace("a{", "b{", 1)).samples("a")
+    assert [(sample.labels, str(sample.value)) for sample in found] == theirs
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('a{x="1"} 7 # {trace="t"} 5', 7),
+        ('a{x="1"} 7 {y="2"} 5', 7),  # no exemplar, but the parser takes 5 for a timestamp
+        ('a{x="}"} 7', 7),
+        ('a{x="{"} 7', 7),
+        ('a{x="} 1"} 7', 7),
+        ("a{} 7", 7),
+    ],
+)
+def test_a_brace_among_the_labels_does_not_move_the_value(line, value):
+    assert read_page(line).total("a") == value
+
+
+@calm
 @given(st.text())
 def test_no_text_raises(text):
     ask_everything(read_page(text))

@@ -3,12 +3,18 @@
 Nothing imports this package. It prints errors; every other part raises them.
 """
 
+import atexit
+import gc
 import importlib
 import sys
 
 import click
 
 from toolkit.errors import ToolkitError
+
+# Before it ends, the interpreter looks for garbage among all objects, which the end of the process
+# frees anyway: 0.13 s after a scout of 100 hosts.
+atexit.register(gc.freeze)
 
 VERBS = ("scout", "sim")
 """In the order in which a user meets them; `toolkit.cli.<verb>` holds `command`."""

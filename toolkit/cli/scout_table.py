@@ -1,14 +1,18 @@
-"""Sightings as tables: which column says what. It prints nothing."""
+"""Sightings as tables: which column says what, once, live, and as a history."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
-from toolkit.cli.output import Column, fit_table
-from toolkit.records import Sighting
+from toolkit.cli.scout_show import Show
+from toolkit.cli.tables import Column, fit_table, screen
+from toolkit.records import Host, Sighting
 from toolkit.scout.findings import clock_time
-from toolkit.scout.history import Chapter
+from toolkit.scout.history import Chapter, chapters
 
 STATUS_STYLE = {"ok": "green", "degraded": "yellow", "down": "red", "not_an_engine": "magenta"}
 UNKNOWN = "-"
@@ -119,7 +123,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_IN_A_NOTE]) + (f" and {more} more" if more > 0 else "")
 
 
-def history_table(chapters: Sequence[Chapter], console: Console) -> RenderableType:
+def history_table(told: Sequence[Chapter], console: Console) -> RenderableType:
     """One row for each chapter of a host's history."""
     columns = [
         Column(title="from"),
@@ -131,7 +135,7 @@ def history_table(chapters: Sequence[Chapter], console: Console) -> RenderableTy
         Column(title="requests", right=True, spare=1),
         Column(title="what changed"),
     ]
-    return fit_table(columns, [_chapter_row(chapter) for chapter in chapters], console)
+    return fit_table(columns, [_chapter_row(chapter) for chapter in told], console)
 
 
 def _chapter_row(chapter: Chapter) -> list[str | Text]:
@@ -145,3 +149,56 @@ def _chapter_row(chapter: Chapter) -> list[str | Text]:
         _whole(chapter.last.requests_total),
         "; ".join(chapter.changes),
     ]
+
+
+def print_chapters(sightings: Sequence[Sighting]) -> None:
+    """Print how one host changed."""
+    console = screen()
+    console.print(history_table(chapters(sightings), console))
+
+
+class TableShow(Show):
+    """Prints one table at the end."""
+
+    def close(self) -> None:
+        """Print the newest sighting of each host."""
+        console = screen()
+        console.print(page(self.sightings, console))
+
+
+class LiveShow(Show):
+    """Keeps one table on a terminal up to date; into a pipe it prints a table each interval."""
+
+    def __init__(self, hosts: Sequence[Host], interval_s: float) -> None:
+        super().__init__(hosts)
+        self._console = screen()
+        self._interval_s = interval_s
+        self._printed_at = time.monotonic()
+        self._live = (
+            Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def add(self, sighting: Sighting) -> None:
+        """Redraw with a new sighting."""
+        super().add(sighting)
+        if self._live:
+            self._live.update(self._picture(), refresh=True)
+        elif time.monotonic() - self._printed_at >= self._interval_s:
+            self._printed_at = time.monotonic()
+            self._console.print(self._picture())
+
+    def __exit__(self, *details: object) -> None:
+        if self._live:
+            self._live.stop()
+        elif self._newest:
+            self._console.print(self._picture())
+
+    def _picture(self) -> RenderableType:
+        newest = max(sighting.at for sighting in self._newest.values())
+        title = Text(f"{clock_time(newest)}, Ctrl-C ends", style="dim")
+        return Group(title, page(self.sightings, self._console))
