@@ -20,8 +20,11 @@ ROOMS = {
         {"look", "watch"},
     ),
     "sim": (
-        {"answers", "blocks", "checks", "engine", "exposition", "facts", "personalities", "tokens"},
-        {"app", "fleet"},
+        set(
+            "answers blocks checks engine exposition facts families meter personalities speech"
+            " tokens".split()
+        ),
+        {"app", "drive", "fleet", "life"},
     ),
 }
 

@@ -1,14 +1,11 @@
 """`toolkit sim`: a vLLM that is not one, or a whole fleet of them, for practice without a GPU."""
 
-import asyncio
 import contextlib
 import errno
 import json
 import os
-import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +16,6 @@ from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from toolkit.sim.life import Setup
 
 PORT_HINT = "Choose another with `--port`; 0 takes any free one"
 LIST_HINT = "`toolkit sim list` names all of them and what they do"
@@ -121,13 +116,14 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
 @click.option("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")
 def serve(personality: str, seconds: float | None, **options: Any) -> None:
     """Serve one simulated server (the help text is SERVE_HELP)."""
+    from toolkit.cli.sim_run import run_server
     from toolkit.sim.life import setup_for
 
     own = {name: options.pop(name) for name in ("port", "engines", "cache_header")}
     own |= {"stats": not options.pop("no_stats"), "startup_s": options.pop("startup") or 0.0}
     with _told():
         setup = setup_for(personality, **own, **_changes(**options))
-        asyncio.run(_serve(setup, seconds))
+        run_server(setup, seconds)
 
 
 class FleetCommand(click.Command):
@@ -175,6 +171,7 @@ def fleet(
     **options: Any,
 ) -> None:
     """Serve a fleet (the help text is FLEET_HELP)."""
+    from toolkit.cli.sim_run import run_beside, run_fleet
     from toolkit.sim.fleet import setups_for
 
     words: list[str] = ctx.meta.get("command", [])
@@ -184,8 +181,8 @@ def fleet(
     with _told():
         setups = setups_for(names, port=port, **_changes(**options))
         if words:
-            sys.exit(asyncio.run(_run_beside(setups, words, out, key)))
-        asyncio.run(_serve_fleet(setups, out, seconds, key))
+            sys.exit(run_beside(setups, words, out, key))
+        run_fleet(setups, out, seconds, key)
 
 
 @command.command("list", short_help="Name the personalities.")
@@ -252,110 +249,3 @@ def _told() -> Iterator[None]:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
             raise
         raise ToolkitError(f"the address cannot be bound: {error}", PORT_HINT) from error
-
-
-async def _serve(setup: "Setup", seconds: float | None) -> None:
-    from toolkit.sim.app import SimServer
-
-    async with _stop_signal() as stop, SimServer(setup) as server:
-        listening = asyncio.create_task(server.listening.wait())
-        stopped = asyncio.create_task(_wait(stop, seconds))
-        await asyncio.wait((listening, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if listening.done():
-            click.echo(server.url)
-            sys.stdout.flush()
-        await stopped
-        listening.cancel()
-
-
-async def _serve_fleet(
-    setups: "dict[str, Setup]", out: Path | None, seconds: float | None, key: str
-) -> None:
-    from toolkit.sim.fleet import Fleet
-
-    async with _stop_signal() as stop, Fleet(setups) as running:
-        _publish(running.hosts(key), out)
-        await _wait(stop, seconds)
-
-
-def _publish(hosts: str, out: Path | None) -> None:
-    """Print the hosts.txt, or write it whole or not at all."""
-    if out is None:
-        click.echo(hosts, nl=False)
-        sys.stdout.flush()
-        return
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        draft.write_text(hosts, encoding="utf-8")
-        draft.replace(out)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ToolkitError(f"`{out}` cannot be written: {error.strerror}") from error
-
-
-async def _run_beside(
-    setups: "dict[str, Setup]", words: Sequence[str], out: Path | None, key: str
-) -> int:
-    """Run a command while the fleet serves; return its exit code as a shell would tell it."""
-    from toolkit.sim.fleet import Fleet
-
-    with tempfile.TemporaryDirectory(prefix="toolkit-") as folder:
-        path = Path(folder) / "hosts.txt"
-        async with Fleet(setups) as running:
-            for file in (path, out):
-                if file:
-                    _publish(running.hosts(key), file)
-            child = await _start([word.replace("{hosts}", str(path)) for word in words], path)
-            with _signals_left_to(child):
-                code = await child.wait()
-    return 128 - code if code < 0 else code
-
-
-@contextlib.contextmanager
-def _signals_left_to(child: asyncio.subprocess.Process) -> Iterator[None]:
-    """Let the command decide when to end: a terminal's Ctrl-C reaches it anyway, SIGTERM is passed on."""
-
-    def pass_on() -> None:
-        if child.returncode is None:
-            child.terminate()
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
-    loop.add_signal_handler(signal.SIGTERM, pass_on)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-async def _start(words: Sequence[str], hosts: Path) -> asyncio.subprocess.Process:
-    beside = str(Path(sys.executable).parent)  # where this environment keeps `toolkit`
-    path = os.pathsep.join((beside, os.environ.get("PATH", os.defpath)))
-    environment = os.environ | {"PATH": path, "TOOLKIT_HOSTS": str(hosts)}
-    try:
-        return await asyncio.create_subprocess_exec(*words, env=environment)
-    except OSError as error:
-        raise ToolkitError(
-            f"`{words[0]}` cannot be started: {(error.strerror or 'no reason given').lower()}",
-            "Write the command after `--` as you would in a shell",
-        ) from error
-
-
-@contextlib.asynccontextmanager
-async def _stop_signal() -> AsyncIterator[asyncio.Event]:
-    """Set the event on Ctrl-C or SIGTERM, so that everything is closed and the exit code is 0."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-async def _wait(stop: asyncio.Event, seconds: float | None) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
