@@ -156,17 +156,22 @@ def _refuse_path(path: Path, mode: _Mode) -> None:
 def _connect(path: Path, mode: _Mode, busy_timeout_s: float) -> sqlite3.Connection:
     # A URI, because only it can say `mode`; quoted from bytes, because `?`, `#` and `%` mean
     # something in a URI and a file's name need not be UTF-8.
-    connection = sqlite3.connect(
+    return sqlite3.connect(
         f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}",
         uri=True,
         timeout=busy_timeout_s,
         isolation_level=None,  # transactions begin where we say so
         check_same_thread=False,  # scout flushes in a worker thread; Store has a lock
     )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, mode: _Mode) -> None:
+    """Set up a connection; the first statement is where SQLite finds that a file is none of its own."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")  # 0.4 us a reading
     connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_SIZE_LIMIT_BYTES}")
-    return connection
+    if _steps_missing(connection, path):
+        (_migrate if mode == "rwc" else _refuse_old)(connection, path)
 
 
 @contextmanager
@@ -319,8 +324,7 @@ class Store:
             _refuse_path(path, mode)
             connection = _connect(path, mode, busy_timeout_s)
             try:
-                if _steps_missing(connection, path):
-                    (_migrate if mode == "rwc" else _refuse_old)(connection, path)
+                _prepare(connection, path, mode)
             except BaseException:
                 connection.close()
                 raise
