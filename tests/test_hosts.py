@@ -27,6 +27,7 @@ from toolkit.records import Host
         ("  alice\thttp://h:1   # comment", "alice", "http://h:1"),
         ("alice HTTP://H:1", "alice", "http://h:1"),
         ("\ufeffalice http://h:1\r", "alice", "http://h:1"),  # saved by an editor on Windows
+        ("http://h:1/team-a/v1", "h:1/team-a", "http://h:1/team-a"),
     ],
 )
 def test_a_line_names_one_host(line: str, name: str, url: str) -> None:
@@ -88,6 +89,8 @@ def test_comments_and_empty_lines_are_no_hosts() -> None:
             "alice http://[::1",
             "`hosts.txt` line 1: `http://[::1` is not an http or https URL with a valid port",
         ),
+        ("al\x1b[2Jice http://h:1", "`hosts.txt` line 1 holds a control character"),
+        ("alice http://h\udcff:1", "`hosts.txt` line 1 holds a control character"),
     ],
 )
 def test_a_bad_line_names_its_number_and_what_is_wrong(text: str, message: str) -> None:
@@ -111,6 +114,19 @@ def test_a_secret_in_a_line_is_refused_and_not_repeated(line: str) -> None:
     assert "s3cret" not in caught.value.message + caught.value.hint
 
 
+def test_two_engines_behind_one_address_need_no_names() -> None:
+    text = "http://h:1/team-a\nhttp://h:1/team-b\n"
+    assert [host.name for host in read_hosts(text, "x")] == ["h:1/team-a", "h:1/team-b"]
+
+
+def test_ten_thousand_lines_are_ten_thousand_hosts() -> None:
+    lines = [f"host{number} http://h:{number}" for number in range(1, 10_001)]
+    hosts = read_hosts("\n".join(lines), "x")
+    assert (len(hosts), hosts[-1].name) == (10_000, "host10000")
+    with pytest.raises(ToolkitError, match="line 10001: the name `host1` stands twice"):
+        read_hosts("\n".join([*lines, "host1 http://h"]), "x")
+
+
 @given(st.text())
 def test_any_text_gives_hosts_or_one_clear_error(text: str) -> None:
     try:
@@ -123,7 +139,7 @@ def test_any_text_gives_hosts_or_one_clear_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["http://h", "10.0.0.4", "10.0.0.4:1", "localhost:8000", "[::1]:80"]
+    "word", ["http://h", "10.0.0.4", "10.0.0.4:1", "localhost:8000", "[::1]:80", "gpu-7.lan:8000"]
 )
 def test_a_url_on_the_command_line_is_told_from_a_file(word: str) -> None:
     assert looks_like_url(word)

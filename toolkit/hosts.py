@@ -1,7 +1,7 @@
 """hosts.txt -> Host: which servers the toolkit may talk to. It reads text, never a file or a network."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from toolkit.errors import ToolkitError
@@ -13,6 +13,8 @@ DEFAULT_PORT = 8000
 EXAMPLE = "Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`"
 KEYS = ("team", "model", "api_key_env", "note")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters, and what stands for a byte that is no UTF-8."""
 
 
 def read_hosts(text: str, source: str) -> list[Host]:
@@ -21,16 +23,17 @@ def read_hosts(text: str, source: str) -> list[Host]:
     Raises ToolkitError on the first bad line, with its number, on a name or URL that stands twice,
     and on a file that names no host.
     """
-    hosts: list[Host] = []
+    names: dict[str, Host] = {}
+    urls: dict[str, Host] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         words = _words(line)
         if words:
             host = _host(words, f"`{source}` line {number}")
-            _refuse_twin(host, hosts, f"`{source}` line {number}")
-            hosts.append(host)
-    if not hosts:
+            _refuse_twin(host, names, urls, f"`{source}` line {number}")
+            names[host.name] = urls[host.url] = host
+    if not names:
         raise ToolkitError(f"`{source}` names no host", EXAMPLE)
-    return hosts
+    return list(names.values())
 
 
 def one_host(url: str) -> Host:
@@ -41,7 +44,7 @@ def one_host(url: str) -> Host:
 def looks_like_url(word: str) -> bool:
     """Tell a URL or `address:port` on the command line from a file's name."""
     return "://" in word or bool(
-        re.fullmatch(r"(\d+\.\d+\.\d+\.\d+|localhost|\[[^\]]+\])(:\d+)?", word)
+        re.fullmatch(r"(\d+\.\d+\.\d+\.\d+|localhost|\[[^\]]+\])(:\d+)?|[\w.-]+:\d+", word)
     )
 
 
@@ -51,6 +54,9 @@ def _words(line: str) -> list[str]:
 
 
 def _host(words: list[str], where: str) -> Host:
+    if _UNPRINTABLE.search(" ".join(words)):
+        # not repeated: it would do to the screen here what it does in the table
+        raise ToolkitError(f"{where} holds a control character", "Type the line anew")
     plain = [word for word in words if not _is_option(word)]
     options = _options([word for word in words if _is_option(word)], where)
     if words[: len(plain)] != plain:
@@ -64,7 +70,8 @@ def _host(words: list[str], where: str) -> Host:
             f"{where}: expected `URL` or `NAME URL`, found {len(plain)} words", EXAMPLE
         )
     url = base_url(plain[-1], where)
-    return Host(name=plain[0] if len(plain) == 2 else urlsplit(url).netloc, url=url, **options)
+    # with the path: one address may serve several engines
+    return Host(name=plain[0] if len(plain) == 2 else url.partition("://")[2], url=url, **options)
 
 
 def _is_option(word: str) -> bool:
@@ -131,13 +138,14 @@ def _base_path(path: str) -> str:
     return re.sub(r"/v1$", "", path.rstrip("/")).rstrip("/")
 
 
-def _refuse_twin(host: Host, hosts: Iterable[Host], where: str) -> None:
-    for other in hosts:
-        if other.name == host.name:
-            raise ToolkitError(
-                f"{where}: the name `{host.name}` stands twice", "Give each host its own name"
-            )
-        if other.url == host.url:
-            raise ToolkitError(
-                f"{where}: `{host.url}` stands twice", f"It is `{other.name}` already"
-            )
+def _refuse_twin(
+    host: Host, names: Mapping[str, Host], urls: Mapping[str, Host], where: str
+) -> None:
+    if host.name in names:
+        raise ToolkitError(
+            f"{where}: the name `{host.name}` stands twice", "Give each host its own name"
+        )
+    if host.url in urls:
+        raise ToolkitError(
+            f"{where}: `{host.url}` stands twice", f"It is `{urls[host.url].name}` already"
+        )

@@ -126,6 +126,19 @@ def test_a_page_that_was_closed_once_is_no_change() -> None:
     assert codes(replace(HEALTHY, config_hash=None, model=None), HEALTHY) == []
 
 
+def test_a_host_with_thousands_of_models_does_not_fill_the_screen() -> None:
+    many = tuple(f"lora-{number}" for number in range(2000))
+    now = replace(HEALTHY, config_hash="bbb", models=(*many, "new"))
+    assert text(now, replace(HEALTHY, models=many)) == (
+        "models lora-0,lora-1,lora-2,lora-3 and 1,996 more -> lora-0,lora-1,lora-2,lora-3 and 1,997 more"
+    )
+
+
+def test_a_number_no_host_can_mean_is_told_in_short() -> None:
+    now = replace(HEALTHY, waiting=1e300, running=999.0)
+    assert text(now) == "1e+300 requests wait while 999 run"
+
+
 def test_metrics_that_answer_anyone_are_told() -> None:
     page = Answer(status=200, body=b'vllm:num_requests_running{engine="0",model_name="m"} 1\n')
     assert codes(HEALTHY, metrics=page) == ["metrics_open"]

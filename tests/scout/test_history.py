@@ -35,6 +35,15 @@ def test_an_outage_a_restart_and_a_new_version_each_start_a_chapter() -> None:
     assert told[2].changes == ("down -> ok", "restarted", "version 0.31.0 -> 0.32.0")
 
 
+def test_a_look_that_was_cut_short_neither_hides_nor_invents_a_change() -> None:
+    short = replace(
+        FIRST, at=2.0, status="degraded", error="slow", started_at=None, config_hash=None
+    )
+    same, other = replace(FIRST, at=3.0), replace(FIRST, at=3.0, started_at=2.5)
+    assert chapters([FIRST, short, same])[2].changes == ("degraded -> ok",)
+    assert chapters([FIRST, short, other])[2].changes == ("degraded -> ok", "restarted")
+
+
 def test_a_short_outage_without_a_restart_is_no_restart() -> None:
     down = replace(
         FIRST, at=2.0, status="down", started_at=None, config_hash=None, requests_total=None

@@ -15,6 +15,7 @@ from support.raw_server import RawServer, http, one_look, vllm_pages
 from toolkit.records import Host
 from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION
 from toolkit.scout.look import MAX_METRICS_BYTES, QuietMoments, Scout, same_origin, tls_context
+from toolkit.scout.problems import problem_of
 
 Writer = asyncio.StreamWriter
 
@@ -105,6 +106,79 @@ def test_a_compressed_bomb_is_refused_at_the_same_size(look_at) -> None:
 def test_what_cannot_be_unpacked_is_a_reason(look_at, body, encoding, problem) -> None:
     look, _ = look_at(vllm_pages() | {METRICS: http(body, content_encoding=encoding)})
     assert look.answer(METRICS).problem == problem
+
+
+def test_half_of_a_compressed_page_is_not_taken_for_the_page(look_at) -> None:
+    packed = gzip.compress(b"vllm:num_requests_running 1\n" * 1000)
+    for damaged in (packed[: len(packed) // 2], packed + packed):
+        look, _ = look_at(vllm_pages() | {METRICS: http(damaged, content_encoding="gzip")})
+        assert look.answer(METRICS).problem == "`/metrics` is compressed and did not unpack whole"
+
+
+def test_no_part_of_an_answer_reaches_a_terminal_as_an_escape_sequence(look_at) -> None:
+    look, _ = look_at(vllm_pages() | {METRICS: http(b"x", content_encoding="\x1b[2Jx")})
+    assert look.answer(METRICS).problem == (
+        "`/metrics` is compressed as `?[2jx`, which was not asked for"
+    )
+    assert problem_of(ValueError("a\x1b[2Jb"), "/health") == "`/health`: a?[2Jb"
+
+
+def test_a_cookie_is_not_brought_back(look_at) -> None:
+    pages = {path: page.replace(b"\r\n", b"\r\nset-cookie: a=b; path=/\r\n", 1)
+             for path, page in vllm_pages().items()}  # fmt: skip
+    look, server = look_at(pages)
+    assert look.answer(METRICS).ok
+    assert [headers.get("cookie") for _, _, headers in server.requests] == [None] * 5
+
+
+class ClosesIdleConnections(RawServer):
+    """Answers once on each connection and closes it as soon as it is used again."""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
+        with contextlib.suppress(
+            asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError
+        ):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            path = head.split(" ")[1]
+            self.requests.append(("GET", path, {}))
+            writer.write(self.pages[path])
+            await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+
+def test_a_connection_that_the_host_closed_meanwhile_is_no_failure() -> None:
+    async def run() -> list[str]:
+        async with ClosesIdleConnections(vllm_pages()) as server:
+            look = await one_look(server.url)
+            assert all(look.answer(path).ok for path in (HEALTH, VERSION, MODELS, METRICS))
+            return server.paths()
+
+    # read once each: what the closed connections carried was never read
+    assert sorted(asyncio.run(run())) == [HEALTH, HEALTH, METRICS, MODELS, VERSION]
+
+
+def test_a_host_that_closes_a_fresh_connection_is_not_asked_again(look_at) -> None:
+    async def close(_: Writer) -> None:
+        pass
+
+    _, server = look_at(dict.fromkeys(vllm_pages(), close))
+    assert sorted(server.paths()) == [HEALTH, METRICS, MODELS, VERSION]
+
+
+def test_a_plain_port_behind_https_says_so() -> None:
+    async def run() -> str | None:
+        async def answer(reader: asyncio.StreamReader, writer: Writer) -> None:
+            await reader.read(1)
+            writer.write(http(b"what?", "400 Bad Request"))
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return (await one_look(f"https://127.0.0.1:{port}")).answer(HEALTH).problem
+
+    assert asyncio.run(run()) == "the port does not speak TLS; write `http://` if it is a plain one"
 
 
 def test_a_redirect_to_another_host_is_not_followed() -> None:
@@ -232,7 +306,7 @@ def test_the_same_server_is_the_same_scheme_host_and_port(one: str, other: str, 
             "`/health`: not a complete HTTP answer",
         ),
         (b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", "`/health`: not a complete HTTP answer"),
-        (b"", "`/health`: not a complete HTTP answer"),
+        (b"", "`/health`: closed without an answer"),
         (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 40_000, "`/health`: not a complete HTTP answer"),
         (
             b"HTTP/1.1 302 Found\r\nlocation: http://[::1\r\ncontent-length: 0\r\n\r\n",

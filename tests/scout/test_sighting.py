@@ -318,6 +318,44 @@ def test_equal_settings_hash_equally_and_a_changed_one_does_not() -> None:
     assert seen().config_hash != seen(VERSION=ok(b'{"version":"0.33.0"}')).config_hash
 
 
+@pytest.mark.parametrize("name", ["VERSION", "MODELS", "METRICS"])
+@pytest.mark.parametrize(
+    "failure", [Answer(problem="too late"), Answer(status=503), Answer(status=200, problem="cut")]
+)
+def test_a_look_that_was_cut_short_claims_no_settings(name: str, failure: Answer) -> None:
+    assert seen(**{name: failure}).config_hash is None
+
+
+def test_a_page_that_is_always_closed_or_missing_leaves_the_other_settings_known() -> None:
+    assert seen(MODELS=REFUSED).config_hash == seen(MODELS=NOT_FOUND).config_hash is not None
+
+
+def test_a_byte_order_mark_spoils_no_line() -> None:
+    evidence = looked(VLLM | {pages.METRICS: ok(b"\xef\xbb\xbf" + recorded("metrics_idle.txt"))})
+    assert evidence.page is not None
+    assert (evidence.page.bad_lines, sight(evidence).status) == (0, "ok")
+
+
+def test_labels_that_would_repaint_the_terminal_are_cleaned() -> None:
+    page = recorded("metrics_after_load.txt").replace(b'"tiny"', b'"t\x1b[2J\\nx"')
+    page = page.replace(b'cache_dtype="auto"', b'cache_dtype="\x1b[31mfp8"')
+    sighting = seen(MODELS=NOT_FOUND, METRICS=ok(page))
+    assert (sighting.model, sighting.cache_dtype) == ("t[2Jx", "[31mfp8")
+
+
+def test_a_port_that_wants_tls_says_so() -> None:
+    # as nginx and Go's server answer plain HTTP
+    asked = Answer(status=400, body=b"The plain HTTP request was sent to HTTPS port")
+    sighting = sight_only(**dict.fromkeys(["HEALTH", "VERSION", "MODELS", "METRICS"], asked))
+    assert sighting.error == "wants TLS; write `https://` before the address"
+    # as uvicorn does
+    closed = Answer(problem="`/health`: closed without an answer")
+    sighting = sight(looked(dict.fromkeys(pages.FIRST_ROUND, closed)))
+    assert (sighting.status, sighting.error) == (
+        "down", "every connection was closed without an answer; does the port want `https://`?",
+    )  # fmt: skip
+
+
 def test_a_name_that_would_repaint_the_terminal_is_cleaned() -> None:
     cards = b'{"data":[{"id":"m\\u001b[2Jx\\n","owned_by":"vllm"}]}'
     assert seen(MODELS=ok(cards)).model == "m[2Jx"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 
@@ -11,7 +12,8 @@ from support.raw_server import RawServer, http, recorded, vllm_pages
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Sighting
-from toolkit.scout.look import LookupThreads, QuietMoments, Scout, tls_context
+from toolkit.scout.look import CROWD, Crowd, LookupThreads, QuietMoments, Scout, tls_context
+from toolkit.scout.problems import problem_of
 from toolkit.scout.watch import Watch
 
 
@@ -96,6 +98,90 @@ def test_a_change_since_the_last_known_sighting_is_found_across_an_outage() -> N
     assert [f.code for f in kept.shown[2].findings if f.code == "restarted"] == ["restarted"]
 
 
+def test_a_look_that_was_cut_short_invents_no_change_and_hides_no_restart() -> None:
+    kept = Kept()
+    page = recorded("metrics_after_load.txt")
+    restarted = page.replace(
+        b"process_start_time_seconds 1.79520096311e+09", b"process_start_time_seconds 1.8e+09"
+    )
+
+    async def run() -> None:
+        async with RawServer(vllm_pages()) as server:
+            broken = http(status="503 Service Unavailable")
+            answers = iter([server.pages["/metrics"], broken, http(restarted)])
+            running = watch({"alice": server.url}, kept)
+
+            def show(sighting: Sighting) -> None:
+                kept.shown.append(sighting)
+                server.pages["/metrics"] = next(answers, http(restarted))
+
+            running._show = show
+            server.pages["/metrics"] = next(answers)
+            await running.run(looks=3, interval_s=0.05)
+
+    asyncio.run(run())
+    assert [s.status for s in kept.shown] == ["ok", "degraded", "ok"]
+    told = [[f.code for f in s.findings if f.code != "metrics_open"] for s in kept.shown]
+    assert told == [[], [], ["restarted"]]
+
+
+def test_what_is_remembered_of_a_look_holds_no_page() -> None:
+    kept = Kept()
+
+    async def run() -> int:
+        async with RawServer(vllm_pages()) as server:
+            running = watch({"alice": server.url}, kept)
+            await running.run(looks=1, interval_s=1)
+            remembered = running._evidence["alice"]
+            assert remembered.numbers is not None
+            return sum(len(answer.body) for answer in remembered.look.answers.values())
+
+    assert asyncio.run(run()) == 0
+
+
+def test_a_busy_machine_begins_no_look_beyond_the_hundredth() -> None:
+    """Deadlines run from a look's beginning: who cannot be served yet must not begin."""
+    inside = most = ended = 0
+
+    async def look(crowd: Crowd) -> None:
+        nonlocal inside, most, ended
+        async with crowd.place():
+            inside += 1
+            most = max(most, inside)
+            for _ in range(2):
+                time.sleep(0.001)  # noqa: ASYNC251 (work: 100 of them take a round of 0.1 s)
+                await asyncio.sleep(0)
+            inside -= 1
+            ended += 1
+
+    async def run() -> None:
+        crowd = Crowd()
+        await asyncio.gather(*(look(crowd) for _ in range(CROWD + 50)))
+
+    asyncio.run(run())
+    assert (most, ended) == (CROWD, CROWD + 50)
+
+
+def test_hosts_that_hang_keep_nobody_from_beginning() -> None:
+    async def run() -> int:
+        crowd, begun = Crowd(), 0
+
+        async def look() -> None:
+            nonlocal begun
+            async with crowd.place():
+                begun += 1
+                await asyncio.sleep(3600)
+
+        looks = [asyncio.create_task(look()) for _ in range(3 * CROWD)]
+        await asyncio.wait(looks, timeout=0.5)
+        for task in looks:
+            task.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+        return begun
+
+    assert asyncio.run(run()) == 3 * CROWD
+
+
 def test_what_was_seen_is_kept_within_a_second_of_it() -> None:
     kept = Kept()
     delays: list[float] = []
@@ -174,6 +260,15 @@ def test_a_name_server_that_hangs_holds_up_neither_others_nor_the_end() -> None:
     assert pool.submit(lambda: "quick").result(timeout=10) == "quick"
     pool.shutdown(wait=True)  # returns though fifty lookups hang
     assert not any(future.done() for future in stuck)
+
+
+def test_a_machine_out_of_threads_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    error = LookupThreads().submit(time.time).exception(timeout=10)
+    assert problem_of(error, "/health") == "this machine is out of threads for name lookups"
 
 
 def test_an_error_in_a_lookup_reaches_who_asked() -> None:

@@ -4,9 +4,11 @@ Nothing imports this package. It prints errors; every other part raises them.
 """
 
 import atexit
+import errno
 import gc
 import importlib
 import sys
+from typing import NoReturn
 
 import click
 
@@ -39,10 +41,18 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except ToolkitError as error:
-            click.echo(f"Error: {error.message}", err=True)
-            if error.hint:
-                click.echo(f"\nHint: {error.hint}", err=True)
-            sys.exit(1)
+            _end_with(error)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            _end_with(ToolkitError("standard output cannot be written: the disk is full"))
+
+
+def _end_with(error: ToolkitError) -> NoReturn:
+    click.echo(f"Error: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"\nHint: {error.hint}", err=True)
+    sys.exit(1)
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -34,24 +35,31 @@ def hosts_from(words: Sequence[str]) -> list[Host]:
     for word in words or (os.environ.get("TOOLKIT_HOSTS", "hosts.txt"),):
         hosts += [one_host(word)] if looks_like_url(word) else _hosts_in(word)
     for kind in ("name", "url"):
-        values = [getattr(host, kind) for host in hosts]
-        twice = next((value for value in values if values.count(value) > 1), None)
-        if twice:
+        ((twice, times),) = Counter(getattr(host, kind) for host in hosts).most_common(1)
+        if times > 1:
             raise ToolkitError(f"the {kind} `{twice}` stands twice", "Keep one of the two lines")
     return hosts
 
 
 def _hosts_in(word: str) -> list[Host]:
-    if word == "-":
-        return read_hosts(sys.stdin.read(), "standard input")
+    name = "standard input" if word == "-" else word
     try:
-        return read_hosts(Path(word).read_text(encoding="utf-8"), word)
+        # bytes: whatever the locale, a hosts file is UTF-8
+        return read_hosts(_bytes_of(word).decode(), name)
     except UnicodeDecodeError as error:
-        raise ToolkitError(f"`{word}` is not UTF-8 text", EXAMPLE) from error
+        raise ToolkitError(f"`{name}` is not UTF-8 text", EXAMPLE) from error
     except OSError as error:
         raise ToolkitError(
             f"`{word}` cannot be read: {(error.strerror or 'no reason given').lower()}", EXAMPLE
         ) from error
+
+
+def _bytes_of(word: str) -> bytes:
+    if word != "-":
+        return Path(word).read_bytes()
+    if sys.stdin is None:
+        raise ToolkitError("standard input is closed", "Name a file, or pipe one in")
+    return sys.stdin.buffer.read()
 
 
 def keys_for(hosts: Iterable[Host]) -> dict[str, str]:

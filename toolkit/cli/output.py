@@ -11,10 +11,12 @@ import click
 
 
 def print_json(record: Mapping[str, Any]) -> None:
-    """Print one object on one line at once, so that a reader of the pipe is never behind."""
+    """Print one object on one line at once (echo flushes), so that a reader is never behind."""
     plain = {key: _plain(value) for key, value in record.items()}
-    click.echo(json.dumps(plain, ensure_ascii=False, allow_nan=False))
-    sys.stdout.flush()
+    # None: closed, as by `>&-`; a screen that is not Unicode's gets JSON's own escapes
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    only_ascii = not encoding.lower().startswith("utf")
+    click.echo(json.dumps(plain, ensure_ascii=only_ascii, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:

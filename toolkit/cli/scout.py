@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from toolkit.store import Store
 
 WATCH_INTERVAL_S = 2.0
+OPEN_FILES = 65_536
+LOOKED_BACK = 100
+"""Sightings before one that could not tell its settings."""
 
 EXAMPLES = """
 Ask each host for /health, /version, /v1/models and /metrics, all hosts at once, and print what
@@ -134,6 +137,7 @@ def _look(
     from toolkit.scout.look import QuietMoments, Scout
     from toolkit.scout.watch import Watch
 
+    _allow_open_files()
     tls, quiet = _tls(options), QuietMoments()
     watch = Watch(
         [Scout(host, tls, keys.get(host.name), options.timeout, quiet) for host in hosts],
@@ -149,6 +153,16 @@ def _look(
     return False
 
 
+def _allow_open_files() -> None:
+    """Lift the usual soft limit of 1,024: a host that hangs holds four connections."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _store(options: Options) -> "AbstractContextManager[Store | None]":
     from toolkit.store import Store
 
@@ -156,11 +170,23 @@ def _store(options: Options) -> "AbstractContextManager[Store | None]":
 
 
 def _known(store: "Store | None", hosts: "Sequence[Host]") -> "dict[str, Sighting]":
-    """The last time each host answered, to see what changed since."""
+    """The last time each host told its settings, to see what changed since."""
     if store is None:
         return {}
-    last = {host.name: store.last_answer(host.name, host.url) for host in hosts}
+    last = {host.name: _last_word(store, host) for host in hosts}
     return {name: sighting for name, sighting in last.items() if sighting}
+
+
+def _last_word(store: "Store", host: "Host") -> "Sighting | None":
+    from toolkit.scout.findings import last_word
+
+    last = store.last_answer(host.name, host.url)
+    if last is None or last.config_hash is not None:
+        return last
+    word: Sighting | None = None  # the last look was cut short: what did the ones before it tell?
+    for seen in store.sightings(host.name, limit=LOOKED_BACK):
+        word = last_word(word, seen) if seen.url == host.url else word
+    return word
 
 
 def _tls(options: Options) -> "ssl.SSLContext":

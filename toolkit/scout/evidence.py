@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.dialects import EngineNumbers, read_numbers
@@ -71,11 +71,19 @@ def examine(look: Look) -> Evidence:
     )
 
 
+def numbers_only(evidence: Evidence) -> Evidence:
+    """What the next look is compared with, without the pages: a hostile host's take 60 MB."""
+    answers = {path: replace(answer, body=b"") for path, answer in evidence.look.answers.items()}
+    look = replace(evidence.look, answers=answers)
+    return replace(evidence, look=look, page=None, readings=(), cards=(), about={})
+
+
 def _metrics(look: Look) -> tuple[Page | None, EngineNumbers | None]:
     for path in (pages.TRTLLM_METRICS, pages.METRICS):
         answer = look.answer(path)
         if answer.ok:
-            page = read_page(answer.body.decode("utf-8", "replace"))
+            # -sig: a byte order mark would spoil the first line
+            page = read_page(answer.body.decode("utf-8-sig", "replace"))
             if page.has_samples:
                 return page, read_numbers(page, answer.content_type)
     return None, None

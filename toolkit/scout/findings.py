@@ -17,6 +17,9 @@ FEW_FULL_REQUESTS = 4
 START_SLACK_S = 1.0
 """A start time moves by clock corrections; a restart takes longer than this."""
 
+LISTED = 4
+"""Of more models only the first few are named; a host with 2,000 adapters would fill the screen."""
+
 CONFIGURATION = (
     "engine version model models max_model_len gpu_memory_utilization cache_dtype block_size"
     " swap_space_gib prefix_caching engines"
@@ -89,9 +92,24 @@ def configuration_changes(before: Sighting, now: Sighting) -> list[str]:
     return changed or ["a setting changed that the table does not show (see the raw labels)"]
 
 
+def last_word(before: Sighting | None, now: Sighting) -> Sighting | None:
+    """The sighting that the next one is compared with: this one, unless it could not tell its settings.
+
+    A look that was cut short knows neither hash nor counters; remembered, it would hide a restart.
+    """
+    cut_short = before is not None and before.config_hash is not None and now.config_hash is None
+    return before if now.status == "down" or cut_short else now
+
+
+def amount(value: float) -> str:
+    """A count with its thousands, 1,022; in short, 1e+300, where a host talks nonsense."""
+    return f"{value:,.0f}" if value < 1e15 else f"{value:.3g}"
+
+
 def _plain(value: object) -> str:
     if isinstance(value, tuple):
-        return ",".join(value)
+        more = len(value) - LISTED
+        return ",".join(value[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
     return (
         {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
     )
@@ -101,12 +119,12 @@ def _pressure(now: Sighting) -> Iterator[Finding]:
     if now.waiting:
         yield Finding(
             code="waiting",
-            text=f"{now.waiting:,.0f} requests wait while {now.running or 0:,.0f} run",
+            text=f"{amount(now.waiting)} requests wait while {amount(now.running or 0)} run",
         )
     if now.preemptions_total:
         yield Finding(
             code="preemptions",
-            text=f"{now.preemptions_total:,.0f} preemptions: the KV cache ran out and work was redone",
+            text=f"{amount(now.preemptions_total)} preemptions: the KV cache ran out and work was redone",
         )
 
 

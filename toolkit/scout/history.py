@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from toolkit.records import Sighting
-from toolkit.scout.findings import configuration_changes, has_restarted
+from toolkit.scout.findings import configuration_changes, has_restarted, last_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,7 @@ def chapters(sightings: Iterable[Sighting]) -> list[Chapter]:
             told[-1] = replace(told[-1], last=now, sightings=told[-1].sightings + 1)
         else:
             told.append(Chapter(first=now, last=now, sightings=1, changes=tuple(changes)))
-        if now.status != "down":
-            answered = now
+        answered = last_word(answered, now)
     return told
 
 

@@ -6,13 +6,15 @@ another address. It judges nothing; `sighting` reads what came.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import ssl
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -22,7 +24,7 @@ from toolkit.records import Host
 from toolkit.scout import answers as pages
 from toolkit.scout.answers import Answer, Look
 from toolkit.scout.follow_up import FollowUp, follow_ups
-from toolkit.scout.problems import problem_of
+from toolkit.scout.problems import printable, problem_of
 
 log = logging.getLogger("toolkit.scout")
 
@@ -39,6 +41,10 @@ TURN_S = 0.003
 """A near host's answer is here by then; 100 far hosts take half a second one after the other."""
 LATE_S = 0.001
 """A sleep that ends later than this says that the loop was busy; an idle one is 0.2 ms late."""
+CROWD = 100
+"""So many looks under way take turns on one core for a second; 1,000 take 7 s, more than the timeout."""
+BEHIND_S = 0.02
+"""A round of the event loop that takes longer says that answers wait to be read."""
 HEADERS = {"user-agent": "toolkit-scout", "accept": "*/*", "accept-encoding": "identity"}
 
 
@@ -63,6 +69,8 @@ class Scout:
             follow_redirects=False,
             timeout=None,  # noqa: S113 (the deadline of the whole look is kept in `_in_time`)
             headers=HEADERS,
+            # kept cookies would pile up, look after look, and tell this scout from another
+            cookies=CookieJar(DefaultCookiePolicy(netscape=False, rfc2965=False)),
             limits=httpx.Limits(max_connections=8, max_keepalive_connections=1),
         )
 
@@ -141,7 +149,7 @@ class Scout:
                 if not same_origin(self.host.url, target):
                     return Answer(
                         status=answer.status,
-                        problem=f"`{request.path}` redirects to `{origin(target)}`, not followed",
+                        problem=f"`{request.path}` redirects to `{printable(origin(target))}`, not followed",
                     )
                 url = target
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
@@ -151,9 +159,23 @@ class Scout:
     async def _fetch_one(
         self, request: FollowUp, url: str, key: str | None
     ) -> tuple[Answer, str | None]:
+        """Send once more what a host never read: it may close an idle connection at any moment.
+
+        vLLM does so after 5 s; with `--watch --interval 5s` that moment is the next look's.
+        """
+        clock = _Clock()
+        try:
+            return await self._send(request, url, key, clock)
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            if not clock.on_a_used_connection:
+                raise
+        return await self._send(request, url, key, _Clock())
+
+    async def _send(
+        self, request: FollowUp, url: str, key: str | None, clock: "_Clock"
+    ) -> tuple[Answer, str | None]:
         """One request; a redirect's target comes beside the answer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        clock = _Clock()
         async with self._client.stream(
             request.method,
             url,
@@ -183,15 +205,23 @@ class _Clock:
     """
 
     def __init__(self) -> None:
+        self._connected = False
         self._sent_at = 0.0
         self.answered_at: float | None = None
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:  # noqa: ARG002 (httpcore's signature)
         """Listen to httpcore's events."""
-        if event.endswith("send_request_headers.started"):
+        if event == "connection.connect_tcp.started":
+            self._connected = True
+        elif event.endswith("send_request_headers.started"):
             self._sent_at = time.monotonic()
         elif event.endswith("receive_response_headers.complete"):
             self.answered_at = time.monotonic()
+
+    @property
+    def on_a_used_connection(self) -> bool:
+        """Whether the request went out on a connection of an earlier one and got no answer."""
+        return not self._connected and self.answered_at is None
 
     @property
     def elapsed_ms(self) -> float | None:
@@ -266,7 +296,8 @@ async def _body(path: str, response: httpx.Response) -> tuple[bytes, str | None]
     if encoding == "identity":
         return bytes(body), None
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        return b"", f"`{path}` is compressed as `{encoding[:20]}`, which was not asked for"
+        shown = printable(encoding[:20])
+        return b"", f"`{path}` is compressed as `{shown}`, which was not asked for"
     return _inflated(bytes(body), limit, path, too_large)
 
 
@@ -279,6 +310,8 @@ def _inflated(packed: bytes, limit: int, path: str, too_large: str) -> tuple[byt
         return b"", f"`{path}` says it is compressed but is not"
     if len(body) > limit:
         return b"", too_large
+    if not inflater.eof or inflater.unused_data:
+        return b"", f"`{path}` is compressed and did not unpack whole"
     return body, None
 
 
@@ -293,8 +326,42 @@ def tls_context(*, insecure: bool = False, ca_file: str | None = None) -> ssl.SS
     return context
 
 
+class Crowd:
+    """Lets looks begin: a hundred at once, a further one while this machine keeps up.
+
+    A host's deadline runs from its look's beginning. A thousand begun together would take turns on
+    one core, and each would miss its deadline for the others' work.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._door = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait at the door, then count as under way. Who hangs keeps nobody out: hanging is no work."""
+        async with self._door:
+            while self._under_way >= CROWD and await _behind():
+                pass
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+
+async def _behind() -> bool:
+    began = time.monotonic()
+    await asyncio.sleep(0)
+    return time.monotonic() - began > BEHIND_S
+
+
 async def follow(
-    scout: Scout, looks: int | None, interval_s: float, on_look: Callable[[Look], Awaitable[None]]
+    scout: Scout,
+    looks: int | None,
+    interval_s: float,
+    on_look: Callable[[Look], Awaitable[None]],
+    crowd: Crowd,
 ) -> None:
     """Look at one host `looks` times (None: until cancelled), one every `interval_s`.
 
@@ -302,7 +369,8 @@ async def follow(
     """
     start, done = time.monotonic(), 0
     while True:
-        await on_look(await scout.look())
+        async with crowd.place():
+            await on_look(await scout.look())
         done += 1
         if looks is not None and done >= looks:
             return
@@ -329,5 +397,8 @@ class LookupThreads(ThreadPoolExecutor):
             except BaseException as error:  # noqa: BLE001 (handed to whoever waits for the future)
                 future.set_exception(error)
 
-        threading.Thread(target=run, daemon=True).start()
+        try:
+            threading.Thread(target=run, daemon=True).start()
+        except RuntimeError as error:  # a container may allow few threads
+            future.set_exception(OSError(errno.EAGAIN, str(error)))
         return future

@@ -14,7 +14,12 @@ REASONS = {
     errno.ENETUNREACH: "the network is unreachable",
     errno.ETIMEDOUT: "the connection timed out",
     errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",
+    errno.EAGAIN: "this machine is out of threads for name lookups",
 }
+NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+"""What OpenSSL 3 calls an answer that is no TLS, by its first bytes; most often it is plain HTTP."""
+SILENT = "Server disconnected without sending a response."
+"""httpcore's words."""
 
 
 def problem_of(error: BaseException, path: str) -> str:
@@ -23,6 +28,8 @@ def problem_of(error: BaseException, path: str) -> str:
         sentence = _known(cause)
         if sentence:
             return sentence
+    if str(error) == SILENT:
+        return f"`{path}`: closed without an answer"
     if type(error).__name__ == "RemoteProtocolError":
         return f"`{path}`: not a complete HTTP answer ({_first_line(error)})"
     return f"`{path}`: {_first_line(error) or type(error).__name__}"
@@ -31,6 +38,8 @@ def problem_of(error: BaseException, path: str) -> str:
 def _known(cause: BaseException) -> str | None:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"TLS certificate not trusted ({cause.verify_message}); see `--ca` and `--insecure`"
+    if isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS:
+        return "the port does not speak TLS; write `http://` if it is a plain one"
     if isinstance(cause, ssl.SSLError):
         return f"TLS failed ({(cause.reason or 'no reason given').lower().replace('_', ' ')})"
     if type(cause).__name__ == "gaierror":
@@ -57,4 +66,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _first_line(error: BaseException) -> str:
     text = str(error)
-    return text.splitlines()[0][:120] if text else ""
+    return printable(text.splitlines()[0][:120]) if text else ""
+
+
+def printable(text: str) -> str:
+    """Replace what would repaint a terminal; parts of a host's answer end up in these sentences."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -23,7 +23,7 @@ def sight(evidence: Evidence, earlier: Evidence | None = None) -> Sighting:
     """Describe a host from one look; with an earlier one, rates and quantiles between the two."""
     look, numbers = evidence.look, evidence.numbers or NO_ENGINE
     status, error = judge(evidence)
-    models = tuple(card.id for card in evidence.cards) or numbers.models
+    models = tuple(card.id for card in evidence.cards) or _names(numbers)
     return Sighting(
         name=look.host.name,
         url=look.host.url,
@@ -52,7 +52,13 @@ def _numbers(numbers: EngineNumbers) -> dict[str, Any]:
         " kv_cache_usage preemptions_total prompt_tokens_total generation_tokens_total"
         " requests_total started_at"
     )
-    return {name: getattr(numbers, name) for name in same.split()}
+    named = {name: getattr(numbers, name) for name in same.split()}
+    return named | {"cache_dtype": text(numbers.cache_dtype)}
+
+
+def _names(numbers: EngineNumbers) -> tuple[str, ...]:
+    """The models' names, as the labels of the metrics spell them, safe to print."""
+    return tuple(name for name in map(text, numbers.models) if name)
 
 
 def _latency_ms(look: Look) -> float | None:
@@ -88,7 +94,10 @@ def config_hash(evidence: Evidence) -> str | None:
     """Hash what somebody chose: engine, version, models, lengths and cache settings.
 
     Not what was measured at start (blocks, KV tokens), which differs a little from start to start.
+    None after a look that was cut short: half a configuration would look like another one.
     """
+    if any(_failed(evidence.look.answers[path]) for path in TELLING & evidence.look.answers.keys()):
+        return None
     settings = evidence.numbers.settings if evidence.numbers else ()
     if not settings and not evidence.cards:
         return None
@@ -101,11 +110,20 @@ def config_hash(evidence: Evidence) -> str | None:
     return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:12]
 
 
+TELLING = {pages.VERSION, pages.MODELS, pages.METRICS, pages.TRTLLM_METRICS, *pages.ABOUT.values()}
+"""Pages that tell what was chosen."""
+
+
+def _failed(answer: Answer) -> bool:
+    """Whether a page did not come this time; one that is closed or missing says so every time."""
+    return answer.problem is not None or answer.status is None or answer.status >= 500
+
+
 def judge(evidence: Evidence) -> tuple[Status, str | None]:
     """Decide the status and the sentence that says why."""
     health, answers = evidence.look.answer(pages.HEALTH), evidence.look.answers
     if all(answer.status is None for answer in answers.values()):
-        return "down", _first_problem(answers)
+        return "down", _first_problem(evidence.look)
     if (
         health.status is not None and health.status >= 500
     ):  # vLLM: the engine died; llama.cpp: loading
@@ -123,7 +141,10 @@ def _unknown(evidence: Evidence) -> tuple[Status, str]:
         return "degraded", f"serves models, but {_no_metrics(evidence)}"
     if any(answer.refused for answer in evidence.look.answers.values()):
         return "degraded", "refuses without a key; name its variable with `api_key_env=`"
-    problems = [answer for answer in evidence.look.answers.values() if answer.problem]
+    answers = evidence.look.answers.values()
+    if any(answer.status == 400 and b"HTTPS" in answer.body for answer in answers):
+        return "not_an_engine", "wants TLS; write `https://` before the address"
+    problems = [answer for answer in answers if answer.problem]
     if problems:
         return "not_an_engine", f"answers HTTP, but {problems[0].problem}"
     return "not_an_engine", "answers HTTP, but no page of an LLM engine"
@@ -151,11 +172,14 @@ def _no_metrics(evidence: Evidence) -> str:
     return "`/metrics` has no engine's numbers (vLLM: `--disable-log-stats`)"
 
 
-def _first_problem(answers: Mapping[str, Answer]) -> str:
+def _first_problem(look: Look) -> str:
     """One sentence for a host that gave no page at all: the most common problem."""
-    problems = [answer.problem for answer in answers.values() if answer.problem]
+    problems = [answer.problem for answer in look.answers.values() if answer.problem]
     if problems and all("did not finish within" in problem for problem in problems):
         return "no answer" + problems[0][problems[0].index(" within") :]
+    if problems and all("closed without an answer" in problem for problem in problems):
+        doubt = "; does the port want `https://`?" if look.host.url.startswith("http:") else ""
+        return f"every connection was closed without an answer{doubt}"
     return max(problems, key=problems.count, default="no answer")
 
 

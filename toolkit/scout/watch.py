@@ -7,15 +7,16 @@ and `show` (the screen); it knows neither.
 import asyncio
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from toolkit.records import Sighting
 from toolkit.scout.answers import METRICS, Look
-from toolkit.scout.evidence import Evidence, examine
-from toolkit.scout.findings import findings
-from toolkit.scout.look import LookupThreads, Scout, follow
+from toolkit.scout.evidence import Evidence, examine, numbers_only
+from toolkit.scout.findings import findings, last_word
+from toolkit.scout.look import Crowd, LookupThreads, Scout, follow
 from toolkit.scout.sighting import sight
 
 KEEP_EVERY_S = 0.5
@@ -43,7 +44,7 @@ class Watch:
         self._only_pairs = only_pairs
         self._before = dict(before)
         self._evidence: dict[str, Evidence] = {}
-        self._waiting: list[Sighting] = []
+        self._waiting: deque[Sighting] = deque()  # filled by the loop, emptied by a thread
         self._keeping = threading.Lock()
 
     async def run(self, looks: int | None, interval_s: float) -> None:
@@ -57,8 +58,9 @@ class Watch:
         if this:
             loop.add_signal_handler(signal.SIGTERM, this.cancel)
         keeping = asyncio.create_task(self._keep_often())
+        crowd = Crowd()
         following = asyncio.gather(
-            *(follow(scout, looks, interval_s, self._on_look) for scout in self._scouts)
+            *(follow(scout, looks, interval_s, self._on_look, crowd) for scout in self._scouts)
         )
         try:
             done, _ = await asyncio.wait((following, keeping), return_when=asyncio.FIRST_COMPLETED)
@@ -81,11 +83,12 @@ class Watch:
         evidence = await _examine(look)
         earlier = self._evidence.get(name)
         sighting = sight(evidence, earlier)
-        found = findings(sighting, evidence, self._before.get(name))
-        sighting = replace(sighting, findings=found)
-        self._evidence[name] = evidence
-        if sighting.status != "down":  # a dead host has no settings to compare the next look with
-            self._before[name] = sighting
+        before = self._before.get(name)
+        sighting = replace(sighting, findings=findings(sighting, evidence, before))
+        self._evidence[name] = numbers_only(evidence)
+        remembered = last_word(before, sighting)
+        if remembered:
+            self._before[name] = remembered
         self._waiting.append(sighting)
         if earlier is not None or not self._only_pairs:
             self._show(sighting)
@@ -97,7 +100,7 @@ class Watch:
 
     def _keep_waiting(self) -> None:
         with self._keeping:  # the last call waits for a thread that still writes
-            batch, self._waiting = self._waiting, []
+            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if batch:
                 self._keep(batch)
 
