@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from toolkit.cli.scout_show import Show
     from toolkit.records import Host, Sighting
     from toolkit.store import Store
 
@@ -111,17 +112,26 @@ def command(**options: Any) -> None:
 
 
 def _scout(options: Options) -> None:
-    from toolkit.cli.scout_show import show_for
-
     hosts = hosts_from(options.hosts)
     keys = keys_for(hosts)
-    show = show_for(hosts, options.as_json, options.watch, options.interval_s)
+    show = _show(hosts, options)
     with _store(options) as store, show:
         stopped = _look(hosts, keys, store, show.add, options)
     if stopped and not options.watch:
         sys.exit(130)  # what a shell calls an interrupted command
     if show.all_down:
         sys.exit(1)
+
+
+def _show(hosts: "Sequence[Host]", options: Options) -> "Show":
+    """Choose how to show; tables cost 0.1 s of imports that JSON need not pay."""
+    if options.as_json:
+        from toolkit.cli.scout_show import JsonShow, JsonStream
+
+        return JsonStream(hosts) if options.watch else JsonShow(hosts)
+    from toolkit.cli.scout_table import LiveShow, TableShow
+
+    return LiveShow(hosts, options.interval_s) if options.watch else TableShow(hosts)
 
 
 def _look(
@@ -202,7 +212,6 @@ def _tls(options: Options) -> "ssl.SSLContext":
 
 
 def _show_history(options: Options) -> None:
-    from toolkit.cli.scout_show import print_history
     from toolkit.store import Store
 
     name = options.history or ""
@@ -213,4 +222,11 @@ def _show_history(options: Options) -> None:
             raise ToolkitError(
                 f"`{options.database}` has no sighting of `{name}`", f"Known hosts: {known}"
             )
-    print_history(sightings, as_json=options.as_json)
+    if options.as_json:
+        from toolkit.cli.scout_show import print_sightings
+
+        print_sightings(sightings)
+    else:
+        from toolkit.cli.scout_table import print_chapters
+
+        print_chapters(sightings)

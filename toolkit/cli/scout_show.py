@@ -1,4 +1,4 @@
-"""How `toolkit scout` shows what it saw: JSON lines here, tables in `scout_table`."""
+"""How `toolkit scout` shows what it saw, as JSON lines; `scout_table` shows the same as tables."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -47,8 +47,7 @@ class JsonShow(Show):
 
     def close(self) -> None:
         """Print the newest sighting of each host."""
-        for sighting in self.sightings:
-            print_json(as_object(sighting))
+        print_sightings(self.sightings)
 
 
 class JsonStream(Show):
@@ -60,26 +59,12 @@ class JsonStream(Show):
         print_json(as_object(sighting))
 
 
-def show_for(hosts: Sequence[Host], as_json: bool, watch: bool, interval_s: float) -> Show:
-    """Choose how to show."""
-    if as_json:
-        return JsonStream(hosts) if watch else JsonShow(hosts)
-    from toolkit.cli.scout_table import LiveShow, TableShow
-
-    return LiveShow(hosts, interval_s) if watch else TableShow(hosts)
-
-
 def as_object(sighting: Sighting) -> dict[str, Any]:
     """The JSON object of a sighting: the record's fields without the raw readings."""
     return {key: getattr(sighting, key) for key in JSON_KEYS}
 
 
-def print_history(sightings: Sequence[Sighting], *, as_json: bool) -> None:
-    """Print every sighting as a line of JSON, or the chapters between changes as a table."""
-    if as_json:
-        for sighting in sightings:
-            print_json(as_object(sighting))
-        return
-    from toolkit.cli.scout_table import print_chapters
-
-    print_chapters(sightings)
+def print_sightings(sightings: Sequence[Sighting]) -> None:
+    """Print a line of JSON for each."""
+    for sighting in sightings:
+        print_json(as_object(sighting))
