@@ -160,10 +160,18 @@ def test_scout_sees_the_fleet_through_the_hosts_file() -> None:
         (("serve", "--personality", "nobody"), "`nobody` is no personality"),
         (("fleet", "nobody"), "`nobody` is no personality"),
         (("fleet", "awq", "awq"), "`awq` stands twice"),
-        (("serve", "--set", "colour=red"), "has no setting `colour`"),
+        (("serve", "--set", "colour=red"), "`--set colour=red` names no setting"),
         (("serve", "--set", "num_gpu_blocks"), "has no value"),
+        (("serve", "--set", "prefix_caching=maybe"), "must be true or false, not `maybe`"),
+        (("serve", "--host", "no-such-host.invalid"), "cannot be bound: "),
+        (("serve", "--host", ""), "is no address"),
+        (("fleet", "--port", "65535"), "`127.0.0.1:65536` is no address"),
+        (("fleet", "alice="), "`alice=` names no personality"),
         (("serve", "--set", "num_gpu_blocks=1"), "num_gpu_blocks"),
-        (("serve", "--set", "num_gpu_blocks=many"), "value of the wrong kind"),
+        (
+            ("serve", "--set", "num_gpu_blocks=many"),
+            "`num_gpu_blocks` must be a whole number, not `many`",
+        ),
         (("serve", "--dialect", "v0", "--engines", "2"), "exactly 1"),
         (("serve", "--api-key-env", "NOT_SET_HERE"), "`NOT_SET_HERE` is not set"),
         (("fleet", "awq", "--", "no-such-command"), "`no-such-command` cannot be started"),
@@ -177,13 +185,19 @@ def test_what_a_user_can_mend_is_told_with_a_hint(words: tuple[str, ...], messag
     assert result.stderr.startswith("Error: ")
 
 
+def test_a_wrong_setting_gets_the_list_of_them() -> None:
+    hint = run("serve", "--set", "blocks=5").stderr.partition("Hint: ")[2]
+    assert all(name in hint for name in ("num_gpu_blocks", "time_scale", "cache_header"))
+
+
 def test_a_taken_port_is_told_with_the_way_out() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        result = run("serve", "--port", str(taken.getsockname()[1]))
+        port = taken.getsockname()[1]
+        result = run("serve", "--port", str(port))
     assert result.exit_code == 1
-    assert "in use" in result.stderr
+    assert f"`127.0.0.1:{port}` cannot be bound: address already in use" in result.stderr
     assert "--port" in result.stderr
 
 

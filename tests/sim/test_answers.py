@@ -82,6 +82,26 @@ def test_a_stream_is_the_recorded_one_byte_for_byte(
     assert written + answers.DONE == body
 
 
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_text_that_json_must_escape_arrives_as_it_was_said(kind: answers.Kind) -> None:
+    reply = answers.Reply(
+        kind=kind,
+        id="chatcmpl-1",
+        created_s=1,
+        model='a "" model\\',
+        fingerprint="vllm",
+        prompt_tokens=1,
+    )
+    piece = '"" \\ \n {} é 漢'
+    chunk = answers.token_chunk(
+        reply, answers.Token(piece=piece, count=1), with_usage=False, last_word=True
+    )
+    told = json.loads(chunk.removeprefix(b"data: "))
+    (choice,) = told["choices"]
+    assert (choice["delta"]["content"] if kind == "chat" else choice["text"]) == piece
+    assert told["model"] == reply.model
+
+
 def test_the_end_of_a_stream_whose_engine_died_is_the_recorded_one(recorded: Recorded) -> None:
     end = answers.stream_error() + answers.DONE
     assert recorded("slow/stream_during_engine_death.txt").endswith(end)

@@ -239,7 +239,7 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache(sim: Any) -> None:
 
 def test_too_many_tokens_for_the_kv_cache_lead_to_preemption(start_sim: Start) -> None:
     # 32 blocks of 16 hold 496 tokens; four requests of 9 + 200 need 836
-    sim = start_sim(num_gpu_blocks=32, time_scale=0.001, prefix_caching=False)
+    sim = start_sim(num_gpu_blocks=32, time_scale=0.05, prefix_caching=False)
 
     async def all_at_once() -> list[int]:
         async with httpx.AsyncClient(base_url=sim.url, trust_env=False, timeout=30) as client:
@@ -424,6 +424,10 @@ def test_without_stats_the_page_has_no_vllm_family(start_sim: Start) -> None:
         ({"engines": 2, "dialect": "v0"}, "exactly 1 in dialect `v0`"),
         ({"load": -1}, "load"),
         ({"nonsense": 1}, "nonsense"),
+        ({"later": None}, "later"),
+        ({"port": 65536}, "`127.0.0.1:65536` is no address"),
+        ({"host": ""}, "`:0` is no address"),
+        ({"cache_hit_s": -1.0}, "must not be negative"),
     ],
 )
 def test_a_setup_that_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -1,6 +1,7 @@
 """How each personality behaves towards its clients, over real sockets."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,29 @@ def test_switcher_refuses_connections_and_comes_back_as_a_new_process(
     numbers = sim.numbers()
     assert numbers["process_start_time_seconds"] > started
     assert numbers[f"vllm:prompt_tokens_total{LABELS}"] == 0
+
+
+def test_switcher_comes_back_with_another_model_under_its_old_name(
+    start_sim: Start, until: Until, refuses: Refuses
+) -> None:
+    sim = start_sim("switcher", max_model_len=4096, down_after_s=50, down_for_s=50)
+    before = told(sim)
+    assert until(lambda: refuses(sim.url))
+    assert until(lambda: not refuses(sim.url))
+    after = told(sim)
+    assert before == ("tiny", "QuantTrio/Qwen3.5-35B-A3B-AWQ", "499", "auto", "0.9")
+    assert after == ("tiny", "Qwen/Qwen3.5-35B-A3B-GPTQ-Int4", "1097", "fp8_e4m3", "0.98")
+    assert sim.chat().status_code == 200  # and speaks
+
+
+def told(sim: Any) -> tuple[str, ...]:
+    """What a visitor is told of the model and its cache."""
+    card = sim.client.get("/v1/models").json()["data"][0]
+    page = sim.client.get("/metrics").text
+    (config,) = [line for line in page.splitlines() if line.startswith("vllm:cache_config_info{")]
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', config))
+    wanted = ("num_gpu_blocks", "cache_dtype", "gpu_memory_utilization")
+    return (card["id"], card["root"], *(labels[name] for name in wanted))
 
 
 def test_cold_takes_its_time_for_the_first_request_only(start_sim: Start) -> None:

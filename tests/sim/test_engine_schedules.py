@@ -167,7 +167,8 @@ def test_the_counters_are_the_sums_over_the_finished_requests(config, plans):
     assert engine.prompt_tokens_total == sum(end.prompt_tokens for end in answered)
     assert engine.prompt_tokens_cached_total == sum(end.cached_tokens for end in answered)
     assert engine.preemptions_total == sum(end.preemptions for end in ends)
-    assert outcome.iteration_tokens == engine.prompt_tokens_total + engine.generation_tokens_total
+    computed = sum(end.computed_prompt_tokens for end in answered)
+    assert outcome.iteration_tokens == computed + engine.generation_tokens_total
     looked_up = sum(end.prompt_tokens for end in started) if config.prefix_caching else 0
     assert engine.prefix_queries_total == looked_up
     assert engine.prefix_hits_total == sum(end.cached_tokens for end in ends)

@@ -4,6 +4,7 @@ import random
 import pytest
 
 from toolkit.sim.engine import Engine, EngineConfig, EngineRequest
+from toolkit.sim.life import SETTINGS, read_setting, setup_for
 from toolkit.sim.personalities import PERSONALITIES, Front, personality
 
 CLIENTS = 64
@@ -51,6 +52,53 @@ def first_token_s(engine: Engine, first_id: int, count: int, now: float) -> floa
     for each in told:
         engine.abort(each.request_id, now + step.duration_s)
     return step.duration_s
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("num_gpu_blocks", "64", 64),
+        ("prefix_caching", "False", False),
+        ("prefix_caching", "true", True),
+        ("jitter", "0", 0.0),
+        ("model", "7", "7"),
+        ("down_after_s", "1.5", 1.5),
+        ("drip_bytes_per_s", "none", None),
+        ("engines", "2", 2),
+    ],
+)
+def test_a_setting_is_read_by_its_kind(name, text, value):
+    read = read_setting(name, text)
+    assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("num_gpu_blocks", "1.5", "must be a whole number, not `1.5`"),
+        ("prefix_caching", "maybe", "must be true or false, not `maybe`"),
+        ("jitter", "nan", "must be a number, not `nan`"),
+        ("jitter", "none", "must be a number, not `none`"),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_refused(name, text, message):
+    with pytest.raises(ValueError, match=f"`{name}` {message}"):
+        read_setting(name, text)
+
+
+def test_every_setting_can_be_read_and_set():
+    texts = {bool: "true", int: "2", float: "0.5", float | None: "0.5", str: "x"}
+    for name, kind in SETTINGS.items():
+        setup_for("cached", **{name: read_setting(name, texts[kind])})
+    assert {"num_gpu_blocks", "response_cache", "model", "cache_header"} <= set(SETTINGS)
+    assert not {"name", "port", "api_key", "later"} & set(SETTINGS)
+
+
+def test_a_change_holds_also_for_what_a_switcher_becomes():
+    switcher = personality("switcher", model="tiny", time_scale=0.5)
+    assert (switcher.later.name, switcher.later.model) == ("gptq-int4", "tiny")
+    assert switcher.later.engine.time_scale == 0.5
+    assert switcher.later.engine.num_gpu_blocks > switcher.engine.num_gpu_blocks
 
 
 def test_the_whole_cast_of_the_contest_is_there():

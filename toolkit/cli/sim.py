@@ -2,8 +2,8 @@
 
 import contextlib
 import errno
-import json
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PORT_HINT = "Choose another with `--port`; 0 takes any free one"
+HOST_HINT = "Name an address of this machine with `--host`"
 LIST_HINT = "`toolkit sim list` names all of them and what they do"
 
 SERVE_HELP = """
@@ -85,7 +86,7 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
                 "settings",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help="Change one setting of the personality; again for more.",
+                help="Change one setting, again for more; a wrong NAME gets the list of them.",
             ),
             click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
         )
@@ -122,7 +123,7 @@ def serve(personality: str, seconds: float | None, **options: Any) -> None:
     own = {name: options.pop(name) for name in ("port", "engines", "cache_header")}
     own |= {"stats": not options.pop("no_stats"), "startup_s": options.pop("startup") or 0.0}
     with _told():
-        setup = setup_for(personality, **own, **_changes(**options))
+        setup = setup_for(personality, **(own | _changes(**options)))
         run_server(setup, seconds)
 
 
@@ -215,13 +216,17 @@ def _changes(
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Read `num_gpu_blocks=64`; what is not JSON is a word."""
+    """Read `num_gpu_blocks=64`."""
+    from toolkit.sim.life import SETTINGS, read_setting
+
     name, equals, value = text.partition("=")
     if not equals:
         raise ToolkitError(f"`--set {text}` has no value", "Write `--set num_gpu_blocks=64`")
-    with contextlib.suppress(json.JSONDecodeError):
-        return name, json.loads(value)
-    return name, value
+    if name not in SETTINGS:
+        raise ToolkitError(
+            f"`--set {text}` names no setting", f"Settings are {', '.join(sorted(SETTINGS))}"
+        )
+    return name, read_setting(name, value)
 
 
 def _key(variable: str) -> str:
@@ -240,12 +245,10 @@ def _told() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ToolkitError(str(error), LIST_HINT) from error
-    except TypeError as error:
-        raise ToolkitError(
-            f"a setting has a value of the wrong kind: {error}", LIST_HINT
-        ) from error
+        raise ToolkitError(str(error), LIST_HINT if "personality" in str(error) else "") from error
     except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
-            raise
-        raise ToolkitError(f"the address cannot be bound: {error}", PORT_HINT) from error
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise ToolkitError(str(error.strerror), PORT_HINT) from error
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+            raise ToolkitError(str(error.strerror), HOST_HINT) from error
+        raise

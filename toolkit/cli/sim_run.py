@@ -39,7 +39,6 @@ async def _serve(setup: Setup, seconds: float | None) -> None:
         await asyncio.wait((listening, stopped), return_when=asyncio.FIRST_COMPLETED)
         if listening.done():
             click.echo(server.url)
-            sys.stdout.flush()
         await stopped
         listening.cancel()
 
@@ -56,7 +55,6 @@ def _publish(hosts: str, out: Path | None) -> None:
     """Print the hosts.txt, or write it whole or not at all."""
     if out is None:
         click.echo(hosts, nl=False)
-        sys.stdout.flush()
         return
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
@@ -64,7 +62,9 @@ def _publish(hosts: str, out: Path | None) -> None:
         draft.replace(out)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise ToolkitError(f"`{out}` cannot be written: {error.strerror}") from error
+        raise ToolkitError(
+            f"`{out}` cannot be written: {(error.strerror or '').lower()}"
+        ) from error
 
 
 async def _run_beside(

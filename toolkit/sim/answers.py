@@ -1,5 +1,6 @@
 """Which bytes does vLLM 0.32.0 answer with? Shapes as recorded from it. No clock, no socket, no chance."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,9 +29,12 @@ class Reply:
     prompt_tokens: int
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def json_bytes(value: Any) -> bytes:
     """Encode as vLLM does: no spaces, UTF-8 as it is; half a surrogate pair, which has no UTF-8, as `?`."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    return _encode(value).encode(errors="replace")
 
 
 def event(value: Any) -> bytes:
@@ -88,6 +92,21 @@ class Token:
 
 def token_chunk(reply: Reply, token: Token, *, with_usage: bool, last_word: bool) -> bytes:
     """One chunk; `last_word` when no usage chunk follows, so that the last token carries the fingerprint."""
+    if token.finish_reason is None and not with_usage:
+        before, after = _frame(reply)
+        return before + json_bytes(token.piece) + after
+    return _token_chunk(reply, token, with_usage=with_usage, last_word=last_word)
+
+
+@functools.lru_cache(maxsize=1024)
+def _frame(reply: Reply) -> tuple[bytes, bytes]:
+    """What stands before and after the text in most chunks of an answer: encoding it anew costs 4 us a token."""
+    empty = _token_chunk(reply, Token(piece="", count=1), with_usage=False, last_word=False)
+    before, _, after = empty.rpartition(b'""')
+    return before, after
+
+
+def _token_chunk(reply: Reply, token: Token, *, with_usage: bool, last_word: bool) -> bytes:
     choice = _chat_delta(token) if reply.kind == "chat" else _text_delta(token)
     ends = last_word and token.finish_reason is not None
     return event(

@@ -3,21 +3,24 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
+import logging
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import dataclass
 from email.utils import formatdate
 from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import HttpVersion11, web
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 
 from toolkit.sim import answers, checks
 from toolkit.sim.families import CONTENT_TYPES, VERSIONS, Dialect
 from toolkit.sim.life import EngineFailedError, Life, Mishap, Setup, Talk, setup_for
 from toolkit.sim.meter import Exchange
+from toolkit.sim.personalities import Personality
 
 BODY_LIMIT = 16 * 2**20
 """Bytes of a request; far above the longest prompt."""
@@ -29,6 +32,15 @@ DEATH_LINGER_S = 0.5
 """A real server answered for about half a second after its engine was killed, then it was gone."""
 
 DRIP_TICK_S = 0.05
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Keep quiet about what is no HTTP: aiohttp has refused it, and a traceback tells the user nothing."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_LOG = logging.getLogger(__name__)
+_LOG.addFilter(_is_ours)
 
 ROUTES: dict[str, tuple[str, ...]] = {
     "/health": ("GET",),
@@ -56,7 +68,7 @@ GUARDED: dict[Dialect, tuple[str, ...]] = {
 """Path prefixes that an API key guards."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A whole answer."""
 
@@ -78,15 +90,15 @@ class SimServer:
         self._routes = {
             path: methods for path, methods in ROUTES.items() if path not in WITHOUT[setup.dialect]
         }
-        self._person = setup.personality
-        self._limits = checks.Limits(
-            model=self._person.model, max_model_len=self._person.max_model_len
-        )
         self._port = setup.port
         self._reserved: socket.socket | None = None
         self._runner: web.ServerRunner | None = None
         self._life = Life(setup)
         self._story: asyncio.Task[None] | None = None
+
+    @property
+    def _person(self) -> Personality:
+        return self.setup.personality
 
     @property
     def url(self) -> str:
@@ -132,6 +144,8 @@ class SimServer:
             await self._go_down()
             self._reserve()
             await asyncio.sleep(front.down_for_s * wall_s)
+            later = self._person.later or self._person
+            self.setup = dataclasses.replace(self.setup, personality=later)
             await self._come_up()
 
     async def _follow_engine(self) -> None:
@@ -146,9 +160,10 @@ class SimServer:
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._reserved.bind((self.setup.host, self._port))
-        except OSError:
+        except OSError as error:
             self._reserved.close()
-            raise
+            where = f"`{self.setup.host}:{self._port}` cannot be bound"
+            raise type(error)(error.errno, f"{where}: {(error.strerror or '').lower()}") from None
         self._port = self._reserved.getsockname()[1]
 
     async def _come_up(self) -> None:
@@ -159,6 +174,7 @@ class SimServer:
             self._handle,
             handler_cancellation=True,  # a client that leaves aborts its request
             access_log=None,
+            logger=_LOG,
             keepalive_timeout=KEEP_ALIVE_S,
             auto_decompress=False,  # vLLM does not
         )
@@ -191,14 +207,10 @@ class SimServer:
             body = answers.UNAUTHORIZED
             return await self._send(request, Answer(status=401, body=body, vary=False))
         methods = self._routes.get(request.path)
-        if methods is None:
-            response = await self._send(request, Answer(status=404, body=answers.NOT_FOUND))
-        elif request.method not in methods:
-            response = await self._send(request, _not_allowed(methods))
-        elif request.method == "POST" and request.path != "/ping":
-            response = await self._post(request)
-        else:
-            response = await self._send(request, self._get(request.path))
+        try:
+            response = await self._answer(request, methods)
+        except ConnectionResetError:  # the client left; what it asked for is dropped by now
+            return web.Response()
         exchange = Exchange(
             handler=request.path if methods and request.method in methods else "none",
             method=request.method,
@@ -209,6 +221,17 @@ class SimServer:
         )
         life.http.observe(exchange, time.time())
         return response
+
+    async def _answer(
+        self, request: web.BaseRequest, methods: tuple[str, ...] | None
+    ) -> web.StreamResponse:
+        if methods is None:
+            return await self._send(request, Answer(status=404, body=answers.NOT_FOUND))
+        if request.method not in methods:
+            return await self._send(request, _not_allowed(methods))
+        if request.method == "POST" and request.path != "/ping":
+            return await self._post(request)
+        return await self._send(request, self._get(request.path))
 
     def _get(self, path: str) -> Answer:
         life = self._life
@@ -239,14 +262,14 @@ class SimServer:
         body = await _body(request)
         if body is None:
             return await self._send(request, Answer(status=413, body=answers.TOO_LARGE))
-        kind = request.headers.get("content-type", "")
+        kind, limits = request.headers.get("content-type", ""), self._life.limits
         if request.path == "/tokenize":
-            ids = checks.read_tokenize(body, kind, self._limits)
+            ids = checks.read_tokenize(body, kind, limits)
             if isinstance(ids, checks.Refusal):
                 return await self._send(request, Answer(status=ids.status, body=ids.body))
-            tokens = answers.tokenized(ids, self._limits.max_model_len)
+            tokens = answers.tokenized(ids, limits.max_model_len)
             return await self._send(request, Answer(body=tokens))
-        ask = checks.read_ask(body, kind, _KINDS[request.path], self._limits)
+        ask = checks.read_ask(body, kind, _KINDS[request.path], limits)
         if isinstance(ask, checks.Refusal):
             return await self._send(request, Answer(status=ask.status, body=ask.body))
         return await self._speak(request, ask)
@@ -394,7 +417,10 @@ def _not_allowed(methods: tuple[str, ...]) -> Answer:
 
 async def _body(request: web.BaseRequest) -> bytes | None:
     """Read the request's body; None when it is too long."""
-    if request.version >= HttpVersion11 and request.headers.get("expect") == "100-continue":
+    if (
+        request.version >= HttpVersion11
+        and request.headers.get("expect", "").lower() == "100-continue"
+    ):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # or aiohttp takes it for the answer's beginning
     body = bytearray()
@@ -410,7 +436,7 @@ def _cut(request: web.BaseRequest) -> None:
         request.transport.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SimThread:
     """A simulated server that runs in a thread of its own."""
 

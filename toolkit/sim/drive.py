@@ -68,18 +68,19 @@ class Core:
 
     async def run(self) -> None:
         """Step until cancelled; sleep without a tick while there is nothing to do."""
-        behind_s = 0.0
+        due = time.monotonic()
         while True:
-            step = self.engine.plan(time.monotonic())
+            now = time.monotonic()
+            step = self.engine.plan(now)
             if step is None:
-                behind_s = 0.0
                 self._wake.clear()
                 await self._wake.wait()
+                due = time.monotonic()
                 continue
-            due = step.started_at + step.duration_s - behind_s
+            # from when the last step should have ended, not from when it did: lateness does not add up
+            due = max(due, now - MOST_BEHIND_S) + step.duration_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             now = time.monotonic()
-            behind_s = min(max(0.0, now - due), MOST_BEHIND_S)
             progress = self.engine.finish(step, now)
             self.meter.step(self.engine, progress, now, self._arrived)
             self._tell(progress)

@@ -106,8 +106,11 @@ class Engine:
     steps_total: int
     """Iterations of the model; a step that only reports errors is none."""
     iteration_tokens: int
-    """What `vllm:iteration_tokens_total` observes for the last finished step: prompts completed plus
-    tokens said (0.32.0's rule: a recomputed token counts nowhere)."""
+    """Of the last finished step: prompts completed, without what the prefix cache had, plus tokens said.
+
+    What `vllm:iteration_tokens_total` observes: in each of five recordings its sum is exactly prompt -
+    cached + generated. A token computed again after a preemption counts nowhere.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -193,7 +196,7 @@ class Engine:
             raise RuntimeError("this step is not the planned one")
         draft, self._step, self._draft = self._draft, None, _Draft(0)
         self.steps_total += bool(draft.work)
-        before = self.prompt_tokens_total + self.generation_tokens_total
+        before = self._accounted()
         progress = [_failure(each) for each in draft.failed]
         for sequence, count in draft.work:
             if sequence.ended:  # aborted while the step ran
@@ -203,8 +206,12 @@ class Engine:
                 progress.append(self._say(sequence, now))
         if any(each.finished for each in progress):
             self._running = [each for each in self._running if not each.ended]
-        self.iteration_tokens = self.prompt_tokens_total + self.generation_tokens_total - before
+        self.iteration_tokens = self._accounted() - before
         return progress
+
+    def _accounted(self) -> int:
+        computed = self.prompt_tokens_total - self.prompt_tokens_cached_total
+        return computed + self.generation_tokens_total
 
     def _continue_running(self, draft: _Draft, now: float) -> None:
         """Give the running requests their tokens, the last started ones giving way to the earlier."""

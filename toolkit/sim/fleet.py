@@ -23,6 +23,8 @@ def setups_for(
     for index, word in enumerate(tuple(words) or PERSONALITIES):
         name, _, person = word.rpartition("=")
         host = name or person
+        if not person:
+            raise ValueError(f"`{word}` names no personality")
         if host in setups:
             raise ValueError(f"the name `{host}` stands twice")
         if not host.strip() or any(sign.isspace() or sign == "#" for sign in host):

@@ -4,13 +4,15 @@ It knows nothing of HTTP; `app` speaks for it. A restarted server gets a new Lif
 """
 
 import asyncio
+import math
 import random
 import time
 import zlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,13 +23,13 @@ from prometheus_client import (
 )
 
 from toolkit.sim.answers import ENGINE_DEAD, Reply, Token
-from toolkit.sim.checks import Ask
+from toolkit.sim.checks import Ask, Limits
 from toolkit.sim.drive import Clients, Core
-from toolkit.sim.engine import Progress
+from toolkit.sim.engine import EngineConfig, Progress
 from toolkit.sim.exposition import Served, page
 from toolkit.sim.families import VERSIONS, Dialect, edges
 from toolkit.sim.meter import HttpMeter
-from toolkit.sim.personalities import Personality, personality
+from toolkit.sim.personalities import Front, Personality, personality
 from toolkit.sim.speech import Speech, speech
 
 Mishap = Literal["error", "cut", "stream_error"]
@@ -76,6 +78,8 @@ class Setup:
             )
         if self.load < 0 or self.startup_s < 0:
             raise ValueError("`load` and `startup_s` must not be negative")
+        if not self.host.strip() or not 0 <= self.port <= 65535:
+            raise ValueError(f"`{self.host}:{self.port}` is no address to listen on")
 
 
 def setup_for(name: str = "gptq-int4", /, **changes: Any) -> Setup:
@@ -85,6 +89,49 @@ def setup_for(name: str = "gptq-int4", /, **changes: Any) -> Setup:
         personality=personality(name, **{k: v for k, v in changes.items() if k not in own}),
         **{key: value for key, value in changes.items() if key in own},
     )
+
+
+_NOT_SETTINGS = "personality name summary engine front later host port api_key dialect load".split()
+"""What makes a personality one, and what the command line has options for."""
+
+SETTINGS: dict[str, Any] = {
+    field.name: field.type
+    for record in (EngineConfig, Front, Personality, Setup)
+    for field in fields(record)
+    if field.name not in _NOT_SETTINGS
+}
+"""Name and type of each."""
+
+
+def read_setting(name: str, text: str) -> Any:
+    """Read the value of one of SETTINGS. Raises ValueError on text of the wrong kind."""
+    kinds = get_args(SETTINGS[name]) or (SETTINGS[name],)
+    if NoneType in kinds and text.lower() in ("none", "null"):
+        return None
+    read, words = _READERS[kinds[0]]
+    try:
+        return read(text)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"`{name}` must be {words}, not `{text}`") from error
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    bool: (_truth, "true or false"),
+    int: (int, "a whole number"),
+    float: (_number, "a number"),
+    str: (str, "a word"),
+}
 
 
 class EngineFailedError(Exception):
@@ -108,6 +155,29 @@ class _Memory:
     tokens: list[Token]
 
 
+class _Ear:
+    """What one request heard from the engine and nobody has read yet."""
+
+    def __init__(self, *, patient: bool) -> None:
+        self._patient = patient
+        """Wake the reader at the end only: nobody sees the tokens of a whole answer one by one."""
+        self._heard: list[Progress | None] = []
+        self._wake = asyncio.Event()
+
+    def hear(self, progress: Progress | None) -> None:
+        """Take what the engine says."""
+        self._heard.append(progress)
+        if not self._patient or progress is None or progress.finished:
+            self._wake.set()
+
+    async def news(self) -> list[Progress | None]:
+        """Wait for news and take all there is."""
+        await self._wake.wait()
+        self._wake.clear()
+        heard, self._heard = self._heard, []
+        return heard
+
+
 class Life:
     """One life of a server process."""
 
@@ -117,20 +187,18 @@ class Life:
         """True once the engine is lost."""
         self.started_s = time.time()
         config = setup.personality.engine
-        limits = edges(setup.dialect, config.max_model_len)
+        self.limits = Limits(model=setup.personality.model, max_model_len=config.max_model_len)
+        buckets = edges(setup.dialect, config.max_model_len)
         # each engine rolls dice of its own
         configs = [replace(config, seed=config.seed + index) for index in range(setup.engines)]
-        self._cores = [Core(each, limits, self.started_s) for each in configs]
+        self._cores = [Core(each, buckets, self.started_s) for each in configs]
+        checksum = zlib.crc32(repr(setup.personality).encode())
+        self.fingerprint = f"vllm-{VERSIONS[setup.dialect]}-{checksum:08x}"
+        """What vLLM calls itself in answers: version and a hash of its configuration."""
         self.http = HttpMeter(created_s=self.started_s)
         self._dice = random.Random(setup.personality.front.seed)
         self._memory: dict[str, _Memory] = {}
         self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def fingerprint(self) -> str:
-        """What vLLM calls itself in answers: version and a hash of its configuration."""
-        checksum = zlib.crc32(repr(self.setup.personality).encode())
-        return f"vllm-{VERSIONS[self.setup.dialect]}-{checksum:08x}"
 
     @property
     def wall_s(self) -> float:
@@ -219,12 +287,12 @@ class Life:
     async def _spoken(self, request_id: str, ask: Ask) -> Tokens:
         """Have the least busy engine say it; whoever leaves early aborts the request there."""
         said = speech(ask, seed=self.setup.personality.engine.seed, salt=self._salt(ask))
-        heard: asyncio.Queue[Progress | None] = asyncio.Queue()
+        ear = _Ear(patient=not ask.stream)
         core = min(self._cores, key=lambda each: each.load)
-        core.submit(request_id, ask, said, heard.put_nowait)
+        core.submit(request_id, ask, said, ear.hear)
         try:
             while True:
-                tokens, end = _tokens(await _drain(heard), said)
+                tokens, end = _tokens(await ear.news(), said)
                 if tokens:
                     yield tokens
                 if isinstance(end, str):
@@ -264,14 +332,6 @@ async def _claimed(tokens: Tokens) -> Tokens:
                 replace(token, finish_reason="stop") if token.finish_reason else token
                 for token in batch
             ]
-
-
-async def _drain(heard: asyncio.Queue[Progress | None]) -> list[Progress | None]:
-    """Wait for news and take all there is."""
-    news = [await heard.get()]
-    while not heard.empty():
-        news.append(heard.get_nowait())
-    return news
 
 
 def _tokens(

@@ -37,20 +37,12 @@ class Meter:
         """Wall clock of the process's start: what every `_created` series tells."""
         self.ended: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self._last_token_at: dict[str, float] = {}
-        self._iterated = 0
 
     def step(
         self, engine: Engine, progress: list[Progress], now: float, arrived: Mapping[str, float]
     ) -> None:
-        """Count one finished engine step; `arrived` tells when each live request came.
-
-        A step's tokens are those of prompts computed now, not found in the cache, plus those said: in each
-        of five recordings the sum is exactly prompt - cached + generated.
-        """
-        iterated = engine.prompt_tokens_total - engine.prompt_tokens_cached_total
-        iterated += engine.generation_tokens_total
-        self.histograms["iteration_tokens"].observe(iterated - self._iterated)
-        self._iterated = iterated
+        """Count one finished engine step; `arrived` tells when each live request came."""
+        self.histograms["iteration_tokens"].observe(engine.iteration_tokens)
         for each in progress:
             if each.token_id is not None:
                 self._token(each, now, arrived)

@@ -45,6 +45,8 @@ class Front:
             )
         if self.drip_bytes_per_s is not None and self.drip_bytes_per_s <= 0:
             raise ValueError("`drip_bytes_per_s` must be above 0")
+        if min(self.cache_hit_s, self.down_for_s, self.down_after_s or 0.0) < 0:
+            raise ValueError("`cache_hit_s`, `down_after_s` and `down_for_s` must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,10 @@ class Personality:
     """Served name: what requests call it, and the metrics' `model_name`."""
     root: str = "Qwen/Qwen3.5-35B-A3B"
     """Where the weights came from, as `/v1/models` tells it."""
-    version: str = "0.17.1"
-    """The contest's vLLM."""
     gpu_memory_utilization: float = 0.9
     cache_dtype: str = "auto"
-    quantization: str | None = None
+    later: "Personality | None" = None
+    """What it is when it comes back from its downtime. None: the same."""
 
     @property
     def max_model_len(self) -> int:
@@ -80,22 +81,25 @@ class Personality:
 #   gptq-int4 24.5 GB   0.98 * 80 - 24.5 = 53.9 GB,    1097     64          20 ms
 #                       twice the tokens in fp8
 #
-# Few blocks mean few running requests, a queue, and preempted work done twice. Blocks are in proportion
-# to the memory, at a scale where 64 clients fill the smallest; the contest's post names no counts but
-# the winner's. (The real model is a hybrid with blocks of 1,056 tokens and constant state beside them.)
-# Seconds a step: reading the weights once from memory with 2,040 GB/s, of which a batch of 64 touches
-# nearly all (8 of 256 experts a token). Seconds a sequence: what remains to the contest's speeds. An
-# A100 has no FP8 arithmetic and the AWQ kernel unpacks anew in every step; only GPTQ's Marlin kernel
-# keeps up with the memory.
-# Prefill: 64 prompts of 25 tokens in one warm step take 0.012 + 1,600 * 0.000129 = 0.218 s; the contest
-# saw 219 ms to the first token.
+# Few blocks mean few running requests, a queue, and preempted work done twice. The contest's post gives
+# the tokens a second, the memory, the 219 ms and the winner's 661 blocks; the rest is reckoned or fitted:
+#
+#   step_overhead_s        reckoned: weights / 2,040 GB/s, an A100's memory; a batch of 64 touches nearly
+#                          all of them (8 of 256 experts a token)
+#   num_gpu_blocks         10.2 a GB of KV cache, FITTED so that 64 clients fill the smallest. The real
+#                          model is a hybrid with blocks of 1,056 tokens and constant state beside them.
+#   decode_s_per_sequence  FITTED: what remains to the contest's tokens a second. That fp8 and awq need
+#                          four times gptq-int4's has its reason (no FP8 arithmetic on an A100, AWQ unpacks
+#                          in every step, Marlin does not); the figures themselves nobody measured.
+#   prefill_s_per_token    FITTED: 64 prompts of 25 tokens in one warm step take 0.012 + 1,600 * 0.000129
+#                          = 0.218 s; the contest saw 219 ms to the first token
+#   jitter                 a guess
 _PREFILL_S_PER_TOKEN = 0.000129
 
 _FP8 = Personality(
     name="fp8",
     summary="35 GB of weights leave few KV blocks: requests queue and are preempted (1,070 tok/s)",
     root="Qwen/Qwen3.5-35B-A3B-FP8",
-    quantization="fp8",
     engine=EngineConfig(
         max_model_len=4096,  # 396 blocks of 16 hold 6,336 tokens; vLLM refuses to promise more
         num_gpu_blocks=397,
@@ -110,7 +114,6 @@ _AWQ = Personality(
     name="awq",
     summary="25 GB of weights: more KV blocks, but slow kernels (1,211 tok/s)",
     root="QuantTrio/Qwen3.5-35B-A3B-AWQ",
-    quantization="awq",
     engine=replace(
         _FP8.engine, num_gpu_blocks=499, step_overhead_s=0.0123, decode_s_per_sequence=0.00049
     ),
@@ -120,7 +123,6 @@ _GPTQ = Personality(
     name="gptq-int4",
     summary="24.5 GB of weights, fp8 KV cache, 98 % of the memory: the fastest model (3,114 tok/s)",
     root="Qwen/Qwen3.5-35B-A3B-GPTQ-Int4",
-    quantization="gptq_marlin",
     cache_dtype="fp8_e4m3",
     gpu_memory_utilization=0.98,
     engine=replace(
@@ -158,7 +160,8 @@ _FIRST_TOKEN = replace(
 _SWITCHER = replace(
     _AWQ,
     name="switcher",
-    summary="changes its model in the middle: down for five minutes",
+    summary="after two minutes down for five, to change its model: AWQ goes, GPTQ comes",
+    later=_GPTQ,
     # the contest's five minutes; after two, so that an ordinary practice run sees the fall
     front=Front(down_after_s=120, down_for_s=300),
 )
@@ -200,10 +203,16 @@ def personality(name: str, /, **changes: Any) -> Personality:
         raise ValueError(f"`{name}` is no personality; known are {', '.join(PERSONALITIES)}")
     base = PERSONALITIES[name]
     _refuse_unknown(base, changes)
+    return _changed(base, changes)
+
+
+def _changed(base: Personality, changes: dict[str, Any]) -> Personality:
+    """Change all its parts, and what it will be later."""
     return replace(
         base,
         engine=replace(base.engine, **_of(EngineConfig, changes)),
         front=replace(base.front, **_of(Front, changes)),
+        later=_changed(base.later, changes) if base.later else None,
         **_of(Personality, changes),
     )
 
@@ -215,6 +224,6 @@ def _of(record: type, changes: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_unknown(base: Personality, changes: dict[str, Any]) -> None:
     known = _of(EngineConfig, changes) | _of(Front, changes) | _of(Personality, changes)
-    unknown = sorted(set(changes) - set(known) | {"engine", "front"} & set(changes))
+    unknown = sorted(set(changes) - set(known) | {"engine", "front", "later"} & set(changes))
     if unknown:
         raise ValueError(f"`{base.name}` has no setting `{unknown[0]}`")

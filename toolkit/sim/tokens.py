@@ -5,6 +5,7 @@ one; English comes to about four characters a token. An id is a checksum of the 
 and no way back from an id to its text.
 """
 
+import functools
 import random
 import re
 import zlib
@@ -44,6 +45,7 @@ def piece_ids(texts: Iterable[str]) -> tuple[int, ...]:
     return tuple(_MARKS + _checksum(text) % (VOCABULARY - _MARKS) for text in texts)
 
 
+@functools.lru_cache(maxsize=2**16)
 def _checksum(text: str) -> int:
     # JSON can carry half a surrogate pair, which plain UTF-8 refuses
     return zlib.crc32(text.encode(errors="surrogatepass"))

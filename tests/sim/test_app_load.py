@@ -1,0 +1,185 @@
+"""Many clients at once, some of whom leave in the middle or never read: what the server keeps of them."""
+
+import asyncio
+import json
+import logging
+import random
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+Start = Callable[..., Any]
+Until = Callable[[Callable[[], bool]], bool]
+
+CLIENTS = 24
+WAIT_S = 10
+LABELS = '{engine="0",model_name="tiny"}'
+
+
+def reason(name: str) -> str:
+    return f'vllm:request_success_total{{engine="0",finished_reason="{name}",model_name="tiny"}}'
+
+
+def question(number: int, **fields: Any) -> dict[str, Any]:
+    """Up to 40 words of prompt and 60 tokens of answer, different for each number."""
+    dice = random.Random(number)
+    words = " ".join(dice.choices("a b c d e f".split(), k=dice.randint(1, 40)))
+    messages = [{"role": "user", "content": f"{number} {words}"}]
+    return {"messages": messages, "max_tokens": dice.randint(8, 60), "ignore_eos": True} | fields
+
+
+async def whole(client: aiohttp.ClientSession, number: int, seen: Counter[str]) -> None:
+    async with client.post("/v1/chat/completions", json=question(number)) as answer:
+        told = await answer.json()
+    note(seen, told["usage"], told["choices"][0]["finish_reason"])
+
+
+async def streamed(client: aiohttp.ClientSession, number: int, seen: Counter[str]) -> None:
+    wish = question(number, stream=True, stream_options={"include_usage": True})
+    async with client.post("/v1/chat/completions", json=wish) as answer:
+        lines = [line async for line in answer.content if line.startswith(b"data: {")]
+    events = [json.loads(line[6:]) for line in lines]
+    (ending,) = [
+        choice["finish_reason"]
+        for event in events
+        for choice in event["choices"]
+        if choice["finish_reason"]
+    ]
+    note(seen, events[-1]["usage"], ending)
+
+
+def note(seen: Counter[str], usage: dict[str, int], ending: str) -> None:
+    seen["prompt"] += usage["prompt_tokens"]
+    seen["generation"] += usage["completion_tokens"]
+    seen[ending] += 1
+
+
+async def leave_early(client: aiohttp.ClientSession, number: int) -> None:
+    """Go after the first bytes of a stream of 400 tokens."""
+    wish = question(number, stream=True) | {"max_tokens": 400}
+    async with client.post("/v1/chat/completions", json=wish) as answer:
+        assert await answer.content.readany()
+        answer.close()
+
+
+def session(url: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=30))
+
+
+@pytest.mark.parametrize("name", ["fp8", "awq", "gptq-int4", "cached", "first-token", "cold"])
+def test_the_counters_equal_what_many_clients_counted(start_sim: Start, name: str) -> None:
+    sim = start_sim(name, cold_s=0.1) if name == "cold" else start_sim(name)
+    seen: Counter[str] = Counter()
+
+    async def everybody() -> None:
+        async with session(sim.url) as client:
+            asks = (whole, streamed)
+            await asyncio.gather(*(asks[n % 2](client, n, seen) for n in range(CLIENTS)))
+
+    asyncio.run(everybody())
+    numbers = sim.numbers()
+    assert numbers[f"vllm:prompt_tokens_total{LABELS}"] == seen["prompt"]
+    assert numbers[f"vllm:generation_tokens_total{LABELS}"] == seen["generation"]
+    # what the first-token trick claims to its clients, the engine behind it does not say
+    said = seen["stop" if name == "first-token" else "length"]
+    assert numbers[reason("length")] == said == CLIENTS
+    assert numbers[reason("stop")] == 0
+    idle = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    assert [numbers[f"vllm:{gauge}{LABELS}"] for gauge in idle] == [0, 0, 0]
+
+
+def test_clients_that_leave_in_the_middle_leave_nothing_behind(
+    start_sim: Start, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    sim = start_sim(num_gpu_blocks=64, time_scale=0.1)  # 63 blocks: some leave from the queue
+
+    async def everybody() -> None:
+        async with session(sim.url) as client:
+            await asyncio.gather(
+                *(leave_early(client, n) for n in range(CLIENTS)),
+                whole(client, CLIENTS, Counter()),
+            )
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(everybody())
+        assert until(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
+        # the one that asks is a client, too
+        assert until(lambda: len(sim.thread.server._runner.server.connections) == 1)
+    numbers = sim.numbers()
+    assert numbers[f"vllm:num_requests_waiting{LABELS}"] == 0
+    assert numbers[f"vllm:kv_cache_usage_perc{LABELS}"] == 0
+    assert numbers[reason("length")] == 1
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_client_that_leaves_between_two_writes_is_no_error(
+    start_sim: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    sim = start_sim(time_scale=0.001)
+
+    async def everybody() -> None:
+        for number in range(CLIENTS):
+            async with session(sim.url) as client:
+                await leave_early(client, number)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(everybody())
+        assert sim.chat().status_code == 200
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_client_that_never_reads_holds_up_nobody_and_fills_no_memory(
+    start_sim: Start, until: Until
+) -> None:
+    # 4,000 tokens with running usage are 1.4 MB of events
+    sim = start_sim(time_scale=0.0001, max_model_len=4096)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    wish = question(1, stream=True, stream_options=options) | {"max_tokens": 4000}
+    with deaf_client(sim.url, json.dumps(wish).encode()):
+        assert until(lambda: sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] >= 4000)
+        assert sim.chat().status_code == 200
+        waiting = [
+            connection.transport.get_write_buffer_size()
+            for connection in sim.thread.server._runner.server.connections
+            if connection.transport
+        ]
+        # asyncio's high-water mark and aiohttp's, 64 KiB each, and the last write
+        assert max(waiting) < 2**18
+        assert sim.numbers()[reason("length")] == 2
+
+
+def deaf_client(url: str, body: bytes) -> socket.socket:
+    """Ask, and read nothing; with the smallest receive buffer that the system gives."""
+    parts = urlsplit(url)
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.settimeout(WAIT_S)
+    deaf.connect((parts.hostname, parts.port))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\n"
+    deaf.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    return deaf
+
+
+def test_the_servers_times_lie_within_what_its_client_saw(start_sim: Start) -> None:
+    sim = start_sim(time_scale=0.1)
+    answer = sim.chat(stream=True, max_tokens=20, ignore_eos=True)
+    seen_s = answer.elapsed.total_seconds()
+    sums = {
+        name: sim.numbers()[f"vllm:{name}_seconds_sum{LABELS}"]
+        for name in (
+            "time_to_first_token e2e_request_latency request_queue_time request_prefill_time "
+            "inter_token_latency request_decode_time request_inference_time"
+        ).split()
+    }
+    ttft, e2e = sums["time_to_first_token"], sums["e2e_request_latency"]
+    assert 0 <= sums["request_queue_time"] < ttft < e2e <= seen_s
+    assert sums["request_queue_time"] + sums["request_prefill_time"] == pytest.approx(ttft)
+    assert sums["inter_token_latency"] == pytest.approx(sums["request_decode_time"])
+    assert ttft + sums["request_decode_time"] == pytest.approx(e2e)
+    # 20 steps of at least 0.012 s less 5 % of jitter, ten times as fast as life
+    assert e2e > 20 * 0.012 * 0.95 * 0.1
