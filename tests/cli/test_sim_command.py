@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from toolkit.cli import main
 from toolkit.hosts import read_hosts
+from toolkit.sim.app import SimServer
 
 TOOLKIT = [str(Path(sys.executable).with_name("toolkit"))]
 WAIT_S = 20
@@ -163,7 +164,10 @@ def test_scout_sees_the_fleet_through_the_hosts_file() -> None:
         (("serve", "--set", "colour=red"), "`--set colour=red` names no setting"),
         (("serve", "--set", "num_gpu_blocks"), "has no value"),
         (("serve", "--set", "prefix_caching=maybe"), "must be true or false, not `maybe`"),
-        (("serve", "--host", "no-such-host.invalid"), "cannot be bound: "),
+        (
+            ("serve", "--host", "192.0.2.1"),
+            "cannot be bound: cannot assign",
+        ),  # nobody's, by RFC 5737
         (("serve", "--host", ""), "is no address"),
         (("fleet", "--port", "65535"), "`127.0.0.1:65536` is no address"),
         (("fleet", "alice="), "`alice=` names no personality"),
@@ -183,6 +187,17 @@ def test_what_a_user_can_mend_is_told_with_a_hint(words: tuple[str, ...], messag
     assert result.exit_code == 1
     assert message in result.stderr
     assert result.stderr.startswith("Error: ")
+
+
+def test_a_host_that_has_no_address_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(server: SimServer) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "`nowhere:0` cannot be bound: name not known")
+
+    monkeypatch.setattr(SimServer, "_reserve", unknown)  # a real look-up would leave this machine
+    result = run("serve", "--host", "nowhere")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: `nowhere:0` cannot be bound: name not known\n")
+    assert "--host" in result.stderr
 
 
 def test_a_wrong_setting_gets_the_list_of_them() -> None:
