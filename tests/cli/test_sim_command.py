@@ -190,7 +190,7 @@ def test_what_a_user_can_mend_is_told_with_a_hint(words: tuple[str, ...], messag
 
 
 def test_a_host_that_has_no_address_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(server: SimServer) -> None:
+    def unknown(_: SimServer) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "`nowhere:0` cannot be bound: name not known")
 
     monkeypatch.setattr(SimServer, "_reserve", unknown)  # a real look-up would leave this machine
