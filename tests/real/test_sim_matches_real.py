@@ -102,21 +102,7 @@ STRANGERS = {
 ON_PURPOSE: dict[str, str] = {}
 """Family of `/metrics` -> why the simulator's differs."""
 
-OTHER_WORDS: dict[str, str] = {
-    "a text as a stream with usage in each chunk": (
-        "the simulator writes `completion_tokens_details` into a text chunk's usage as into a chat's; vLLM only there"
-    ),
-    "no prompt": (
-        "vLLM also takes `prompt_embeds` and says so; the simulator knows prompts only, and names the missing field"
-    ),
-    "a top_p above one": "the simulator draws its text without top_p, so it neither uses nor checks it",
-    "max_tokens that are no number": (
-        "pydantic reads digits in a string as a number and says so; the simulator takes numbers only"
-    ),
-    "stream options without a stream": (
-        "vLLM adds the parameter's name to its sentence, which no recording the simulator was made from shows"
-    ),
-}
+OTHER_WORDS: dict[str, str] = {}
 """Answer or refusal -> why the simulator's differs."""
 
 ENUMERABLE = ("finished_reason", "reason", "source", "sleep_state", "handler", "method", "status")

@@ -227,7 +227,7 @@ def test_a_prompt_may_be_token_ids_or_a_list_of_one() -> None:
         ({"messages": "hi"}, "valid list"),
         ({"messages": ["hi"]}, "body.messages.0.role"),
         ({"messages": [{"role": "user", "content": 5}]}, "body.messages.0.content"),
-        ({"messages": QUESTION, "max_tokens": "9"}, "body.max_tokens"),
+        ({"messages": QUESTION, "max_tokens": "many"}, "body.max_tokens"),
         ({"messages": QUESTION, "max_tokens": 0}, "must be at least 1"),
         ({"messages": QUESTION, "stream": "yes"}, "body.stream"),
         ({"messages": QUESTION, "n": 2}, "only n=1"),
@@ -289,3 +289,41 @@ def test_a_key_guards_its_path_prefixes_only(
 ) -> None:
     assert may_enter(path, authorization, "secret", ("/v1", "/v2")) is enters
     assert may_enter(path, authorization, None, ("/v1", "/v2"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        # each sentence as vLLM 0.32.0 answered it (tests/real compares them live)
+        (
+            {},
+            "text",
+            "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)",
+        ),
+        (
+            {"messages": QUESTION, "top_p": 2},
+            "chat",
+            "top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)",
+        ),
+        (
+            {"messages": QUESTION, "stream_options": {"include_usage": True}},
+            "chat",
+            "Stream options can only be defined when `stream=True`. (parameter=stream_options)",
+        ),
+        (
+            {"messages": QUESTION, "max_tokens": "many"},
+            "chat",
+            "1 validation error:\n  {'type': 'int_parsing', 'loc': 'body.max_tokens', 'msg': 'Input should"
+            " be a valid integer, unable to parse string as an integer', 'input': 'many'}",
+        ),
+    ],
+    ids=["no-prompt", "top-p", "stream-options", "max-tokens"],
+)
+def test_a_wrong_parameter_is_refused_in_vllms_words(
+    fields: dict[str, object], kind: Kind, message: str
+) -> None:
+    assert refused(fields, kind) == message
+
+
+def test_digits_in_a_string_are_a_number_as_for_pydantic() -> None:
+    assert accepted({"messages": QUESTION, "max_tokens": "9"}).max_tokens == 9

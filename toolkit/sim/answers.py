@@ -214,10 +214,11 @@ def _usage(reply: Reply, output_tokens: int) -> dict[str, Any]:
 
 
 def _running_usage(reply: Reply, output_tokens: int, *, wanted: bool) -> dict[str, Any]:
-    """Usage so far, for `continuous_usage_stats`: it has one key more than the final one."""
+    """Usage so far, for `continuous_usage_stats`; a chat's has one key more than the final one."""
     if not wanted:
         return {}
-    return {"usage": _usage(reply, output_tokens) | {"completion_tokens_details": None}}
+    more = {"completion_tokens_details": None} if reply.kind == "chat" else {}
+    return {"usage": _usage(reply, output_tokens) | more}
 
 
 def _chat_choice(text: str, finish_reason: str) -> dict[str, Any]:

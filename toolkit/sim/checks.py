@@ -10,6 +10,8 @@ from typing import Any
 from toolkit.sim.answers import Kind, error
 from toolkit.sim.tokens import VOCABULARY, chat_ids, token_ids
 
+MOST_DIGITS = 20
+"""Of a number in a string: none that means tokens has more."""
 DEFAULT_TEXT_TOKENS = 16
 """`max_tokens` of `/v1/completions` when the client gives none; a chat may fill the model's length."""
 
@@ -96,7 +98,7 @@ def may_enter(
 
 
 def _ask(fields: dict[str, Any], kind: Kind, limits: Limits) -> Ask:
-    _required(fields, "messages" if kind == "chat" else "prompt")
+    _something_to_say(fields, kind)
     _known_model(fields, limits)
     stream = _flag(fields, "stream")
     options = _stream_options(fields, stream=stream)
@@ -111,6 +113,7 @@ def _ask(fields: dict[str, Any], kind: Kind, limits: Limits) -> Ask:
         raise _bad("prompt", "", "The decoder prompt cannot be empty.")
     max_tokens = _room(len(prompt_ids), limit, limits.max_model_len)
     _one_choice(fields)
+    _check_top_p(fields)
     return Ask(
         kind=kind,
         prompt_ids=prompt_ids,
@@ -176,9 +179,16 @@ def _bad(name: str, value: object, message: str) -> RefusedError:
     return RefusedError(400, error(400, "BadRequestError", text, name))
 
 
-def _required(fields: dict[str, Any], name: str) -> None:
-    if fields.get(name) is None:
-        raise _invalid("missing", f"body.{name}", "Field required", fields)
+def _bad_name(name: str, message: str) -> RefusedError:
+    """A parameter that is wrong by being there, or by not being there: no value is told."""
+    return RefusedError(400, error(400, "BadRequestError", f"{message} (parameter={name})", name))
+
+
+def _something_to_say(fields: dict[str, Any], kind: Kind) -> None:
+    if kind == "chat" and fields.get("messages") is None:
+        raise _invalid("missing", "body.messages", "Field required", fields)
+    if kind == "text" and fields.get("prompt") is None:
+        raise _bad_name("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
 
 
 def _known_model(fields: dict[str, Any], limits: Limits) -> None:
@@ -200,9 +210,19 @@ def _integer(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
+    if isinstance(value, str):
+        return _integer_in(value, name)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _invalid("int_type", f"body.{name}", "Input should be a valid integer", value)
     return value
+
+
+def _integer_in(value: str, name: str) -> int:
+    """Digits in a string are a number to pydantic."""
+    if not (value.isascii() and value.isdigit() and len(value) < MOST_DIGITS):
+        message = "Input should be a valid integer, unable to parse string as an integer"
+        raise _invalid("int_parsing", f"body.{name}", message, value)
+    return int(value)
 
 
 def _stream_options(fields: dict[str, Any], *, stream: bool) -> dict[str, Any]:
@@ -214,15 +234,7 @@ def _stream_options(fields: dict[str, Any], *, stream: bool) -> dict[str, Any]:
             "model_type", "body.stream_options", "Input should be a valid dictionary", options
         )
     if not stream:
-        raise RefusedError(
-            400,
-            error(
-                400,
-                "BadRequestError",
-                "Stream options can only be defined when `stream=True`.",
-                "stream_options",
-            ),
-        )
+        raise _bad_name("stream_options", "Stream options can only be defined when `stream=True`.")
     return options
 
 
@@ -341,6 +353,17 @@ def _temperature(fields: dict[str, Any]) -> float:
         message = f"temperature must be non-negative, got {float(value)}."
         raise _bad("temperature", float(value), message)
     return float(min(value, MOST_TEMPERATURE))
+
+
+def _check_top_p(fields: dict[str, Any]) -> None:
+    """The text is drawn without it, but a wrong one is refused as by the model."""
+    value = fields.get("top_p")
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _invalid("float_type", "body.top_p", "Input should be a valid number", value)
+    if not 0 < value <= 1:
+        raise _bad("top_p", float(value), f"top_p must be in (0, 1], got {float(value)}.")
 
 
 def _cache_key(fields: dict[str, Any], kind: Kind) -> str:
