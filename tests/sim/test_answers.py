@@ -313,8 +313,10 @@ def test_a_key_guards_its_path_prefixes_only(
         (
             {"messages": QUESTION, "max_tokens": "many"},
             "chat",
-            "1 validation error:\n  {'type': 'int_parsing', 'loc': 'body.max_tokens', 'msg': 'Input should"
-            " be a valid integer, unable to parse string as an integer', 'input': 'many'}",
+            (
+                "1 validation error:\n  {'type': 'int_parsing', 'loc': 'body.max_tokens', 'msg': 'Input should"
+                " be a valid integer, unable to parse string as an integer', 'input': 'many'}"
+            ),
         ),
     ],
     ids=["no-prompt", "top-p", "stream-options", "max-tokens"],
