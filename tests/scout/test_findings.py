@@ -170,3 +170,12 @@ def test_lines_that_could_not_be_read_are_told_with_the_first() -> None:
     found = text(HEALTHY, metrics=page)
     assert found.startswith("2 lines of `/metrics` could not be read, the first: }garbage{")
     assert "\x1b" not in found
+
+
+def test_a_page_too_long_to_be_read_whole_is_told() -> None:
+    lines = "".join(
+        f'vllm:num_requests_running{{engine="{number}",model_name="m"}} 1\n'
+        for number in range(60_000)
+    )
+    page = Answer(status=200, with_key=True, body=b"vllm:num_requests_waiting 0\n" + lines.encode())
+    assert codes(HEALTHY, metrics=page) == ["metrics_cut"]

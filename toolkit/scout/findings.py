@@ -36,7 +36,7 @@ def findings(
         *_pressure(sighting),
         *_capacity(sighting),
         *_open_doors(evidence),
-        *_bad_lines(evidence),
+        *_unread(evidence),
     ]
     return tuple(found)
 
@@ -176,11 +176,16 @@ def _open_doors(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _bad_lines(evidence: Evidence) -> Iterator[Finding]:
+def _unread(evidence: Evidence) -> Iterator[Finding]:
     page = evidence.page
     if page is not None and page.bad_lines:
         lines = "1 line" if page.bad_lines == 1 else f"{page.bad_lines:,} lines"
         yield Finding(
             code="bad_metric_lines",
             text=f"{lines} of `/metrics` could not be read, the first: {page.first_bad_line}",
+        )
+    if page is not None and page.cut:
+        yield Finding(
+            code="metrics_cut",
+            text="`/metrics` is longer than is read; what did not fit is shown as unknown",
         )
