@@ -154,6 +154,16 @@ def test_a_restart_and_a_change_are_told_at_the_next_look(vllm: RawServer) -> No
     assert told["config_changed"] == "cache_dtype auto -> fp8"
 
 
+def test_a_look_that_was_cut_short_hides_no_restart_from_the_next_command(vllm: RawServer) -> None:
+    scout(vllm.url)
+    whole = vllm.pages["/metrics"]
+    vllm.pages["/metrics"] = http(status="503 Service Unavailable")
+    assert scout(vllm.url).exit_code == 0
+    vllm.pages["/metrics"] = whole.replace(b"1.79520096311e+09", b"1.79520099999e+09")
+    findings = objects(scout(vllm.url, "--json"))[0]["findings"]
+    assert [finding["code"] for finding in findings] == ["restarted", "metrics_open"]
+
+
 def test_history_tells_chapters_and_contacts_nobody(vllm: RawServer) -> None:
     Path("hosts.txt").write_text(f"alice {vllm.url}\n")
     scout()

@@ -1,6 +1,7 @@
 """Many hosts at once: nobody waits for another, nothing seen is lost."""
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -221,6 +222,25 @@ def test_a_signal_stops_cleanly_and_keeps_what_was_seen(stop: signal.Signals) ->
     with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)):
         asyncio.run(run())
     assert len(kept.stored) == len(kept.shown) == 1
+
+
+def test_no_question_outlives_a_look_that_is_stopped() -> None:
+    complaints: list[str] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, told: complaints.append(told["message"]))
+        async with RawServer(vllm_pages() | {"/version": hang}) as server:
+            running = asyncio.create_task(watch({"alice": server.url}, Kept()).run(None, 1))
+            while "/version" not in server.paths():  # noqa: ASYNC110 (the server has no event for it)
+                await asyncio.sleep(0.001)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    gc.collect()  # asyncio complains of a task's unread exception when the task is thrown away
+    assert complaints == []
 
 
 def test_a_store_that_fails_ends_the_watch_with_its_error() -> None:

@@ -107,15 +107,17 @@ class Scout:
         of CPU less). A page that dawdles is left to itself, and the next takes a connection more.
         """
         tasks: dict[str, asyncio.Task[Answer]] = {}
-        for request in requests:
-            tasks[request.path] = asyncio.create_task(self._ask(request))
-            left_s = max(0.0, deadline - time.monotonic())
-            patience_s = min(left_s, self._timeout_s / PATIENCE)
-            await asyncio.wait((tasks[request.path],), timeout=patience_s)
-        if tasks:
-            left_s = max(0.0, deadline - time.monotonic())
-            _, late = await asyncio.wait(tasks.values(), timeout=left_s)
-            for task in late:
+        try:
+            for request in requests:
+                tasks[request.path] = asyncio.create_task(self._ask(request))
+                left_s = max(0.0, deadline - time.monotonic())
+                patience_s = min(left_s, self._timeout_s / PATIENCE)
+                await asyncio.wait((tasks[request.path],), timeout=patience_s)
+            if tasks:
+                left_s = max(0.0, deadline - time.monotonic())
+                await asyncio.wait(tasks.values(), timeout=left_s)
+        finally:  # too late, or somebody stopped the look: no page outlives it
+            for task in tasks.values():
                 task.cancel()
         return {path: self._outcome(path, task) for path, task in tasks.items()}
 
