@@ -210,6 +210,8 @@ class LiveShow(Show):
         self._rest_s = max(REDRAW_S, (self._drawn_at - began) / REDRAW_SHARE)
 
     def __exit__(self, *details: object) -> None:
+        if self._soon:
+            self._soon.cancel()
         if self._live:
             if self._newest:
                 self._draw(self._live)
