@@ -244,15 +244,23 @@ def test_a_host_that_moved_keeps_one_history(path):
         assert store.last_sighting("alice", new).at == 2.0
 
 
-def test_the_last_answer_looks_past_an_outage(path: Path) -> None:
+def test_the_last_telling_look_is_found_past_an_outage_and_a_cut_one(path: Path) -> None:
+    told = {"config_hash": "abc"}
     with Store.open(path) as store:
-        assert store.last_answer("alice", "http://10.0.0.4:8000") is None
-        store.add_sightings(
-            [seen(at=1.0), seen(at=2.0, status="degraded"), seen(at=3.0, status="down")]
-        )
-        last = store.last_answer("alice", "http://10.0.0.4:8000")
+        assert store.last_telling("alice", "http://10.0.0.4:8000") is None
+        store.add_sightings([seen(at=1.0, **told), seen(at=2.0, status="degraded", **told)])
+        store.add_sightings([seen(at=3.0, status="degraded"), seen(at=4.0, status="down", **told)])
+        last = store.last_telling("alice", "http://10.0.0.4:8000")
     assert last is not None
     assert (last.at, last.status) == (2.0, "degraded")
+
+
+def test_a_host_that_never_told_its_settings_is_compared_with_its_last_answer(path: Path) -> None:
+    with Store.open(path) as store:
+        store.add_sightings([seen(at=1.0), seen(at=2.0), seen(at=3.0, status="down")])
+        last = store.last_telling("alice", "http://10.0.0.4:8000")
+    assert last is not None
+    assert last.at == 2.0
 
 
 def test_an_unknown_host_has_no_past(path):
@@ -271,7 +279,7 @@ def test_of_two_sightings_at_one_moment_the_later_written_is_last(path):
 
 def test_history_and_last_sighting_walk_an_index_and_sort_nothing(path):
     Store.open(path).close()
-    plan = rows(path, "EXPLAIN QUERY PLAN " + toolkit.store._NEWEST_FIRST, 1, 0.0, "down", 1)
+    plan = rows(path, "EXPLAIN QUERY PLAN " + toolkit.store._NEWEST_FIRST, 1, 0.0, 1, 1, 1)
     told = " ".join(str(step[3]) for step in plan)
     assert "USING INDEX idx_sightings_host_id_at" in told
     assert "TEMP B-TREE" not in told

@@ -264,7 +264,8 @@ _INSERT_SIGHTING = (
 )
 _NEWEST_FIRST = (
     f"SELECT {', '.join(_FIELDS)} FROM sightings "  # noqa: S608
-    "WHERE host_id = ? AND at >= ? AND status <> ? ORDER BY at DESC, id DESC LIMIT ?"
+    "WHERE host_id = ? AND at >= ? AND (status <> 'down') >= ? "
+    "AND (config_hash IS NOT NULL) >= ? ORDER BY at DESC, id DESC LIMIT ?"
 )
 _INSERT_READING = "INSERT INTO readings VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _READINGS = """
@@ -368,10 +369,14 @@ class Store:
         """Look up the sighting with the latest `at`, without its readings."""
         return next(iter(self._history(name, url, since=-math.inf, limit=1)), None)
 
-    def last_answer(self, name: str, url: str) -> Sighting | None:
-        """Look up the latest sighting in which the host was not down: it has something to compare."""
-        history = self._history(name, url, since=-math.inf, limit=1, without="down")
-        return next(iter(history), None)
+    def last_telling(self, name: str, url: str) -> Sighting | None:
+        """Look up what to compare a host with: the latest sighting that told its settings.
+
+        Where none ever did, the latest in which it answered at all.
+        """
+        told = self._history(name, url, -math.inf, limit=1, up=True, telling=True)
+        answered = told or self._history(name, url, -math.inf, limit=1, up=True)
+        return next(iter(answered), None)
 
     def sightings(
         self, name: str, *, since: float | None = None, limit: int | None = None
@@ -403,7 +408,14 @@ class Store:
             return self._connection.execute(sql, values).fetchall()
 
     def _history(
-        self, name: str, url: str, since: float, limit: int, without: str = ""
+        self,
+        name: str,
+        url: str,
+        since: float,
+        limit: int,
+        *,
+        up: bool = False,
+        telling: bool = False,
     ) -> list[Sighting]:
         host_ids = self._rows(
             "SELECT id FROM hosts WHERE name = ? AND url = ?", (_to_text(name), _to_text(url))
@@ -411,7 +423,7 @@ class Store:
         rows = [
             row
             for (id_,) in host_ids
-            for row in self._rows(_NEWEST_FIRST, (id_, since, without, limit))
+            for row in self._rows(_NEWEST_FIRST, (id_, since, up, telling, limit))
         ]
         return [_sighting(name, url, row) for row in reversed(rows)]
 

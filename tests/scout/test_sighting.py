@@ -236,6 +236,12 @@ def test_a_web_server_is_not_an_engine() -> None:
     assert sighting.error == "answers HTTP, but no page of an LLM engine"
 
 
+def test_a_host_whose_other_pages_did_not_come_may_be_an_engine_and_is_degraded() -> None:
+    sighting = sight_only(HEALTH=ok(), METRICS=LATE)
+    assert sighting.status == "degraded"
+    assert sighting.error == "answers HTTP, but `/metrics` did not finish within 5 s"
+
+
 def test_a_host_where_every_page_is_refused_says_what_to_do() -> None:
     sighting = sight_only(**dict.fromkeys(["HEALTH", "VERSION", "MODELS", "METRICS"], REFUSED))
     assert sighting.status == "degraded"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL_S = 2.0
 OPEN_FILES = 65_536
-LOOKED_BACK = 100
-"""Sightings before one that could not tell its settings."""
 
 EXAMPLES = """
 Ask each host for /health, /version, /v1/models and /metrics, all hosts at once, and print what
@@ -183,20 +181,8 @@ def _known(store: "Store | None", hosts: "Sequence[Host]") -> "dict[str, Sightin
     """The last time each host told its settings, to see what changed since."""
     if store is None:
         return {}
-    last = {host.name: _last_word(store, host) for host in hosts}
+    last = {host.name: store.last_telling(host.name, host.url) for host in hosts}
     return {name: sighting for name, sighting in last.items() if sighting}
-
-
-def _last_word(store: "Store", host: "Host") -> "Sighting | None":
-    from toolkit.scout.findings import last_word
-
-    last = store.last_answer(host.name, host.url)
-    if last is None or last.config_hash is not None:
-        return last
-    word: Sighting | None = None  # the last look was cut short: what did the ones before it tell?
-    for seen in store.sightings(host.name, limit=LOOKED_BACK):
-        word = last_word(word, seen) if seen.url == host.url else word
-    return word
 
 
 def _tls(options: Options) -> "ssl.SSLContext":

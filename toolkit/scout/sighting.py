@@ -144,9 +144,9 @@ def _unknown(evidence: Evidence) -> tuple[Status, str]:
     answers = evidence.look.answers.values()
     if any(answer.status == 400 and b"HTTPS" in answer.body for answer in answers):
         return "not_an_engine", "wants TLS; write `https://` before the address"
-    problems = [answer for answer in answers if answer.problem]
-    if problems:
-        return "not_an_engine", f"answers HTTP, but {problems[0].problem}"
+    problems = [answer.problem for answer in answers if answer.problem]
+    if problems:  # what did not come might have been an engine's
+        return "degraded", f"answers HTTP, but {problems[0]}"
     return "not_an_engine", "answers HTTP, but no page of an LLM engine"
 
 
