@@ -3,37 +3,18 @@
 import dataclasses
 import json
 import math
-import sqlite3
 import tempfile
 import typing
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sightings import AT, reading, rows, seen
 
 import toolkit.store
 from toolkit.records import Finding, Host, Reading, Sighting
 from toolkit.store import Store
-
-AT = 1_750_000_000.25
-
-
-def seen(
-    at: float = AT, name: str = "alice", url: str = "http://10.0.0.4:8000", **more
-) -> Sighting:
-    return Sighting(**{"name": name, "url": url, "at": at, "status": "ok", **more})
-
-
-def reading(name: str, value: float, **labels: str) -> Reading:
-    return Reading(name=name, labels=tuple(sorted(labels.items())), value=value)
-
-
-def rows(path: Path, sql: str, *values: object) -> list[tuple]:
-    """Ask the file without the code under test."""
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(sql, values).fetchall()
 
 
 @pytest.fixture

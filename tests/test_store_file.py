@@ -13,27 +13,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.sightings import reading, rows, seen
 
 import toolkit.store
 from toolkit.errors import ToolkitError
-from toolkit.records import Reading, Sighting
+from toolkit.records import Sighting
 from toolkit.store import Store
-
-
-def seen(at: float, **more: typing.Any) -> Sighting:
-    return Sighting(
-        **{"name": "alice", "url": "http://10.0.0.4:8000", "at": at, "status": "ok", **more}
-    )
-
-
-def reading(name: str, value: float, **labels: str) -> Reading:
-    return Reading(name=name, labels=tuple(sorted(labels.items())), value=value)
-
-
-def rows(path: Path, sql: str, *values: object) -> list[tuple]:
-    """Ask the file without the code under test."""
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(sql, values).fetchall()
 
 
 @pytest.fixture
