@@ -7,6 +7,7 @@ import atexit
 import errno
 import gc
 import importlib
+import os
 import sys
 from typing import NoReturn
 
@@ -39,13 +40,27 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run a verb; exit 1 when the input or the world is at fault."""
         try:
-            return super().invoke(ctx)
+            return self._invoke_and_flush(ctx)
         except ToolkitError as error:
             _end_with(error)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
+            _give_up_output()
             _end_with(ToolkitError("standard output cannot be written: the disk is full"))
+
+    def _invoke_and_flush(self, ctx: click.Context) -> object:
+        """Write out what the verb printed while an error can still be told."""
+        try:
+            return super().invoke(ctx)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+
+
+def _give_up_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter's end would try it again and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_with(error: ToolkitError) -> NoReturn:
