@@ -60,8 +60,8 @@ async def serve() -> None:
     await asyncio.Event().wait()
 
 
-def scout(urls: list[str], folder: Path) -> tuple[float, float, int]:
-    """Wall seconds, CPU seconds and answering hosts of one whole command."""
+def scout(urls: list[str], folder: Path) -> tuple[float, float, int, float]:
+    """Wall seconds, CPU seconds, answering hosts and the median latency told, of one whole command."""
     (folder / "hosts.txt").write_text("\n".join(urls))
     command = ["scout", "hosts.txt", "--json", "--timeout", f"{TIMEOUT_S:g}s", "--db", "bench.db"]
     before, started = os.times(), time.monotonic()
@@ -76,8 +76,9 @@ def scout(urls: list[str], folder: Path) -> tuple[float, float, int]:
     cpu = (
         after.children_user + after.children_system - before.children_user - before.children_system
     )
-    answered = sum(json.loads(line)["status"] == "ok" for line in done.stdout.splitlines())
-    return wall, cpu, answered
+    seen = [json.loads(line) for line in done.stdout.splitlines()]
+    answered = [one for one in seen if one["status"] == "ok"]
+    return wall, cpu, len(answered), statistics.median(one["latency_ms"] for one in answered)
 
 
 def main() -> None:
@@ -108,6 +109,9 @@ def report(cases: list[list[str]], folder: Path) -> None:
     print(f"all answer:        {all_wall:.2f} s, {all_cpu:.2f} s CPU (bar {BAR_S:g} s)")
     bar = TIMEOUT_S + BAR_OVER_TIMEOUT_S
     print(f"{HANGING} of them hang:   {hang_wall:.2f} s, {hang_cpu:.2f} s CPU (bar {bar:g} s)")
+    told = statistics.median(r[0][3] for r in rounds)
+    print(f"latency told:      {told:.1f} ms of {DELAY_S * 1000:.0f}")
+    print(f"RATIO scout_latency {told / (DELAY_S * 1000):.3f}")
     print(f"RATIO scout_100_hosts {all_wall / BAR_S:.3f}")
     print(f"RATIO scout_10_hanging {hang_wall / bar:.3f}")
 

@@ -13,7 +13,7 @@ import trustme
 from support.raw_server import RawServer, http, one_look, vllm_pages
 
 from toolkit.records import Host
-from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION
+from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION, Answer
 from toolkit.scout.look import MAX_METRICS_BYTES, QuietMoments, Scout, same_origin, tls_context
 from toolkit.scout.problems import problem_of
 
@@ -324,25 +324,52 @@ def test_an_answer_that_is_no_http_is_a_reason(look_at, answer: bytes, problem: 
     assert look.answer(METRICS).ok
 
 
-def test_a_hosts_latency_is_its_own_though_many_are_looked_at_together() -> None:
-    """Thirty hosts answer after 50 ms; the work for all of them is no part of that."""
+def test_a_host_is_asked_for_its_latency_only_when_the_work_for_others_is_done() -> None:
+    async def run() -> list[str]:
+        told: list[str] = []
 
-    class Slow(RawServer):
-        async def before_answer(self) -> None:
-            await asyncio.sleep(0.05)
+        async def work() -> None:
+            for _ in range(20):
+                time.sleep(0.005)  # noqa: ASYNC251 (a loop that is busy is what is tested)
+                await asyncio.sleep(0)
+            told.append("work done")
 
-    async def run() -> list[float | None]:
-        async with contextlib.AsyncExitStack() as stack:
-            quiet, tls = QuietMoments(), tls_context(insecure=True)
-            servers = [await stack.enter_async_context(Slow(vllm_pages())) for _ in range(30)]
-            hosts = [Host(name=server.url, url=server.url) for server in servers]
-            scouts = [Scout(host, tls, None, 5.0, quiet) for host in hosts]
-            looks = await asyncio.gather(*(scout.look() for scout in scouts))
-            for scout in scouts:
-                await scout.aclose()
-            return [look.quiet.elapsed_ms - 50 for look in looks]
+        async def question() -> Answer:
+            told.append("asked")
+            return Answer(status=200)
 
-    over_ms = sorted(asyncio.run(run()))
-    assert over_ms[0] >= 0
-    # the servers share this loop, too; without the quiet moments the median is over 60 ms
-    assert over_ms[len(over_ms) // 2] < 20
+        busy = asyncio.create_task(work())
+        await QuietMoments().ask(question)
+        await busy
+        return told
+
+    assert asyncio.run(run()) == ["work done", "asked"]
+
+
+def test_a_near_host_answers_before_the_next_is_asked_and_a_far_one_holds_up_nobody() -> None:
+    async def run() -> list[str]:
+        told: list[str] = []
+        quiet, far_may_answer = QuietMoments(), asyncio.Event()
+
+        async def near(name: str) -> Answer:
+            told.append(f"{name} asked")
+            await asyncio.sleep(0)
+            told.append(f"{name} answered")
+            return Answer(status=200)
+
+        async def far() -> Answer:
+            told.append("far asked")
+            await far_may_answer.wait()
+            told.append("far answered")
+            return Answer(status=200)
+
+        asked = [asyncio.create_task(quiet.ask(far))]
+        asked += [asyncio.create_task(quiet.ask(lambda n=n: near(n))) for n in ("one", "two")]
+        await asyncio.gather(*asked[1:])
+        far_may_answer.set()
+        await asked[0]
+        return told
+
+    assert asyncio.run(run()) == [
+        "far asked", "one asked", "one answered", "two asked", "two answered", "far answered",
+    ]  # fmt: skip

@@ -122,7 +122,7 @@ def _scout(options: Options) -> None:
 
 
 def _show(hosts: "Sequence[Host]", options: Options) -> "Show":
-    """Choose how to show; tables cost 0.1 s of imports that JSON need not pay."""
+    """Choose how to show what is seen."""
     if options.as_json:
         from toolkit.cli.scout_show import JsonShow, JsonStream
 

@@ -1,4 +1,4 @@
-"""Tables that fit the screen, or stand whole in a pipe. Only verbs that print one load this (rich: 80 ms)."""
+"""Tables that fit the screen, or stand whole in a pipe. Only verbs that print one load this."""
 
 import io
 import sys
