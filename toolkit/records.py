@@ -108,3 +108,154 @@ class Sighting:
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = field(default=(), repr=False)
     """Raw gauges and counters, for the store; never printed by scout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One measuring run over one or many hosts, all under the same plan."""
+
+    id: str
+    """Twelve hexadecimal digits."""
+    verb: str
+    """The command that made it, e.g., `bench`."""
+    started_at: float
+    """Wall clock of the measuring machine, seconds since 1970."""
+    ended_at: float | None = None
+    settings: str = "{}"
+    """JSON object: the plan, as the command line gave it. No key and no prompt text."""
+    client_ok: bool | None = None
+    """False: the measuring machine was the limit, and the figures describe it."""
+
+
+ShotKind = Literal["unique", "twin", "repeat", "warmup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """One timed request. Times of day are wall clock; durations come from a monotonic clock."""
+
+    run: str
+    """`Run.id`."""
+    name: str
+    """The host's."""
+    url: str
+    slot: int
+    """Number in the plan, from 0; equal slots are the same template at every host."""
+    kind: ShotKind
+    """`unique`: a prompt nobody sent before. `twin`: exactly the request of an earlier unique one, sent once that
+    one was answered. `repeat`: a prompt that may have been sent before. `warmup`: not counted."""
+    pair: int | None = None
+    """Of a twin: the slot of the unique request that it repeats."""
+    prompt: str
+    """The prompt's name in the profile, never its text."""
+    concurrency: int | None = None
+    """Requests under way at once, closed loop; None: open loop."""
+    stream: bool
+    max_tokens: int
+    """As asked for."""
+    planned_at: float
+    """When it should have left; latencies count from here in an open loop, from `sent_at` in a closed one."""
+    sent_at: float | None = None
+    """None: it never left."""
+    send_lag_ms: float | None = None
+    """`sent_at` - `planned_at`, by the monotonic clock."""
+    took_ms: float | None = None
+    """From the start of its latency to its end, be it an answer or an error."""
+    ok: bool
+    """HTTP 2xx, a complete answer with a finish reason, no error inside the stream."""
+    error_kind: str | None = None
+    """`connect` `timeout` `http_500` `cut` `no_finish` `stream_error` `garbage` `too_large` `not_sent` ..."""
+    error: str | None = None
+    """One sentence; never holds a key."""
+    status_code: int | None = None
+    ttft_ms: float | None = None
+    """To the first chunk with a token: content, reasoning or tool call. None without streaming."""
+    ttft_visible_ms: float | None = None
+    """To the first chunk with a token that is not reasoning."""
+    e2e_ms: float | None = None
+    """To the last chunk with a token; without streaming, to the last byte of the body."""
+    tpot_ms: float | None = None
+    """(E2E - TTFT) / tokens after the first chunk."""
+    itl: bytes | None = None
+    """Sketch (sketches.py) of the gaps between chunks / tokens in the later chunk, in milliseconds."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    """The server's `usage`; the number of chunks with a token when it tells none."""
+    output_tokens_estimated: bool = False
+    cached_tokens: int | None = None
+    """Prompt tokens that the server says it had in its prefix cache."""
+    token_chunks: int | None = None
+    """Chunks with a token; None without streaming."""
+    text_chars: int | None = None
+    """Characters of content, reasoning and tool calls."""
+    text_hash: str | None = None
+    """Equal hashes are equal texts."""
+    finish_reason: str | None = None
+    model: str | None = None
+    """Who answered, as the answer says."""
+    answer_id: str | None = None
+    """The answer's `id`; an honest server gives each answer its own."""
+    cache_status: str | None = None
+    """`Cache-Status` or `X-Cache` header, as sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One entry of a host's `/v1/models`."""
+
+    id: str
+    """What requests call it."""
+    root: str | None = None
+    """Where its weights came from, as the server tells it."""
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What one host's own counters moved by during a run, warm-up included. None: it does not say."""
+
+    run: str
+    name: str
+    url: str
+    error: str | None = None
+    """Why there are no counters to compare, e.g., ``/metrics` answered 404``."""
+    rtt_ms: float | None = None
+    """TCP handshake with the host, the shortest of a few, before the load."""
+    restarted: bool | None = None
+    """The process started anew meanwhile, or a counter went backwards: the sums below are None."""
+    requests: float | None = None
+    """Requests that ended, whatever the reason."""
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    finished_length: float | None = None
+    """Requests that the server ended because they reached their `max_tokens`."""
+    finished_stop: float | None = None
+    asked_tokens: float | None = None
+    """Sum of `max_tokens` over `asked_requests`, as the server's front end was asked."""
+    asked_requests: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    preemptions: float | None = None
+    queue_mean_ms: float | None = None
+    """Waiting time of the run's requests inside the server, mean."""
+    running_before: float | None = None
+    """Requests under way before we sent any: somebody else's."""
+    waiting_before: float | None = None
+    waiting_max: float | None = None
+    """The most that were seen waiting, looking about once a second."""
+    models_before: tuple[ServedModel, ...] = ()
+    models_after: tuple[ServedModel, ...] = ()
+
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What explains a host's figures: a stable code, how sure we are, and why in one sentence."""
+
+    code: str
+    confidence: Confidence
+    """`high`: independent kinds of evidence agree, or a count that allows no other reading. `medium`: one kind of
+    evidence. `low`: a hint."""
+    evidence: str
