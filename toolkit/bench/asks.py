@@ -1,0 +1,257 @@
+"""Which request is number `slot`? From a plan and a profile. No clock, no socket: it neither sends nor waits.
+
+The slot's number and the plan's seed decide its prompt, whether it streams and whether a twin is due, so these
+are equal at every host. Only which unique request a twin repeats, and a delay of twins where none was answered
+yet, follow from how a host answers.
+"""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import blake2b
+from math import gcd, lcm
+from typing import Any
+
+from toolkit.bench.plan import NoncePlace, Plan
+from toolkit.profiles import Message, Profile, Prompt
+from toolkit.records import ShotKind
+
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+MARK_DIGITS = 8
+MARKS = len(DIGITS) ** MARK_DIGITS
+"""2.8e12 different marks."""
+MARK_STRIDE = 1_743_541_808_807
+"""From one slot's mark to the next: the number without a common factor with MARKS nearest to MARKS divided by the
+golden ratio, so that marks of neighbouring slots differ from their first digits on (Weyl's sequence)."""
+
+MOST_CARDS = 10_000
+"""Uneven weights are rounded to this many parts, should they have no smaller common measure."""
+
+WARMUP_PROMPTS = (
+    "Describe in at least 300 words how a lighthouse was run before electricity reached it.",
+    "Explain in at least 300 words how a loaf of sourdough comes about, from flour to crust.",
+    "Write a diary entry of at least 300 words by a cartographer who is lost on her own map.",
+    "Tell in at least 300 words how a mechanical watch keeps time, part by part.",
+    "Write a letter of at least 300 words from a retired stationmaster to his successor.",
+    "Compare canals and railways as carriers of goods in at least 300 words.",
+    "Describe a day in a mountain hut in winter, hour by hour, in at least 300 words.",
+    "Explain in at least 300 words how a violin is built and why each kind of wood is chosen.",
+)
+"""No profile of the catalog holds one of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request that is to be sent."""
+
+    slot: int
+    kind: ShotKind
+    pair: int | None = None
+    """Of a twin: the slot of the unique request that it repeats."""
+    prompt: str
+    """The prompt's name."""
+    body: dict[str, Any]
+    """The whole JSON body; parts of it are shared with other asks, so it is never to be altered."""
+    stream: bool
+    max_tokens: int
+
+
+class Asker:
+    """One host's requests, slot by slot; slots are asked for in rising order, each once.
+
+    `nonce` must be unlike for every host and every run, as two askers with one nonce send equal prompts.
+    """
+
+    def __init__(self, plan: Plan, profile: Profile, *, model: str, nonce: str) -> None:
+        self._plan = plan
+        self._model = model
+        self._deck = Deck(profile.prompts, plan.seed)
+        self._first_mark = int.from_bytes(blake2b(nonce.encode(), digest_size=16).digest()) % MARKS
+        self._stream_turns = Turns(plan.stream_share, plan.seed)
+        self._twin_share = exact_share(plan.twin_share if plan.sameness == "pairs" else 0.0)
+        self._twins = 0
+        self._unanswered: set[int] = set()
+        # slots only, as a slot's request can be made anew: bodies kept for a long run would fill the memory
+        self._waiting: dict[bool, deque[int]] = {True: deque(), False: deque()}
+
+    def warmup(self, number: int) -> Ask:
+        """Make a request that is like no measured one: an own prompt, with a mark that no slot bears."""
+        text = WARMUP_PROMPTS[number % len(WARMUP_PROMPTS)]
+        message = {"role": "user", "content": f"{self._mark(-1 - number)} {text}"}
+        name = f"warmup-{number % len(WARMUP_PROMPTS) + 1}"
+        stream, limit = self._stream_turns.is_turn(number), self._plan.max_tokens
+        return Ask(
+            slot=number,
+            kind="warmup",
+            prompt=name,
+            body=self._body([message], stream, limit),
+            stream=stream,
+            max_tokens=limit,
+        )
+
+    def next(self, slot: int) -> Ask:
+        """Make the request of a slot."""
+        stream = self._stream_turns.is_turn(slot)
+        waiting = self._waiting[stream]
+        if waiting and self._twins < owed_until(slot, self._twin_share):
+            self._twins += 1
+            return self._new(slot, stream, "twin", waiting.popleft())
+        if self._plan.sameness == "pairs":
+            self._unanswered.add(slot)
+        return self._new(slot, stream, "repeat" if self._plan.sameness == "repeat" else "unique")
+
+    def answered(self, slot: int) -> None:
+        """Note that the unique request of this slot was answered ok: it may have a twin from now on."""
+        if slot in self._unanswered:
+            self._unanswered.remove(slot)
+            self._waiting[self._stream_turns.is_turn(slot)].append(slot)
+
+    def _new(self, slot: int, stream: bool, kind: ShotKind, pair: int | None = None) -> Ask:
+        source = slot if pair is None else pair
+        prompt = self._deck.prompt(source)
+        messages = list(prompt.messages)
+        if kind != "repeat":
+            messages = marked(prompt.messages, self._mark(source), self._plan.nonce_place)
+        return Ask(
+            slot=slot,
+            kind=kind,
+            pair=pair,
+            prompt=prompt.name,
+            body=self._body(messages, stream, limit := self._limit(prompt)),
+            stream=stream,
+            max_tokens=limit,
+        )
+
+    def _limit(self, prompt: Prompt) -> int:
+        """The plan's `max_tokens` is what nobody may exceed; a prompt may ask for less."""
+        most = self._plan.max_tokens
+        return most if prompt.max_tokens is None else min(most, prompt.max_tokens)
+
+    def _body(self, messages: list[Message], stream: bool, max_tokens: int) -> dict[str, Any]:
+        plan = self._plan
+        body = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": max_tokens,
+            "stream": stream,
+        }
+        if stream:
+            # without it vLLM and SGLang stream no usage, and tokens would be an estimate
+            body["stream_options"] = {"include_usage": True}
+        if plan.temperature is not None:
+            body["temperature"] = plan.temperature
+        if plan.ignore_eos:
+            body["ignore_eos"] = True
+        return body
+
+    def _mark(self, slot: int) -> str:
+        return mark((self._first_mark + slot * MARK_STRIDE) % MARKS)
+
+
+class Deck:
+    """The order of prompts: rounds in which each comes as often as its weight says.
+
+    One shuffled deck, walked in every round from another start and with another stride. So any slot's prompt can
+    be told alone, and a new round of a long profile costs no shuffle in the midst of a measurement.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
+        self._seed = seed
+        self._cards = [
+            prompt
+            for prompt, times in zip(prompts, proportions(prompts), strict=True)
+            for _ in range(times)
+        ]
+        random.Random(f"prompts {seed}").shuffle(self._cards)  # noqa: S311 (it must repeat itself)
+
+    def prompt(self, slot: int) -> Prompt:
+        """Which prompt a slot asks."""
+        size = len(self._cards)
+        number, place = divmod(slot, size)
+        start, stride = divmod(drawn(f"round {self._seed} {number}", size * size), size)
+        while gcd(stride, size) != 1:  # else it would walk over a part of the deck again and again
+            stride += 1
+        return self._cards[(start + place * stride) % size]
+
+
+def proportions(prompts: Sequence[Prompt]) -> list[int]:
+    """How often each prompt comes in a round: whole numbers in proportion to the weights."""
+    weights = [Fraction(str(prompt.weight)) for prompt in prompts]
+    whole = [int(weight * lcm(*(each.denominator for each in weights))) for weight in weights]
+    exact = [number // gcd(*whole) for number in whole]
+    if sum(exact) <= max(MOST_CARDS, len(prompts)):
+        return exact
+    return [max(1, round(weight / sum(weights) * MOST_CARDS)) for weight in weights]
+
+
+class Turns:
+    """Which slots stream: in every stretch of 1/share slots one, at a place drawn anew for each stretch.
+
+    The stretches keep the share over any hundred slots; the drawn places keep it out of step with all that
+    recurs: twins, prompts, waves of `concurrency` requests. Of a share above one half the other slots are drawn.
+    """
+
+    def __init__(self, share: float, seed: int) -> None:
+        exact = exact_share(share)
+        self._drawn_are_turns = exact <= Fraction(1, 2)
+        self._share = min(exact, 1 - exact)
+        self._seed = seed
+
+    def is_turn(self, slot: int) -> bool:
+        """Whether a slot is one of them."""
+        return self._is_drawn(slot) == self._drawn_are_turns
+
+    def _is_drawn(self, slot: int) -> bool:
+        part, whole = self._share.as_integer_ratio()
+        if not part:
+            return False
+        stretch = slot * part // whole
+        start, end = -(-stretch * whole // part), -(-(stretch + 1) * whole // part)
+        return slot - start == drawn(f"stream {self._seed} {stretch}", end - start)
+
+
+def owed_until(slot: int, share: Fraction) -> int:
+    """Twins that were due up to and with this slot: evenly spread, the last slot of each stretch is a turn."""
+    return (slot + 1) * share.numerator // share.denominator
+
+
+def exact_share(share: float) -> Fraction:
+    """The share that the user wrote: 0.3 is 3/10, and not the nearest binary number."""
+    return Fraction(str(share))
+
+
+def drawn(what: str, size: int) -> int:
+    """A number below `size`, always the same for the same words: equal at every host, without any state."""
+    return int.from_bytes(blake2b(what.encode(), digest_size=8).digest()) % size
+
+
+def mark(number: int) -> str:
+    """Spell a number as, e.g., `[k3f9-0012]`."""
+    digits = ""
+    for _ in range(MARK_DIGITS):
+        number, digit = divmod(number, len(DIGITS))
+        digits = DIGITS[digit] + digits
+    return f"[{digits[:4]}-{digits[4:]}]"
+
+
+def marked(messages: Sequence[Message], mark: str, place: NoncePlace) -> list[Message]:
+    """Copy messages with a mark, in front of the first one or behind the user's last one.
+
+    In front: prefix caches compare from the first token on, so a mark in the last message would leave them the
+    system prompt and all turns before it.
+    """
+    spoken = [at for at, message in enumerate(messages) if message.get("content") is not None]
+    users = [at for at in spoken if messages[at].get("role") == "user"]
+    at = spoken[0] if place == "front" else (users or spoken)[-1]
+    content = with_mark(messages[at]["content"], mark, place)
+    return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
+
+
+def with_mark(content: Any, mark: str, place: NoncePlace) -> Any:
+    """A message's content, be it text or a list of parts, with a mark before or after it."""
+    if isinstance(content, str):
+        return f"{mark} {content}" if place == "front" else f"{content} {mark}"
+    part = {"type": "text", "text": mark}
+    return [part, *content] if place == "front" else [*content, part]

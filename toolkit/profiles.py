@@ -1,0 +1,323 @@
+"""A profile: which prompts to send, read from TOML, plain text or JSONL. It reads text, never a file, and sends nothing.
+
+    summary = "What it is for"                       # TOML: all but `prompts` may be left out
+    stream_share = 0.5
+    max_tokens = 256
+    [passages]                                       # texts that several prompts begin with
+    manual = "..."
+    [[prompts]]
+    name = "robot"                                   # how results call it
+    text = "Write a 50-word story about a robot."    # or: messages = [{role = "user", content = "..."}]
+    passages = ["manual"]                            # before the text, in this order
+    max_tokens = 64                                  # at most; a lower limit of the run stays
+    weight = 2.0                                     # sent twice as often as a prompt of weight 1
+
+Plain text is one prompt a line. JSONL is one request body a line, with `messages`, or with a text as `prompt`.
+"""
+
+import difflib
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from toolkit.errors import ToolkitError
+
+Kind = Literal["toml", "text", "jsonl"]
+Message = Mapping[str, Any]
+
+PROFILE_KEYS = ("summary", "stream_share", "max_tokens", "passages", "prompts")
+PROMPT_KEYS = ("name", "text", "messages", "passages", "max_tokens", "weight")
+"""What a TOML profile may say; any other key is a typing error until it is added here."""
+
+DECIDED_ELSEWHERE = frozenset(
+    "messages prompt model stream stream_options max_tokens max_completion_tokens temperature"
+    " ignore_eos".split()
+)
+"""Keys of a recorded request body that are read here, or that the run's plan sets for all requests."""
+
+MOST_WEIGHT = 1_000_000
+"""Weights are taken in proportion; nobody needs more, and sums of them stay exact."""
+
+EXAMPLE = 'A prompt is, e.g., `[[prompts]]` and below it `text = "Write a story about a robot."`'
+BODY_EXAMPLE = (
+    'A line is, e.g., `{"messages": [{"role": "user", "content": "Hi"}]}` or `{"prompt": "Hi"}`'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One thing to ask."""
+
+    name: str
+    """Unlike all others in its profile."""
+    messages: tuple[Message, ...]
+    """As a chat request carries them; at least one holds text. Never to be altered."""
+    max_tokens: int | None = None
+    weight: float = 1.0
+    """How often, measured against the other prompts' weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A set of prompts, and how they are usually asked."""
+
+    name: str
+    summary: str = ""
+    prompts: tuple[Prompt, ...]
+    stream_share: float | None = None
+    """None: the profile does not say, as with `max_tokens`. What the user says on the command line goes before."""
+    max_tokens: int | None = None
+    left_out: tuple[str, ...] = ()
+    """Keys of JSONL bodies that are not sent and that nobody else sets, e.g., `tools`."""
+
+
+def read_profile(text: str, name: str, kind: Kind) -> Profile:
+    """Read a profile's text; raises ToolkitError naming the line, prompt or key at fault.
+
+    `name` is the profile's name, and how messages call it.
+    """
+    text = text.removeprefix("\ufeff")
+    if kind == "toml":
+        return _toml_profile(text, name)
+    prompts, left_out = _jsonl_prompts(text, name) if kind == "jsonl" else _lines(text, name)
+    _refuse_none(prompts, name, BODY_EXAMPLE if kind == "jsonl" else "Write one prompt a line")
+    return Profile(name=name, prompts=tuple(prompts), left_out=left_out)
+
+
+def _lines(text: str, name: str) -> tuple[list[Prompt], tuple[str, ...]]:
+    """One prompt a line, whatever it begins with: `#` may be a prompt's first character."""
+    prompts = [
+        _prompt({"text": line}, f"line-{number}", f"`{name}` line {number}")
+        for number, line in _numbered(text)
+    ]
+    return prompts, ()
+
+
+def _jsonl_prompts(text: str, name: str) -> tuple[list[Prompt], tuple[str, ...]]:
+    prompts, left_out = [], Counter[str]()
+    for number, line in _numbered(text):
+        where = f"`{name}` line {number}"
+        body = _body(line, where)
+        left_out.update(body.keys() - DECIDED_ELSEWHERE)
+        prompts.append(_prompt(_fields_of(body, where), f"line-{number}", where))
+    return prompts, tuple(sorted(left_out))
+
+
+def _numbered(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their numbers. Only a newline ends one: JSON may hold a bare U+2028."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line.strip()
+
+
+def _body(line: str, where: str) -> dict[str, Any]:
+    try:
+        body = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        reason = f"{_shown(error.msg)} at character {error.colno}"
+        raise ToolkitError(f"{where} is not JSON: {reason}", BODY_EXAMPLE) from error
+    if not isinstance(body, dict):
+        raise ToolkitError(f"{where} is not a JSON object", BODY_EXAMPLE)
+    return body
+
+
+def _fields_of(body: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What a request body says of its prompt, in the words of a TOML prompt; null is as good as absent."""
+    known = {key: value for key, value in body.items() if value is not None}
+    fields = {}
+    for key, word in (("messages", "messages"), ("prompt", "text")):
+        if key in known:
+            fields[word] = known[key]
+    for key in ("max_completion_tokens", "max_tokens"):
+        if key in known:
+            fields["max_tokens"] = known[key]
+    if fields.keys().isdisjoint({"messages", "text"}):
+        raise ToolkitError(f"{where} has neither `messages` nor `prompt`", BODY_EXAMPLE)
+    return fields
+
+
+def _toml_profile(text: str, name: str) -> Profile:
+    try:
+        # as TOML has it; a file written on Windows ends its lines in \r\n
+        table = tomllib.loads(text.replace("\r\n", "\n"))
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deep"
+        raise ToolkitError(f"`{name}` is not TOML: {_shown(reason)}", EXAMPLE) from error
+    _refuse_unknown(table, PROFILE_KEYS, f"`{name}`")
+    prompts = _toml_prompts(table, name)
+    _refuse_none(prompts, name, EXAMPLE)
+    return Profile(
+        name=name,
+        summary=_word(table.get("summary", ""), f"`{name}`: `summary`"),
+        prompts=tuple(prompts),
+        stream_share=_share(table.get("stream_share"), f"`{name}`: `stream_share`"),
+        max_tokens=_count(table.get("max_tokens"), f"`{name}`: `max_tokens`"),
+    )
+
+
+def _toml_prompts(table: Mapping[str, Any], name: str) -> list[Prompt]:
+    passages = _passages(table.get("passages", {}), f"`{name}`: `passages`")
+    entries = table.get("prompts", [])
+    if not _are_tables(entries):
+        raise ToolkitError(f"`{name}`: `prompts` is not a list of tables", EXAMPLE)
+    prompts = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"`{name}` prompt {number}"
+        _refuse_unknown(entry, PROMPT_KEYS, where)
+        fields = {**entry, **_joined(entry, passages, where)}
+        prompts.append(_prompt(fields, f"prompt-{number}", where))
+    _refuse_twins(prompts, name)
+    return prompts
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _passages(table: object, where: str) -> dict[str, str]:
+    if not isinstance(table, dict):
+        raise ToolkitError(f"{where} is not a table of texts", 'Write, e.g., `manual = "..."`')
+    return {key: _text(value, f"{where}: `{_shown(key)}`") for key, value in table.items()}
+
+
+def _joined(entry: Mapping[str, Any], passages: Mapping[str, str], where: str) -> dict[str, str]:
+    """The text with the passages that it names before it."""
+    named = entry.get("passages")
+    if named is None:
+        return {}
+    if not isinstance(named, list) or "text" not in entry:
+        raise ToolkitError(f"{where}: `passages` is a list of names, beside a `text`", EXAMPLE)
+    missing = [word for word in named if not isinstance(word, str) or word not in passages]
+    if missing:
+        raise ToolkitError(
+            f"{where}: there is no passage `{_shown(str(missing[0]))}`",
+            f"Known passages: {', '.join(map(_shown, passages)) or 'none'}",
+        )
+    text = _text(entry["text"], f"{where}: `text`")
+    return {"text": "\n\n".join([*(passages[word].strip() for word in named), text.strip()])}
+
+
+def _prompt(fields: Mapping[str, Any], name: str, where: str) -> Prompt:
+    """Check one prompt's fields, whichever kind of file they stood in."""
+    name = _word(fields.get("name", name), f"{where}: `name`")
+    if not name:
+        raise ToolkitError(f"{where}: `name` is empty", "Leave it out, or name the prompt")
+    if ("text" in fields) == ("messages" in fields):
+        raise ToolkitError(f"{where} needs a text or messages, and not both", EXAMPLE)
+    return Prompt(
+        name=name,
+        messages=_messages(fields, where),
+        max_tokens=_count(fields.get("max_tokens"), f"{where}: `max_tokens`"),
+        weight=_weight(fields.get("weight", 1.0), f"{where}: `weight`"),
+    )
+
+
+def _messages(fields: Mapping[str, Any], where: str) -> tuple[Message, ...]:
+    if "text" in fields:
+        messages = [{"role": "user", "content": _text(fields["text"], where)}]
+    else:
+        messages = _checked(fields["messages"], where)
+    try:
+        # half a surrogate pair, a number of 30 digits: found now and not in the midst of a run
+        orjson.dumps(messages)
+    except orjson.JSONEncodeError as error:
+        raise ToolkitError(
+            f"{where} holds what JSON cannot carry", "Keep to text, numbers, lists and tables"
+        ) from error
+    return tuple(messages)
+
+
+def _checked(messages: Any, where: str) -> list[dict[str, Any]]:
+    if not _are_tables(messages) or not messages:
+        raise ToolkitError(f"{where}: `messages` is not a list of messages", BODY_EXAMPLE)
+    for message in messages:
+        if not isinstance(message.get("role"), str) or not message["role"]:
+            raise ToolkitError(f"{where}: a message has no `role`", BODY_EXAMPLE)
+        content = message.get("content")
+        if not (content is None or isinstance(content, str) or _are_tables(content)):
+            raise ToolkitError(
+                f"{where}: a message's `content` is neither text nor a list of parts", BODY_EXAMPLE
+            )
+    if not any(holds_text(message) for message in messages):
+        raise ToolkitError(f"{where}: no message holds text", BODY_EXAMPLE)
+    return list(messages)
+
+
+def holds_text(message: Message) -> bool:
+    """Whether a message says something in words, in its content or in one of its content's parts."""
+    content = message.get("content")
+    texts: Sequence[Any] = (content,)
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content]
+    return any(isinstance(text, str) and text.strip() for text in texts)
+
+
+def _refuse_none(prompts: Sequence[Prompt], name: str, hint: str) -> None:
+    if not prompts:
+        raise ToolkitError(f"`{name}` holds no prompt", hint)
+
+
+def _refuse_twins(prompts: Iterable[Prompt], name: str) -> None:
+    for word, times in Counter(prompt.name for prompt in prompts).items():
+        if times > 1:
+            raise ToolkitError(
+                f"`{name}`: the prompt name `{word}` stands twice", "Give each prompt its own name"
+            )
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"Did you mean `{near[0]}`?" if near else f"Known keys: {', '.join(known)}"
+            raise ToolkitError(f"{where}: unknown key `{_shown(key)}`", hint)
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ToolkitError(f"{where} is not a text, or an empty one", EXAMPLE)
+    return value
+
+
+def _word(value: object, where: str) -> str:
+    """A text that is shown in tables: one line, nothing that moves a cursor."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ToolkitError(f"{where} is not one line of text", 'Write, e.g., `name = "robot"`')
+    return value
+
+
+def _share(value: object, where: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ToolkitError(f"{where} is not a number from 0 to 1", "Half of the requests is 0.5")
+    return float(value)
+
+
+def _count(value: object, where: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ToolkitError(f"{where} is not a whole number of at least 1", "Write, e.g., 256")
+    return value
+
+
+def _weight(value: object, where: str) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= MOST_WEIGHT
+    ):
+        raise ToolkitError(
+            f"{where} is not a number above 0 and up to {MOST_WEIGHT:,}", "Twice as often as 1 is 2"
+        )
+    return float(value)
+
+
+def _shown(text: str) -> str:
+    """A word of the file's, fit for a screen."""
+    return "".join(c if c.isprintable() else "?" for c in text)
