@@ -48,6 +48,22 @@ def test_options_follow_the_url() -> None:
     ]
 
 
+def test_what_a_host_is_expected_to_serve_can_be_listed() -> None:
+    line = "alice http://h:1 root=Qwen/Qwen3.5-35B-A3B-FP8 max_model_len=4096"
+    assert read_hosts(line, "hosts.txt") == [
+        Host(name="alice", url="http://h:1", root="Qwen/Qwen3.5-35B-A3B-FP8", max_model_len=4096)
+    ]
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "4k", "4096.0", "1_000", "\u0664", "9" * 400])
+def test_a_limit_is_a_whole_number_of_tokens(word: str) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        read_hosts(f"alice http://h:1 max_model_len={word}", "hosts.txt")
+    told = "`hosts.txt` line 1: `max_model_len=` is not a whole number of tokens"
+    assert caught.value.message == told
+    assert "32768" in caught.value.hint
+
+
 def test_comments_and_empty_lines_are_no_hosts() -> None:
     text = "# the cast\n\n   \nalice http://h:1\n  # bob http://h:2\nbob http://h:3#x not a comment inside a word"
     with pytest.raises(ToolkitError, match="line 6"):

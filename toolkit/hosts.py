@@ -11,7 +11,7 @@ DEFAULT_PORT = 8000
 """vLLM's own default."""
 
 EXAMPLE = "Put one host per line, e.g., `alice http://10.0.0.4:8000 team=red`"
-KEYS = ("team", "model", "api_key_env", "note")
+KEYS = ("team", "model", "root", "max_model_len", "api_key_env", "note")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and what stands for a byte that is no UTF-8."""
@@ -71,7 +71,12 @@ def _host(words: list[str], where: str) -> Host:
         )
     url = base_url(plain[-1], where)
     # with the path: one address may serve several engines
-    return Host(name=plain[0] if len(plain) == 2 else url.partition("://")[2], url=url, **options)
+    return Host(
+        name=plain[0] if len(plain) == 2 else url.partition("://")[2],
+        url=url,
+        max_model_len=_tokens(options.pop("max_model_len", None), where),
+        **options,
+    )
 
 
 def _is_option(word: str) -> bool:
@@ -99,6 +104,17 @@ def _options(words: Iterable[str], where: str) -> dict[str, str]:
             "Put the key into a variable and its name here, e.g., `api_key_env=ALICE_KEY`",
         )
     return options
+
+
+def _tokens(word: str | None, where: str) -> int | None:
+    if word is None:
+        return None
+    if not re.fullmatch(r"0*[1-9][0-9]{0,11}", word):
+        raise ToolkitError(
+            f"{where}: `max_model_len=` is not a whole number of tokens",
+            "Write it out, e.g., `max_model_len=32768`",
+        )
+    return int(word)
 
 
 def base_url(word: str, where: str) -> str:

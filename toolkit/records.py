@@ -19,6 +19,10 @@ class Host:
     team: str | None = None
     model: str | None = None
     """The model the user expects there."""
+    root: str | None = None
+    """Where its weights are expected to come from, e.g., `Qwen/Qwen3.5-35B-A3B-FP8`."""
+    max_model_len: int | None = None
+    """The limit it is expected to have, in tokens: a shorter one leaves more memory for others."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never kept."""
     note: str | None = None
@@ -153,6 +157,8 @@ class Shot:
     stream: bool
     max_tokens: int
     """As asked for."""
+    ignore_eos: bool | None = None
+    """Asked to go on up to `max_tokens`, whatever the model says; None: not asked."""
     planned_at: float
     """When it should have left; latencies count from here in an open loop, from `sent_at` in a closed one."""
     sent_at: float | None = None
