@@ -1,0 +1,226 @@
+"""What one host's shots say, in numbers: the record behind a line of `toolkit bench`.
+
+A fold over shots and nothing else: it times nothing, judges nothing and knows no other host.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.bench.goodput import Limits, is_good
+from toolkit.records import Ledger, Shot, Verdict
+from toolkit.sketches import Sketch
+
+LEAST_FOR_P99 = 100
+"""With fewer samples the nearest rank of p99 is the largest value: one stall would be the figure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One host's figures at one concurrency. Field names are the keys of `toolkit bench --json`.
+
+    Warm-up is never counted, and no latency holds a failure.
+    """
+
+    name: str
+    url: str
+    requests: int
+    """Measured sends that were planned, those that never left included."""
+    ok: int
+    errors: int
+    """`requests` - `ok`."""
+    error_kinds: dict[str, int]
+    """How many errors of each kind, the most frequent first."""
+    rps: float | None
+    """ok / `window_s`."""
+    output_tokens_per_s: float | None
+    """`output_tokens` / `window_s`."""
+    ttft_p50_ms: float | None
+    """Of streams, like `ttft_p95_ms`, `tpot_p50_ms` and `itl_p95_ms`."""
+    ttft_p95_ms: float | None
+    tpot_p50_ms: float | None
+    itl_p95_ms: float | None
+    """Over all gaps of all streams, each divided by the tokens of the chunk that ended it."""
+    e2e_p50_ms: float | None
+    e2e_p95_ms: float | None
+    e2e_p99_ms: float | None
+    """None with fewer than 100 answers."""
+    rtt_ms: float | None
+    client_ok: bool | None
+    goodput: float | None
+    """Good requests a second of the window; None without limits."""
+    verdicts: tuple[Verdict, ...]
+    run: str
+    concurrency: int | None
+    rate: float | None
+    planned: int
+    """What `good_share` is a share of: as `requests`."""
+    missed: int
+    """Planned sends that never left; errors too."""
+    good_share: float | None
+    """Good requests / planned ones, so that a failure is no way to be fast; None without limits."""
+    window_s: float | None
+    """From the first planned send to the end of the last request."""
+    output_tokens: int | None
+    """Of the answers; None when none of them told."""
+    prompt_tokens: int | None
+    output_tokens_estimated: bool
+    """At least one answer's tokens were counted in chunks, or are missing from the sum."""
+    ttft_visible_p50_ms: float | None
+    unique_e2e_p50_ms: float | None
+    twin_e2e_p50_ms: float | None
+    send_lag_p99_ms: float | None
+    """Of all that left, ok or not; None with fewer than 100."""
+    tied_with: tuple[str, ...] = ()
+    """Hosts that the run can't tell from this one; only who has all hosts' shots can fill it in."""
+    error: str | None = None
+    """Why nothing was answered, in one sentence; None when anything was."""
+
+
+def summary(  # noqa: PLR0913 (the record's own facts, each of which only the caller has)
+    shots: Sequence[Shot],
+    *,
+    name: str,
+    url: str,
+    run: str,
+    ledger: Ledger | None = None,
+    client_ok: bool | None = None,
+    limits: Limits | None = None,
+    verdicts: tuple[Verdict, ...] = (),
+    concurrency: int | None = None,
+    rate: float | None = None,
+) -> Summary:
+    """Count one host's shots at one concurrency, or at one rate."""
+    measured = [shot for shot in shots if shot.kind != "warmup"]
+    answers = [shot for shot in measured if shot.ok]
+    window_s = _window_s(measured)
+    output_tokens = _sum(shot.output_tokens for shot in answers)
+    good = None if limits is None else sum(is_good(shot, limits) for shot in answers)
+    return Summary(
+        name=name,
+        url=url,
+        requests=len(measured),
+        ok=len(answers),
+        errors=len(measured) - len(answers),
+        error_kinds=_error_kinds(measured),
+        rps=_per(len(answers), window_s),
+        output_tokens_per_s=_per(output_tokens, window_s),
+        rtt_ms=None if ledger is None else ledger.rtt_ms,
+        client_ok=client_ok,
+        goodput=_per(good, window_s),
+        verdicts=verdicts,
+        run=run,
+        concurrency=concurrency,
+        rate=rate,
+        planned=len(measured),
+        missed=sum(shot.sent_at is None for shot in measured),
+        good_share=_per(good, len(measured)),
+        window_s=window_s,
+        output_tokens=output_tokens,
+        prompt_tokens=_sum(shot.prompt_tokens for shot in answers),
+        output_tokens_estimated=any(
+            shot.output_tokens_estimated or shot.output_tokens is None for shot in answers
+        ),
+        send_lag_p99_ms=_p99(
+            _sketch(shot.send_lag_ms for shot in measured if shot.sent_at is not None)
+        ),
+        error=_error(measured),
+        **_latencies(answers),
+    )
+
+
+def _latencies(answers: Sequence[Shot]) -> dict[str, Any]:
+    """The quantiles of what was answered, by Summary's names."""
+    ttft = _sketch(shot.ttft_ms for shot in answers)
+    e2e = _sketch(shot.e2e_ms for shot in answers)
+    return {
+        "ttft_p50_ms": ttft.quantile(0.5),
+        "ttft_p95_ms": ttft.quantile(0.95),
+        "ttft_visible_p50_ms": _sketch(shot.ttft_visible_ms for shot in answers).quantile(0.5),
+        "tpot_p50_ms": _sketch(shot.tpot_ms for shot in answers).quantile(0.5),
+        "itl_p95_ms": _gaps(answers).quantile(0.95),
+        "e2e_p50_ms": e2e.quantile(0.5),
+        "e2e_p95_ms": e2e.quantile(0.95),
+        "e2e_p99_ms": _p99(e2e),
+        "unique_e2e_p50_ms": _e2e_of("unique", answers).quantile(0.5),
+        "twin_e2e_p50_ms": _e2e_of("twin", answers).quantile(0.5),
+    }
+
+
+def started_at(shot: Shot) -> float:
+    """When its latency began: the planned send in an open loop, the actual one in a closed loop."""
+    closed = shot.concurrency is not None
+    return shot.sent_at if closed and shot.sent_at is not None else shot.planned_at
+
+
+def ended_at(shot: Shot) -> float:
+    """When it was answered, failed or was given up; its own start when nobody noted that."""
+    return started_at(shot) + (shot.took_ms or 0.0) / 1000
+
+
+def _window_s(measured: Sequence[Shot]) -> float | None:
+    if not measured:
+        return None
+    first, last = min(shot.planned_at for shot in measured), max(map(ended_at, measured))
+    return last - first if last > first else None
+
+
+def _per(amount: float | None, whole: float | None) -> float | None:
+    return amount / whole if amount is not None and whole else None
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Sum what is known: nothing answered is 0 tokens, answers that all keep silent are unknown."""
+    told = list(values)
+    known = [value for value in told if value is not None]
+    return sum(known) if known or not told else None
+
+
+def _sketch(values: Iterable[float | None]) -> Sketch:
+    sketch = Sketch()
+    for value in values:
+        if value is not None and math.isfinite(value):
+            sketch.add(max(0.0, value))  # a send may be early by the clock's own grain
+    return sketch
+
+
+def _e2e_of(kind: str, answers: Iterable[Shot]) -> Sketch:
+    return _sketch(shot.e2e_ms for shot in answers if shot.kind == kind)
+
+
+def _gaps(answers: Iterable[Shot]) -> Sketch:
+    gaps = Sketch()
+    for shot in answers:
+        if shot.itl is not None:
+            gaps.merge(Sketch.from_bytes(shot.itl))
+    return gaps
+
+
+def _p99(sketch: Sketch) -> float | None:
+    return sketch.quantile(0.99) if sketch.count >= LEAST_FOR_P99 else None
+
+
+def _kind(shot: Shot) -> str:
+    return shot.error_kind or ("not_sent" if shot.sent_at is None else "unknown")
+
+
+def _error_kinds(measured: Iterable[Shot]) -> dict[str, int]:
+    counts = Counter(_kind(shot) for shot in measured if not shot.ok)
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _error(measured: Sequence[Shot]) -> str | None:
+    """Say what mostly went wrong where nothing went right.
+
+    By kind first: errors of one kind may differ in a port or an id, and then no two texts are equal.
+    """
+    if not measured:
+        return "no request was sent"
+    if any(shot.ok for shot in measured):
+        return None
+    kind, count = next(iter(_error_kinds(measured).items()))
+    texts = Counter(shot.error for shot in measured if _kind(shot) == kind and shot.error)
+    text = texts.most_common(1)[0][0] if texts else kind
+    return f"{text} ({count} of {len(measured)} requests)"
