@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
-    "records errors hosts promtext dialects dialect_names completion sketches profiles".split()
+    "records errors hosts promtext dialects dialect_names event_stream completion sketches profiles".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 
@@ -19,10 +19,10 @@ ROOMS = {
     # room: (files that decide, files that touch the world)
     "bench": (
         set(
-            "asks contrast counters goodput integrity ladder plan schedule speed summary"
+            "asks contrast counters fitness goodput integrity ladder models plan schedule shots speed summary"
             " verdicts".split()
         ),
-        {"chart", "client", "drive", "health", "peers", "selftest", "stamped"},
+        {"chart", "client", "drive", "health", "lane", "peers", "selftest", "stamped"},
     ),
     "scout": (
         {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},
