@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from toolkit.event_stream import EventStream
+from toolkit.event_stream import Event, EventStream
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_EVENT_BYTES = 4 * 2**20
@@ -51,7 +51,7 @@ class Answer:
     gaps: tuple[tuple[float, int], ...] = ()
     """For each chunk with a token after the first: seconds since the one before, tokens in it (at least 1)."""
     gap_tokens_known: bool = True
-    """False: the tokens of a chunk had to be assumed, because `usage` does not tell them."""
+    """False: the tokens of a chunk had to be assumed, because `usage` does not tell them. A whole body has no gaps."""
     token_chunks: int | None = None
     """None for a whole body."""
     first_chunk_tokens: int | None = None
@@ -124,8 +124,10 @@ class Completion:
         self.too_large = False
         """Stop reading: a limit at the top of this file was passed."""
         self._status = status
-        streamed = content_type.partition(";")[0].strip().lower() == "text/event-stream"
-        self._stream = EventStream(max_event_bytes=MAX_EVENT_BYTES) if streamed else None
+        is_stream = content_type.partition(";")[0].strip().lower() == "text/event-stream"
+        # a refusal is read whole, whatever it calls itself: its text is all that matters
+        is_stream = is_stream and self._has_answer
+        self._stream = EventStream(max_event_bytes=MAX_EVENT_BYTES) if is_stream else None
         self._body: list[bytes] = []
         self._bytes = 0
         self._last_at: float | None = None
@@ -145,6 +147,10 @@ class Completion:
         self._told = 0
         """Tokens that the `usage` of such chunks told so far."""
 
+    @property
+    def _has_answer(self) -> bool:
+        return 200 <= self._status < 300
+
     def feed(self, data: bytes, at: float) -> None:
         """Take the next bytes of the body, which were read at `at`."""
         if self.finished or self.too_large or not data:
@@ -163,14 +169,14 @@ class Completion:
             self._refuse(f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB")
 
     def end(self, at: float, broken: str | None = None) -> Answer:
-        """What the answer was. `broken`: in one sentence, why the connection ended the body early."""
+        """What the answer was; call it once. `broken`: why the connection ended the body early, in one sentence."""
         if self._stream is None:
             return self._whole(at, broken)
         return self._streamed(self._stream, at, broken)
 
     # --- an event stream -----------------------------------------------------------------------
 
-    def _take(self, events: list[tuple[bytes, bytes]], at: float) -> None:
+    def _take(self, events: list[Event], at: float) -> None:
         for name, data in events:
             if data == DONE:
                 self.finished = True
@@ -182,10 +188,10 @@ class Completion:
                 if self.finished:
                     return
             if name == b"error":
-                self._blame(
-                    "stream_error", _told_by(chunk, data) or "an error event without a message"
-                )
+                self._blame("stream_error", _told_by(chunk, data) or "an error without a message")
             elif type(chunk) is dict:
+                if "error" in chunk or chunk.get("object") == "error":
+                    self._take_error(chunk, data)
                 self._take_chunk(chunk, at)
             elif data.strip():
                 self._blame("garbage", f"an event is no JSON object: {_text(data)}")
@@ -202,10 +208,8 @@ class Completion:
             self._model = chunk.get("model")
         if self._id is None:
             self._id = chunk.get("id")
-        if "error" in chunk or chunk.get("object") == "error":
-            self._take_error(chunk)
         usage = chunk.get("usage")
-        if type(usage) is dict:
+        if type(usage) is dict and usage:
             self._usage = usage
         else:
             usage = None
@@ -243,10 +247,10 @@ class Completion:
             choice = self._choices[index] = _Choice()
         return choice
 
-    def _take_error(self, chunk: dict[str, Any]) -> None:
+    def _take_error(self, chunk: dict[str, Any], data: bytes) -> None:
         # `"error": null` is a usual field of a chunk without one
         if chunk.get("error") or chunk.get("object") == "error":
-            self._blame("stream_error", _told_by(chunk, b"") or "an error without a message")
+            self._blame("stream_error", _told_by(chunk, data))
 
     def _streamed(self, stream: EventStream, at: float, broken: str | None) -> Answer:
         last_at = at if self._last_at is None else self._last_at
@@ -280,48 +284,49 @@ class Completion:
         chunks = len(self._stamps)
         if output_tokens is None:
             return [1] * chunks, False
-        for upto, all_of_them in ((self._totals, self._told), (self._places, self._read)):
-            tokens = [now - before for before, now in pairwise([0, *upto])]
-            if (
-                len(tokens) == chunks
-                and all_of_them == output_tokens
-                and min(tokens, default=1) >= 1
-            ):
+        if self._told == output_tokens and len(self._totals) == chunks:
+            tokens = _steps(self._totals)
+            if min(tokens, default=1) >= 1:
                 return tokens, True
-        ends = [output_tokens * number // chunks for number in range(chunks + 1)] if chunks else [0]
-        tokens = [max(1, now - before) for before, now in pairwise(ends)]
-        return tokens, output_tokens == chunks
+        if self._read == output_tokens:
+            # a chunk without text was a token, too: half a character, told with the next one, or the end of the text
+            return _steps(self._places), True
+        ends = [output_tokens * number // chunks for number in range(1, chunks + 1)]
+        # as many tokens as chunks is no assumption: none of them has less than one
+        return [max(1, tokens) for tokens in _steps(ends)], output_tokens == chunks
 
     # --- a whole body --------------------------------------------------------------------------
 
     def _whole(self, at: float, broken: str | None) -> Answer:
         body = b"".join(self._body)
         said = None if self.too_large else _json(body)
-        if not 200 <= self._status < 300:
+        if not self._has_answer:
             told = _told_by(said, body)
             self._blame(f"http_{self._status}", told or f"HTTP {self._status} without a message")
         elif broken is None and not self.too_large:
             self._take_whole(said, body)
-        output_tokens = _count(self._usage.get("completion_tokens"))
         return self._answer(
             fault=self._verdict(broken),
             ended_at=at if self._last_at is None or broken is not None else self._last_at,
-            output_tokens=output_tokens,
+            output_tokens=_count(self._usage.get("completion_tokens")),
         )
 
     def _take_whole(self, said: object, body: bytes) -> None:
         if type(said) is not dict:
-            self._blame("garbage", f"the body is no JSON object: {_text(body)}")
+            what = f"no JSON object: {_text(body)}" if body.strip() else "empty"
+            self._blame("garbage", f"the body is {what}")
             return
         self._model, self._id = said.get("model"), said.get("id")
-        self._usage = said["usage"] if type(said.get("usage")) is dict else {}
-        self._take_error(said)
-        choices = said.get("choices")
+        usage, choices = said.get("usage"), said.get("choices")
+        if type(usage) is dict:
+            self._usage = usage
+        self._take_error(said, body)
         if type(choices) is not list:
             self._blame("garbage", f"the body has no choices: {_text(body)}")
             return
-        for number, each in enumerate(choice for choice in choices if type(choice) is dict):
-            self._choice(each, number).take(each)
+        for number, each in enumerate(choices):
+            if type(each) is dict:
+                self._choice(each, number).take(each)
 
     # --- both ----------------------------------------------------------------------------------
 
@@ -336,19 +341,14 @@ class Completion:
     def _verdict(self, broken: str | None) -> Fault | None:
         """What is wrong with the answer, the first that holds."""
         if self._fault is not None:
-            if self._status // 100 != 2 and not self.too_large:
-                return f"http_{self._status}", self._fault[1]
             return self._fault
-        if self._status // 100 != 2:
-            return f"http_{self._status}", f"HTTP {self._status} without a message"
         if broken is not None:
             return "cut", _sentence(broken) or "the connection ended the answer early"
-        given_up = [
-            one.finish_reason for one in self._choices.values() if one.finish_reason in UNFINISHED
-        ]
+        reasons = [choice.finish_reason for choice in self._choices.values()]
+        given_up = UNFINISHED.intersection(reasons)
         if given_up:
-            return "stream_error", f"the server gave the answer up: finish_reason `{given_up[0]}`"
-        if not self._choices or not all(one.finish_reason for one in self._choices.values()):
+            return "stream_error", f"the server gave up: finish_reason `{min(given_up)}`"
+        if not reasons or None in reasons:
             return "no_finish", "the answer ended without a finish reason"
         return None
 
@@ -439,6 +439,10 @@ class _Choice:
         return self._tokens - before
 
 
+def _steps(totals: list[int]) -> list[int]:
+    return [now - before for before, now in pairwise([0, *totals])]
+
+
 def _keep(text: object, texts: list[str]) -> bool:
     if type(text) is not str or not text:
         return False
@@ -469,13 +473,13 @@ def _json(data: bytes) -> object:
 
 
 def _told_by(said: object, body: bytes) -> str:
-    """What a server says about a fault: `error.message`, `message` or `detail`, else all of it."""
+    """What a server says about a fault: `error.message`, `error`, `message` or `detail`, else all of it."""
     if type(said) is dict:
         error = said.get("error")
         inner = error.get("message") if type(error) is dict else None
         for told in (inner, error, said.get("message"), said.get("detail")):
-            if told and type(told) is not bool:
-                return told if type(told) is str else json.dumps(told)
+            if type(told) is str and told.strip():
+                return told
     return _text(body)
 
 

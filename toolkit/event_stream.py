@@ -40,6 +40,8 @@ class EventStream:
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events whose blank line is among these bytes."""
+        if self.too_large:
+            return []
         if self._after_cr or b"\r" in data:
             data = self._with_newlines(data)
         lines = data.split(b"\n")
@@ -60,12 +62,10 @@ class EventStream:
 
     def end(self) -> list[Event]:
         """Return the event that the end of the body left without its blank line."""
-        return [] if self.too_large else self.feed(LAST_LINE_ENDS)
+        return self.feed(LAST_LINE_ENDS)
 
     def _events(self, lines: list[bytes]) -> list[Event]:
         events: list[Event] = []
-        if self.too_large:
-            return events
         for line in lines:
             self._held += len(line)
             if self._held > self._limit:
