@@ -25,7 +25,9 @@ def numbers(text: str, content_type: str = "") -> EngineNumbers:
 
 def plain(found: EngineNumbers) -> EngineNumbers:
     """Without what has tests of its own."""
-    return replace(found, ttft=None, queue=None, settings=())
+    return replace(
+        found, ttft=None, queue=None, settings=(), finished_by_reason=(), asked_tokens=None
+    )
 
 
 # Recorded from vLLM 0.32.0; expected values by grep

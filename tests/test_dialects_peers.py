@@ -116,6 +116,7 @@ def test_trtllm():
         prompt_tokens_total=3100,
         generation_tokens_total=15500,
         requests_total=155,  # 150 + 5
+        finished_by_reason=(("length", 5), ("stop", 150)),
     )
     # rank 77.5 of 155, all in (0.01, 0.02]: the middle
     assert found.ttft.quantile(0.5).value == pytest.approx(0.015)

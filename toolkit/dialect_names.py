@@ -33,6 +33,7 @@ VLLM: Names = {
     "requests_total": ("vllm:request_success_total", "vllm:request_success"),
     "ttft": ("vllm:time_to_first_token_seconds",),
     "queue": ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+    "asked_tokens": ("vllm:request_params_max_tokens",),
     "config": ("vllm:cache_config_info",),
 }
 VLLM_PREFIXES = ("vllm:", "ray_vllm_", "vllm_")
@@ -121,6 +122,8 @@ LITELLM: Names = {
     "ttft": ("litellm_llm_api_time_to_first_token_metric",),
     "queue": ("litellm_request_queue_time_seconds",),
 }
+REASON_LABEL = "finished_reason"
+"""On the counter of ended requests: vLLM's and TensorRT-LLM's word; the other engines tell no reason there."""
 MODEL_LABELS = ("model_name", "requested_model", "model")
 REPEATING_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """SGLang's ranks of one engine each say the same; only `dp_rank` is another engine."""
