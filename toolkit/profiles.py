@@ -46,6 +46,7 @@ EXAMPLE = 'A prompt is, e.g., `[[prompts]]` and below it `text = "Write a story 
 BODY_EXAMPLE = (
     'A line is, e.g., `{"messages": [{"role": "user", "content": "Hi"}]}` or `{"prompt": "Hi"}`'
 )
+MESSAGE_EXAMPLE = "A message has a role and content, e.g., the role `user` and the content `Hi`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +99,13 @@ def _lines(text: str, name: str) -> tuple[list[Prompt], tuple[str, ...]]:
 
 
 def _jsonl_prompts(text: str, name: str) -> tuple[list[Prompt], tuple[str, ...]]:
-    prompts, left_out = [], Counter[str]()
+    prompts, left_out = [], set[str]()
     for number, line in _numbered(text):
         where = f"`{name}` line {number}"
         body = _body(line, where)
         left_out.update(body.keys() - DECIDED_ELSEWHERE)
         prompts.append(_prompt(_fields_of(body, where), f"line-{number}", where))
-    return prompts, tuple(sorted(left_out))
+    return prompts, tuple(map(_shown, sorted(left_out)))
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
@@ -128,22 +129,20 @@ def _body(line: str, where: str) -> dict[str, Any]:
 def _fields_of(body: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What a request body says of its prompt, in the words of a TOML prompt; null is as good as absent."""
     known = {key: value for key, value in body.items() if value is not None}
-    fields = {}
-    for key, word in (("messages", "messages"), ("prompt", "text")):
-        if key in known:
-            fields[word] = known[key]
+    if ("messages" in known) == ("prompt" in known):
+        raise ToolkitError(f"{where} needs either `messages` or `prompt`", BODY_EXAMPLE)
+    fields = {"messages": known["messages"]} if "messages" in known else {"text": known["prompt"]}
+    if not isinstance(fields.get("text", ""), str):
+        raise ToolkitError(f"{where}: `prompt` is not one text", BODY_EXAMPLE)
     for key in ("max_completion_tokens", "max_tokens"):
         if key in known:
             fields["max_tokens"] = known[key]
-    if fields.keys().isdisjoint({"messages", "text"}):
-        raise ToolkitError(f"{where} has neither `messages` nor `prompt`", BODY_EXAMPLE)
     return fields
 
 
 def _toml_profile(text: str, name: str) -> Profile:
     try:
-        # as TOML has it; a file written on Windows ends its lines in \r\n
-        table = tomllib.loads(text.replace("\r\n", "\n"))
+        table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "it is nested too deep"
         raise ToolkitError(f"`{name}` is not TOML: {_shown(reason)}", EXAMPLE) from error
@@ -223,7 +222,7 @@ def _messages(fields: Mapping[str, Any], where: str) -> tuple[Message, ...]:
         messages = _checked(fields["messages"], where)
     try:
         # half a surrogate pair, a number of 30 digits: found now and not in the midst of a run
-        orjson.dumps(messages)
+        orjson.dumps({"messages": messages})
     except orjson.JSONEncodeError as error:
         raise ToolkitError(
             f"{where} holds what JSON cannot carry", "Keep to text, numbers, lists and tables"
@@ -233,21 +232,22 @@ def _messages(fields: Mapping[str, Any], where: str) -> tuple[Message, ...]:
 
 def _checked(messages: Any, where: str) -> list[dict[str, Any]]:
     if not _are_tables(messages) or not messages:
-        raise ToolkitError(f"{where}: `messages` is not a list of messages", BODY_EXAMPLE)
+        raise ToolkitError(f"{where}: `messages` is not a list of messages", MESSAGE_EXAMPLE)
     for message in messages:
         if not isinstance(message.get("role"), str) or not message["role"]:
-            raise ToolkitError(f"{where}: a message has no `role`", BODY_EXAMPLE)
+            raise ToolkitError(f"{where}: a message has no `role`", MESSAGE_EXAMPLE)
         content = message.get("content")
         if not (content is None or isinstance(content, str) or _are_tables(content)):
             raise ToolkitError(
-                f"{where}: a message's `content` is neither text nor a list of parts", BODY_EXAMPLE
+                f"{where}: a message's `content` is neither text nor a list of parts",
+                MESSAGE_EXAMPLE,
             )
-    if not any(holds_text(message) for message in messages):
-        raise ToolkitError(f"{where}: no message holds text", BODY_EXAMPLE)
+    if not any(_holds_text(message) for message in messages):
+        raise ToolkitError(f"{where}: no message holds text", MESSAGE_EXAMPLE)
     return list(messages)
 
 
-def holds_text(message: Message) -> bool:
+def _holds_text(message: Message) -> bool:
     """Whether a message says something in words, in its content or in one of its content's parts."""
     content = message.get("content")
     texts: Sequence[Any] = (content,)

@@ -16,7 +16,7 @@ MOST_RATE = 10_000.0
 MOST_CONCURRENCY = 10_000
 """Linux lends a client 28,232 ports (32768 to 60999) towards one address."""
 MOST_TOKENS = 10_000_000
-"""Ten times the longest context in use; beyond it stands a typing error."""
+"""Longer than any model's context: whoever asks for more mistyped."""
 MOST_TWIN_SHARE = 0.5
 """Each unique request has one twin at most."""
 WAVES = 4
@@ -50,8 +50,13 @@ def _poisson(rate: float, seed: int) -> Iterator[float]:
 
 
 def requests_of(plan: Plan, level: int) -> int | None:
-    """How many requests a level of a sweep gets: the plan's, but at least four waves; None: by duration."""
-    return None if plan.requests is None else max(plan.requests, WAVES * level)
+    """How many requests each host gets at this concurrency; None: as many as the duration lets in.
+
+    The plan's number; a level of a sweep gets at least four waves. Without levels the number is the user's word.
+    """
+    if plan.requests is None or not plan.levels:
+        return plan.requests
+    return max(plan.requests, WAVES * level)
 
 
 def check_plan(plan: Plan) -> None:

@@ -1,0 +1,280 @@
+"""Profiles: what a file of prompts means, what a bad one says, and that the catalog's own are good."""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.errors import ToolkitError
+from toolkit.profiles import Kind, Profile, Prompt, read_profile
+
+ROOT = Path(__file__).parent.parent
+CATALOG = ("bench", "contest", "long-prompt", "short-answer")
+
+
+def user(text: str) -> tuple[dict[str, str], ...]:
+    return ({"role": "user", "content": text},)
+
+
+def from_catalog(name: str) -> Profile:
+    file = resources.files("toolkit").joinpath("catalog", "profiles", f"{name}.toml")
+    return read_profile(file.read_text(encoding="utf-8"), name, "toml")
+
+
+def refusal(text: str, kind: Kind) -> str:
+    with pytest.raises(ToolkitError) as caught:
+        read_profile(text, "mine", kind)
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_a_toml_profile_says_all_that_a_profile_knows() -> None:
+    text = """
+        summary = "Two questions"
+        stream_share = 0.5
+        max_tokens = 128
+        [[prompts]]
+        name = "robot"
+        text = "Write a story."
+        max_tokens = 64
+        weight = 3
+        [[prompts]]
+        messages = [{role = "system", content = "Be brief."}, {role = "user", content = "Hi"}]
+    """
+    assert read_profile(text, "mine", "toml") == Profile(
+        name="mine",
+        summary="Two questions",
+        prompts=(
+            Prompt(name="robot", messages=user("Write a story."), max_tokens=64, weight=3.0),
+            Prompt(
+                name="prompt-2",
+                messages=({"role": "system", "content": "Be brief."}, *user("Hi")),
+                max_tokens=None,
+                weight=1.0,
+            ),
+        ),
+        stream_share=0.5,
+        max_tokens=128,
+    )
+
+
+def test_what_a_toml_profile_does_not_say_is_unknown() -> None:
+    profile = read_profile('[[prompts]]\ntext = "Hi"', "mine", "toml")
+    assert (profile.summary, profile.stream_share, profile.max_tokens) == ("", None, None)
+
+
+def test_passages_stand_before_the_text_in_the_order_named() -> None:
+    text = """
+        [[prompts]]
+        text = "Question?"
+        passages = ["b", "a"]
+        [passages]
+        a = '''
+Alpha.
+'''
+        b = "Beta."
+    """
+    (prompt,) = read_profile(text, "mine", "toml").prompts
+    assert prompt.messages == user("Beta.\n\nAlpha.\n\nQuestion?")
+
+
+def test_plain_text_is_one_prompt_a_line_and_blank_lines_are_none() -> None:
+    profile = read_profile("\ufeffHi there\r\n\n   \n# no comment\n", "mine", "text")
+    assert profile.prompts == (
+        Prompt(name="line-1", messages=user("Hi there")),
+        Prompt(name="line-4", messages=user("# no comment")),
+    )
+
+
+def test_jsonl_is_a_request_body_or_a_prompt_a_line() -> None:
+    lines = (
+        '{"model": "m", "stream": true, "max_tokens": 32, "messages": [{"role": "user", "content": "Hi"}]}',
+        "",
+        '{"prompt": "Go on: 1, 2,", "max_completion_tokens": 8, "max_tokens": null}',
+        '{"prompt": "one\u2028prompt"}',  # a bare U+2028 is no end of a line
+    )
+    profile = read_profile("\n".join(lines), "mine", "jsonl")
+    assert profile.prompts == (
+        Prompt(name="line-1", messages=user("Hi"), max_tokens=32),
+        Prompt(name="line-3", messages=user("Go on: 1, 2,"), max_tokens=8),
+        Prompt(name="line-4", messages=user("one\u2028prompt")),
+    )
+    assert profile.left_out == ()
+
+
+def test_jsonl_keys_that_nobody_will_send_are_told() -> None:
+    lines = (
+        '{"prompt": "a", "tools": [], "temperature": 1}\n{"prompt": "b", "top_p": 1, "tools": []}'
+    )
+    assert read_profile(lines, "mine", "jsonl").left_out == ("tools", "top_p")
+
+
+def test_a_message_of_parts_and_a_turn_of_tool_calls_stay_as_they_are() -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "tool", "content": "", "tool_call_id": "1"},
+    ]
+    line = orjson.dumps({"messages": messages}).decode()
+    (prompt,) = read_profile(line, "mine", "jsonl").prompts
+    assert list(prompt.messages) == messages
+
+
+HI = 'text = "Hi"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "`mine` holds no prompt"),
+        ("prompts = []", "`mine` holds no prompt"),
+        ("prompts = 1", "`mine`: `prompts` is not a list of tables"),
+        ("[[prompts]\n", "`mine` is not TOML: Expected ']]' at the end of an array declaration"),
+        ("a = " + "[" * 5000, "`mine` is not TOML: it is nested too deep"),
+        ("think_time = 1", "`mine`: unknown key `think_time`"),
+        ('"\\u001b[2J" = 1', "`mine`: unknown key `?[2J`"),
+        ("stream_share = 1.5\n[[prompts]]\n" + HI, "`mine`: `stream_share` is not a number from 0"),
+        ("stream_share = nan\n[[prompts]]\n" + HI, "`mine`: `stream_share` is not a number from 0"),
+        ("stream_share = true\n[[prompts]]\n" + HI, "`mine`: `stream_share` is not a number"),
+        ("max_tokens = 0\n[[prompts]]\n" + HI, "`mine`: `max_tokens` is not a whole number"),
+        ("max_tokens = true\n[[prompts]]\n" + HI, "`mine`: `max_tokens` is not a whole number"),
+        ('summary = "a\\u001b"\n[[prompts]]\n' + HI, "`mine`: `summary` is not one line of text"),
+        ("[[prompts]]\nwieght = 1\n" + HI, "`mine` prompt 1: unknown key `wieght`"),
+        ("[[prompts]]\n" + HI + "[[prompts]]\nname = 'b'", "`mine` prompt 2 needs a text or"),
+        ("[[prompts]]\nmessages = []\n" + HI, "`mine` prompt 1 needs a text or messages, and not"),
+        ("[[prompts]]\nmessages = []", "`mine` prompt 1: `messages` is not a list of messages"),
+        ("[[prompts]]\ntext = ' '", "`mine` prompt 1 is not a text, or an empty one"),
+        ("[[prompts]]\ntext = 3", "`mine` prompt 1 is not a text, or an empty one"),
+        ("[[prompts]]\nname = ''\n" + HI, "`mine` prompt 1: `name` is empty"),
+        ('[[prompts]]\nname = "a\\nb"\n' + HI, "`mine` prompt 1: `name` is not one line of text"),
+        ("[[prompts]]\nmax_tokens = 0.5\n" + HI, "`mine` prompt 1: `max_tokens` is not a whole"),
+        ("[[prompts]]\nweight = 0\n" + HI, "`mine` prompt 1: `weight` is not a number above 0"),
+        ("[[prompts]]\nweight = inf\n" + HI, "`mine` prompt 1: `weight` is not a number above 0"),
+        ("[[prompts]]\nweight = nan\n" + HI, "`mine` prompt 1: `weight` is not a number above 0"),
+        ("[[prompts]]\nname = 'a'\n" + HI + "[[prompts]]\nname = 'a'\n" + HI, "`a` stands twice"),
+        ("[[prompts]]\npassages = ['x']\n" + HI, "`mine` prompt 1: there is no passage `x`"),
+        ("[[prompts]]\npassages = 'x'\n" + HI, "`mine` prompt 1: `passages` is a list of names"),
+        ("passages = 1\n[[prompts]]\n" + HI, "`mine`: `passages` is not a table of texts"),
+        ("[passages]\na = 1\n[[prompts]]\n" + HI, "`mine`: `passages`: `a` is not a text"),
+    ],
+)
+def test_a_bad_toml_profile_names_the_prompt_and_the_key(text: str, message: str) -> None:
+    assert message in refusal(text, "toml")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "`mine` line 2 is not JSON: "),
+        ("[1]", "`mine` line 2 is not a JSON object"),
+        ('{"prompt": NaN}', "`mine` line 2 is not JSON: "),
+        ('{"prompt": "\\ud800"}', "`mine` line 2 is not JSON: "),
+        ('{"prompt": "\ud800"}', "`mine` line 2 is not JSON: "),
+        ("[" * 100_000, "`mine` line 2 is not JSON: "),
+        ('{"max_tokens": 5}', "`mine` line 2 needs either `messages` or `prompt`"),
+        ('{"prompt": "a", "messages": []}', "`mine` line 2 needs either `messages` or `prompt`"),
+        ('{"prompt": ["a", "b"]}', "`mine` line 2: `prompt` is not one text"),
+        ('{"prompt": ""}', "`mine` line 2 is not a text, or an empty one"),
+        ('{"prompt": "a", "max_tokens": 0}', "`mine` line 2: `max_tokens` is not a whole number"),
+        ('{"messages": {}}', "`mine` line 2: `messages` is not a list of messages"),
+        ('{"messages": ["a"]}', "`mine` line 2: `messages` is not a list of messages"),
+        ('{"messages": [{"content": "a"}]}', "`mine` line 2: a message has no `role`"),
+        ('{"messages": [{"role": 1, "content": "a"}]}', "`mine` line 2: a message has no `role`"),
+        ('{"messages": [{"role": "user"}]}', "`mine` line 2: no message holds text"),
+        ('{"messages": [{"role": "user", "content": []}]}', "`mine` line 2: no message holds text"),
+        (
+            '{"messages": [{"role": "user", "content": 1}]}',
+            "`mine` line 2: a message's `content` is neither",
+        ),
+        (
+            # it can be read, and is one level too deep to be written (254)
+            '{"messages": [{"role": "user", "content": "a", "x": ' + "[" * 252 + "]" * 252 + "}]}",
+            "`mine` line 2 holds what JSON cannot carry",
+        ),
+    ],
+)
+def test_a_bad_jsonl_line_is_named_by_its_number(line: str, message: str) -> None:
+    assert message in refusal(f'{{"prompt": "fine"}}\n{line}\n', "jsonl")
+
+
+def test_a_typing_error_is_told_with_the_word_that_was_meant() -> None:
+    with pytest.raises(ToolkitError) as caught:
+        read_profile("[[prompts]]\nwieght = 1\n" + HI, "mine", "toml")
+    assert caught.value.hint == "Did you mean `weight`?"
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl"])
+def test_a_file_without_a_prompt_is_refused(kind: Kind) -> None:
+    assert refusal("\n  \n", kind) == "`mine` holds no prompt"
+
+
+def test_a_line_that_is_no_unicode_is_refused() -> None:
+    assert refusal("fine\nhalf \udcff", "text") == "`mine` line 2 holds what JSON cannot carry"
+
+
+TEXTS = st.one_of(
+    st.text(),
+    st.text(alphabet='[]{}"=:,.\n\\ aprompts1e'),
+    st.builds(
+        lambda key, value: f"[[prompts]]\n{key} = {value}\ntext = 'a'",
+        st.sampled_from(["name", "weight", "max_tokens", "messages", "passages"]),
+        st.sampled_from(["1979-05-27", "-0.0", "1" * 30, "[[]]", "[{role='a', content=[{}]}]"]),
+    ),
+)
+
+
+@given(text=TEXTS, kind=st.sampled_from(["toml", "text", "jsonl"]))
+def test_any_text_is_a_profile_that_can_be_sent_or_a_refusal(text: str, kind: Kind) -> None:
+    try:
+        profile = read_profile(text, "mine", kind)
+    except ToolkitError:
+        return
+    assert profile.prompts
+    for prompt in profile.prompts:
+        orjson.dumps({"messages": prompt.messages})
+        assert prompt.name.isprintable()
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_a_profile_of_the_catalog_can_be_read_and_says_what_it_is_for(name: str) -> None:
+    profile = from_catalog(name)
+    assert profile.summary
+    assert profile.prompts
+
+
+def test_every_file_of_the_catalog_is_installed_and_tested() -> None:
+    package = ROOT / "toolkit"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packed = {file for glob in settings["package-data"]["toolkit"] for file in package.glob(glob)}
+    files = {file for file in (package / "catalog").rglob("*") if file.is_file()}
+    assert files
+    assert files <= packed
+    assert sorted(file.stem for file in files if file.parent.name == "profiles") == sorted(CATALOG)
+
+
+def test_the_contests_profile_is_what_the_contest_sent() -> None:
+    profile = from_catalog("contest")
+    assert [prompt.messages for prompt in profile.prompts] == [
+        user("Write a 50-word story about a robot exploring a garden."),
+        user("What is the capital of Singapore?"),
+    ]
+    assert (profile.stream_share, profile.max_tokens) == (0.5, 256)
+
+
+def test_the_default_profile_is_varied_and_short_to_read() -> None:
+    texts = [str(prompt.messages[0]["content"]) for prompt in from_catalog("bench").prompts]
+    assert len(texts) == 12
+    # each begins in its own way: at most the first three words are shared
+    assert len({tuple(text.split()[:4]) for text in texts}) == 12
+    assert max(len(text.split()) for text in texts) < 40
+
+
+def test_long_prompts_are_long_and_none_begins_like_another() -> None:
+    texts = [str(prompt.messages[0]["content"]) for prompt in from_catalog("long-prompt").prompts]
+    assert all(1500 <= len(text.split()) <= 1700 for text in texts)
+    assert len({text[:20] for text in texts}) == len(texts)
