@@ -132,8 +132,9 @@ def _fields_of(body: Mapping[str, Any], where: str) -> dict[str, Any]:
     if ("messages" in known) == ("prompt" in known):
         raise ToolkitError(f"{where} needs either `messages` or `prompt`", BODY_EXAMPLE)
     fields = {"messages": known["messages"]} if "messages" in known else {"text": known["prompt"]}
-    if not isinstance(fields.get("text", ""), str):
-        raise ToolkitError(f"{where}: `prompt` is not one text", BODY_EXAMPLE)
+    text = fields.get("text", "-")
+    if not isinstance(text, str) or not text.strip():
+        raise ToolkitError(f"{where}: `prompt` is empty, or not one text", BODY_EXAMPLE)
     for key in ("max_completion_tokens", "max_tokens"):
         if key in known:
             fields["max_tokens"] = known[key]

@@ -62,7 +62,7 @@ class Asker:
     """One host's requests, slot by slot; slots are asked for in rising order, each once, from any on.
 
     `nonce` must be unlike for every host and every run: two askers with one nonce send equal prompts at equal
-    slots. A request costs 6 to 8 us, measured with the catalog's profiles.
+    slots. A request costs 5 to 7 us, measured with the catalog's profiles.
     """
 
     def __init__(self, plan: Plan, profile: Profile, *, model: str, nonce: str) -> None:
