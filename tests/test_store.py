@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sightings import AT, reading, rows, seen
 
-import toolkit.store
-from toolkit.records import Finding, Host, Reading, Sighting
+import toolkit.store_looks
+from toolkit.records import Finding, Host, Ledger, Reading, Run, Sighting
 from toolkit.store import Store
 
 
@@ -185,7 +185,7 @@ def test_series_are_stored_once_however_often_they_are_read(path):
 
 
 def test_more_series_than_the_cache_holds_are_still_told_apart(path, monkeypatch):
-    monkeypatch.setattr(toolkit.store, "SERIES_CACHE_SIZE", 3)
+    monkeypatch.setattr(toolkit.store_looks, "SERIES_CACHE_SIZE", 3)
     page = tuple(reading("a", float(number), n=str(number)) for number in range(8))
     with Store.open(path) as store:
         store.add_sightings([seen(AT, readings=page), seen(AT + 1, readings=page)])
@@ -252,6 +252,14 @@ def test_an_unknown_host_has_no_past(path):
         assert store.known_names() == ["alice"]
 
 
+def test_a_host_that_was_only_benched_is_no_name_to_ask_a_history_of(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen()])
+        store.add_run(Run(id="a", verb="bench", started_at=1.0))
+        store.add_ledgers([Ledger(run="a", name="bob", url="http://b")])
+        assert store.known_names() == ["alice"]
+
+
 def test_of_two_sightings_at_one_moment_the_later_written_is_last(path):
     with Store.open(path) as store:
         store.add_sightings([seen(running=1.0), seen(running=2.0)])
@@ -260,7 +268,7 @@ def test_of_two_sightings_at_one_moment_the_later_written_is_last(path):
 
 def test_history_and_last_sighting_walk_an_index_and_sort_nothing(path):
     Store.open(path).close()
-    plan = rows(path, "EXPLAIN QUERY PLAN " + toolkit.store._NEWEST_FIRST, 1, 0.0, 1, 1, 1)
+    plan = rows(path, "EXPLAIN QUERY PLAN " + toolkit.store_looks._NEWEST_FIRST, 1, 0.0, 1, 1, 1)
     told = " ".join(str(step[3]) for step in plan)
     assert "USING INDEX idx_sightings_host_id_at" in told
     assert "TEMP B-TREE" not in told

@@ -2,7 +2,7 @@
 
 A step that has left this checkout is never edited: files out there have it behind them. So columns
 are spelled out here and not derived from the records: a new field needs a new step, and
-tests/test_store.py fails until it has one.
+tests/test_store_file.py fails until it has one.
 """
 
 from collections.abc import Callable
@@ -104,5 +104,131 @@ def _look_tables(db: "Database") -> None:
     )
 
 
-STEPS: dict[str, Callable[["Database"], None]] = {"0001_look": _look_tables}
+def _bench_tables(db: "Database") -> None:
+    """Make what `bench` writes: runs, and each host's shots, ledger and verdicts in them."""
+    # `number` is what rows of a run bear: at most 8 bytes, 1 for the first 127 runs, where the text
+    # of `id` takes 12, in the row and once more in its index.
+    db.table("runs").create(
+        {
+            "number": int,
+            "id": str,
+            "verb": str,
+            "started_at": float,
+            "ended_at": float,
+            "settings": str,  # JSON object
+            "client_ok": int,  # 0 or 1
+        },
+        pk="number",
+        not_null={"id", "verb", "started_at", "settings"},
+        strict=True,
+    )
+    db.table("runs").create_index(["id"], unique=True)
+    db.table("shots").create(
+        {
+            "id": int,
+            "run_number": int,
+            "host_id": int,
+            "slot": int,
+            "kind": str,
+            "pair": int,
+            "prompt": str,
+            "concurrency": int,
+            "stream": int,  # 0 or 1
+            "max_tokens": int,
+            "ignore_eos": int,  # 0 or 1
+            "planned_at": float,
+            "sent_at": float,
+            "send_lag_ms": float,
+            "took_ms": float,
+            "ok": int,  # 0 or 1
+            "error_kind": str,
+            "error": str,
+            "status_code": int,
+            "ttft_ms": float,
+            "ttft_visible_ms": float,
+            "e2e_ms": float,
+            "tpot_ms": float,
+            "itl": bytes,  # sketch
+            "prompt_tokens": int,
+            "output_tokens": int,
+            "output_tokens_estimated": int,  # 0 or 1
+            "cached_tokens": int,
+            "token_chunks": int,
+            "text_chars": int,
+            "text_hash": str,
+            "finish_reason": str,
+            "model": str,
+            "answer_id": str,
+            "cache_status": str,
+        },
+        pk="id",
+        not_null={
+            "run_number",
+            "host_id",
+            "slot",
+            "kind",
+            "prompt",
+            "stream",
+            "max_tokens",
+            "planned_at",
+            "ok",
+            "output_tokens_estimated",
+        },
+        foreign_keys=[("run_number", "runs", "number"), ("host_id", "hosts", "id")],
+        strict=True,
+    )
+    # Not unique: warm-up has slots of its own from 0, and so has each level of a sweep.
+    db.table("shots").create_index(["run_number", "host_id", "slot"])
+    db.table("ledgers").create(
+        {
+            "id": int,
+            "run_number": int,
+            "host_id": int,
+            "error": str,
+            "rtt_ms": float,
+            "restarted": int,  # 0 or 1
+            "requests": float,
+            "prompt_tokens": float,
+            "generation_tokens": float,
+            "finished_length": float,
+            "finished_stop": float,
+            "asked_tokens": float,
+            "asked_requests": float,
+            "prefix_queries": float,
+            "prefix_hits": float,
+            "preemptions": float,
+            "queue_mean_ms": float,
+            "running_before": float,
+            "waiting_before": float,
+            "waiting_max": float,
+            "models_before": str,  # JSON list of {id, root, max_model_len}
+            "models_after": str,
+        },
+        pk="id",
+        not_null={"run_number", "host_id", "models_before", "models_after"},
+        foreign_keys=[("run_number", "runs", "number"), ("host_id", "hosts", "id")],
+        strict=True,
+    )
+    db.table("ledgers").create_index(["run_number", "host_id"], unique=True)
+    db.table("verdicts").create(
+        {
+            "id": int,
+            "run_number": int,
+            "host_id": int,
+            "code": str,
+            "confidence": str,
+            "evidence": str,
+        },
+        pk="id",
+        not_null={"run_number", "host_id", "code", "confidence", "evidence"},
+        foreign_keys=[("run_number", "runs", "number"), ("host_id", "hosts", "id")],
+        strict=True,
+    )
+    db.table("verdicts").create_index(["run_number", "host_id"])
+
+
+STEPS: dict[str, Callable[["Database"], None]] = {
+    "0001_look": _look_tables,
+    "0002_bench": _bench_tables,
+}
 """By the name that files remember a step under. Append only."""

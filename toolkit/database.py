@@ -1,0 +1,383 @@
+"""The store's file: opening, bringing it up to date, who may write, what its refusals mean, columns.
+
+It never names a table but hosts, which all families share; store_looks.py and store_runs.py know
+the others, and only a migration (migrations.py) makes one.
+"""
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import quote
+
+from toolkit.errors import ToolkitError
+from toolkit.migrations import STEPS
+from toolkit.records import Host
+
+BUSY_TIMEOUT_S = 5.0
+"""How long a writer waits for another process; a batch holds the lock for milliseconds."""
+
+JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+"""A bulk load was seen to leave a 48 MB write-ahead log in place; this caps what stays."""
+
+MIGRATION_SET = "toolkit"
+
+_Mode = Literal["rwc", "ro"]
+
+_OTHER_FILE = "Give another file with `--db`"
+
+_REASONS: dict[int | None, tuple[str, str]] = {
+    sqlite3.SQLITE_BUSY: (
+        "is locked by another process",
+        f"Wait until that process is done. {_OTHER_FILE} to go on now",
+    ),
+    sqlite3.SQLITE_NOTADB: ("is not a SQLite database", _OTHER_FILE),
+    sqlite3.SQLITE_READONLY: (
+        "may not be written",
+        f"Allow writing to it and to its folder. {_OTHER_FILE} to leave it alone",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        "cannot be opened",
+        f"Allow reading it and writing to its folder. {_OTHER_FILE} to leave it alone",
+    ),
+    sqlite3.SQLITE_FULL: (
+        "cannot grow, the disk is full",
+        "Free some space and run it again; what was stored before is whole",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        "cannot be read or written, the disk reports an error",
+        "Check the disk and its free space; network file systems do not suit SQLite",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged",
+        "Rescue what is left with `sqlite3 OLD .recover | sqlite3 NEW`",
+    ),
+}
+"""By SQLite's primary result code: what to say after the file's name, and the way out."""
+
+
+# --- The file -----------------------------------------------------------------------------------
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring a new or older file to this program's schema; whoever comes second finds it done."""
+    # sqlite-utils imports pandas and numpy where they exist (0.4 s of CPU, 1.6 s on a slow disk) and
+    # has no switch for it; only a file that needs a migration pays.
+    import sqlite_utils  # noqa: PLC0415
+
+    migrations = sqlite_utils.Migrations(MIGRATION_SET)
+    for name, step in STEPS.items():
+        migrations(name=name)(step)
+    _leave_rollback_journal(connection)
+    # One lock around the look and the change: `apply` alone makes its own table outside any
+    # transaction, so two processes on a new file would trip over each other.
+    with _immediate(connection):
+        if _steps_missing(connection, path):
+            file = sqlite_utils.Database(connection, execute_plugins=False, strict=True)
+            migrations.apply(file)
+
+
+def _leave_rollback_journal(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging, for which it must be free for a moment.
+
+    Two connections that both want this would wait for each other for ever, so SQLite answers one of
+    them at once and without its busy timeout: 2 of 90 openings, six processes on each new file.
+    """
+    patience_s = connection.execute("PRAGMA busy_timeout").fetchone()[0] / 1000
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _refuse_old(_: sqlite3.Connection, path: Path) -> None:
+    raise ToolkitError(
+        f"`{path}` was written by an older toolkit, or by none",
+        "Run `toolkit scout HOSTS` on it once, which brings it up to date",
+    )
+
+
+def _steps_missing(connection: sqlite3.Connection, path: Path) -> bool:
+    """Tell whether the file lacks a step. Raises ToolkitError when it is newer, or not ours."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    if not tables:
+        return True
+    applied: set[str] = set()
+    if "_sqlite_migrations" in tables:
+        rows = connection.execute(
+            "SELECT name FROM _sqlite_migrations WHERE migration_set = ?", (MIGRATION_SET,)
+        )
+        applied = {name for (name,) in rows}
+    if not applied:
+        raise ToolkitError(f"`{path}` is the database of another program", _OTHER_FILE)
+    if applied - STEPS.keys():
+        raise ToolkitError(
+            f"`{path}` was written by a newer toolkit",
+            f"Update the toolkit. {_OTHER_FILE} to go on",
+        )
+    return applied != STEPS.keys()
+
+
+def _refuse_path(path: Path, mode: _Mode) -> None:
+    """Say plainly what SQLite would call `unable to open database file` or a syntax error."""
+    if sqlite3.sqlite_version_info < (3, 37):
+        raise ToolkitError(
+            f"This Python's SQLite {sqlite3.sqlite_version} has no STRICT tables, 3.37 is needed",
+            "Use a Python that brings a newer one, e.g., from python.org or `uv python install`",
+        )
+    if path.is_dir():
+        raise ToolkitError(f"`{path}` is a folder", f"Name the file, e.g., `{path / 'toolkit.db'}`")
+    if mode == "ro" and not path.exists():
+        raise ToolkitError(
+            f"`{path}` does not exist", "`toolkit scout HOSTS` makes it; `--db` names another"
+        )
+
+
+def _connect(path: Path, mode: _Mode, busy_timeout_s: float) -> sqlite3.Connection:
+    # A URI, because only it can say `mode`; quoted from bytes, because `?`, `#` and `%` mean
+    # something in a URI and a file's name need not be UTF-8.
+    return sqlite3.connect(
+        f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}",
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,  # transactions begin where we say so
+        check_same_thread=False,  # flushes run in worker threads; Database has a lock
+    )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, mode: _Mode) -> None:
+    """Set up a connection; the first statement is where SQLite finds that a file is none of its own."""
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")  # 0.4 us a reading
+    connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_SIZE_LIMIT_BYTES}")
+    if _steps_missing(connection, path):
+        (_migrate if mode == "rwc" else _refuse_old)(connection, path)
+
+
+@contextmanager
+def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the block in one write transaction.
+
+    IMMEDIATE, not the plain BEGIN of sqlite-utils' `atomic`: a transaction that first reads and then
+    writes fails at once, busy timeout or not, when another process wrote in between.
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite may have rolled back by itself, e.g., on a full disk
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn SQLite's and the system's refusals into the one error a user may see."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        what, hint = _REASONS.get(_primary_code(error), (f"refused: {error}", ""))
+        raise ToolkitError(f"`{path}` {what}", hint) from error
+    except OSError as error:
+        raise ToolkitError(f"`{path}` cannot be used: {error.strerror}", _OTHER_FILE) from error
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)  # the driver's own complaints have none
+    return None if code is None else code & 0xFF
+
+
+# --- Rows and records ---------------------------------------------------------------------------
+
+Record = TypeVar("Record")
+
+
+class Columns(Generic[Record]):
+    """The fields of a record that are columns of its own table, and the way there and back."""
+
+    def __init__(self, record: type[Record], elsewhere: Collection[str] = ()) -> None:
+        """`elsewhere` names the fields that live in other tables. Raises TypeError on a new type."""
+        hints = {n: hint for n, hint in get_type_hints(record).items() if n not in elsewhere}
+        readers = {name: _from_column(hint) for name, hint in hints.items()}
+        self._record = record
+        self._readers = {name: reader for name, reader in readers.items() if reader}
+        self._values = attrgetter(*hints)
+        self.names = tuple(hints)
+
+    def insertion(self, table: str, *before: str) -> str:
+        """SQL that inserts a row: the columns `before`, then the record's."""
+        names = (*before, *self.names)
+        marks = ", ".join("?" * len(names))
+        # Every inserted name is a field of our own record.
+        return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608
+
+    def row(self, record: Record) -> list[object]:
+        """What the record's columns hold."""
+        # Sorting out what needs nothing first makes a shot's row in 2.5 us instead of 3.6.
+        return [v if type(v) in _FIT_AS_THEY_ARE else _to_column(v) for v in self._values(record)]
+
+    def record(self, row: Sequence[object], **elsewhere: object) -> Record:
+        """The record of a row of its columns; `elsewhere` are the fields that are none."""
+        values = dict(zip(self.names, row, strict=True))
+        for name, reader in self._readers.items():
+            values[name] = reader(values[name])
+        return self._record(**values, **elsewhere)
+
+
+_FIT_AS_THEY_ARE = frozenset({float, bytes, bool, type(None)})
+
+
+def _to_column(value: object) -> object:
+    """Make a field's value fit its column; SQLite itself turns NaN into NULL, which is None here."""
+    if isinstance(value, str):
+        return to_text(value)
+    if isinstance(value, tuple):
+        return json.dumps([one if isinstance(one, str) else asdict(one) for one in value])
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None  # no count is that large: a host's nonsense must not cost the whole batch
+    return value
+
+
+def to_text(text: str) -> str:
+    """Spell out lone surrogates, which a host's JSON may hold and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _from_column(hint: Any) -> Callable[[Any], Any] | None:
+    """How a column becomes a field of type `hint`; None: as it is. Raises TypeError on a new type."""
+    kinds = {kind for kind in get_args(hint) or (hint,) if kind is not type(None)}
+    if get_origin(hint) is tuple:
+        return _from_list(get_args(hint)[0])
+    if get_origin(hint) is Literal or kinds <= {str, int, float, bytes}:
+        return None
+    if kinds == {bool}:
+        return lambda value: None if value is None else bool(value)
+    raise TypeError(f"no column for a field of type {hint}")
+
+
+def _from_list(kind: Any) -> Callable[[str], tuple[Any, ...]]:
+    if kind is str:
+        return lambda text: tuple(json.loads(text))
+    if isinstance(kind, type) and is_dataclass(kind):
+        return lambda text: tuple(kind(**one) for one in json.loads(text))
+    raise TypeError(f"no column for a list of {kind}")
+
+
+# --- The database -------------------------------------------------------------------------------
+
+
+class Database:
+    """One open database file; threads may share it. Every method raises ToolkitError and no other.
+
+    No method leaves a transaction open, so a reader never keeps the write-ahead log from being
+    folded back. Writers of any number of processes take turns.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path | str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+        """Open for reading and writing; make the folder and the file, and migrate, as needed."""
+        path = Path(path)
+        with _told(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return cls._opened(path, "rwc", busy_timeout_s)
+
+    @classmethod
+    def open_readonly(cls, path: Path | str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+        """Open for reading only; never makes or migrates a file."""
+        path = Path(path)
+        return cls._opened(path, "ro", busy_timeout_s)
+
+    @classmethod
+    def _opened(cls, path: Path, mode: _Mode, busy_timeout_s: float) -> Self:
+        with _told(path):
+            _refuse_path(path, mode)
+            connection = _connect(path, mode, busy_timeout_s)
+            try:
+                _prepare(connection, path, mode)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(connection, path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, after a write that is under way in another thread."""
+        with self._lock, _told(self._path):
+            self._connection.close()
+
+    def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self._lock, _told(self._path):
+            return self._connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _transaction(self, undo: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Run the block as the only writer, all or nothing; `undo` clears what outlives a rollback."""
+        with self._lock, _told(self._path):
+            try:
+                with _immediate(self._connection):
+                    yield
+            except BaseException:
+                undo()  # before another thread may use what it clears
+                raise
+
+    # Below: inside a transaction.
+
+    def _host_id(self, name: str, url: str, at: float) -> int:
+        """Look up a host, or make it: first seen at `at`."""
+        key = (to_text(name), to_text(url))
+        return self._id_of(
+            "SELECT id FROM hosts WHERE name = ? AND url = ?",
+            key,
+            "INSERT INTO hosts (name, url, first_seen_at) VALUES (?, ?, ?)",
+            (*key, at),
+        )
+
+    def _id_of(self, select: str, key: Iterable[object], insert: str, row: Iterable[object]) -> int:
+        found = self._connection.execute(select, tuple(key)).fetchone()
+        if found is not None:
+            return int(found[0])
+        added = self._connection.execute(insert, tuple(row)).lastrowid
+        assert added is not None
+        return added
+
+    def _describe(self, hosts: Iterable[Host]) -> None:
+        """Keep what hosts.txt says now; no page is touched when it says what it said before."""
+        rows = []
+        for host in hosts:
+            words = tuple(w and to_text(w) for w in (host.team, host.model, host.note))
+            rows.append((*words, to_text(host.name), to_text(host.url), *words))
+        self._connection.executemany(
+            "UPDATE hosts SET team = ?, model = ?, note = ? WHERE name = ? AND url = ? "
+            "AND (team, model, note) IS NOT (?, ?, ?)",
+            rows,
+        )
