@@ -139,6 +139,10 @@ def test_a_level_without_an_answer_is_no_sign_of_saturation() -> None:
     assert knee([dead, step(32, None, None, ok=0)]) is None
 
 
+def test_answers_of_unknown_length_are_no_sign_of_saturation() -> None:
+    assert knee([step(8, 10.0, None), step(16, 10.0, 1600.0)]) is None
+
+
 def test_one_level_has_no_knee() -> None:
     assert knee([step(8, 10.0, 800.0)]) is None
     assert knee([]) is None
