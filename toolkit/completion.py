@@ -480,7 +480,7 @@ def _told_by(said: object, body: bytes) -> str:
         for told in (inner, error, said.get("message"), said.get("detail")):
             if type(told) is str and told.strip():
                 return told
-    return _text(body)
+    return _text(body).strip()
 
 
 def _text(body: bytes) -> str:
@@ -489,7 +489,7 @@ def _text(body: bytes) -> str:
 
 def _sentence(text: str) -> str:
     """One printable line of at most TOLD_CHARACTERS: an escape sequence must not reach a terminal."""
-    line = " ".join(text[: 4 * TOLD_CHARACTERS].split())
+    line = " ".join(text.lstrip()[: 4 * TOLD_CHARACTERS].split())
     line = "".join(char if char.isprintable() else "?" for char in line)
     return line if len(line) <= TOLD_CHARACTERS else f"{line[: TOLD_CHARACTERS - 1]}…"
 

@@ -129,7 +129,9 @@ class Sketch:
 def _bucket(value_ms: float) -> int:
     if value_ms <= BELOW_MS:
         return 0
-    return min(BUCKETS - 1, math.floor(math.log(value_ms / BELOW_MS) / _LOG_GAMMA) + 1)
+    if value_ms >= ABOVE_MS:
+        return BUCKETS - 1
+    return math.floor(math.log(value_ms / BELOW_MS) / _LOG_GAMMA) + 1
 
 
 def _value_ms(bucket: int) -> float:
