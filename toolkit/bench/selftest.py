@@ -1,0 +1,360 @@
+"""Is the clock right? The bench's own client against a server whose tokens say when they were sent.
+
+It starts the server, sends and times; the arithmetic is in small functions of plain numbers. It judges this machine's
+client, never a host. Milliseconds of one monotonic clock, which the server's process shares:
+
+    client   sent ----------------------------- read token 0 -------- read token 1 ...
+    server         received -- sent token 0 --------------- sent token 1 ...
+             |------|        send delay
+                              |----------------|             token delay
+    added to TTFT = (read 0 - sent) - (sent 0 - received) = send delay + token delay of the first
+"""
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import uvloop
+
+from toolkit.bench.asks import Ask
+from toolkit.bench.client import HostClient, _Reply
+from toolkit.bench.health import quiet_collector
+from toolkit.bench.lane import MOST_READY_CONNECTIONS
+from toolkit.bench.shots import Course
+from toolkit.bench.stamped import MODEL, Pace, Truth, read_stamps
+from toolkit.completion import Answer
+from toolkit.errors import ToolkitError
+from toolkit.records import Host, Shot
+
+ROUNDS = 3
+"""Answers that each stream reads, one after the other."""
+SPREAD_TOKENS = 5
+"""The streams begin over so many token intervals: neither in lockstep nor long apart."""
+FEWEST_FOR_P99 = 100
+START_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 120.0
+RATE_STREAMS, RATE_TOKENS = 50, 1000
+
+MOST_P50_MS, MOST_P99_MS, MANY_STREAMS = 2.0, 10.0, 100
+"""What the client may add to a TTFT, up to so many streams (reference: Python's vLLM bench adds 23 ms on average at
+100 streams, the Rust one 3.5)."""
+MOST_MEAN_MS = 20.0
+"""The same beyond, on average (at 500 streams: 137 and 19.9)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One answer by both clocks, in milliseconds."""
+
+    sent_ms: float
+    """When the client says it sent the request."""
+    received_ms: float
+    """When the server had read it."""
+    server_ms: tuple[float, ...]
+    """When the server sent each token."""
+    client_ms: tuple[float, ...]
+    """When the client says it read each token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one level cost and how it went."""
+
+    streams: int
+    timed: tuple[Timed, ...]
+    failed: int
+    error: str | None
+    """Of the first request that failed."""
+    wall_s: float
+    cpu_s: float
+    """Of the client's process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What the client added at one number of streams. Field names are the keys of `toolkit selftest --json`."""
+
+    streams: int
+    requests: int
+    failed: int
+    tokens: int
+    wall_s: float
+    ttft_delay_p50_ms: float | None
+    """The client's TTFT - the server's."""
+    ttft_delay_p99_ms: float | None
+    """None below 100 answers, as every p99 here."""
+    ttft_delay_mean_ms: float | None
+    send_delay_p50_ms: float | None
+    """Of the request on its way; the wait for the server's turn is in it."""
+    token_delay_p50_ms: float | None
+    """Of a token on its way: the client's stamp - the server's stamp of the same token."""
+    token_delay_p99_ms: float | None
+    token_delay_mean_ms: float | None
+    itl_error_p50_ms: float | None
+    """|the client's gap between two tokens - the server's|."""
+    itl_error_p99_ms: float | None
+    itl_error_mean_ms: float | None
+    cpu_us_per_event: float | None
+    """CPU of the client's process / tokens, the request's own cost included."""
+    cpu_share: float | None
+    """CPU / wall time: 1 is a whole core."""
+    server_late_p50_ms: float | None
+    """When the server sent a token - when it was due. Not the client's fault, and not in its delays."""
+    server_late_p99_ms: float | None
+    error: str | None = None
+    """Of the first request that failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """What one core reads when the server does not pause."""
+
+    streams: int
+    tokens: int
+    events_per_cpu_s: float | None
+    """Tokens / CPU seconds of the client's process."""
+    cpu_us_per_event: float | None
+
+
+# --- arithmetic --------------------------------------------------------------------------------------
+
+
+def timed(shot: Shot, answer: Answer) -> Timed:
+    """Put both clocks side by side; ValueError when the answer is no stamped one."""
+    stamps = read_stamps(answer.text)
+    if shot.sent_at is None or answer.first_token_at is None:
+        raise ValueError("the answer has no token")
+    waits = (gap_s for gap_s, _ in answer.gaps)
+    client_s = accumulate(waits, initial=answer.first_token_at)
+    return Timed(
+        sent_ms=shot.sent_at * 1000,
+        received_ms=stamps.received_ns / 1e6,
+        server_ms=tuple(stamp / 1e6 for stamp in stamps.sent_ns),
+        client_ms=tuple(stamp * 1000 for stamp in client_s),
+    )
+
+
+def ttft_delay_ms(one: Timed) -> float:
+    """What the client added to the time to first token."""
+    return (one.client_ms[0] - one.sent_ms) - (one.server_ms[0] - one.received_ms)
+
+
+def token_delays_ms(one: Timed) -> list[float]:
+    """How long each token was on its way to the client's stamp."""
+    return [read - sent for read, sent in zip(one.client_ms, one.server_ms, strict=True)]
+
+
+def gap_errors_ms(one: Timed) -> list[float]:
+    """By how much the client misjudged each gap between two tokens."""
+    return [
+        abs((read - read_before) - (sent - sent_before))
+        for (read_before, read), (sent_before, sent) in zip(
+            pairwise(one.client_ms), pairwise(one.server_ms), strict=True
+        )
+    ]
+
+
+def lateness_ms(one: Timed, pace: Pace) -> list[float]:
+    """How much later than due the server itself sent each token."""
+    first_due_ms = one.received_ms + pace.ttft_ms
+    return [
+        sent - (first_due_ms + number * pace.interval_ms)
+        for number, sent in enumerate(one.server_ms)
+    ]
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """Nearest rank; None without values, and for a p99 of fewer than 100."""
+    if not values or (q >= 0.99 and len(values) < FEWEST_FOR_P99):
+        return None
+    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None without values."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def level(load: Load, pace: Pace) -> Level:
+    """Sum up one level."""
+    ttft = [ttft_delay_ms(one) for one in load.timed]
+    send = [one.received_ms - one.sent_ms for one in load.timed]
+    token = [delay for one in load.timed for delay in token_delays_ms(one)]
+    gap = [error for one in load.timed for error in gap_errors_ms(one)]
+    late = (
+        [each for one in load.timed for each in lateness_ms(one, pace)] if pace.interval_ms else []
+    )
+    return Level(
+        streams=load.streams,
+        requests=len(load.timed) + load.failed,
+        failed=load.failed,
+        tokens=len(token),
+        wall_s=load.wall_s,
+        ttft_delay_p50_ms=quantile(ttft, 0.5),
+        ttft_delay_p99_ms=quantile(ttft, 0.99),
+        ttft_delay_mean_ms=mean(ttft),
+        send_delay_p50_ms=quantile(send, 0.5),
+        token_delay_p50_ms=quantile(token, 0.5),
+        token_delay_p99_ms=quantile(token, 0.99),
+        token_delay_mean_ms=mean(token),
+        itl_error_p50_ms=quantile(gap, 0.5),
+        itl_error_p99_ms=quantile(gap, 0.99),
+        itl_error_mean_ms=mean(gap),
+        cpu_us_per_event=load.cpu_s * 1e6 / len(token) if token else None,
+        cpu_share=load.cpu_s / load.wall_s if load.wall_s else None,
+        server_late_p50_ms=quantile(late, 0.5),
+        server_late_p99_ms=quantile(late, 0.99),
+        error=load.error,
+    )
+
+
+def faults(levels: Sequence[Level]) -> tuple[str, ...]:
+    """Why the clock isn't fit, one sentence a level; empty when it is."""
+    return tuple(fault for one in levels if (fault := _fault(one)))
+
+
+def _fault(one: Level) -> str | None:
+    """The first bar that a level misses."""
+    if one.failed or one.ttft_delay_p50_ms is None:
+        return (
+            f"at {one.streams} streams {one.failed} of {one.requests} requests failed: {one.error}"
+        )
+    if one.streams > MANY_STREAMS:
+        bars = [("on average", one.ttft_delay_mean_ms, MOST_MEAN_MS)]
+    else:
+        bars = [
+            ("at p50", one.ttft_delay_p50_ms, MOST_P50_MS),
+            ("at p99", one.ttft_delay_p99_ms, MOST_P99_MS),
+        ]
+    for which, added, most in bars:
+        if added is not None and added > most:
+            return f"at {one.streams} streams the client added {added:.1f} ms {which}, over {most:g} ms"
+    return None
+
+
+# --- the load ------------------------------------------------------------------------------------------
+
+
+class StampedServer:
+    """A started server; `truths` asks it what it did."""
+
+    def __init__(self, url: str, pace: Pace) -> None:
+        self.url = url
+        self.pace = pace
+
+    def truths(self) -> tuple[Truth, ...]:
+        """Every request so far, by the server's clock."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.url}/truth", timeout=REQUEST_TIMEOUT_S) as page:
+            return tuple(Truth(**each) for each in json.load(page)["requests"])
+
+
+@contextmanager
+def stamped_server(pace: Pace) -> Iterator[StampedServer]:
+    """Start a server in a process of its own; it ends with the block, or with this process."""
+    settings = {"ttft-ms": pace.ttft_ms, "interval-ms": pace.interval_ms, "tokens": pace.tokens}
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    # -P: a folder `toolkit` where the user happens to stand must not be taken for this one
+    command = [sys.executable, "-P", "-m", "toolkit.bench.stamped", *words]
+    with subprocess.Popen(  # noqa: S603 (our own module, started without a shell)
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            url = process.stdout.readline().strip() if process.stdout else ""
+            if not url:
+                raise ToolkitError("the stamped server did not start on `127.0.0.1`")
+            yield StampedServer(url, pace)
+        finally:
+            process.kill()
+
+
+def measured(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> Level:
+    """Run one level through the client, on an event loop of its own like the bench's."""
+    load = uvloop.run(_load(server.url, streams, tokens=tokens, spread_s=spread_s))
+    return level(load, server.pace)
+
+
+def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
+    """How many events a second of CPU reads, when there is always one to read."""
+    with stamped_server(Pace(ttft_ms=0.0, interval_ms=0.0, tokens=tokens)) as server:
+        one = measured(server, streams, tokens=tokens, spread_s=0.0)
+    cost_us = one.cpu_us_per_event
+    return Rate(
+        streams=streams,
+        tokens=one.tokens,
+        events_per_cpu_s=1e6 / cost_us if cost_us else None,
+        cpu_us_per_event=cost_us,
+    )
+
+
+class _OpenClient(HostClient):
+    """The bench's client, which lets the answer be seen beside the Shot: a Shot keeps no text and no single gap."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Host(name=MODEL, url=url), timeout_s=REQUEST_TIMEOUT_S)
+        self.replies: list[_Reply] = []
+
+    async def _ask(self, body: bytes, reply: _Reply) -> None:
+        self.replies.append(reply)
+        await super()._ask(body, reply)
+
+    def answers(self) -> dict[str | None, Answer]:
+        """Answer id -> answer. Once the load is over, so that nothing of it is measured."""
+        readers = (reply.reader for reply in self.replies if reply.reader)
+        return {answer.answer_id: answer for answer in (reader.end(0.0) for reader in readers)}
+
+
+async def _load(url: str, streams: int, *, tokens: int, spread_s: float) -> Load:
+    """Let streams read answers one after the other; they begin `spread_s` apart, first to last."""
+    # a wall clock that is the monotonic one makes `sent_at` comparable with the server's stamps
+    course = Course(run=MODEL, name=MODEL, url=url, concurrency=streams, wall_offset_s=0.0)
+    shots: list[Shot] = []
+
+    async def stream(number: int) -> None:
+        await asyncio.sleep(spread_s * number / streams)
+        for turn in range(ROUNDS):
+            ask = _ask_for(number * ROUNDS + turn, tokens)
+            shots.append(await client.send(course, ask, time.monotonic()))
+
+    async with _OpenClient(url) as client:
+        await client.open_connections(min(streams, MOST_READY_CONNECTIONS))
+        with quiet_collector():
+            began_s, cpu_began_s = time.monotonic(), time.process_time()
+            await asyncio.gather(*(stream(number) for number in range(streams)))
+            cpu_s, wall_s = time.process_time() - cpu_began_s, time.monotonic() - began_s
+    answers = client.answers()
+    good = [shot for shot in shots if shot.ok]
+    return Load(
+        streams=streams,
+        timed=tuple(timed(shot, answers[shot.answer_id]) for shot in good),
+        failed=len(shots) - len(good),
+        error=next((shot.error for shot in shots if not shot.ok), None),
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+    )
+
+
+def _ask_for(slot: int, tokens: int) -> Ask:
+    """A request as the bench sends it."""
+    return Ask(
+        slot=slot,
+        kind="unique",
+        prompt=MODEL,
+        body={
+            "model": MODEL,
+            "messages": [{"role": "user", "content": f"[{slot:08}] What time is it?"}],
+            "max_tokens": tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+        stream=True,
+        max_tokens=tokens,
+    )
