@@ -69,7 +69,8 @@ class Runs(Database):
         with self._transaction():
             if not self._connection.execute(_INSERT_RUN, _RUNS.row(run)).rowcount:
                 raise ToolkitError(
-                    f"`{self._path}` already has a run `{run.id}`", "Run it again under a new id"
+                    f"`{self._path}` already has a run `{run.id}`",
+                    "Start it again: a run draws a new id",
                 )
 
     def end_run(self, run_id: str, *, ended_at: float, client_ok: bool | None) -> None:

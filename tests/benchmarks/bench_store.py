@@ -1,9 +1,11 @@
-"""What a batch of 20 sightings costs, in CPU and on disk, with the readings of a recorded page.
+"""What 20 sightings with the readings of a recorded page, and 200 shots, cost in CPU and on disk.
 
 RATIO store_cpu is CPU of `Store.add_sightings` over that of plain `executemany` with the same rows
-ready-made in the same tables: what turning records into rows and finding series' ids adds.
+ready-made in the same tables: what turning records into rows and finding series' ids adds. RATIO
+store_shot_cpu is the same for `Store.add_shots`.
 """
 
+import random
 import sqlite3
 import statistics
 import tempfile
@@ -15,7 +17,8 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from toolkit.promtext import Page
-from toolkit.records import Reading, Sighting
+from toolkit.records import Reading, Run, Shot, Sighting
+from toolkit.sketches import Sketch
 from toolkit.store import Store
 
 PAGE = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu" / "metrics_after_load.txt"
@@ -23,6 +26,10 @@ HOSTS = 20
 TICKS = 120
 ROUNDS = 5
 LOOKS_AN_HOUR = 3600 // 2  # every 2 s
+SHOTS = 10_000
+SHOT_BATCH = 200
+GAPS = 127  # of an answer of 128 chunks
+RUN = Run(id="0123456789ab", verb="bench", started_at=1_750_000_000.0)
 
 
 def grown(reading: Reading, tick: int) -> Reading:
@@ -96,7 +103,7 @@ def ready_rows(path: Path) -> tuple[list[str], list[tuple], list[tuple]]:
 
 
 def empty_copy(full: Path, path: Path) -> sqlite3.Connection:
-    """Make a file with the same tables, hosts and series, and no sighting yet."""
+    """Make a file with the same tables, hosts, series and runs, and no sighting or shot yet."""
     Store.open(path).close()
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -104,6 +111,7 @@ def empty_copy(full: Path, path: Path) -> sqlite3.Connection:
     connection.execute("ATTACH ? AS full", (str(full),))
     connection.execute("INSERT INTO hosts SELECT * FROM full.hosts")
     connection.execute("INSERT INTO series SELECT * FROM full.series")
+    connection.execute("INSERT INTO runs SELECT * FROM full.runs")
     connection.execute("DETACH full")
     return connection
 
@@ -141,7 +149,13 @@ def through(insert: Insert, full: Path, path: Path) -> float:
         return time.process_time() - began
 
 
-def main() -> None:
+def bare_size(path: Path) -> int:
+    """Bytes of a file that holds no facts yet."""
+    Store.open(path).close()
+    return path.stat().st_size
+
+
+def bench_sightings() -> None:
     """Take turns, so that a busy moment of the machine falls on all three alike."""
     work = batches()
     taken: dict[str, list[float]] = {"store": [], "executemany": [], "sqlite-utils insert_all": []}
@@ -154,7 +168,7 @@ def main() -> None:
             other = Path(folder, f"{number}-utils.db")
             taken["sqlite-utils insert_all"].append(through(with_sqlite_utils, full, other))
             assert ready_rows(full) == ready_rows(plain) == ready_rows(other)
-        size = full.stat().st_size
+        size = full.stat().st_size - bare_size(Path(folder, "bare.db"))
     report(work, taken, size)
 
 
@@ -169,6 +183,113 @@ def report(work: list[list[Sighting]], taken: dict[str, list[float]], size: int)
     print(f"{HOSTS} hosts every 2 s: {growth:.0f} MB/h")
     ratio = statistics.median(taken["store"]) / statistics.median(taken["executemany"])
     print(f"RATIO store_cpu {ratio:.3f}")
+
+
+def gaps(chance: random.Random) -> bytes:
+    """The sketch of a steady stream: most gaps near 12 ms, log-normal, a third more or less."""
+    sketch = Sketch()
+    for _ in range(GAPS):
+        sketch.add(chance.lognormvariate(2.5, 0.3))
+    return sketch.to_bytes()
+
+
+def shot(number: int, chance: random.Random) -> Shot:
+    """A streamed answer filled as bench fills it for a vLLM."""
+    host, planned_at = number % HOSTS, RUN.started_at + number / 100
+    return Shot(
+        run=RUN.id,
+        name=f"host-{host}",
+        url=f"http://10.0.0.{host}:8000",
+        slot=number // HOSTS,
+        kind="unique",
+        prompt="capital-of-a-country",
+        concurrency=8,
+        stream=True,
+        max_tokens=256,
+        planned_at=planned_at,
+        sent_at=planned_at + 0.0001,
+        send_lag_ms=chance.random(),
+        took_ms=1500 + 100 * chance.random(),
+        ok=True,
+        status_code=200,
+        ttft_ms=50 * chance.random(),
+        ttft_visible_ms=50 * chance.random(),
+        e2e_ms=1500 + 100 * chance.random(),
+        tpot_ms=12 * chance.random(),
+        itl=gaps(chance),
+        prompt_tokens=87,
+        output_tokens=128,
+        token_chunks=128,
+        text_chars=555,
+        text_hash=f"{chance.getrandbits(64):016x}",
+        finish_reason="stop",
+        model="Qwen/Qwen2.5-7B-Instruct",
+        answer_id=f"chatcmpl-{chance.getrandbits(128):032x}",
+    )
+
+
+def shots_through_store(path: Path, work: list[Shot]) -> float:
+    with Store.open(path) as store:
+        store.add_run(RUN)
+        began = time.process_time()
+        for start in range(0, SHOTS, SHOT_BATCH):
+            store.add_shots(work[start : start + SHOT_BATCH])
+        return time.process_time() - began
+
+
+def shot_rows(path: Path) -> list[tuple]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT * FROM shots ORDER BY id").fetchall()
+
+
+def shots_through_executemany(full: Path, path: Path) -> float:
+    rows = shot_rows(full)
+    with closing(empty_copy(full, path)) as connection:
+        began = time.process_time()
+        for start in range(0, SHOTS, SHOT_BATCH):
+            connection.execute("BEGIN IMMEDIATE")
+            with_executemany(connection, "shots", list(rows[0]), rows[start : start + SHOT_BATCH])
+            connection.execute("COMMIT")
+        return time.process_time() - began
+
+
+def time_reading(path: Path) -> float:
+    with Store.open_readonly(path) as store:
+        began = time.process_time()
+        assert len(store.shots(RUN.id)) == SHOTS
+        return time.process_time() - began
+
+
+def bench_shots() -> None:
+    chance = random.Random(1)
+    work = [shot(number, chance) for number in range(SHOTS)]
+    taken: dict[str, list[float]] = {"store": [], "executemany": [], "reading": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(ROUNDS):
+            full, plain = Path(folder, f"{number}-store.db"), Path(folder, f"{number}-plain.db")
+            taken["store"].append(shots_through_store(full, work))
+            taken["executemany"].append(shots_through_executemany(full, plain))
+            taken["reading"].append(time_reading(full))
+            assert shot_rows(full) == shot_rows(plain)
+        size = full.stat().st_size - bare_size(Path(folder, "bare.db"))
+    report_shots(work, taken, size)
+
+
+def report_shots(work: list[Shot], taken: dict[str, list[float]], size: int) -> None:
+    for name, runs in taken.items():
+        shot_us = 1e6 * statistics.median(runs) / SHOTS
+        print(f"{name:<24} {shot_us:6.1f} us CPU a shot (median of {ROUNDS})")
+    sketch = statistics.mean(len(one.itl or b"") for one in work)
+    print(
+        f"{size / SHOTS:,.0f} bytes a shot on disk, indexes included, {sketch:,.0f} of them the sketch"
+    )
+    ratio = statistics.median(taken["store"]) / statistics.median(taken["executemany"])
+    print(f"RATIO store_shot_cpu {ratio:.3f}")
+
+
+def main() -> None:
+    bench_sightings()
+    bench_shots()
 
 
 if __name__ == "__main__":
