@@ -1,14 +1,12 @@
 """Answers in time: which chunk has a token, when, how many, and what the answer said."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolkit.completion import Answer, Completion
 
-RECORDED = Path(__file__).parent / "data" / "vllm-0.32.0-cpu"
 STREAM = "text/event-stream; charset=utf-8"
 
 
@@ -198,9 +196,17 @@ def test_a_token_whose_text_is_to_come_belongs_to_the_chunk_that_brings_it():
 
 
 def test_half_a_character_at_the_start_makes_the_first_chunk_two_tokens():
-    answer = streamed(ROLE, text(""), text("é"), text("b", "stop"), usage(3))
-    assert (answer.first_token_at, answer.first_chunk_tokens, answer.gaps) == (3.0, 2, ((1.0, 1),))
-    assert answer.gap_tokens_known
+    # also without a chunk that tells the role, as legacy completions begin
+    for first, at in (((ROLE, text("")), 3.0), ((text(""),), 2.0)):
+        answer = streamed(*first, text("é"), text("b", "stop"), usage(3))
+        assert (answer.first_token_at, answer.first_chunk_tokens) == (at, 2)
+        assert (answer.gaps, answer.gap_tokens_known) == (((1.0, 1),), True)
+
+
+def test_a_role_in_every_chunk_makes_only_the_first_one_no_token():
+    said = [chunk({"role": "assistant", "content": part}) for part in ("", "a", "", "é")]
+    answer = streamed(*said, usage(3))
+    assert (answer.first_token_at, answer.gaps, answer.gap_tokens_known) == (2.0, ((2.0, 2),), True)
 
 
 def test_a_token_that_ends_the_text_is_counted_but_not_timed():
@@ -266,8 +272,18 @@ def test_usage_in_the_last_chunk_alone_is_no_usage_in_every_chunk():
 
 
 def test_usage_null_and_empty_change_nothing():
-    chunks = [text("a") | {"usage": None}, usage(1), text("", "stop") | {"usage": {}}]
-    assert streamed(*chunks).output_tokens == 1
+    chunks = [text("a") | {"usage": None}, usage(2), text("", "stop") | {"usage": {}}]
+    assert streamed(*chunks).output_tokens == 2
+
+
+def test_a_chunk_whose_usage_does_not_count_leaves_the_count_where_it_was():
+    last = chunk({}, "stop") | {"usage": {"prompt_tokens": 7}}
+    answer = streamed(text("abc", tokens=3), text("de", tokens=5), last, usage(5))
+    assert (answer.first_chunk_tokens, answer.gaps, answer.gap_tokens_known) == (
+        3,
+        ((1.0, 2),),
+        True,
+    )
 
 
 @pytest.mark.parametrize("told", [True, -1, 1.5, "3", None, [3], {}, 2**53, 10**30])
@@ -339,6 +355,9 @@ def test_choices_of_one_chunk_are_one_chunk():
     answer = streamed(both, usage(2))
     assert (answer.text, answer.token_chunks, answer.first_chunk_tokens) == ("ab", 1, 2)
     assert not answer.gap_tokens_known
+    # one with text is enough, wherever it stands
+    both["choices"][1]["delta"] = {}
+    assert streamed(both, usage(1)).token_chunks == 1
 
 
 # Whole bodies
@@ -383,7 +402,9 @@ def test_a_whole_body_tells_calls_and_legacy_text():
 
 def test_choices_without_an_index_count_up():
     body = {"choices": [{"text": said, "finish_reason": "stop"} for said in "abc"]}
-    assert whole(body).text == "abc"
+    assert (whole(body).text, whole(body).ok) == ("abc", True)
+    del body["choices"][0]["finish_reason"]
+    assert whole(body).error_kind == "no_finish"
 
 
 def test_a_byte_order_mark_before_a_body_is_no_fault():
@@ -426,73 +447,3 @@ def test_names_can_be_printed_and_stored_whatever_they_hold():
     assert answer.model == "tiny?[31m?"
     assert answer.answer_id == "x" * 299 + "…"
     assert whole(message({"content": "a"}, model=7, id="")).model is None
-
-
-# Recorded from vLLM
-
-
-def recorded(name: str, content_type: str = STREAM) -> Answer:
-    reader = Completion(status=200, content_type=content_type)
-    reader.feed((RECORDED / name).read_bytes(), 1.0)
-    return reader.end(2.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "chunks", "known", "said", "prompt", "cached"),
-    [
-        ("chat_stream.txt", 16, True, ":exceptionmptyways", 21, None),
-        ("chat_stream_contusage.body", 4, True, 'ke dest """ le', 21, None),
-        ("chat_stream_nousage.body", 4, False, 'ke dest """ le', None, None),
-        ("completions_stream.body", 4, True, 'ke dest """own', 4, None),
-        ("v3/chat_stream_details.txt", 2, True, " laip", 153, 128),
-    ],
-)
-def test_a_recorded_stream_reads_as_a_person_counts_it(name, chunks, known, said, prompt, cached):
-    answer = recorded(name)
-    assert (answer.ok, answer.finish_reason, answer.model) == (True, "length", "tiny")
-    assert (answer.token_chunks, answer.output_tokens) == (chunks, chunks)
-    assert answer.gaps == ((0.0, 1),) * (chunks - 1)
-    assert (answer.gap_tokens_known, answer.output_tokens_estimated) == (
-        known,
-        not known and prompt is None,
-    )
-    assert answer.text.startswith(said)
-    assert (answer.prompt_tokens, answer.cached_tokens) == (prompt, cached)
-
-
-def test_a_recorded_stream_whose_engine_died_is_an_error_with_its_message():
-    # 40 chunks with a choice: one role, 3 empty ones, 36 with text; then the error; then `[DONE]`
-    answer = recorded("slow/stream_during_engine_death.txt")
-    assert (answer.ok, answer.error_kind, answer.token_chunks) == (False, "stream_error", 36)
-    assert answer.error.startswith("EngineCore encountered an issue.")
-
-
-def test_a_recorded_stream_that_was_aborted_has_no_finish():
-    # 39 chunks with a choice: one role, 3 - 1 empty ones, 36 with text
-    answer = recorded("slow/aborted_stream.txt")
-    assert (answer.ok, answer.error_kind, answer.token_chunks) == (False, "no_finish", 36)
-
-
-@pytest.mark.parametrize(
-    ("name", "said", "tokens", "prompt"),
-    [
-        ("chat.json", ":exceptionmptyways", 16, 21),
-        ("completions.body", 'ke dest """own nonignped', 8, 4),
-        ("v3/chat_prompt_details_2.json", " extra�ally", 4, 153),
-    ],
-)
-def test_a_recorded_whole_answer_reads_as_a_person_reads_it(name, said, tokens, prompt):
-    answer = recorded(name, "application/json")
-    assert answer.ok
-    assert answer.text.startswith(said)
-    assert (answer.output_tokens, answer.prompt_tokens, answer.finish_reason) == (
-        tokens,
-        prompt,
-        "length",
-    )
-
-
-def test_the_same_answer_has_the_same_hash_streamed_or_not():
-    assert (
-        recorded("chat.json", "application/json").text_hash == recorded("chat_stream.txt").text_hash
-    )

@@ -159,6 +159,7 @@ def test_an_error_event_is_an_error_whatever_its_data():
         "stream_error",
         "an error without a message",
     )
+    assert stream(b"event: message\n" + LAST, DONE).ok
 
 
 def test_an_error_without_a_message_is_shown_as_it_came():
@@ -371,6 +372,19 @@ def test_an_event_above_its_limit_is_refused():
         assert answer.error_kind == kind
         if more:
             assert answer.error == "an event is larger than 4 MiB"
+
+
+def test_what_follows_done_is_never_too_large():
+    reader = Completion(status=200, content_type=STREAM)
+    reader.feed(LAST + DONE + b":" * MAX_BODY_BYTES, 1.0)
+    assert not reader.too_large
+    assert reader.end(2.0).ok
+
+
+def test_too_large_is_told_before_any_other_fault():
+    reader = Completion(status=200, content_type=STREAM)
+    reader.feed(b"data: garbage\n\n:" + b"x" * MAX_EVENT_BYTES, 1.0)
+    assert reader.end(2.0).error_kind == "too_large"
 
 
 def test_an_event_that_never_ends_is_refused_while_it_comes():

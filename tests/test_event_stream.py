@@ -79,7 +79,11 @@ def test_several_data_lines_are_one_event():
 
 
 def test_only_one_space_after_the_colon_is_left_out():
-    assert data(b"data:one\n\n", b"data:  one \n\n") == [b"one", b" one "]
+    assert data(b"data:one\n\n", b"data:  one \n\n", b"data:\tone\n\n") == [
+        b"one",
+        b" one ",
+        b"\tone",
+    ]
 
 
 def test_comments_unknown_fields_and_longer_names_are_ignored():
@@ -91,6 +95,7 @@ def test_comments_unknown_fields_and_longer_names_are_ignored():
 def test_a_byte_order_mark_counts_for_nothing_at_the_start_alone():
     assert data(BYTE_ORDER_MARK[:2], BYTE_ORDER_MARK[2:] + b"data: one\n\n") == [b"one"]
     assert data(b"\n" + BYTE_ORDER_MARK + b"data: one\n\n") == []
+    assert data(b"\n", BYTE_ORDER_MARK + b"data: one\n\n") == []
 
 
 def test_an_event_keeps_its_own_name_and_no_other_s():
@@ -163,6 +168,9 @@ def test_the_events_before_one_that_is_too_large_are_read():
 def test_the_lines_of_an_event_count_together():
     reader = stream(11)
     reader.feed(b"data: 12\n: 34\n")  # 8 + 4 bytes
+    assert reader.too_large
+    reader = stream(11)
+    reader.feed(b"data: 12\n: 34")
     assert reader.too_large
 
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
-    "records errors hosts promtext dialects dialect_names event_stream completion sketches profiles".split()
+    "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 
@@ -19,7 +19,7 @@ ROOMS = {
     # room: (files that decide, files that touch the world)
     "bench": (
         set(
-            "asks contrast counters fitness goodput integrity ladder models plan schedule shots speed summary"
+            "asks contrast counters fitness goodput integrity ladder models plan result schedule shots speed stamps summary"
             " verdicts".split()
         ),
         {"chart", "client", "drive", "health", "lane", "peers", "selftest", "stamped"},

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from toolkit.choices import EMPTY, ROLE, VISIBLE, Choice, token_count
 from toolkit.event_stream import Event, EventStream
 
 MAX_BODY_BYTES = 64 * 2**20
@@ -20,9 +21,7 @@ TOLD_CHARACTERS = 300
 """Of what a server says about its fault, or calls its model."""
 DONE = b"[DONE]"
 UNFINISHED = frozenset({"abort", "error"})
-"""Finish reasons of vLLM and SGLang for an answer that the server gave up."""
-MAX_COUNT = 2**53
-"""Token counts from here on are nonsense, and no exact number in JSON or SQLite's arithmetic."""
+"""Finish reasons of an answer that the server gave up (vLLM 0.32, `FinishReason`)."""
 
 Fault = tuple[str, str]
 """Kind and sentence."""
@@ -136,7 +135,7 @@ class Completion:
         self._usage: dict[str, Any] = {}
         self._model: object = None
         self._id: object = None
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, Choice] = {}
         self._first_visible_at: float | None = None
         # of each chunk with a token: its stamp, how many chunks with a choice came up to it, how many tokens `usage` had
         self._stamps: list[float] = []
@@ -237,14 +236,14 @@ class Completion:
         if usage is not None:
             self._totals.append(self._told)
 
-    def _choice(self, said: dict[str, Any], number: int = 0) -> "_Choice":
+    def _choice(self, said: dict[str, Any], number: int = 0) -> Choice:
         """Find the choice that an entry of `choices` belongs to, by its `index`."""
         index = said.get("index")
         if type(index) is not int:
             index = number
         choice = self._choices.get(index)
         if choice is None:
-            choice = self._choices[index] = _Choice()
+            choice = self._choices[index] = Choice()
         return choice
 
     def _take_error(self, chunk: dict[str, Any], data: bytes) -> None:
@@ -254,13 +253,13 @@ class Completion:
 
     def _streamed(self, stream: EventStream, at: float, broken: str | None) -> Answer:
         last_at = at if self._last_at is None else self._last_at
-        if not self.finished and not self.too_large:
+        if not self.finished:
             left = stream.end()
             # many a server forgets the blank line after its last event; after a cut it may be half an event
             if broken is None or left == [(b"", DONE)]:
                 self._take(left, last_at)
         usage = self._usage
-        output_tokens = _count(usage.get("completion_tokens"))
+        output_tokens = token_count(usage.get("completion_tokens"))
         chunks = len(self._stamps)
         tokens, known = self._tokens_by_chunk(output_tokens)
         waits = (later - earlier for earlier, later in pairwise(self._stamps))
@@ -308,7 +307,7 @@ class Completion:
         return self._answer(
             fault=self._verdict(broken),
             ended_at=at if self._last_at is None or broken is not None else self._last_at,
-            output_tokens=_count(self._usage.get("completion_tokens")),
+            output_tokens=token_count(self._usage.get("completion_tokens")),
         )
 
     def _take_whole(self, said: object, body: bytes) -> None:
@@ -360,7 +359,7 @@ class Completion:
             error_kind=fault[0] if fault else None,
             error=fault[1] if fault else None,
             streamed=self._stream is not None,
-            prompt_tokens=_count(usage.get("prompt_tokens")),
+            prompt_tokens=token_count(usage.get("prompt_tokens")),
             cached_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
             reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
             text="".join(part for one in choices for part in one.text),
@@ -373,91 +372,13 @@ class Completion:
         )
 
 
-ROLE, EMPTY, REASONING, VISIBLE = range(4)
-"""What a piece of a choice is: the first one that only tells a role, one without a token, one with."""
-
-
-class _Choice:
-    """What one choice of an answer has said so far."""
-
-    __slots__ = ("_spoke", "_tokens", "finish_reason", "reasoning", "text", "tool_calls")
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.tool_calls: list[str] = []
-        self.finish_reason: str | None = None
-        self._spoke = False
-        self._tokens = 0
-
-    def take(self, said: dict[str, Any]) -> int:
-        """Take one entry of `choices`, and say what it is."""
-        reason = said.get("finish_reason")
-        if type(reason) is str and reason:
-            self.finish_reason = reason
-        delta = said.get("delta") or said.get("message")
-        if type(delta) is not dict:
-            delta = {"content": said.get("text")}
-        content = delta.get("content")
-        if len(delta) == 1 and type(content) is str and content:
-            self.text.append(content)
-            kind = VISIBLE
-        else:
-            kind = self._take_delta(delta)
-        if kind == EMPTY and not self._spoke and "role" in delta and not reason:
-            kind = ROLE
-        self._spoke = True
-        return kind
-
-    def _take_delta(self, delta: dict[str, Any]) -> int:
-        kind = EMPTY
-        # of the two names of reasoning, a server in transition sends both with the same text
-        if _keep(delta.get("reasoning_content"), self.reasoning) or _keep(
-            delta.get("reasoning"), self.reasoning
-        ):
-            kind = REASONING
-        for text in (delta.get("content"), delta.get("refusal")):
-            if _keep(text, self.text):
-                kind = VISIBLE
-        calls = delta.get("tool_calls")
-        functions = (
-            [call.get("function") for call in calls if type(call) is dict]
-            if type(calls) is list
-            else []
-        )
-        for function in (*functions, delta.get("function_call")):
-            if type(function) is dict:
-                for text in (function.get("name"), function.get("arguments")):
-                    if _keep(text, self.tool_calls):
-                        kind = VISIBLE
-        return kind
-
-    def growth(self, usage: dict[str, Any]) -> int:
-        """By how many tokens `usage` beside this choice grew; vLLM counts each choice apart until its last chunk."""
-        before = self._tokens
-        self._tokens = _count(usage.get("completion_tokens")) or before
-        return self._tokens - before
-
-
 def _steps(totals: list[int]) -> list[int]:
     return [now - before for before, now in pairwise([0, *totals])]
 
 
-def _keep(text: object, texts: list[str]) -> bool:
-    if type(text) is not str or not text:
-        return False
-    texts.append(text)
-    return True
-
-
-def _count(value: object) -> int | None:
-    """A number of tokens; `true`, -1, 1.5 and "12" are none."""
-    return value if type(value) is int and 0 <= value < MAX_COUNT else None
-
-
 def _detail(usage: dict[str, Any], details: str, key: str) -> int | None:
     inner = usage.get(details)
-    return _count(inner.get(key)) if type(inner) is dict else None
+    return token_count(inner.get(key)) if type(inner) is dict else None
 
 
 def _json(data: bytes) -> object:

@@ -40,8 +40,6 @@ class EventStream:
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events whose blank line is among these bytes."""
-        if self.too_large:
-            return []
         if self._after_cr or b"\r" in data:
             data = self._with_newlines(data)
         lines = data.split(b"\n")
@@ -57,7 +55,7 @@ class EventStream:
         if last:
             self._partial += last
         # without a blank line nothing else would stop a line, or a row of comments, from filling the memory
-        self.too_large = self.too_large or self._held + len(self._partial) > self._limit
+        self.too_large = self._held + len(self._partial) > self._limit
         return events
 
     def end(self) -> list[Event]:
@@ -69,7 +67,6 @@ class EventStream:
         for line in lines:
             self._held += len(line)
             if self._held > self._limit:
-                self.too_large = True
                 break
             if line.startswith(DATA):
                 self._data.append(line[6:])
@@ -88,7 +85,8 @@ class EventStream:
         """Keep `data` and `event`; a line that starts with a colon is a comment, its field is empty."""
         field, _, value = line.partition(b":")
         if field == b"data":
-            self._data.append(value.removeprefix(b" "))
+            # one with the space that is left out was taken as it came
+            self._data.append(value)
         elif field == b"event":
             self._name = value.removeprefix(b" ")
 

@@ -83,7 +83,7 @@ class Sketch:
         if not 0 <= q <= 1:
             raise ValueError(f"no quantile: {q!r}")
         # 0.07 * 100 is 7.000000000000001 to a float: without rounding its rank would be 8
-        rank = max(1, math.ceil(round(q * self._count, 6)))
+        rank = math.ceil(round(q * self._count, 6))
         counted = 0
         for bucket in sorted(self.counts):
             counted += self.counts[bucket]
