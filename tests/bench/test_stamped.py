@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from toolkit.bench.selftest import StampedServer, stamped_server
-from toolkit.bench.stamped import Pace, Truth, _Reply, _want, read_stamps
+from toolkit.bench.stamped import _Reply
+from toolkit.bench.stamps import Pace, Truth, read_stamps, wanted
 from toolkit.completion import Completion
 
 PACE = Pace(ttft_ms=4.0, interval_ms=2.0, tokens=5)
@@ -105,7 +106,7 @@ class Line:
 
 
 def started_reply(line: Line, tokens: int, interval_ns: int) -> _Reply:
-    want = _want(json.dumps({"stream": True, "max_tokens": tokens}).encode(), chat=True, pace=PACE)
+    want = wanted(json.dumps({"stream": True, "max_tokens": tokens}).encode(), chat=True, pace=PACE)
     line.reply = _Reply(line, want, Truth(id="a", stream=True, received_ns=1), interval_ns)
     return line.reply
 
@@ -324,7 +325,7 @@ def test_it_ends_when_its_parent_is_killed() -> None:
     script = (
         "import time\n"
         "from toolkit.bench.selftest import stamped_server\n"
-        "from toolkit.bench.stamped import Pace\n"
+        "from toolkit.bench.stamps import Pace\n"
         "with stamped_server(Pace()) as server:\n"
         "    print(server.url, flush=True)\n"
         "    time.sleep(60)\n"

@@ -29,7 +29,7 @@ from toolkit.bench.client import HostClient, _Reply
 from toolkit.bench.health import quiet_collector
 from toolkit.bench.lane import MOST_READY_CONNECTIONS
 from toolkit.bench.shots import Course
-from toolkit.bench.stamped import MODEL, Pace, Truth, read_stamps
+from toolkit.bench.stamps import MODEL, Pace, Truth, read_stamps
 from toolkit.completion import Answer
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Shot

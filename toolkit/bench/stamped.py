@@ -22,213 +22,32 @@ import signal
 import stat
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
 import orjson
 import uvloop
 
-MODEL = "stamped"
+from toolkit.bench.stamps import (
+    MODEL,
+    Pace,
+    Truth,
+    Want,
+    page,
+    refusal,
+    script,
+    wanted,
+    whole_answer,
+)
+
 KEPT_TRUTHS = 100_000
 MAX_HEAD_BYTES = 64 * 2**10
 MAX_BODY_BYTES = 16 * 2**20
-MOST_TOKENS = 1_000_000
-"""Of one answer: a client that asks for more gets so many."""
-_DIGITS = 19
-"""Of a stamp, whatever the uptime: equal lengths let a chunk be made once and stamped by two joins."""
-_STAMP = "#" * _DIGITS
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _COMPLETIONS = {"/v1/chat/completions": True, "/v1/completions": False}
 """Path -> whether it is the chat API."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How fast tokens come."""
-
-    ttft_ms: float = 50.0
-    interval_ms: float = 10.0
-    """Between two tokens; 0: as fast as the client reads."""
-    tokens: int = 100
-    """Of an answer whose request names no `max_tokens`."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Truth:
-    """One answered request by the server's own clock, nanoseconds of `time.monotonic_ns`."""
-
-    id: str
-    """The answer's `id`."""
-    stream: bool
-    received_ns: int
-    """When the request was read to its last byte."""
-    first_sent_ns: int | None = None
-    """When the first token was handed to the socket; of a whole answer, when the answer was."""
-    last_sent_ns: int | None = None
-    tokens: int = 0
-    """Sent so far."""
-    complete: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamps:
-    """What an answer's text says, nanoseconds of `time.monotonic_ns`."""
-
-    received_ns: int
-    sent_ns: tuple[int, ...]
-    """Of each token."""
-
-
-def read_stamps(text: str) -> Stamps:
-    """Read an answer's text, `RECEIVED/SENT SENT SENT ...`; ValueError when it is no stamped one."""
-    first, *rest = text.split()
-    received, _, sent = first.partition("/")
-    return Stamps(received_ns=int(received), sent_ns=(int(sent), *map(int, rest)))
-
-
-# --- what is sent ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Want:
-    """What one request asks for."""
-
-    chat: bool
-    stream: bool
-    tokens: int
-    usage: bool
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Script:
-    """The bytes of one streamed answer around its stamps."""
-
-    opening: tuple[bytes, bytes, bytes]
-    """Up to the first token's two stamps: headers, role chunk and all; between and after them."""
-    token: tuple[bytes, bytes]
-    last: tuple[bytes, bytes]
-    """As `token`, with the finish reason as in vLLM."""
-    closing: bytes
-    """After the last token: usage, `[DONE]`."""
-
-
-def _want(body: bytes, *, chat: bool, pace: Pace) -> _Want:
-    """Read a request; ValueError when it is no JSON object."""
-    asked = orjson.loads(body)
-    if not isinstance(asked, dict):
-        raise ValueError("the body is no JSON object")  # noqa: TRY004 (orjson's fault is a ValueError, too)
-    tokens = asked.get("max_completion_tokens") or asked.get("max_tokens") or pace.tokens
-    if not isinstance(tokens, int) or tokens < 1:
-        raise ValueError("`max_tokens` is no positive number")
-    options = asked.get("stream_options")
-    return _Want(
-        chat=chat,
-        stream=bool(asked.get("stream")),
-        tokens=min(tokens, MOST_TOKENS),
-        usage=isinstance(options, dict) and bool(options.get("include_usage")),
-        prompt_tokens=max(1, len(body) // 4),  # no tokenizer here: about 4 characters a token
-    )
-
-
-def _script(want: _Want, answer_id: str, created: int) -> _Script:
-    """Lay out the chunks as vLLM writes them."""
-    base = {
-        "id": answer_id,
-        "object": "chat.completion.chunk" if want.chat else "text_completion",
-        "created": created,
-        "model": MODEL,
-    }
-    finish = "length" if want.tokens == 1 else None
-    first = _http_chunk(_event(base, want, f"{_STAMP}/{_STAMP} ", finish))
-    before, between, after = _around_stamps(_STREAM_HEAD + _role(base, want) + first)
-    head, tail = _around_stamps(_http_chunk(_event(base, want, f"{_STAMP} ", None)))
-    last_head, last_tail = _around_stamps(_http_chunk(_event(base, want, f"{_STAMP} ", "length")))
-    usage = _http_chunk(_line(base | {"choices": [], "usage": _usage(want)}))
-    return _Script(
-        opening=(before, between, after),
-        token=(head, tail),
-        last=(last_head, last_tail),
-        closing=usage * want.usage + _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n",
-    )
-
-
-def _around_stamps(data: bytes) -> list[bytes]:
-    return data.split(_STAMP.encode())
-
-
-def _role(base: dict[str, Any], want: _Want) -> bytes:
-    """The first chunk of a chat as vLLM sends it, which holds no token yet."""
-    if not want.chat:
-        return b""
-    delta = {"role": "assistant", "content": ""}
-    return _http_chunk(_line(base | {"choices": [_choice({"delta": delta}, None)]}))
-
-
-def _event(base: dict[str, Any], want: _Want, said: str, finish: str | None) -> bytes:
-    content = {"delta": {"content": said}} if want.chat else {"text": said}
-    return _line(base | {"choices": [_choice(content, finish)]})
-
-
-def _choice(content: dict[str, Any], finish: str | None) -> dict[str, Any]:
-    rest = {"logprobs": None, "finish_reason": finish, "stop_reason": None, "token_ids": None}
-    return {"index": 0, **content, **rest}
-
-
-def _line(event: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(event) + b"\n\n"
-
-
-def _http_chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _usage(want: _Want) -> dict[str, int]:
-    return {
-        "prompt_tokens": want.prompt_tokens,
-        "completion_tokens": want.tokens,
-        "total_tokens": want.prompt_tokens + want.tokens,
-    }
-
-
-def _whole(want: _Want, answer_id: str, created: int, stamps: str) -> bytes:
-    """An answer that was not to be streamed."""
-    content = (
-        {"message": {"role": "assistant", "content": stamps}} if want.chat else {"text": stamps}
-    )
-    return _answer(
-        orjson.dumps(
-            {
-                "id": answer_id,
-                "object": "chat.completion" if want.chat else "text_completion",
-                "created": created,
-                "model": MODEL,
-                "choices": [_choice(content, "length")],
-                "usage": _usage(want),
-            }
-        )
-    )
-
-
-def _answer(body: bytes, status: str = "200 OK", kind: str = "application/json") -> bytes:
-    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-def _refusal(status: str, message: str) -> bytes:
-    error = {"message": message, "type": "BadRequestError", "param": None, "code": int(status[:3])}
-    return _answer(orjson.dumps({"error": error}), status)
-
-
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
-)
-
-
-# --- when it is sent -------------------------------------------------------------------------------
 
 
 class _Ticker:
@@ -280,14 +99,14 @@ class _Reply:
 
     __slots__ = ("_created", "_interval_ns", "_left", "_line", "_script", "_truth", "_want")
 
-    def __init__(self, line: "_Line", want: _Want, truth: Truth, interval_ns: int) -> None:
+    def __init__(self, line: "_Line", want: Want, truth: Truth, interval_ns: int) -> None:
         self._line = line
         self._want = want
         self._truth = truth
         self._interval_ns = interval_ns
         self._left = want.tokens
         self._created = int(time.time())
-        self._script = _script(want, truth.id, self._created)
+        self._script = script(want, truth.id, self._created)
 
     def send(self, due_ns: int) -> int | None:
         """Send the token that is due; when the next one is, None when no timer shall call."""
@@ -308,14 +127,12 @@ class _Reply:
         return due_ns + self._interval_ns if self._interval_ns else sent_ns + 1
 
     def _send_token(self, sent_ns: int) -> None:
-        truth, stamp = self._truth, b"%019d" % sent_ns
+        truth = self._truth
         if truth.first_sent_ns is None:
             truth.first_sent_ns = sent_ns
-            before, between, after = self._script.opening
-            data = b"%b%019d%b%b%b" % (before, truth.received_ns, between, stamp, after)
+            data = self._script.first(truth.received_ns, sent_ns)
         else:
-            head, tail = self._script.token if self._left > 1 else self._script.last
-            data = head + stamp + tail
+            data = self._script.token(sent_ns, is_last=self._left == 1)
         truth.last_sent_ns = sent_ns
         truth.tokens += 1
         self._left -= 1
@@ -325,8 +142,8 @@ class _Reply:
         truth = self._truth
         truth.first_sent_ns = truth.last_sent_ns = sent_ns
         truth.tokens = self._want.tokens
-        stamps = f"{truth.received_ns:0{_DIGITS}}/{sent_ns:0{_DIGITS}}"
-        self._line.send(_whole(self._want, truth.id, self._created, stamps))
+        answer = whole_answer(self._want, truth.id, self._created, (truth.received_ns, sent_ns))
+        self._line.send(answer)
         self._line.finish()
 
 
@@ -399,21 +216,21 @@ class _Line(asyncio.Protocol):
             elif method == "GET" and path in self._house.pages:
                 self.send(self._house.pages[path]())
             else:
-                self.send(_refusal("404 Not Found", f"no `{method} {path}` here"))
+                self.send(refusal("404 Not Found", f"no `{method} {path}` here"))
 
     def _next_request(self) -> tuple[str, str, bytes] | None:
         """Method, path and body of the next request; None while it is not whole."""
         end = self._read.find(b"\r\n\r\n")
         if end < 0:
             if len(self._read) > MAX_HEAD_BYTES:
-                self._give_up(_refusal("431 Request Header Fields Too Large", "headers too long"))
+                self._give_up(refusal("431 Request Header Fields Too Large", "headers too long"))
             return None
         head = bytes(self._read[:end])
         length = _LENGTH.search(head)
         size = int(length[1]) if length else 0
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if _CODED.search(head) or size > MAX_BODY_BYTES or len(words) != 3:
-            self._give_up(_refusal("400 Bad Request", "needs a Content-Length of up to 16 MiB"))
+            self._give_up(refusal("400 Bad Request", "needs a Content-Length of up to 16 MiB"))
             return None
         start = end + 4
         if len(self._read) < start + size:
@@ -430,9 +247,9 @@ class _Line(asyncio.Protocol):
     def _complete(self, body: bytes, received_ns: int, *, chat: bool) -> None:
         house = self._house
         try:
-            want = _want(body, chat=chat, pace=house.pace)
+            want = wanted(body, chat=chat, pace=house.pace)
         except ValueError as error:
-            self.send(_refusal("400 Bad Request", str(error)))
+            self.send(refusal("400 Bad Request", str(error)))
             return
         self._truth = house.new_truth(want, received_ns)
         interval_ns = round(house.pace.interval_ms * 1e6)
@@ -450,7 +267,7 @@ class _House:
         self.pace = pace
         self.ticker = _Ticker()
         self.pages = {
-            "/health": lambda: _answer(b""),
+            "/health": lambda: page(b""),
             "/v1/models": _models_page,
             "/metrics": self._metrics_page,
             "/truth": self._truth_page,
@@ -458,7 +275,7 @@ class _House:
         self._truths: deque[Truth] = deque(maxlen=KEPT_TRUTHS)
         self._numbers = count(1)
 
-    def new_truth(self, want: _Want, received_ns: int) -> Truth:
+    def new_truth(self, want: Want, received_ns: int) -> Truth:
         """Open the account of a request."""
         prefix = "chatcmpl" if want.chat else "cmpl"
         number = next(self._numbers)
@@ -468,7 +285,7 @@ class _House:
 
     def _truth_page(self) -> bytes:
         told = {"cpu_s": time.process_time(), "requests": [asdict(each) for each in self._truths]}
-        return _answer(orjson.dumps(told))
+        return page(orjson.dumps(told))
 
     def _metrics_page(self) -> bytes:
         """Three of vLLM's names, enough for tools that ask whether the page is there."""
@@ -479,7 +296,7 @@ class _House:
             "vllm:generation_tokens_total": sum(each.tokens for each in self._truths),
         }
         rows = (f'{name}{{model_name="{MODEL}"}} {value}\n' for name, value in numbers.items())
-        return _answer("".join(rows).encode(), kind="text/plain; version=0.0.4")
+        return page("".join(rows).encode(), kind="text/plain; version=0.0.4")
 
 
 def _models_page() -> bytes:
@@ -491,7 +308,7 @@ def _models_page() -> bytes:
         "root": MODEL,
         "max_model_len": 131_072,
     }
-    return _answer(orjson.dumps({"object": "list", "data": [model]}))
+    return page(orjson.dumps({"object": "list", "data": [model]}))
 
 
 # --- a process of its own --------------------------------------------------------------------------
