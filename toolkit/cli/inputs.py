@@ -3,8 +3,9 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +13,11 @@ from toolkit.errors import ToolkitError
 from toolkit.hosts import EXAMPLE, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
 
+if TYPE_CHECKING:
+    import ssl
+
 DATABASE = "data/toolkit.db"
+OPEN_FILES = 65_536
 
 database_option = click.option(
     "--db",
@@ -24,6 +29,36 @@ database_option = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="The SQLite file, made on first use.",
 )
+
+
+def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--insecure` and `--ca`."""
+    trust = click.option("--ca", metavar="FILE", help="Trust the certificates in this file, too.")
+    accept = click.option("--insecure", is_flag=True, help="Accept any TLS certificate.")
+    return accept(trust(command))
+
+
+def tls_for(*, insecure: bool, ca: str | None) -> "ssl.SSLContext":
+    """Make the one TLS context that all hosts share."""
+    from toolkit.scout.look import tls_context
+
+    try:
+        return tls_context(insecure=insecure, ca_file=ca)
+    except OSError as error:  # ssl.SSLError is one, too
+        raise ToolkitError(
+            f"`{ca}` cannot be used: {error.strerror or 'it holds no certificate'}",
+            "Give a file of PEM certificates, e.g., `--ca company-ca.pem`",
+        ) from error
+
+
+def allow_open_files() -> None:
+    """Lift the usual soft limit of 1,024: a host that hangs holds all its connections."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def hosts_from(words: Sequence[str]) -> list[Host]:

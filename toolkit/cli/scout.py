@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli.inputs import database_option, hosts_from, keys_for
+from toolkit.cli.inputs import (
+    allow_open_files,
+    database_option,
+    hosts_from,
+    keys_for,
+    tls_for,
+    tls_options,
+)
 from toolkit.cli.units import DURATION
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Sequence
 
     from toolkit.cli.scout_show import Show
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from toolkit.store import Store
 
 WATCH_INTERVAL_S = 2.0
-OPEN_FILES = 65_536
 
 EXAMPLES = """
 Ask each host for /health, /version, /v1/models and /metrics, all hosts at once, and print what
@@ -92,8 +97,7 @@ class Options:
 @click.option(
     "--no-store", is_flag=True, help="Keep nothing; changes since the last look stay unseen."
 )
-@click.option("--insecure", is_flag=True, help="Accept any TLS certificate.")
-@click.option("--ca", metavar="FILE", help="Trust the certificates in this file, too.")
+@tls_options
 @click.option("-v", "--verbose", is_flag=True, help="Tell each request on stderr.")
 def command(**options: Any) -> None:
     """Look at every host (the help text is EXAMPLES)."""
@@ -145,8 +149,8 @@ def _look(
     from toolkit.scout.look import QuietMoments, Scout
     from toolkit.scout.watch import Watch
 
-    _allow_open_files()
-    tls, quiet = _tls(options), QuietMoments()
+    allow_open_files()
+    tls, quiet = tls_for(insecure=options.insecure, ca=options.ca), QuietMoments()
     watch = Watch(
         [Scout(host, tls, keys.get(host.name), options.timeout, quiet) for host in hosts],
         before=_known(store, hosts),
@@ -161,16 +165,6 @@ def _look(
     return False
 
 
-def _allow_open_files() -> None:
-    """Lift the usual soft limit of 1,024: a host that hangs holds four connections."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 def _store(options: Options) -> "AbstractContextManager[Store | None]":
     from toolkit.store import Store
 
@@ -183,18 +177,6 @@ def _known(store: "Store | None", hosts: "Sequence[Host]") -> "dict[str, Sightin
         return {}
     last = {host.name: store.last_telling(host.name, host.url) for host in hosts}
     return {name: sighting for name, sighting in last.items() if sighting}
-
-
-def _tls(options: Options) -> "ssl.SSLContext":
-    from toolkit.scout.look import tls_context
-
-    try:
-        return tls_context(insecure=options.insecure, ca_file=options.ca)
-    except OSError as error:  # ssl.SSLError is one, too
-        raise ToolkitError(
-            f"`{options.ca}` cannot be used: {error.strerror or 'it holds no certificate'}",
-            "Give a file of PEM certificates, e.g., `--ca company-ca.pem`",
-        ) from error
 
 
 def _show_history(options: Options) -> None:

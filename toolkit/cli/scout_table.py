@@ -10,13 +10,12 @@ from rich.live import Live
 from rich.text import Text
 
 from toolkit.cli.scout_show import Show
-from toolkit.cli.tables import Column, fit_table, screen
+from toolkit.cli.tables import UNKNOWN, Column, fit_table, milliseconds, screen
 from toolkit.records import Host, Sighting
 from toolkit.scout.findings import amount, clock_time
 from toolkit.scout.history import Chapter, chapters
 
 STATUS_STYLE = {"ok": "green", "degraded": "yellow", "down": "red", "not_an_engine": "magenta"}
-UNKNOWN = "-"
 NAMES_IN_A_NOTE = 4
 """Of more hosts with the same finding only the first few are named."""
 WIDEST_NAME = 40
@@ -49,15 +48,6 @@ def _share(value: float | None) -> str:
 
 def _rate(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.1f}"
-
-
-def milliseconds(value: float | None) -> str:
-    """A latency with three digits and its unit: `0.84 ms`, `219 ms`, `89.0 s`."""
-    if value is None:
-        return UNKNOWN
-    if value >= 10_000:
-        return f"{value / 1000:,.1f} s" if value < 1e15 else f"{value / 1000:.3g} s"
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
 def quantile(value: float | None, below: float | None, above: float | None) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 GAP = 3
 """Characters between two columns."""
+UNKNOWN = "-"
 PIPE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe, where rich would assume 80 and cut."""
 
@@ -69,3 +70,12 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> T
         # Text, not str: a host's `[red]` is a name, not a colour
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return table
+
+
+def milliseconds(value: float | None) -> str:
+    """A latency with three digits and its unit: `0.84 ms`, `219 ms`, `89.0 s`."""
+    if value is None:
+        return UNKNOWN
+    if value >= 10_000:
+        return f"{value / 1000:,.1f} s" if value < 1e15 else f"{value / 1000:.3g} s"
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"

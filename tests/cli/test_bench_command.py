@@ -1,0 +1,356 @@
+"""`toolkit bench` as a user meets it: what it prints, what it keeps, what it refuses, how it ends."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.cli import main
+from toolkit.sim.app import SimThread, serve_in_thread
+
+KEYS = (
+    "name url requests ok errors error_kinds rps output_tokens_per_s ttft_p50_ms ttft_p95_ms tpot_p50_ms"
+    " itl_p95_ms e2e_p50_ms e2e_p95_ms e2e_p99_ms rtt_ms client_ok goodput verdicts"
+).split()
+"""The keys that were promised, in their order."""
+NOBODY = "http://127.0.0.1:9"
+"""The discard port: connections are refused at once."""
+SHORT = ("--requests", "8", "--concurrency", "4", "--max-tokens", "16")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLKIT_DB", raising=False)
+    monkeypatch.delenv("TOOLKIT_HOSTS", raising=False)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., SimThread]]:
+    """Start simulated servers, a hundred times as fast as life."""
+    with ExitStack() as stack:
+        yield lambda name="gptq-int4", **changes: stack.enter_context(
+            serve_in_thread(name, **({"time_scale": 0.01} | changes))
+        )
+
+
+def bench(*words: str) -> Result:
+    return CliRunner().invoke(main, ["bench", *words])
+
+
+def said(*words: str, code: int = 0) -> list[dict[str, Any]]:
+    result = bench(*words, "--json")
+    assert result.exit_code == code, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def rows(query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect("data/toolkit.db")) as file:
+        return file.execute(query).fetchall()
+
+
+# --- what it prints ----------------------------------------------------------------------------------
+
+
+def test_json_is_one_object_a_host_with_the_promised_keys_first(
+    start: Callable[..., SimThread],
+) -> None:
+    first, second = start(), start("fp8")
+    Path("hosts.txt").write_text(f"a {first.url}\nb {second.url}\n")
+    told = said(*SHORT)
+    assert [(each["name"], each["url"]) for each in told] == [("a", first.url), ("b", second.url)]
+    for each in told:
+        assert list(each)[: len(KEYS)] == KEYS
+        assert (each["requests"], each["ok"], each["errors"]) == (8, 8, 0)
+        assert each["error_kinds"] == {}
+        assert each["e2e_p99_ms"] is None  # 8 samples are fewer than 100
+        assert each["goodput"] is None  # no limits were given
+        assert {"code", "confidence", "evidence"} == set(each["verdicts"][0])
+
+
+def test_a_p99_comes_with_a_hundred_answers(start: Callable[..., SimThread]) -> None:
+    (told,) = said(start().url, "--requests", "100", "--concurrency", "25", "--max-tokens", "4")
+    assert told["e2e_p99_ms"] >= told["e2e_p95_ms"]
+
+
+def test_the_table_names_every_host_and_what_explains_it(start: Callable[..., SimThread]) -> None:
+    Path("hosts.txt").write_text(f"quick {start().url}\ngone {NOBODY}\n")
+    result = bench(*SHORT)
+    assert result.exit_code == 0
+    head, _, quick, gone, *notes = result.stdout.splitlines()
+    assert head.split()[:4] == ["host", "ok", "req/s", "tok/s"]
+    assert quick.split()[:2] == ["quick", "8/8"]
+    assert gone.split()[:2] == ["gone", "0/8"]
+    assert any("no answer  gone: " in line and "refused" in line for line in notes)
+    assert any(line.startswith("TTFT: ") for line in notes)
+
+
+def test_with_limits_the_table_tells_who_keeps_them(start: Callable[..., SimThread]) -> None:
+    result = bench(start().url, *SHORT, "--goodput", "e2e:1000s")
+    assert "good" in result.stdout.splitlines()[0].split()
+    assert "100%" in result.stdout.splitlines()[2]
+    (told,) = said(start().url, *SHORT, "--goodput", "e2e:1000s")
+    assert told["good_share"] == 1
+    assert told["goodput"] == told["rps"]  # every ok answer is a good one
+
+
+def test_limits_that_nobody_keeps_leave_no_goodput(start: Callable[..., SimThread]) -> None:
+    (told,) = said(start().url, *SHORT, "--goodput", "e2e:1us")
+    assert (told["good_share"], told["goodput"]) == (0, 0)
+
+
+def test_a_sweep_ends_with_its_levels_and_a_picture(start: Callable[..., SimThread]) -> None:
+    (told,) = said(
+        start().url, "--sweep-concurrency", "1,2,4", "--max-tokens", "8", "--requests", "4"
+    )
+    # four waves at least: 4, 8 and 16 requests
+    assert [(step["concurrency"], step["requests"]) for step in told["levels"]] == [
+        (1, 4),
+        (2, 8),
+        (4, 16),
+    ]
+    (picture,) = Path("data").glob("sweep-*.png")
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert told["run"] in picture.name
+
+
+def test_a_sweep_shows_a_table_of_its_levels(start: Callable[..., SimThread]) -> None:
+    words = ("--sweep-concurrency", "1,2", "--max-tokens", "4", "--goodput", "e2e:1000s")
+    result = bench(start().url, *words, "--chart", "picture.png", "--no-store")
+    assert "2 at once is the most that keeps the limits" in result.stdout
+    assert "Picture: picture.png" in result.stderr
+    assert Path("picture.png").exists()
+    assert not Path("data").exists()
+
+
+def test_a_picture_that_cannot_be_written_is_one_clear_error(
+    start: Callable[..., SimThread],
+) -> None:
+    Path("file").write_text("")
+    words = ("--sweep-concurrency", "1", "--max-tokens", "4", "--chart", "file/picture.png")
+    result = bench(start().url, *words, "--no-store")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the picture `file/picture.png` cannot be written: ")
+
+
+# --- what it keeps -----------------------------------------------------------------------------------
+
+
+def test_every_request_is_kept_with_its_run_and_ledger(start: Callable[..., SimThread]) -> None:
+    (told,) = said(start().url, *SHORT, "--warmup", "3")
+    ((run, verb, started, ended, client_ok),) = rows(
+        "SELECT id, verb, started_at, ended_at, client_ok FROM runs"
+    )
+    assert (run, verb) == (told["run"], "bench")
+    assert started < ended
+    assert client_ok in (0, 1)
+    kinds = dict(rows("SELECT kind, count(*) FROM shots GROUP BY kind"))
+    assert kinds == {"warmup": 3, "unique": 6, "twin": 2}  # a quarter of 8 are twins
+    ((requests, tokens),) = rows("SELECT requests, generation_tokens FROM ledgers")
+    assert requests == 11
+    assert [(tokens,)] == rows("SELECT sum(output_tokens) FROM shots")
+    assert len(rows("SELECT * FROM verdicts")) == len(told["verdicts"])
+
+
+def test_no_prompt_and_no_answer_text_is_kept(start: Callable[..., SimThread]) -> None:
+    Path("prompts.txt").write_text("Tell me about the zebracorn\n")
+    said(start().url, *SHORT, "--profile", "prompts.txt")
+    kept = b"".join(file.read_bytes() for file in Path("data").iterdir())
+    assert b"zebracorn" not in kept
+
+
+def test_no_store_makes_no_file(start: Callable[..., SimThread]) -> None:
+    said(start().url, *SHORT, "--no-store")
+    assert not Path("data").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (("--unique",), {"unique": 8}),
+        (("--repeat",), {"repeat": 8}),
+        (("--unique", "--repeat"), {"unique": 6, "twin": 2}),
+        ((), {"unique": 6, "twin": 2}),
+    ],
+)
+def test_sameness_is_chosen_by_two_words(
+    start: Callable[..., SimThread], words: tuple[str, ...], kinds: dict[str, int]
+) -> None:
+    said(start().url, *SHORT, *words)
+    assert dict(rows("SELECT kind, count(*) FROM shots GROUP BY kind")) == kinds
+
+
+@pytest.mark.parametrize(
+    ("words", "streams"),
+    [((), 8), (("--no-stream",), 0), (("--mix", "50"), 4), (("--profile", "contest"), 4)],
+)
+def test_streaming_is_the_users_word_then_the_profiles(
+    start: Callable[..., SimThread], words: tuple[str, ...], streams: int
+) -> None:
+    said(start().url, *SHORT, *words)
+    assert rows("SELECT sum(stream) FROM shots") == [(streams,)]
+
+
+def test_a_rate_plans_its_sends_whatever_answers_take(start: Callable[..., SimThread]) -> None:
+    words = ("--rate", "50", "--arrival", "constant", "--requests", "10", "--max-tokens", "8")
+    (told,) = said(start().url, *words)
+    assert (told["rate"], told["concurrency"], told["ok"]) == (50, None, 10)
+    planned = [at for (at,) in rows("SELECT planned_at FROM shots ORDER BY slot")]
+    # one every 20 ms, to the microsecond that a wall clock of 1.8e9 s resolves
+    assert [round((at - planned[0]) * 1000, 2) for at in planned] == [20 * n for n in range(10)]
+
+
+def test_a_duration_ends_the_run(start: Callable[..., SimThread]) -> None:
+    (told,) = said(start().url, "--duration", "300ms", "--concurrency", "2", "--max-tokens", "4")
+    assert told["ok"] > 2
+    last, first = rows("SELECT max(planned_at), min(planned_at) FROM shots")[0]
+    assert last - first < 0.3
+
+
+# --- what it refuses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("missing.txt",), "`missing.txt` cannot be read: no such file", "Put one host per line"),
+        (
+            (NOBODY, "--profile", "tailor"),
+            "no profile is called `tailor`",
+            "Known profiles: bench, contest, long-prompt, short-answer; or name a file",
+        ),
+        (
+            (NOBODY, "--profile", "missing.txt"),
+            "`missing.txt` cannot be read: no such file",
+            "Known profiles: bench",
+        ),
+        ((NOBODY, "--rate", "0"), "no bench can have rate `0.0`", "Give requests a second above 0"),
+        (
+            (NOBODY, "--rate", "nan"),
+            "no bench can have rate `nan`",
+            "Give requests a second above 0",
+        ),
+        (
+            (NOBODY, "--rate", "5", "--sweep-concurrency", "1,2"),
+            "a sweep over concurrencies and a rate of `5` a second exclude each other",
+            "A rate plans its requests",
+        ),
+        ((NOBODY, "--requests", "0"), "no bench can have requests `0`", "Give at least 1"),
+        ((NOBODY, "--concurrency", "0"), "no bench can have concurrency `0`", "Give 1 to"),
+        ((NOBODY, "--goodput", "speed:1s"), "unknown limit `speed`", "Known limits: ttft"),
+        ((NOBODY, "--goodput", ""), "`` is no limit", "Write limits like"),
+    ],
+)
+def test_bad_input_is_one_error_with_a_hint(
+    words: tuple[str, ...], message: str, hint: str
+) -> None:
+    result = bench(*words)
+    assert result.exit_code == 1
+    error, empty, told = result.stderr.splitlines()
+    assert error.startswith(f"Error: {message}")
+    assert empty == ""
+    assert told.startswith(f"Hint: {hint}")
+    assert result.stdout == ""
+    assert not Path("data").exists()
+
+
+def test_no_host_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLKIT_HOSTS", "mine.txt")
+    Path("mine.txt").write_text("# nobody\n")
+    result = bench()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: `mine.txt` names no host")
+
+
+def test_a_key_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALICE_KEY", raising=False)
+    Path("hosts.txt").write_text(f"alice {NOBODY} api_key_env=ALICE_KEY\n")
+    result = bench()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: `ALICE_KEY` is not set")
+
+
+def test_a_model_that_no_host_serves_is_one_error(start: Callable[..., SimThread]) -> None:
+    Path("hosts.txt").write_text(f"alice {start(model='tiny').url}\n")
+    result = bench("--model", "llama")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: no host serves the model: `alice` says it does not serve `llama` but `tiny`\n\n"
+        "Hint: Name a served one with `--model`, or leave it out to take what each host serves\n"
+    )
+
+
+def test_a_model_that_one_host_serves_is_a_row_with_a_reason_at_the_others(
+    start: Callable[..., SimThread],
+) -> None:
+    Path("hosts.txt").write_text(f"a {start(model='tiny').url}\nb {start(model='other').url}\n")
+    first, second = said(*SHORT, "--model", "other")
+    assert (first["ok"], first["error_kinds"]) == (0, {"not_sent": 8})
+    assert first["error"].startswith("it does not serve `other` but `tiny`")
+    assert second["ok"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--mix", "50", "--stream"), "--mix says how many stream"),
+        (("--mix", "101"), "'--mix'"),
+        (("--sweep-concurrency", "1,x"), "is no list of numbers"),
+        (("--duration", "5"), "is no duration"),
+        (("--profile",), "requires an argument"),
+    ],
+)
+def test_a_wrong_command_line_exits_2(words: tuple[str, ...], message: str) -> None:
+    result = bench(NOBODY, *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+# --- how it ends -------------------------------------------------------------------------------------
+
+
+def test_when_nobody_answers_the_exit_code_is_1() -> None:
+    (told,) = said(NOBODY, *SHORT, code=1)
+    assert (told["requests"], told["ok"]) == (8, 0)
+    assert "refused" in told["error"]
+
+
+def test_ctrl_c_keeps_and_shows_what_was_measured(start: Callable[..., SimThread]) -> None:
+    server = start(time_scale=0.02)
+    words = ["--duration", "10m", "--concurrency", "2", "--max-tokens", "8", "--json"]
+    with subprocess.Popen(
+        [Path(sys.executable).with_name("toolkit"), "bench", server.url, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        _until_a_shot_is_stored()
+        running.send_signal(signal.SIGINT)
+        output, errors = running.communicate(timeout=30)
+    assert running.returncode == 130, errors
+    told = json.loads(output)
+    assert told["ok"] > 0
+    assert errors == ""
+    assert rows("SELECT count(*) FROM shots WHERE kind <> 'warmup'") == [(told["requests"],)]
+    ((ended,),) = rows("SELECT ended_at FROM runs")
+    assert ended is not None
+
+
+def _until_a_shot_is_stored() -> None:
+    for _ in range(3_000):
+        try:
+            if rows("SELECT count(*) FROM shots")[0][0]:
+                return
+        except sqlite3.OperationalError:
+            pass
+        time.sleep(0.01)
+    pytest.fail("no shot was stored within 30 s")

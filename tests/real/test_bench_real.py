@@ -1,0 +1,192 @@
+"""`toolkit bench` against a real vLLM: client, `usage` and the server's counters agree exactly, and a prefix cache
+is not called a response cache."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+LONG_PROMPT = "Describe a garden. " + " ".join(
+    f"In bed {number} grow roses." for number in range(14)
+)
+"""Longer than two blocks of 32 tokens, so that an exact twin finds its start in the prefix cache."""
+WARMUP = 4
+KEY_VARIABLE = "TOOLKIT_TEST_REAL_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benched:
+    """A bench of a server that served nobody else, and what the server counted meanwhile."""
+
+    said: dict[str, Any]
+    shots: list[dict[str, Any]]
+    ledger: dict[str, Any]
+    before: dict[str, float]
+    after: dict[str, float]
+
+    def moved(self, name: str, **labels: str) -> float:
+        return total(self.after, name, **labels) - total(self.before, name, **labels)
+
+    def answered(self, *kinds: str) -> list[dict[str, Any]]:
+        return [shot for shot in self.shots if shot["ok"] and (not kinds or shot["kind"] in kinds)]
+
+
+def counters(url: str) -> dict[str, float]:
+    """Read `/metrics` line by line, without the toolkit."""
+    text = httpx.get(f"{url}/metrics", timeout=10, trust_env=False).text
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def total(page: dict[str, float], name: str, **labels: str) -> float:
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(
+        value
+        for series, value in page.items()
+        if series.partition("{")[0] == name and all(pair in series for pair in wanted)
+    )
+
+
+def run(
+    folder: Path, *words: str, code: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("toolkit"), "bench", *words],
+        cwd=folder,
+        env=os.environ | {"TOOLKIT_DB": str(folder / "toolkit.db")} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def stored(folder: Path, table: str) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(folder / "toolkit.db")) as file:
+        file.row_factory = sqlite3.Row
+        return [dict(row) for row in file.execute(f"SELECT * FROM {table}")]
+
+
+def codes(said: dict[str, Any]) -> set[str]:
+    return {verdict["code"] for verdict in said["verdicts"]}
+
+
+@pytest.fixture(scope="module")
+def benched(
+    vllm_home: Path,
+    serving: Callable[..., AbstractContextManager[Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Benched:
+    """40 requests, half of them streamed, a quarter of them twins, 8 at once, after 4 to warm up."""
+    folder = tmp_path_factory.mktemp("bench")
+    (folder / "prompts.txt").write_text(LONG_PROMPT + "\n")
+    # enough blocks that a unique prompt is still in the prefix cache when its twin comes
+    flags = ("--enable-prompt-tokens-details", "--num-gpu-blocks-override", "512")
+    with serving(vllm_home, "tiny-slow", *flags) as server:
+        before = counters(server.url)
+        words = ["--requests", "40", "--concurrency", "8", "--warmup", str(WARMUP), "--mix", "50"]
+        words += ["--max-tokens", "48", "--profile", "prompts.txt", "--json"]
+        done = run(folder, server.url, *words)
+        after = counters(server.url)
+    (line,) = done.stdout.splitlines()
+    (ledger,) = stored(folder, "ledgers")
+    return Benched(
+        said=json.loads(line),
+        shots=stored(folder, "shots"),
+        ledger=ledger,
+        before=before,
+        after=after,
+    )
+
+
+def test_every_request_is_answered_and_counted_by_both_sides(benched: Benched) -> None:
+    assert (benched.said["requests"], benched.said["ok"], benched.said["errors"]) == (40, 40, 0)
+    assert len(benched.shots) == 40 + WARMUP
+    assert benched.moved("vllm:request_success_total") == 40 + WARMUP
+
+
+def test_the_clients_tokens_equal_the_servers_counters(benched: Benched) -> None:
+    answers = benched.answered()
+    assert (
+        sum(shot["output_tokens"] for shot in answers)
+        == benched.moved("vllm:generation_tokens_total")
+        > 0
+    )
+    assert (
+        sum(shot["prompt_tokens"] for shot in answers)
+        == benched.moved("vllm:prompt_tokens_total")
+        > 0
+    )
+    assert not any(shot["output_tokens_estimated"] for shot in answers)
+    for reason in ("length", "stop"):
+        seen = sum(shot["finish_reason"] == reason for shot in answers)
+        assert seen == benched.moved("vllm:request_success_total", finished_reason=reason)
+
+
+def test_the_tokens_of_the_printed_line_are_those_of_the_measured_answers(benched: Benched) -> None:
+    measured = benched.answered("unique", "twin")
+    assert benched.said["output_tokens"] == sum(shot["output_tokens"] for shot in measured)
+
+
+def test_the_stored_ledger_is_what_the_server_counted(benched: Benched) -> None:
+    for column, series in {
+        "requests": "vllm:request_success_total",
+        "prompt_tokens": "vllm:prompt_tokens_total",
+        "generation_tokens": "vllm:generation_tokens_total",
+        "prefix_hits": "vllm:prefix_cache_hits_total",
+        "prefix_queries": "vllm:prefix_cache_queries_total",
+        "asked_tokens": "vllm:request_params_max_tokens_sum",
+    }.items():
+        assert benched.ledger[column] == benched.moved(series), column
+    assert benched.ledger["asked_tokens"] == 48 * (40 + WARMUP)
+
+
+def test_a_real_prefix_cache_hit_is_not_called_a_response_cache(benched: Benched) -> None:
+    twins = benched.answered("twin")
+    assert len(twins) == 10  # a quarter of 40
+    # every twin found at least one block of 32 tokens, and the server says so twice
+    assert all(shot["cached_tokens"] >= 32 for shot in twins)
+    assert benched.moved("vllm:prefix_cache_hits_total") >= 10 * 32
+    assert codes(benched.said) == {"clean"}
+
+
+def test_streamed_answers_have_a_first_token_before_their_last(benched: Benched) -> None:
+    streams = [shot for shot in benched.answered() if shot["stream"]]
+    assert len(streams) >= 20
+    for shot in streams:
+        assert shot["ttft_ms"] is not None
+        assert shot["e2e_ms"] is not None
+        assert 0 < shot["ttft_ms"] <= shot["e2e_ms"] <= shot["took_ms"]
+
+
+def test_a_server_behind_a_key_is_benched_with_the_key_and_the_key_is_kept_nowhere(
+    locked_server: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "hosts.txt").write_text(f"locked {locked_server.url} api_key_env={KEY_VARIABLE}\n")
+    words = ("hosts.txt", "--requests", "4", "--concurrency", "2", "--max-tokens", "8", "--json")
+    done = run(tmp_path, *words, **{KEY_VARIABLE: locked_server.key})
+    said = json.loads(done.stdout)
+    assert (said["ok"], said["errors"]) == (4, 0)
+    assert locked_server.key not in done.stdout + done.stderr
+    files = b"".join(file.read_bytes() for file in tmp_path.glob("toolkit.db*"))
+    assert locked_server.key.encode() not in files
+
+
+def test_without_the_key_every_request_is_an_error_that_says_so(
+    locked_server: Any, tmp_path: Path
+) -> None:
+    done = run(tmp_path, locked_server.url, "--requests", "2", "--json", "--model", "tiny", code=1)
+    said = json.loads(done.stdout)
+    assert (said["ok"], said["errors"]) == (0, 2)
+    assert "401" in said["error"] or "Unauthorized" in said["error"]

@@ -1,0 +1,71 @@
+"""All facts of a run -> one result a host: figures, verdicts, a sweep's rungs, and who cannot be told apart. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from toolkit.bench.contrast import tied
+from toolkit.bench.goodput import Limits
+from toolkit.bench.ladder import Rung, best_level, knee, ladder
+from toolkit.bench.plan import Plan
+from toolkit.bench.summary import Summary, summary
+from toolkit.bench.verdicts import verdicts
+from toolkit.records import Host, Ledger, Shot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One host's line. In a sweep the summary is that of one level: the best, else the knee, else the fastest."""
+
+    summary: Summary
+    rungs: tuple[Rung, ...] = ()
+    best_concurrency: int | None = None
+    """The largest that meets the goodput limits; None without limits, or when none does."""
+    knee_concurrency: int | None = None
+    """Beyond it more requests at once gain nothing."""
+
+
+Facts = tuple[Host, Sequence[Shot], Ledger]
+"""What one lane measured."""
+
+
+def results(
+    lanes: Sequence[Facts], *, plan: Plan, run: str, client_ok: bool, limits: Limits | None
+) -> list[Result]:
+    """Summarise and judge every host, in the order given."""
+    shots = {host.name: of_host for host, of_host, _ in lanes}
+    ties = tied(shots)
+    told = []
+    for host, of_host, ledger in lanes:
+        rungs = ladder(of_host, limits=limits) if plan.levels else ()
+        peers = {name: theirs for name, theirs in shots.items() if name != host.name}
+        shown = _shown_level(rungs)
+        concurrency = None if plan.rate else (shown or plan.concurrency)
+        figures = summary(
+            of_host if shown is None else [s for s in of_host if s.concurrency == shown],
+            name=host.name,
+            url=host.url,
+            run=run,
+            ledger=ledger,
+            client_ok=client_ok,
+            limits=limits,
+            verdicts=verdicts(of_host, ledger, host=host, peers=peers, rungs=rungs),
+            concurrency=concurrency,
+            rate=plan.rate,
+        )
+        told.append(
+            Result(
+                summary=replace(figures, tied_with=ties.get(host.name, ())),
+                rungs=rungs,
+                best_concurrency=best_level(rungs),
+                knee_concurrency=knee(rungs),
+            )
+        )
+    return told
+
+
+def _shown_level(rungs: Sequence[Rung]) -> int | None:
+    """The level whose figures stand for a sweep: the best, else the knee, else the one with most throughput."""
+    if not rungs:
+        return None
+    fastest = max(rungs, key=lambda step: (step.rps or 0.0, -step.concurrency))
+    return best_level(rungs) or knee(rungs) or fastest.concurrency

@@ -1,0 +1,61 @@
+"""How `toolkit bench` shows results as JSON lines; `bench_table` shows the same as tables."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from toolkit.bench.fitness import Fitness
+from toolkit.bench.result import Result
+from toolkit.cli.output import print_json
+from toolkit.errors import ToolkitError
+
+
+class Show(ABC):
+    """Shows the results of one run on standard output."""
+
+    @abstractmethod
+    def results(self, told: Sequence[Result], fitness: Fitness) -> None:
+        """Show every host."""
+
+    def chart(self, told: Sequence[Result], path: Path) -> None:
+        """Draw a sweep's picture and say where it is."""
+        from toolkit.bench.chart import draw
+
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draw({each.summary.name: each.rungs for each in told}, path)
+        except OSError as error:
+            reason = (error.strerror or "no reason given").lower()
+            raise ToolkitError(
+                f"the picture `{path}` cannot be written: {reason}", "Give another file: `--chart`"
+            ) from error
+        click.echo(f"Picture: {path}", err=True)
+
+
+class JsonShow(Show):
+    """Prints one object a host; a sweep adds its levels."""
+
+    def results(self, told: Sequence[Result], fitness: Fitness) -> None:
+        """Print them in the order of the hosts file."""
+        for each in told:
+            record = asdict(each.summary)
+            if each.rungs:
+                record |= {
+                    "levels": [asdict(rung) for rung in each.rungs],
+                    "best_concurrency": each.best_concurrency,
+                    "knee_concurrency": each.knee_concurrency,
+                }
+            print_json(record)
+        if not fitness.ok:
+            click.echo(client_warning(fitness), err=True)
+
+
+def client_warning(fitness: Fitness) -> str:
+    """Say that the figures are this machine's."""
+    return (
+        f"Warning: this machine was the limit: {fitness.why}. The figures describe it as much as "
+        "the hosts; use fewer hosts or requests at once, or a quieter machine"
+    )

@@ -1,0 +1,38 @@
+"""Where profiles are read from: the catalog inside the package, or a file of the user's."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from toolkit.profiles import Kind, Profile
+
+KINDS: "dict[str, Kind]" = {".toml": "toml", ".jsonl": "jsonl"}
+"""By the end of a file's name; everything else is one prompt a line."""
+
+
+def profile_from(word: str) -> "Profile":
+    """Read the catalog's profile of this name, else the file."""
+    from toolkit.profiles import read_profile
+
+    shelf = files("toolkit") / "catalog" / "profiles"
+    names = sorted(entry.name.removesuffix(".toml") for entry in shelf.iterdir())
+    if word in names:
+        return read_profile((shelf / f"{word}.toml").read_text("utf-8"), word, "toml")
+    path = Path(word)
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ToolkitError(f"`{word}` is not UTF-8 text", _known(names)) from error
+    except (OSError, ValueError) as error:
+        if not path.suffix and "/" not in word:
+            raise ToolkitError(f"no profile is called `{word}`", _known(names)) from error
+        reason = getattr(error, "strerror", None) or "no reason given"
+        raise ToolkitError(f"`{word}` cannot be read: {reason.lower()}", _known(names)) from error
+    return read_profile(text, word, KINDS.get(path.suffix, "text"))
+
+
+def _known(names: list[str]) -> str:
+    return f"Known profiles: {', '.join(names)}; or name a file of prompts, e.g., `prompts.txt`"
