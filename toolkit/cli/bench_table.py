@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from toolkit.bench.fitness import Fitness
@@ -85,7 +85,8 @@ class TableShow(Show):
         """Print everything at the end of a run."""
         console = screen()
         for part in _page(told, fitness, console):
-            console.print(part)
+            # a sentence is the terminal's to break, and nobody's in a pipe
+            console.print(part, soft_wrap=isinstance(part, Text))
 
 
 def _page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
@@ -93,10 +94,12 @@ def _page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterato
     columns = [*COLUMNS, *(GOOD if _has_limits(figures) else ()), VERDICTS]
     rows = [[cell(one) for _, cell in columns] for one in figures]
     yield fit_table([column for column, _ in columns], rows, console)
-    yield Group(Text(), *_notes(figures))
+    yield Text()
+    yield from _notes(figures)
     for each in told:
         if each.rungs:
-            yield Group(Text(), *_sweep(each, console))
+            yield Text()
+            yield from _sweep(each, console)
     yield Text()
     yield from _fastest(figures)
     yield _client(fitness)
