@@ -77,10 +77,10 @@ class Answer:
 
     @property
     def tpot_s(self) -> float | None:
-        """(last chunk with a token - first one) / tokens after the first chunk; None without any.
+        """(last chunk with a token - first one) / tokens of the chunks after the first; None without any.
 
-        A token that ends the text has no text: if it came in a chunk of its own, later than the last one with a
-        token, neither its time nor itself is in here.
+        The token that ends a text shows nothing. If it came alone, after the last chunk with a token, neither its
+        time nor itself is in here.
         """
         tokens = sum(tokens for _, tokens in self.gaps)
         if not tokens or self.last_token_at is None or self.first_token_at is None:
@@ -200,7 +200,8 @@ class Completion:
     def _unusual(self, data: bytes) -> object:
         """Data that orjson refuses: NaN or half a surrogate pair in JSON, a padded `[DONE]`, no JSON."""
         self.finished = data.strip() == DONE
-        return _json(data)
+        # a second try for every event of a flood of garbage would cost other hosts their fair share of this processor
+        return _json(data) if self._fault is None else None
 
     def _take_chunk(self, chunk: dict[str, Any], at: float) -> None:
         if self._model is None:
@@ -330,7 +331,8 @@ class Completion:
     # --- both ----------------------------------------------------------------------------------
 
     def _blame(self, kind: str, sentence: str) -> None:
-        self._fault = self._fault or (kind, _sentence(sentence))
+        if self._fault is None:
+            self._fault = (kind, _sentence(sentence))
 
     def _refuse(self, sentence: str) -> None:
         self.too_large = True

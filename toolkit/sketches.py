@@ -3,7 +3,7 @@
 It answers quantiles within 1 % for 10 us to 1000 s. It never holds a failure (a fast error must not improve a p95),
 never interpolates, and never knows a sum or a maximum.
 
-The bound. Bucket edges grow by gamma = (1 + alpha) / (1 - alpha), alpha = 0.01. The value told for bucket (low, high]
+The bound. Bucket edges grow by gamma = (1 + alpha) / (1 - alpha), alpha = 0.01. The value told for bucket [low, high)
 is 2 * low * high / (low + high), which is high * (1 - alpha) = low * (1 + alpha): no value in the bucket is further away
 than 1 % of itself. That is the logarithmic mapping of DDSketch (Masson, Rim, Lee: DDSketch, VLDB 2019), without its
 growing and collapsing stores: the edges are the same in every process for ever, so a sketch needs no header.
@@ -11,10 +11,17 @@ growing and collapsing stores: the edges are the same in every process for ever,
 Choices. Nearest rank, so a quantile is (within 1 %) a latency that some request had: between cache hits of 2 ms and
 misses of 3 s a t-digest interpolates to one that none had. Integer counts, so sums are exact: any order of merging
 gives the same bytes, and a rolling window may subtract what left it and still equal a full recount. Not 0.5 %: a blob
-of a busy second would be 1.7 times as long.
+of a busy second (1,000 values of two kinds) was 1.7 times as long.
 
-    bucket 0        1                       i                                 922                       923
-    ... 0.01 ms ] ( 0.01 , 0.0102 ] ... ( 0.01*gamma^(i-1) , 0.01*gamma^i ] ... ( 999,933 , 1,020,134 ] ( 1,020,134 ms ...
+Measured: the largest error in 12 trials of 60,000 values, hits around 2 ms and misses around 3 s, in per cent; and the
+bytes of 200 and of 2,000 values. Counting one takes 0.3 us, a quantile 11 us (10,000 values, 2 shared cores).
+
+    hits          none          50 %          60 %          95 %
+    p50 p95 p99   .42 1.0 .99   .94 .93 .91   .68 .85 .94   .98 .90 .90
+    bytes         280  460      416  752      388  748      260  572
+
+    bucket 0         1                       i                                 922                       923
+    ... 0.01 ms ] ( 0.01 , 0.0102 ) ... [ 0.01*gamma^(i-1) , 0.01*gamma^i ) ... [ 999,933 , 1,020,134 ) [ 1,020,134 ms ...
 
     blob: pairs of little-endian u16, ascending by bucket, empty buckets left out; 4 bytes each
           | bucket | count | bucket | count | ...     70,000 values in bucket 5: | 5 | 65535 | 5 | 4465 |
@@ -44,7 +51,7 @@ class Sketch:
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
-        """Bucket -> values in it, at least 1."""
+        """Bucket -> values in it, at least 1; to be read, not written."""
         self._count = 0
 
     @property
