@@ -19,8 +19,8 @@ ROOMS = {
     # room: (files that decide, files that touch the world)
     "bench": (
         set(
-            "asks contrast counters fitness goodput integrity ladder models plan result schedule shots speed stamps summary"
-            " verdicts".split()
+            "asks contrast counters evidence fitness goodput identity integrity ladder models plan replays result"
+            " schedule shots speed stamps summary truncation verdicts".split()
         ),
         {"chart", "client", "drive", "health", "lane", "peers", "selftest", "stamped"},
     ),

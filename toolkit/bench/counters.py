@@ -1,18 +1,23 @@
-"""What did a host's own counters move by during a run? Two readings of its `/metrics` page -> a Ledger.
+"""What a host's own counters moved by during a run, and what our requests can have moved them by.
 
-Differences and nothing else: whether they fit what was sent is for `integrity` to say. No network, no clock.
+Two readings of its `/metrics` page -> a Ledger; a ledger and the shots -> an Account. Sums and differences only:
+what a difference means is for the verdicts to say. No network, no clock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
 from toolkit.dialects import EngineNumbers
 from toolkit.promtext import Histogram
-from toolkit.records import Ledger, ServedModel
+from toolkit.records import Ledger, ServedModel, Shot
 
 START_SLACK_S = 1.0
 """A start time moves by clock corrections; a restart takes longer than this."""
+
+NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})
+"""Kinds of errors after which no host has seen a request."""
 
 Count = Callable[[EngineNumbers], float | None]
 """One counter of a page: a number that never falls while the process lives."""
@@ -141,3 +146,84 @@ _SUMS: Mapping[str, Count] = {
     "preemptions": attrgetter("preemptions_total"),
 }
 """Field of Ledger -> the counter whose difference it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What our requests at one host can have moved its counters by, warm-up included, and what did move.
+
+    Exact where every answer told its usage and none broke: then both bounds are equal, and on a host that
+    nobody else uses the counters are equal to them (recorded: 1,022 requests and 108,878 tokens, asked and counted).
+    """
+
+    answers: int
+    """Requests answered whole: each of them was counted once, if an engine answered."""
+    broken: int
+    """Requests that arrived and were not answered whole: counted or not, nobody can tell."""
+    tokens: float
+    """Of the answers, by their usage; at least so many where an answer told none."""
+    tokens_most: float
+    """And with all that the host may have generated for nobody."""
+    requests: float | None
+    """What the host counted. None: it does not say."""
+    generation_tokens: float | None
+
+    @property
+    def missing_requests(self) -> float | None:
+        """Answers that no counter knows; at least so many, as others' requests fill the gap."""
+        return None if self.requests is None else max(0.0, self.answers - self.requests)
+
+    @property
+    def missing_tokens(self) -> float | None:
+        """Tokens that were answered and not counted; at least so many."""
+        counted = self.generation_tokens
+        return None if counted is None else max(0.0, self.tokens - counted)
+
+    @property
+    def surplus_requests(self) -> float | None:
+        """Requests beyond all of ours, whatever became of them."""
+        return None if self.requests is None else self.requests - self.answers - self.broken
+
+    @property
+    def surplus_tokens(self) -> float | None:
+        """Tokens beyond all that ours can have made."""
+        counted = self.generation_tokens
+        return None if counted is None else counted - self.tokens_most
+
+    @property
+    def agrees(self) -> bool:
+        """Whether our requests alone explain all that was counted."""
+        if self.generation_tokens is None:
+            return False
+        tokens = self.tokens <= self.generation_tokens <= self.tokens_most
+        most = self.answers + self.broken
+        return tokens and (self.requests is None or self.answers <= self.requests <= most)
+
+
+def account(shots: Iterable[Shot], ledger: Ledger) -> Account:
+    """Add up a host's shots beside its ledger."""
+    arrived = [
+        shot for shot in shots if shot.sent_at is not None and shot.error_kind not in NEVER_ARRIVED
+    ]
+    answers = [shot for shot in arrived if shot.ok]
+    broken = [shot for shot in arrived if not shot.ok]
+    return Account(
+        answers=len(answers),
+        broken=len(broken),
+        tokens=sum(least_tokens(shot) for shot in answers),
+        tokens_most=sum(map(_most_tokens, answers)) + sum(shot.max_tokens for shot in broken),
+        requests=ledger.requests,
+        generation_tokens=ledger.generation_tokens,
+    )
+
+
+def least_tokens(shot: Shot) -> int:
+    """Tokens that an answer must have cost; a chunk holds at least one."""
+    if shot.output_tokens is not None:
+        return shot.output_tokens
+    return 1 if shot.text_chars else 0
+
+
+def _most_tokens(shot: Shot) -> int:
+    known = shot.output_tokens is not None and not shot.output_tokens_estimated
+    return least_tokens(shot) if known else max(shot.max_tokens, least_tokens(shot))

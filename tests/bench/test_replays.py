@@ -1,0 +1,350 @@
+"""A response cache is told from a prefix cache, from luck and from a slow moment."""
+
+import pytest
+from support.shots import AT, WAVE_S, accused, books, no_books, replayed, shot, told, twin, uniques
+
+from toolkit.bench.replays import says_hit
+from toolkit.records import Shot
+
+WHOLE = {"stream": False}
+
+
+def with_twins(hits: int, misses: int = 0, **more: object) -> tuple[list[Shot], list[Shot]]:
+    """Sixteen unique requests and twins of the first of them; and which came from memory."""
+    first = uniques(16, **more)
+    memory = [replayed(first[n], 16 + n) for n in range(hits)]
+    return [*first, *memory, *(twin(first[n], 16 + n) for n in range(hits, hits + misses))], memory
+
+
+# must accuse
+
+
+@pytest.mark.parametrize("more", [{}, WHOLE])
+def test_twins_that_the_counters_lack_are_a_response_cache_with_high_confidence(
+    more: dict[str, object],
+) -> None:
+    shots, memory = with_twins(8, **more)
+    found = told(shots, books(shots, without=memory))
+    assert set(found) == {"response_cache"}
+    assert found["response_cache"].confidence == "high"
+    # e2e of a unique: 100 + 99 * 20 = 2,080 ms; tokens: 8 * 100
+    assert found["response_cache"].evidence == (
+        "8 of 8 repeated requests were answered from memory: they took 3.0 ms where the first answers took"
+        " 2,080 ms (medians) and the server's counters lack 800 tokens, and these answers hold 800"
+    )
+
+
+def test_streams_without_time_between_their_tokens_are_enough_without_counters() -> None:
+    shots, _ = with_twins(8)
+    assert accused(shots, no_books()) == {"response_cache": "medium"}
+
+
+def test_a_stream_replayed_in_one_chunk_counts_too() -> None:
+    first = uniques(16)
+    memory = [
+        replayed(first[n], 16 + n, ttft_ms=3.0, tpot_ms=None, token_chunks=1) for n in range(4)
+    ]
+    assert accused([*first, *memory], no_books()) == {"response_cache": "medium"}
+
+
+def test_whole_answers_that_came_sooner_prove_nothing_without_counters() -> None:
+    shots, _ = with_twins(8, **WHOLE)
+    assert accused(shots, no_books()) == {}
+    assert "response_cache" in told(shots, no_books())["not_judged"].evidence
+
+
+@pytest.mark.parametrize("sign", [{"answer_id": "same"}, {"cache_status": "HIT"}])
+def test_an_id_or_a_header_tells_of_memory_without_counters(sign: dict[str, str]) -> None:
+    first = uniques(16, **WHOLE)
+    memory = []
+    for n in range(4):
+        id_ = {"answer_id": first[n].answer_id} if "answer_id" in sign else sign
+        memory.append(replayed(first[n], 16 + n, **id_))
+    found = accused([*first, *memory], no_books())
+    assert found == {"response_cache": "high"}  # and they came far sooner
+
+
+def test_a_slow_replay_is_told_by_counters_that_lack_exactly_the_repeated_tokens() -> None:
+    first = uniques(16)
+    late = [twin(first[n], 16 + n, text_hash=first[n].text_hash) for n in range(4)]
+    shots = [*first, *late]
+    assert accused(shots, books(shots, without=late)) == {"response_cache": "medium"}
+
+
+def test_half_the_twins_from_memory_are_enough() -> None:
+    shots, memory = with_twins(4, misses=4)
+    assert accused(shots, books(shots, without=memory)) == {"response_cache": "high"}
+    assert accused(shots, no_books()) == {"response_cache": "medium"}
+
+
+def test_one_tenth_is_enough_where_the_counters_agree_and_too_little_where_there_are_none() -> None:
+    shots, memory = with_twins(1, misses=9)
+    assert accused(shots, books(shots, without=memory)) == {"response_cache": "high"}
+    assert accused(shots, no_books()) == {}
+
+
+def test_two_of_ten_are_below_three_tenths() -> None:
+    assert accused(with_twins(2, misses=8)[0], no_books()) == {}
+    assert accused(with_twins(3, misses=7)[0], no_books()) == {"response_cache": "medium"}
+
+
+def test_one_fast_twin_alone_is_luck() -> None:
+    assert accused(with_twins(1)[0], no_books()) == {}
+
+
+def test_a_single_twin_that_the_counters_lack_is_no_luck() -> None:
+    shots, memory = with_twins(1)
+    assert accused(shots, books(shots, without=memory)) == {"response_cache": "high"}
+
+
+def test_broken_requests_do_not_hide_a_cache() -> None:
+    shots, memory = with_twins(8)
+    broken = shot(40, ok=False, error_kind="cut", output_tokens=None, e2e_ms=None, took_ms=2000.0)
+    # the cut one made the engine write 100 tokens, so 700 of 800 are missing
+    ledger = books(shots, without=memory, generation_tokens=1700)
+    assert accused([*shots, broken], ledger) == {"response_cache": "high"}
+
+
+def test_the_round_trip_is_not_the_hosts_time() -> None:
+    # 60 ms to a far host: 10 ms for 8 tokens become 70, and from memory 61
+    first = uniques(16, tokens=8, first_ms=63.0, token_ms=1.0)
+    memory = [replayed(first[n], 16 + n, ttft_ms=60.5, e2e_ms=60.6, took_ms=60.6) for n in range(8)]
+    assert accused([*first, *memory], no_books(rtt_ms=60.0)) == {"response_cache": "medium"}
+    assert accused([*first, *memory], no_books(rtt_ms=0.0)) == {}
+
+
+# repeated prompts
+
+
+def repeats(prompts: int, waves: int, **more: object) -> list[Shot]:
+    """Waves of eight requests with few prompts, the first wave before any answer."""
+    return [
+        shot(slot, kind="repeat", prompt=f"p{slot % prompts}", **more) for slot in range(8 * waves)
+    ]
+
+
+def from_memory(shots: list[Shot], start: int) -> list[Shot]:
+    by_prompt = {each.prompt: each for each in shots[:start]}
+    return [
+        shot(
+            each.slot,
+            kind="repeat",
+            prompt=each.prompt,
+            first_ms=2.0,
+            token_ms=0.01,
+            text_hash=by_prompt[each.prompt].text_hash,
+            stream=each.stream,
+        )
+        for each in shots[start:]
+    ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_prompt_repeated_many_times_shows_the_cache_after_the_first_wave(stream: bool) -> None:
+    all_ = repeats(2, 4, stream=stream)
+    # the last of the first wave is remembered: its text is not that of the first answer
+    text = {each.prompt: each.text_hash for each in all_[:8]}
+    first = [
+        shot(s.slot, kind="repeat", prompt=s.prompt, stream=stream, text_hash=text[s.prompt])
+        for s in all_[:8]
+    ]
+    memory = from_memory([*first, *all_[8:]], 8)
+    shots = [*first, *memory]
+    assert accused(shots, books(shots, without=memory)) == {"response_cache": "high"}
+    assert accused(shots, no_books()) == ({"response_cache": "medium"} if stream else {})
+
+
+def test_repeats_from_an_engine_with_a_prefix_cache_are_clean() -> None:
+    all_ = repeats(2, 4)
+    shots = [
+        *all_[:8],
+        *(shot(s.slot, kind="repeat", prompt=s.prompt, first_ms=20.0) for s in all_[8:]),
+    ]
+    assert accused(shots) == {}
+    assert accused(shots, no_books()) == {}
+
+
+def test_a_cache_that_was_warm_before_the_run_is_told_by_counters_that_stand_still() -> None:
+    text = {f"p{n}": f"text-{n}" for n in range(2)}
+    shots = [
+        shot(
+            slot,
+            kind="repeat",
+            prompt=f"p{slot % 2}",
+            first_ms=2.0,
+            token_ms=0.01,
+            text_hash=text[f"p{slot % 2}"],
+        )
+        for slot in range(16)
+    ]
+    assert accused(shots, books(shots, without=shots)) == {"response_cache": "medium"}
+
+
+def test_a_cache_that_overlooks_the_mark_is_told_by_the_ids_of_new_prompts() -> None:
+    first = uniques(4)
+    copies = [
+        shot(
+            n,
+            first_ms=2.0,
+            token_ms=0.01,
+            text_hash=first[n % 4].text_hash,
+            answer_id=first[n % 4].answer_id,
+        )
+        for n in range(8, 16)
+    ]
+    shots = [*first, *copies]
+    found = told(shots, books(shots, without=copies))
+    assert found.keys() - {"not_judged"} == {"response_cache"}
+    assert "8 of 12 requests with new prompts" in found["response_cache"].evidence
+
+
+# must not accuse
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_prefix_cache_hit_of_a_long_prompt_is_legal(stream: bool) -> None:
+    # 8,000 tokens of prompt take 2 s to read and nothing the second time; 16 tokens of answer, 20 ms each
+    first = uniques(16, tokens=16, first_ms=2000.0, stream=stream, prompt_tokens=8000)
+    again = [
+        twin(
+            first[n],
+            16 + n,
+            ttft_ms=20.0 if stream else None,
+            e2e_ms=320.0,
+            took_ms=320.0,
+            text_hash=first[n].text_hash,
+        )
+        for n in range(8)
+    ]
+    shots = [*first, *again]
+    assert accused(shots) == {}
+    assert accused(shots, no_books()) == {}
+
+
+def test_equal_texts_at_temperature_zero_are_no_cache() -> None:
+    first = uniques(16)
+    again = [twin(first[n], 16 + n, text_hash=first[n].text_hash) for n in range(8)]
+    assert accused([*first, *again]) == {}
+    assert accused([*first, *again], no_books()) == {}
+
+
+def test_an_answer_with_another_text_was_written_anew_however_fast() -> None:
+    first = uniques(16)
+    again = [replayed(first[n], 16 + n, text_hash=f"other-{n}") for n in range(8)]
+    assert accused([*first, *again], no_books()) == {}
+
+
+def test_a_first_answer_in_a_slow_moment_makes_no_fast_twin() -> None:
+    first = uniques(16)
+    slow = [shot(n, first_ms=30_000.0, token_ms=400.0) for n in range(4)]
+    again = [twin(first[n], 16 + n, text_hash=first[n].text_hash) for n in range(4)]
+    assert "response_cache" not in accused([*slow, *first[4:], *again], no_books())
+
+
+def test_a_host_that_streams_only_when_all_is_written_is_no_cache() -> None:
+    first = uniques(16, first_ms=2000.0, token_ms=0.1)
+    # the twins found the host idle, and took half the time
+    again = [
+        twin(
+            first[n],
+            16 + n,
+            ttft_ms=900.0,
+            e2e_ms=900.5,
+            took_ms=900.5,
+            text_hash=first[n].text_hash,
+        )
+        for n in range(8)
+    ]
+    assert accused([*first, *again], no_books()) == {}
+
+
+def test_short_answers_have_no_pace_to_lose() -> None:
+    first = uniques(16, tokens=3, first_ms=60.0, token_ms=20.0)
+    again = [
+        twin(
+            first[n], 16 + n, ttft_ms=10.0, e2e_ms=10.0, took_ms=10.0, text_hash=first[n].text_hash
+        )
+        for n in range(8)
+    ]
+    assert accused([*first, *again], no_books()) == {}
+    assert "prefix cache" in told([*first, *again], no_books())["not_judged"].evidence
+    assert accused([*first, *again]) == {}
+
+
+def test_one_id_for_every_answer_says_nothing() -> None:
+    first = uniques(16, answer_id="chatcmpl-1")
+    again = [twin(first[n], 16 + n, answer_id="chatcmpl-1") for n in range(8)]
+    assert accused([*first, *again], no_books()) == {}
+
+
+def test_a_few_ids_that_are_drawn_twice_say_nothing() -> None:
+    first = uniques(64, tokens=2, text_hash="Singapore.")
+    shots = [*first[:-2], shot(62, tokens=2, text_hash="Singapore.", answer_id=first[0].answer_id)]
+    assert accused(shots, no_books()) == {}
+
+
+def test_counters_that_hold_every_token_acquit_streams_that_came_at_once() -> None:
+    shots, _ = with_twins(8)
+    assert accused(shots, books(shots)) == {}
+
+
+def test_two_kinds_of_evidence_stand_against_counters_that_disagree() -> None:
+    first = uniques(16)
+    memory = [replayed(first[n], 16 + n, answer_id=first[n].answer_id) for n in range(8)]
+    found = told([*first, *memory])
+    assert found["response_cache"].confidence == "medium"
+    assert found["response_cache"].evidence.endswith("yet its counters hold all tokens")
+
+
+def test_a_twin_whose_first_was_not_answered_is_no_pair() -> None:
+    shots, memory = with_twins(8)
+    assert accused([each for each in shots if each.kind == "twin"], no_books()) == {}
+    assert memory
+
+
+def test_an_open_loops_own_delay_is_not_the_hosts_time() -> None:
+    # each left 2 s late, and the clock of an open loop runs from the plan
+    late = {"concurrency": None, "send_lag_ms": 2000.0}
+    first = [
+        shot(n, **late, first_ms=2100.0, planned_at=AT + n, sent_at=AT + n + 2.0) for n in range(16)
+    ]
+    memory = [
+        replayed(
+            first[n], 16 + n, send_lag_ms=2000.0, ttft_ms=2002.0, e2e_ms=2003.0, took_ms=2003.0
+        )
+        for n in range(8)
+    ]
+    assert accused([*first, *memory], no_books()) == {"response_cache": "medium"}
+
+
+@pytest.mark.parametrize(
+    ("header", "hit"),
+    [
+        ("HIT", True),
+        ("hit", True),
+        ("TCP_HIT", True),
+        ("MISS, HIT", True),
+        ("Hit from cloudfront", True),
+        ("RefreshHit from cloudfront", True),
+        ("ExampleCache; hit; ttl=376", True),
+        ("ExampleCache;hit", True),
+        ("cache-hit", True),
+        ("MISS", False),
+        ("TCP_MISS", False),
+        ("Miss from cloudfront", False),
+        ("ExampleCache; fwd=uri-miss; stored", False),
+        ("ExampleCache; hit=?0", False),
+        ("hit-for-pass", False),
+        ("no-hit", False),
+        ("hits=0", False),
+        ("architecture", False),
+        ("white", False),
+        ("", False),
+    ],
+)
+def test_cache_headers_are_read_as_they_are_meant(header: str, hit: bool) -> None:
+    assert says_hit(header) is hit
+
+
+def test_waves_do_not_overlap_in_these_facts() -> None:
+    assert shot(0).e2e_ms == 2080.0 < WAVE_S * 1000

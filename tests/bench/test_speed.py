@@ -1,0 +1,266 @@
+"""Cold, full, or failing fast: told by ratio and by difference, so that noise is no accusation."""
+
+from dataclasses import replace
+
+import pytest
+from support.shots import AT, accused, books, failed, no_books, replayed, shot, told, uniques
+
+from toolkit.bench.ladder import Rung
+from toolkit.records import Shot
+
+# cold
+
+
+def after_a_first_wave(first_ms: float, **more: object) -> list[Shot]:
+    """Eight requests that take so long to their first token, then a minute later 24 usual ones."""
+    later = [shot(n, planned_at=AT + 600 + n // 8 * 2.5, **more) for n in range(8, 32)]
+    return [*(shot(n, first_ms=first_ms, **more) for n in range(8)), *later]
+
+
+def test_a_first_wave_that_took_far_longer_is_cold() -> None:
+    found = told(after_a_first_wave(89_000.0))
+    assert found.keys() - {"not_judged"} == {"cold"}
+    assert found["cold"].confidence == "medium"
+    assert found["cold"].evidence == (
+        "the fastest of the first 8 took 89.0 s, later ones 100 ms (median)"
+    )
+
+
+def test_a_cold_warm_up_tells_of_it_too() -> None:
+    warmup = [shot(n, kind="warmup", first_ms=20_000.0) for n in range(4)]
+    later = [shot(n, planned_at=AT + 60 + n // 8 * 2.5) for n in range(16)]
+    assert accused([*warmup, *later]) == {"cold": "medium"}
+
+
+def test_a_single_slow_start_is_a_hint() -> None:
+    later = [shot(n, planned_at=AT + 60 + n) for n in range(1, 16)]
+    assert accused([shot(0, first_ms=2000.0), *later]) == {"cold": "low"}
+
+
+def test_whole_answers_show_it_by_their_end() -> None:
+    assert accused(after_a_first_wave(89_000.0, stream=False)) == {"cold": "medium"}
+
+
+def test_first_requests_that_gave_up_waited_as_long() -> None:
+    shots = after_a_first_wave(0.0)
+    lost = [failed(n, "timeout", took_ms=120_000.0) for n in range(8)]
+    assert accused([*lost, *shots[8:]], books(shots[8:])) == {"cold": "medium"}
+
+
+@pytest.mark.parametrize(
+    "first_ms",
+    [
+        200.0,  # twice as slow
+        590.0,  # 490 ms more
+        799.0,  # eight prompts read one after the other: eight times 100 ms for the last
+    ],
+)
+def test_a_slower_first_wave_is_not_cold(first_ms: float) -> None:
+    assert accused(after_a_first_wave(first_ms)) == {}
+
+
+def test_ratio_and_difference_must_both_be_large() -> None:
+    # 100 ms -> 801 ms is eight times and 701 ms more; 1 s -> 5 s is 4 s more but five times
+    assert accused(after_a_first_wave(801.0)) == {"cold": "medium"}
+    slow = [replace(each, ttft_ms=each.ttft_ms * 10) for each in after_a_first_wave(500.0)]
+    assert accused(slow) == {}
+
+
+def test_one_fast_answer_in_the_first_wave_acquits() -> None:
+    shots = [shot(0), *after_a_first_wave(89_000.0)[1:]]
+    later = [replace(each, planned_at=each.planned_at + 600) for each in shots]
+    assert "cold" not in accused(later)
+
+
+def test_long_prompts_first_and_short_ones_later_are_no_comparison() -> None:
+    shots = after_a_first_wave(20_000.0)
+    long = [replace(each, prompt_tokens=30_000) for each in shots[:8]]
+    assert accused([*long, *shots[8:]]) == {}
+
+
+def test_long_whole_answers_first_and_short_ones_later_are_no_comparison() -> None:
+    first = [shot(n, stream=False, tokens=256, token_ms=100.0) for n in range(8)]
+    later = [shot(n, stream=False, tokens=2, planned_at=AT + 600) for n in range(8, 24)]
+    assert accused([*first, *later]) == {}
+
+
+def test_twins_from_memory_make_no_host_look_cold() -> None:
+    first = uniques(8, first_ms=5000.0)
+    memory = [replayed(first[n % 8], 8 + n, answer_id=f"m-{n}") for n in range(8)]
+    found = told([*first, *memory], no_books())
+    assert "cold" not in found
+    assert "cold: no new request followed" in found["not_judged"].evidence
+
+
+def test_a_run_of_one_wave_is_not_judged() -> None:
+    assert "cold" in told(uniques(8))["not_judged"].evidence
+
+
+# saturated
+
+
+def rung(concurrency: int, rps: float, e2e_p50_ms: float) -> Rung:
+    return Rung(
+        concurrency=concurrency,
+        requests=4 * concurrency,
+        ok=4 * concurrency,
+        rps=rps,
+        output_tokens_per_s=rps * 100,
+        ttft_p50_ms=100.0,
+        e2e_p50_ms=e2e_p50_ms,
+        e2e_p95_ms=e2e_p50_ms * 1.2,
+        tpot_p50_ms=20.0,
+        good_share=None,
+    )
+
+
+def test_a_ladder_that_ends_flat_is_saturated() -> None:
+    rungs = [rung(1, 0.5, 2000.0), rung(8, 4.0, 2000.0), rung(32, 4.1, 7800.0)]
+    found = told(uniques(16), rungs=rungs)
+    assert found["saturated"].confidence == "medium"
+    assert found["saturated"].evidence == (
+        "beyond 8 requests at once it answers no more a second (4.00, with 32 4.10) and takes"
+        " longer (2,000 ms, then 7,800 ms)"
+    )
+
+
+def test_a_ladder_that_still_climbs_is_not() -> None:
+    rungs = [rung(1, 0.5, 2000.0), rung(8, 4.0, 2000.0), rung(32, 12.0, 2700.0)]
+    assert accused(uniques(16), rungs=rungs) == {}
+
+
+def open_loop(*e2e_ms: float) -> list[Shot]:
+    """One request a second whatever the answers take; streams with 100 ms to their first token."""
+    loop = {"concurrency": None, "tokens": 2}
+    return [
+        shot(n, **loop, planned_at=AT + n, sent_at=AT + n, token_ms=ms - 100.0)
+        for n, ms in enumerate(e2e_ms)
+    ]
+
+
+def test_answers_that_fall_ever_further_behind_the_plan_are_saturated() -> None:
+    found = told(open_loop(*(500.0 + 400.0 * n for n in range(24))))
+    # thirds of eight: 500 + 400 * 3.5, 500 + 400 * 11.5, 500 + 400 * 19.5
+    assert found["saturated"].evidence == (
+        "answers fell ever further behind the plan, from 1,900 ms in the first third"
+        " to 8,300 ms in the last (medians)"
+    )
+
+
+@pytest.mark.parametrize(
+    "e2e_ms",
+    [
+        [2000.0] * 24,
+        [500.0] * 8 + [2000.0] * 16,  # an idle host fills up, and then holds
+        [2000.0] * 20 + [9000.0] * 4,  # one slow moment at the end: not half of a third
+        [100.0 + n * 15 for n in range(24)],  # doubles, within half a second
+        [9000.0 - 300 * n for n in range(24)],
+        [500.0 + 400.0 * n for n in range(11)],  # too few to tell
+    ],
+)
+def test_an_open_loop_that_keeps_up_is_not(e2e_ms: list[float]) -> None:
+    assert accused(open_loop(*e2e_ms)) == {}
+
+
+def test_timeouts_count_as_the_waiting_that_they_were() -> None:
+    shots = open_loop(*(1000.0 + 1000.0 * n for n in range(16)))
+    lost = [
+        failed(n, "timeout", took_ms=30_000.0, concurrency=None, planned_at=AT + n)
+        for n in range(16, 24)
+    ]
+    assert "saturated" in accused([*shots, *lost], books(shots))
+
+
+def test_the_servers_own_queue_tells() -> None:
+    # an answer takes 100 + 99 * 20 = 2,080 ms
+    found = told(uniques(16), books(uniques(16), queue_mean_ms=700.0, waiting_max=25))
+    assert found["saturated"].evidence == (
+        "requests waited 700 ms of their 2,080 ms in the server's queue (means), 25 of them at once"
+    )
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"queue_mean_ms": 700.0, "waiting_max": 0},
+        {"queue_mean_ms": 700.0, "waiting_max": None},
+        {"queue_mean_ms": 400.0, "waiting_max": 9},
+        {"queue_mean_ms": None, "waiting_max": 9},
+        {"preemptions": 0},
+    ],
+)
+def test_a_queue_that_is_short_or_was_never_seen_is_not(figures: dict[str, float | None]) -> None:
+    assert accused(uniques(16), books(uniques(16), **figures)) == {}
+
+
+def test_while_a_host_is_cold_its_queue_says_nothing() -> None:
+    shots = after_a_first_wave(89_000.0)
+    ledger = books(shots, queue_mean_ms=40_000.0, waiting_max=7)
+    assert accused(shots, ledger) == {"cold": "medium"}
+
+
+def test_preemptions_say_that_work_was_done_twice() -> None:
+    shots = uniques(40)
+    assert accused(shots, books(shots, preemptions=1)) == {}
+    assert accused(shots, books(shots, preemptions=2)) == {"saturated": "medium"}
+    both = books(shots, preemptions=2, queue_mean_ms=700.0, waiting_max=25)
+    assert accused(shots, both) == {"saturated": "high"}
+
+
+# fast failures
+
+
+def test_failures_that_end_sooner_than_answers_look_like_speed() -> None:
+    # as a flaky host's: status 500 at once, streams that break after a few tokens
+    bad = [failed(14), failed(15, "cut", took_ms=300.0), failed(13, "stream_error", took_ms=200.0)]
+    shots = [*uniques(13), *bad]
+    ledger = books(shots, requests=14, generation_tokens=1300 + 12)
+    found = told(shots, ledger)
+    assert found.keys() - {"not_judged"} == {"fast_failures"}
+    assert found["fast_failures"].confidence == "high"
+    assert found["fast_failures"].evidence == (
+        "3 of 16 requests failed (`cut`, `http_500`, `stream_error`) after 200 ms"
+        " where answers take 2,080 ms (medians)"
+    )
+
+
+@pytest.mark.parametrize("took_ms", [1041.0, 120_000.0])
+def test_failures_that_take_their_time_are_not_fast(took_ms: float) -> None:
+    bad = [failed(n, "timeout", took_ms=took_ms) for n in (14, 15)]
+    assert accused([*uniques(14), *bad], books(uniques(14))) == {}
+
+
+def test_a_single_failure_moves_no_median() -> None:
+    assert accused([*uniques(15), failed(15)], books(uniques(15))) == {}
+
+
+def test_two_failures_of_fifty_move_none_either() -> None:
+    shots = [*uniques(48), failed(48), failed(49)]
+    assert accused(shots) == {}
+    assert accused(shots[10:]) == {"fast_failures": "high"}  # 2 of 40
+
+
+def test_a_host_that_refuses_everybody_is_dead_and_not_fast() -> None:
+    found = told([failed(n, "connect") for n in range(16)], no_books())
+    assert set(found) == {"not_judged"}
+    assert found["not_judged"].evidence == "most codes: nothing was answered"
+
+
+def test_requests_that_never_left_are_the_clients() -> None:
+    unsent = [replace(failed(n, "not_sent"), sent_at=None, took_ms=None) for n in range(8, 16)]
+    assert accused([*uniques(8), *unsent], books(uniques(8))) == {}
+
+
+def test_failing_warm_up_is_not_measured() -> None:
+    bad = [failed(n, kind="http_500") for n in range(4)]
+    warmup = [replace(each, kind="warmup") for each in bad]
+    assert accused([*warmup, *uniques(16)]) == {}
+
+
+def test_replays_do_not_make_failures_look_slow() -> None:
+    first = uniques(8)
+    memory = [replayed(first[n], 8 + n) for n in range(8)]
+    bad = [failed(n, took_ms=20.0) for n in range(16, 20)]
+    shots = [*first, *memory, *bad]
+    found = accused(shots, books(shots, without=memory))
+    assert found == {"response_cache": "high", "fast_failures": "high"}

@@ -1,0 +1,296 @@
+"""All rules together: honest hosts are clean, causes do not spill over, and what cannot be known is said."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.shots import (
+    AT,
+    HOST,
+    WAVE_S,
+    accused,
+    books,
+    failed,
+    no_books,
+    replayed,
+    shot,
+    told,
+    twin,
+    uniques,
+)
+
+from toolkit.bench.counters import ledger
+from toolkit.bench.verdicts import verdicts
+from toolkit.dialects import EngineNumbers
+from toolkit.records import Ledger, Shot
+
+EMPTY = Ledger(run="r", name="alice", url="http://h:1")
+
+
+def with_twins() -> list[Shot]:
+    first = uniques(24)
+    return [*first, *(twin(first[n], 24 + n) for n in range(8))]
+
+
+# clean and not judged
+
+
+def test_an_honest_host_is_clean_and_nothing_else() -> None:
+    shots = with_twins()
+    (only,) = verdicts(shots, books(shots), host=HOST)
+    assert (only.code, only.confidence) == ("clean", "high")
+    # 32 answers of 100 tokens
+    assert only.evidence == (
+        "32 requests were answered and the server counted the 3,200 tokens that they hold"
+    )
+
+
+def test_without_counters_clean_is_less_sure_and_says_what_nobody_can_tell() -> None:
+    found = told(with_twins(), no_books())
+    assert set(found) == {"clean", "not_judged"}
+    assert found["clean"].confidence == "medium"
+    assert found["not_judged"].evidence == (
+        "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404"
+    )
+
+
+def test_a_restarted_server_is_not_judged_by_its_counters() -> None:
+    before = EngineNumbers(engine="vllm", dialect="v1", requests_total=90, started_at=1.0)
+    after = replace(before, requests_total=4, started_at=900.0)
+    restarted = ledger(before, after, run="r", name="alice", url="http://h:1")
+    found = told(with_twins(), restarted)
+    assert set(found) == {"clean", "not_judged"}
+    assert "foreign_traffic, and saturated: the server started anew" in found["not_judged"].evidence
+
+
+def test_reasons_are_told_apart_and_each_once() -> None:
+    found = told(uniques(4), no_books(models_before=()))
+    assert found["not_judged"].evidence == (
+        "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404;"
+        " response_cache: no request was answered twice;"
+        " cold: no new request followed the first answers;"
+        " model_mismatch: no list of models"
+    )
+
+
+def test_what_was_accused_was_judged() -> None:
+    first = uniques(16)
+    shots = [
+        *first,
+        *(
+            replayed(first[n], 16 + n, stream=False, ttft_ms=None, answer_id=first[n].answer_id)
+            for n in range(8)
+        ),
+    ]
+    found = told(shots, no_books(running_before=3))
+    assert set(found) == {"response_cache", "foreign_traffic", "not_judged"}
+    assert "foreign_traffic" not in found["not_judged"].evidence
+    assert "response_cache" not in found["not_judged"].evidence
+
+
+def test_nothing_sent_is_not_judged() -> None:
+    assert set(told([], EMPTY)) == {"not_judged"}
+
+
+def test_no_answer_is_not_clean() -> None:
+    shots = [failed(n, "timeout", took_ms=120_000.0) for n in range(8)]
+    assert set(told(shots, books(shots))) == {"not_judged"}
+
+
+def test_an_open_loop_is_judged_by_its_own_delays() -> None:
+    shots = [replace(each, concurrency=None) for each in with_twins()]
+    assert "saturated" not in told(shots, no_books())["not_judged"].evidence
+
+
+# causes that hide each other
+
+
+def test_a_cache_under_somebody_elses_load_is_both() -> None:
+    first = uniques(24)
+    memory = [replayed(first[n], 24 + n, answer_id=first[n].answer_id) for n in range(8)]
+    shots = [*first, *memory]
+    # the others' 40 requests of 100 tokens more than fill the gap of 8
+    crowded = books(shots, without=memory, requests=64, generation_tokens=6400, running_before=8)
+    assert accused(shots, crowded) == {"response_cache": "high", "foreign_traffic": "high"}
+
+
+def test_a_cut_answer_is_neither_inflated_nor_hidden_nor_foreign() -> None:
+    # the engine was asked for one token; the answer claims 256
+    shots = uniques(16, tokens=256, text_chars=4, token_chunks=1, finish_reason="length")
+    short = books(shots, generation_tokens=16, asked_tokens=16)
+    assert accused(shots, short) == {"truncated_output": "medium"}
+    # the engine wrote 256, and the front passed one on
+    kept = uniques(16, tokens=1, text_chars=4)
+    assert accused(kept, books(kept, generation_tokens=4096)) == {"truncated_output": "medium"}
+
+
+def test_a_cache_of_cut_answers_is_both() -> None:
+    first = uniques(16, tokens=1, text_chars=4, stream=False)
+    memory = [
+        replayed(first[n], 16 + n, answer_id=first[n].answer_id, cache_status="HIT")
+        for n in range(8)
+    ]
+    shots = [*first, *memory]
+    ledger_ = books(shots, without=memory, finished_stop=0, finished_length=16, asked_tokens=16)
+    assert accused(shots, ledger_) == {"response_cache": "high", "truncated_output": "high"}
+
+
+def test_a_flaky_host_is_only_flaky() -> None:
+    first = uniques(24)
+    bad = [failed(n, kind, took_ms=90.0) for n, kind in enumerate(["cut", "stream_error"] * 3, 24)]
+    again = [twin(first[n], 30 + n) for n in range(8)]
+    shots = [*first, *bad, *again]
+    ours = books(shots)
+    assert ours.generation_tokens is not None
+    for extra in (0, 5, 6 * 256):
+        made = replace(ours, requests=32 + min(extra, 6), generation_tokens=3200.0 + extra)
+        assert accused(shots, made) == {"fast_failures": "high"}
+
+
+def test_somebody_elses_queue_is_told_as_theirs_and_as_a_queue() -> None:
+    shots = uniques(16)
+    quiet = books(shots, requests=80, generation_tokens=9000)
+    assert accused(shots, quiet) == {"foreign_traffic": "high"}
+    queued = replace(quiet, queue_mean_ms=900.0, waiting_max=30)
+    assert accused(shots, queued) == {"foreign_traffic": "high", "saturated": "medium"}
+
+
+# whatever an honest host does
+
+
+@st.composite
+def honest(draw: st.DrawFn) -> tuple[list[Shot], Ledger]:
+    """An honest engine's answers of any length, at its own pace, and its exact counters.
+
+    Texts are equal or not (temperature 0), usage is told, chunks bundle tokens, prefixes are cached for twins, and a
+    request may be broken off late, after any number of tokens.
+    """
+    tokens = st.integers(1, 256)
+    count = draw(st.integers(1, 24))
+    greedy = draw(st.booleans())
+    bundle = draw(st.integers(1, 4))
+    token_ms = draw(st.floats(1.0, 50.0))
+    slow = st.floats(1.0, 3.0)
+    shots: list[Shot] = []
+    for n in range(count):
+        said = draw(tokens)
+        pace = draw(slow)
+        shots.append(
+            shot(
+                n,
+                tokens=said,
+                first_ms=100.0 * pace,
+                token_ms=token_ms * pace,
+                stream=draw(st.booleans()),
+                token_chunks=-(-said // bundle),
+                text_chars=said * 3,
+                finish_reason="length" if said == 256 else "stop",
+            )
+        )
+    for n in range(draw(st.integers(0, count))):
+        first = shots[n]
+        faster = draw(st.floats(0.3, 1.0))
+        e2e_ms = (first.e2e_ms or 0.0) * faster
+        shots.append(
+            replace(
+                twin(first, count + n),
+                text_hash=first.text_hash if greedy else f"anew-{n}",
+                ttft_ms=None if first.ttft_ms is None else first.ttft_ms * faster,
+                e2e_ms=e2e_ms,
+                took_ms=e2e_ms,
+            )
+        )
+    made = [s for s in shots if s.ok]
+    ours = books(made)
+    cut = draw(st.lists(st.integers(0, 256), max_size=3))
+    lost = [failed(900 + n, "timeout", took_ms=120_000.0) for n in range(len(cut))]
+    counted = draw(st.integers(0, len(cut)))
+    return [*shots, *lost], replace(
+        ours,
+        requests=(ours.requests or 0) + counted,
+        finished_length=(ours.finished_length or 0) + counted,
+        generation_tokens=(ours.generation_tokens or 0) + sum(cut),
+        asked_tokens=(ours.asked_tokens or 0) + 256 * counted,
+        asked_requests=(ours.asked_requests or 0) + counted,
+        running_before=draw(st.sampled_from([None, 0.0, 4.0])),
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(honest())
+def test_honest_answers_with_exact_counters_are_always_clean(
+    case: tuple[list[Shot], Ledger],
+) -> None:
+    shots, ledger_ = case
+    assert accused(shots, ledger_) == {}
+
+
+@settings(deadline=None, max_examples=80)
+@given(honest(), honest())
+def test_an_honest_host_is_clean_beside_an_honest_peer(
+    case: tuple[list[Shot], Ledger], other: tuple[list[Shot], Ledger]
+) -> None:
+    peers = {"bob": [replace(each, name="bob") for each in other[0]]}
+    found = accused(case[0], case[1], peers=peers)
+    # a peer of another model may say so much more that one token looks cut: nothing else may be said
+    assert found in ({}, {"truncated_output": "medium"})
+
+
+amounts = st.none() | st.floats(0, 1e6)
+few = st.integers(0, 6)
+
+
+@st.composite
+def any_shot(draw: st.DrawFn) -> Shot:
+    """A shot with any field unknown that may be, and with figures that contradict each other."""
+    return Shot(
+        run="r",
+        name="alice",
+        url="http://h:1",
+        slot=draw(few),
+        kind=draw(st.sampled_from(["unique", "twin", "repeat", "warmup"])),
+        pair=draw(st.none() | few),
+        prompt=draw(st.sampled_from("ab")),
+        concurrency=draw(st.sampled_from([None, 8])),
+        stream=draw(st.booleans()),
+        max_tokens=draw(st.sampled_from([1, 256])),
+        ignore_eos=draw(st.sampled_from([None, True])),
+        planned_at=AT + draw(st.floats(0, 10 * WAVE_S)),
+        sent_at=draw(st.none() | st.just(AT)),
+        send_lag_ms=draw(amounts),
+        took_ms=draw(amounts),
+        ok=draw(st.booleans()),
+        error_kind=draw(st.sampled_from([None, "cut", "timeout"])),
+        ttft_ms=draw(amounts),
+        e2e_ms=draw(amounts),
+        prompt_tokens=draw(st.none() | few),
+        output_tokens=draw(st.none() | st.integers(0, 300)),
+        output_tokens_estimated=draw(st.booleans()),
+        token_chunks=draw(st.none() | st.integers(0, 300)),
+        text_chars=draw(st.none() | st.integers(0, 300)),
+        text_hash=draw(st.sampled_from([None, "x", "y"])),
+        finish_reason=draw(st.sampled_from([None, "stop", "length"])),
+        model=draw(st.sampled_from([None, "", "Qwen3-8B", "a/b:c"])),
+        answer_id=draw(st.sampled_from([None, "", "i", "j"])),
+        cache_status=draw(st.none() | st.text(max_size=6)),
+    )
+
+
+@st.composite
+def any_ledger(draw: st.DrawFn) -> Ledger:
+    names = (
+        "requests generation_tokens finished_length finished_stop asked_tokens asked_requests"
+        " preemptions queue_mean_ms running_before waiting_max rtt_ms"
+    ).split()
+    return replace(EMPTY, **{name: draw(amounts) for name in names})
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(any_shot(), max_size=20), any_ledger(), st.lists(any_shot(), max_size=10))
+def test_no_facts_raise_and_every_code_stands_once(
+    shots: list[Shot], ledger_: Ledger, others: list[Shot]
+) -> None:
+    found = told(shots, ledger_, peers={"bob": others})
+    assert found
+    assert all(verdict.evidence and "\n" not in verdict.evidence for verdict in found.values())
+    assert ("clean" in found) <= (set(found) <= {"clean", "not_judged"})

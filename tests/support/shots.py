@@ -1,0 +1,159 @@
+"""Shots of an honest host and what its counters then say; a test changes what its host does otherwise.
+
+The host: 100 ms to the first token, 20 ms for each further one, 100 tokens and 450 characters an answer, eight
+requests at once in waves 2.5 s apart.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from toolkit.bench.ladder import Rung
+from toolkit.bench.verdicts import verdicts
+from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
+
+AT = 1_750_000_000.0
+WAVE = 8
+WAVE_S = 2.5
+HOST = Host(name="alice", url="http://h:1")
+MODEL = ServedModel(id="tiny", root="org/tiny", max_model_len=4096)
+
+
+def shot(slot: int = 0, *, tokens: int = 100, first_ms: float = 100.0, **more: Any) -> Shot:
+    """One answer; `first_ms` is to its first token, `token_ms` for each further one."""
+    token_ms = more.pop("token_ms", 20.0)
+    stream = more.get("stream", True)
+    e2e_ms = first_ms + (tokens - 1) * token_ms
+    planned_at = more.get("planned_at", AT + slot // WAVE * WAVE_S)
+    values = {
+        "run": "r",
+        "name": "alice",
+        "url": "http://h:1",
+        "slot": slot,
+        "kind": "unique",
+        "prompt": f"p{slot % 4}",
+        "concurrency": WAVE,
+        "stream": stream,
+        "max_tokens": 256,
+        "planned_at": planned_at,
+        "sent_at": planned_at,
+        "send_lag_ms": 0.0,
+        "took_ms": e2e_ms,
+        "ok": True,
+        "status_code": 200,
+        "ttft_ms": first_ms if stream else None,
+        "e2e_ms": e2e_ms,
+        "tpot_ms": token_ms if stream and tokens > 1 else None,
+        "prompt_tokens": 30,
+        "output_tokens": tokens,
+        "token_chunks": tokens if stream else None,
+        "text_chars": tokens * 9 // 2,
+        "text_hash": f"text-{more.get('kind', 'unique')}-{slot}",
+        "finish_reason": "stop",
+        "model": "tiny",
+        "answer_id": f"id-{more.get('kind', 'unique')}-{slot}",
+    }
+    return Shot(**{**values, **more})
+
+
+def uniques(count: int, start: int = 0, **more: Any) -> list[Shot]:
+    return [shot(slot, **more) for slot in range(start, start + count)]
+
+
+def failed(slot: int, kind: str = "http_500", took_ms: float = 5.0, **more: Any) -> Shot:
+    whole = shot(slot, **more)
+    return replace(
+        whole,
+        ok=False,
+        error_kind=kind,
+        took_ms=took_ms,
+        ttft_ms=None,
+        e2e_ms=None,
+        tpot_ms=None,
+        output_tokens=None,
+        token_chunks=None,
+        text_chars=None,
+        text_hash=None,
+        finish_reason=None,
+        answer_id=None,
+    )
+
+
+def twin(of: Shot, slot: int, **more: Any) -> Shot:
+    """The same request again, answered by the engine with a text of its own."""
+    at = AT + slot // WAVE * WAVE_S
+    own = {
+        "slot": slot,
+        "kind": "twin",
+        "pair": of.slot,
+        "planned_at": at,
+        "sent_at": at,
+        "text_hash": f"text-twin-{slot}",
+        "answer_id": f"id-twin-{slot}",
+    }
+    return replace(of, **{**own, **more})
+
+
+def replayed(of: Shot, slot: int, **more: Any) -> Shot:
+    """The same request again, answered from memory in 3 ms: same text, tokens 0.01 ms apart, an id of its own."""
+    took = {"ttft_ms": 2.0 if of.stream else None, "e2e_ms": 3.0, "took_ms": 3.0, "tpot_ms": 0.01}
+    return twin(of, slot, **{"text_hash": of.text_hash, **took, **more})
+
+
+def books(shots: Iterable[Shot], *, without: Iterable[Shot] = (), **more: Any) -> Ledger:
+    """An honest server's ledger over these shots, exact; `without` some that its engine never saw."""
+    left_out = set(without)
+    made = [each for each in shots if each.ok and each not in left_out]
+    values: dict[str, Any] = {
+        "run": "r",
+        "name": "alice",
+        "url": "http://h:1",
+        "rtt_ms": 0.2,
+        "restarted": False,
+        "requests": len(made),
+        "prompt_tokens": sum(each.prompt_tokens or 0 for each in made),
+        "generation_tokens": sum(each.output_tokens or 0 for each in made),
+        "finished_length": sum(each.finish_reason == "length" for each in made),
+        "finished_stop": sum(each.finish_reason == "stop" for each in made),
+        "asked_tokens": sum(each.max_tokens for each in made),
+        "asked_requests": len(made),
+        "preemptions": 0,
+        "queue_mean_ms": 0.5,
+        "running_before": 0,
+        "waiting_before": 0,
+        "waiting_max": 0,
+        "models_before": (MODEL,),
+        "models_after": (MODEL,),
+    }
+    return Ledger(**{**values, **more})
+
+
+def no_books(**more: Any) -> Ledger:
+    """The ledger of a host that shows no counters."""
+    values = {"error": "`/metrics` answered 404", "models_before": (MODEL,), **more}
+    return Ledger(run="r", name="alice", url="http://h:1", **values)
+
+
+def told(
+    shots: Sequence[Shot],
+    ledger: Ledger | None = None,
+    *,
+    host: Host = HOST,
+    peers: dict[str, list[Shot]] | None = None,
+    rungs: Sequence[Rung] = (),
+) -> dict[str, Verdict]:
+    """All verdicts by code; without a ledger, an honest one."""
+    found = verdicts(shots, ledger or books(shots), host=host, peers=peers or {}, rungs=rungs)
+    by_code = {verdict.code: verdict for verdict in found}
+    assert len(by_code) == len(found), "a code stands twice"
+    return by_code
+
+
+def accused(shots: Sequence[Shot], ledger: Ledger | None = None, **more: Any) -> dict[str, str]:
+    """Code -> confidence of all accusations."""
+    found = told(shots, ledger, **more)
+    codes = {code: verdict.confidence for code, verdict in found.items()}
+    codes.pop("not_judged", None)
+    assert ("clean" in codes) == (len(codes) == 1 and "clean" in codes)
+    codes.pop("clean", None)
+    return codes

@@ -1,0 +1,74 @@
+"""What a single shot says that several verdicts need, and how figures are spelled in their sentences.
+
+It accuses nobody: it holds no threshold.
+"""
+
+from collections.abc import Iterable
+from statistics import median
+
+from toolkit.records import Shot
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of what is known; None of nothing."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def share(part: float, whole: float) -> float:
+    """A part of a whole; 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def ended_at(shot: Shot) -> float | None:
+    """When the answer or the error was there, wall clock of this machine."""
+    start = shot.planned_at if shot.concurrency is None else shot.sent_at
+    if start is None or shot.took_ms is None:
+        return None
+    return start + shot.took_ms / 1000
+
+
+def served_ms(shot: Shot, rtt_ms: float | None) -> float | None:
+    """The host's part of an answer's latency: without the round trip and without our own waiting to send."""
+    if shot.e2e_ms is None:
+        return None
+    waited_ms = (shot.send_lag_ms or 0.0) if shot.concurrency is None else 0.0
+    return max(0.0, shot.e2e_ms - waited_ms - (rtt_ms or 0.0))
+
+
+def decode_ms_per_token(shot: Shot) -> float | None:
+    """Time a token after the first, also where one chunk brings them all; None without streaming."""
+    tokens = shot.output_tokens
+    if not shot.stream or shot.ttft_ms is None or shot.e2e_ms is None or not tokens or tokens < 2:
+        return None
+    return max(0.0, shot.e2e_ms - shot.ttft_ms) / (tokens - 1)
+
+
+def usage(shot: Shot) -> int | None:
+    """Output tokens as the server claims them; an estimate from chunks is no claim."""
+    return None if shot.output_tokens_estimated else shot.output_tokens
+
+
+def count(number: float) -> str:
+    """A number of things: 1,792."""
+    return f"{number:,.0f}"
+
+
+def of(part: float, whole: float, things: str) -> str:
+    """A share in words: `7 of 8 answers`."""
+    return f"{count(part)} of {count(whole)} {things}"
+
+
+def duration(ms: float) -> str:
+    """A time as people read it: 3.2 ms, 480 ms, 89.0 s."""
+    if ms >= 10_000:
+        return f"{ms / 1000:,.1f} s"
+    return f"{ms:,.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
+
+
+def sentence(clauses: Iterable[str]) -> str:
+    """Join clauses: `a`, `a and b`, `a, b, and c`."""
+    known = list(clauses)
+    if len(known) < 3:
+        return " and ".join(known)
+    return f"{', '.join(known[:-1])}, and {known[-1]}"

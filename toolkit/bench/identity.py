@@ -1,0 +1,218 @@
+"""Whether a host serves the model it is listed with: by its own model list and by the name in its answers.
+
+Names are compared by what they say of the model: family, version, size. Who made it, how it is quantised and how
+the name is spelled are no difference, and an alias or a path that says nothing of a model accuses nobody.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from toolkit.bench.evidence import count, sentence
+from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
+
+SAID_OF_WEIGHTS = frozenset(
+    "fp bf f nvfp mxfp int awq gptq gguf ggml bnb nf hqq exl aqlm marlin bit"
+    " quantized quant dynamic static channel tensor torchao mlx w a q k m s l xs xl e kv"
+    " autoround imatrix unsloth".split()
+)
+"""Words of a quantisation. Letters and digits are split, so `Int4` is `int` and 4."""
+SAID_OF_TUNING = frozenset(
+    "instruct it chat base hf model models latest preview thinking meta the main snapshot".split()
+)
+"""Words that a served name leaves out or adds without meaning another model."""
+LISTED = 4
+"""Of many served models only the first few are named."""
+LARGEST_VERSION = 99
+"""`Qwen3-2507` and `R1-0528` carry dates."""
+_SIZE = re.compile(r"(?<![a-z0-9.])(?:a|e)?((?:\d+x)?\d+(?:\.\d+)?[bm])(?![a-z0-9])")
+_WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)*")
+
+
+def model_mismatch(host: Host, ledger: Ledger, answers: Sequence[Shot]) -> Verdict | None:
+    """Accuse a host that serves another model than it is listed with, names, or began the run with."""
+    served = ledger.models_after or ledger.models_before
+    named = list(dict.fromkeys(shot.model for shot in answers if shot.model))
+    ours = _asked(host, served, named)
+    before = _asked(host, ledger.models_before, named)
+    exact = [*_changes(before, ledger.models_after), *_not_as_listed(host, ours)]
+    listed = [*_not_served(host, served), *_not_its_root(ours)]
+    answered = [*_answered_by(host, served, named)]
+    if not exact and not listed and not answered:
+        return None
+    return Verdict(
+        code="model_mismatch",
+        confidence="high" if exact or (listed and answered) else "medium",
+        evidence=sentence([*exact, *listed, *answered]),
+    )
+
+
+def is_opaque(host: Host, ledger: Ledger) -> bool:
+    """Whether the listed model cannot be told from what the host says: no list, or names that say nothing."""
+    if host.model is None:
+        return False
+    served = ledger.models_after or ledger.models_before
+    return not any(
+        _is_same(host.model, name) or _tells(name) for model in served for name in _names(model)
+    )
+
+
+# --- exact ----------------------------------------------------------------------------------------------
+
+
+def _asked(host: Host, served: Sequence[ServedModel], named: Sequence[str]) -> ServedModel | None:
+    """The entry that our requests went to: the one the answers name, else the listed one, else the first."""
+    meant = [model for model in served if model.id in named]
+    listed = [model for model in served if host.model in (model.id, model.root)]
+    return next(iter([*meant, *listed, *served]), None)
+
+
+def _changes(before: ServedModel | None, after: Sequence[ServedModel]) -> Iterator[str]:
+    """What changed during the run at the model that we asked; others may come and go, as adapters do."""
+    if before is None or not after:
+        return
+    now = next((model for model in after if model.id == before.id), None)
+    if now is None:
+        yield f"`{before.id}` was no longer served after the run"
+    elif now.root != before.root:
+        yield f"the root of `{now.id}` became `{now.root}` during the run, it was `{before.root}`"
+    elif now.max_model_len != before.max_model_len:
+        yield (
+            f"max_model_len of `{now.id}` became {_limit(now)} during the run,"
+            f" it was {_limit(before)}"
+        )
+
+
+def _limit(model: ServedModel) -> str:
+    return "unknown" if model.max_model_len is None else count(model.max_model_len)
+
+
+def _not_as_listed(host: Host, model: ServedModel | None) -> Iterator[str]:
+    """The root and the limit that the hosts file names are meant literally, quantisation included."""
+    if model is None:
+        return
+    limit, root = model.max_model_len, model.root
+    if host.max_model_len is not None and limit is not None and limit != host.max_model_len:
+        yield f"it serves up to {count(limit)} tokens, listed are {count(host.max_model_len)}"
+    if host.root is not None and root is not None and not _is_path_of(host.root, root):
+        yield f"its weights come from `{root}`, listed is `{host.root}`"
+
+
+def _is_path_of(listed: str, root: str) -> bool:
+    """Whether two roots are one, a folder or an organisation in front of the name aside."""
+    return listed.rstrip("/").lower() == root.rstrip("/").lower() or _last(listed) == _last(root)
+
+
+# --- by what names say ------------------------------------------------------------------------------------
+
+
+def _not_served(host: Host, served: Sequence[ServedModel]) -> Iterator[str]:
+    if host.model is None or not served:
+        return
+    names = [name for model in served for name in _names(model)]
+    if any(_is_same(host.model, name) for name in names):
+        return
+    # an alias that is listed must be served by that very name; a model may be served by any
+    if _differs_from_all(host.model, names) or not _tells(host.model):
+        yield f"listed is `{host.model}`, served is {', '.join(f'`{m.id}`' for m in served[:LISTED])}"
+
+
+def _not_its_root(model: ServedModel | None) -> Iterator[str]:
+    if model is not None and model.root is not None and differ(model.id, model.root):
+        yield f"`{model.id}` comes from `{model.root}`"
+
+
+def _answered_by(host: Host, served: Sequence[ServedModel], named: Sequence[str]) -> Iterator[str]:
+    """The name in the answers differs from all that could be meant, or from itself."""
+    expected = [name for model in served for name in _names(model)]
+    expected += [host.model] if host.model is not None else []
+    other = next((name for name in named if _differs_from_all(name, expected)), None)
+    if other is not None:
+        yield f"answers name `{other}`"
+    elif any(differ(named[0], name) for name in named[1:]):
+        yield f"answers name several models, {', '.join(f'`{name}`' for name in named[:LISTED])}"
+
+
+def _differs_from_all(name: str, others: Iterable[str]) -> bool:
+    """Whether a name certainly means another model than all others that say which they mean."""
+    telling = [other for other in others if _tells(other)]
+    return bool(telling) and all(differ(name, other) for other in telling)
+
+
+def _names(model: ServedModel) -> list[str]:
+    return [name for name in (model.id, model.root) if name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a name says of its model; sets are empty where it says nothing."""
+
+    families: frozenset[str]
+    versions: frozenset[str]
+    sizes: frozenset[str]
+
+
+def differ(name: str, other: str) -> bool:
+    """Whether two names certainly mean two models: another size, or another family or version and both with sizes.
+
+    `Qwen/Qwen3.5-35B-A3B-GPTQ-Int4` is `qwen3.5-35b`; `contest` and `/models/snapshot` may be anything.
+    """
+    one, two = _said(name), _said(other)
+    if not one.sizes or not two.sizes:
+        return False
+    if not one.sizes & two.sizes or not one.families & two.families:
+        return True
+    return bool(one.versions and two.versions) and not any(
+        _is_within(a, b) or _is_within(b, a) for a in one.versions for b in two.versions
+    )
+
+
+def _is_within(short: str, long: str) -> bool:
+    """Version 3 is a short way to say 3.1."""
+    return long == short or long.startswith(f"{short}.")
+
+
+def _is_same(name: str, other: str) -> bool:
+    """Whether two names are equal but for organisation, quantisation, spelling and words without meaning."""
+    if name == other:
+        return True
+    one, two = _bare(name), _bare(other)
+    return bool(one) and one == two
+
+
+def _tells(name: str) -> bool:
+    """Whether a name says which model it is; a size is what aliases and paths lack."""
+    return bool(_said(name).sizes)
+
+
+def _said(name: str) -> _Said:
+    last = _last(name)
+    sizes = frozenset(_SIZE.findall(last))
+    rest = _bare(_SIZE.sub(" ", last))
+    return _Said(
+        families=frozenset(word for word in rest if word.isalpha() and len(word) > 1),
+        versions=frozenset(
+            word
+            for word in rest
+            if not word.isalpha() and float(word.partition(".")[0]) <= LARGEST_VERSION
+        ),
+        sizes=sizes,
+    )
+
+
+def _bare(name: str) -> tuple[str, ...]:
+    """The words of a name without organisation, quantisation and filling."""
+    words: list[str] = []
+    quantised = False
+    for word in _WORD.findall(_last(name)):
+        of_weights = quantised and word[0].isdigit()  # the 4 of `int4`
+        quantised = word in SAID_OF_WEIGHTS
+        if not (of_weights or quantised or word in SAID_OF_TUNING):
+            words.append(word)
+    return tuple(words)
+
+
+def _last(name: str) -> str:
+    """A name without its organisation or folder; the hub's cache keeps it three folders up."""
+    cached = re.search(r"models--[^/]+--([^/]+)", name)
+    return (cached[1] if cached else name.rstrip("/").rpartition("/")[2]).lower()

@@ -1,0 +1,221 @@
+"""Whether what a host answers is what its engine made: claims against its own counters, exactly.
+
+Counting allows no excuses on a host that nobody else uses, so bounds are exact; where a tolerance stands, its reason
+stands with it. Broken requests may have cost anything up to their `max_tokens`: they are never held against a host.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolkit.bench.counters import Account, least_tokens
+from toolkit.bench.evidence import count, middle, of, sentence, share, usage
+from toolkit.bench.replays import Replays
+from toolkit.records import Confidence, Ledger, Shot, Verdict
+
+LEAST_SHARE = 0.05
+"""Of the tokens or requests: what is less explains no speed, and an engine's count may trail its last step."""
+ONE_A_REQUEST = 1
+"""Engines differ in whether the first or the end-of-text token is counted: a difference in tokens alone must be larger."""
+LEAST_TOKENS = 16
+"""An answer of fewer tokens has too little text to judge a claim by."""
+CLAIMED_MORE = 0.10
+"""A claim that is a tenth too high; MLPerf's audit of output lengths allows as much."""
+PER_CHUNK = 1.25
+"""Claimed tokens per chunk. Speculative decoding bundles tokens, too, so this proves nothing alone."""
+LEAST_CHARS = 1.0
+"""Characters per claimed token: a token stands for a word or a part of one, hardly ever for less than a character."""
+BESIDE_PEERS = 0.6
+"""Characters per claimed token / the peers': another model's tokenizer makes some difference, but not almost a half."""
+LEAST_SLOTS = 4
+
+
+# --- tokens from elsewhere ------------------------------------------------------------------------------
+
+
+def hidden_backend(
+    answers: Sequence[Shot], account: Account, found: Replays, *, explained: bool
+) -> Verdict | None:
+    """Accuse a host whose engine has not made what it answered; `answers` are those not replayed.
+
+    `explained`: the claims themselves are known to be wrong, so tokens alone prove no other engine.
+    """
+    if account.missing_tokens is None:
+        return None
+    # a cache that was warm before the run answered the first of the repeats, too
+    cached = list(found.shots)
+    cached += [shot for shot in answers if shot.kind == "repeat" and found.taken]
+    missing = account.missing_tokens - sum(map(least_tokens, cached))
+    lost = (account.missing_requests or 0.0) - len(cached)
+    counted_too = lost >= max(1.0, LEAST_SHARE * account.answers)
+    slack = 0.0 if counted_too else ONE_A_REQUEST * account.answers
+    if missing <= max(LEAST_SHARE * account.tokens, slack):
+        return None
+    if not counted_too and (explained or _claims_more_than_shown(answers)):
+        return None
+    evidence = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
+    if counted_too:
+        evidence += f" and {of(lost, account.answers, 'answered requests')}"
+    confidence: Confidence = "high" if counted_too else "medium"
+    if missing <= _in_doubt(found):
+        confidence = "low"
+        evidence += ", and equal answers to repeated requests may be among them"
+    return Verdict(code="hidden_backend", confidence=confidence, evidence=evidence)
+
+
+def _in_doubt(found: Replays) -> float:
+    """Tokens of equal answers that were not called replayed."""
+    taken = found.shots
+    return sum(
+        least_tokens(pair.again) for pair in found.pairs if pair.signs and pair.again not in taken
+    )
+
+
+def _claims_more_than_shown(answers: Sequence[Shot]) -> bool:
+    return _by_chunks(answers) is not None or _by_text(answers, {}) is not None
+
+
+# --- somebody else's load --------------------------------------------------------------------------------
+
+
+def foreign_traffic(
+    ledger: Ledger, account: Account, found: Replays, *, truncated: bool
+) -> Verdict | None:
+    """Tell of load that is not ours: counters that moved by more than all our requests can have caused.
+
+    Replayed answers cannot have moved them, so where a response cache was found and the counters lack too little
+    for it, others have filled the gap.
+    """
+    filled = found.taken and "counters" not in found.kinds and not found.contradicted
+    requests = _plus(account.surplus_requests, len(found.taken) if filled else 0)
+    tokens = _plus(account.surplus_tokens, found.tokens if filled else 0)
+    beyond = list(_beyond_ours(account, requests, tokens, truncated=truncated))
+    clauses = list(beyond)
+    if ledger.running_before and (beyond or not account.agrees):
+        # alone it proves nothing: vLLM leaves the gauge as it was when all requests were aborted at once
+        clauses.append(f"{count(ledger.running_before)} requests were under way before we sent any")
+    if not clauses:
+        return None
+    exact = (account.surplus_requests or 0.0) > 0
+    return Verdict(
+        code="foreign_traffic",
+        confidence="high" if exact else "medium" if beyond else "low",
+        evidence=sentence(clauses),
+    )
+
+
+def _beyond_ours(
+    account: Account, requests: float | None, tokens: float | None, *, truncated: bool
+) -> Iterable[str]:
+    more = requests is not None and requests > 0
+    if more:
+        yield (
+            f"the server counted {count(account.requests or 0)} requests, of which at least"
+            f" {count(requests or 0)} cannot be ours"
+        )
+    sent = account.answers + account.broken
+    # an answer that the front cut short was made whole by the engine
+    slack = 0 if more else ONE_A_REQUEST * sent
+    if tokens is not None and tokens > slack and (more or not truncated):
+        yield (
+            f"{count(tokens)} of its {count(account.generation_tokens or 0)} generated tokens"
+            " are beyond what we can have caused"
+        )
+
+
+def _plus(known: float | None, more: float) -> float | None:
+    return None if known is None else known + more
+
+
+# --- claims beyond the text --------------------------------------------------------------------------------
+
+
+def inflated_usage(
+    answers: Sequence[Shot],
+    account: Account,
+    found: Replays,
+    peers: Mapping[str, Sequence[Shot]],
+) -> Verdict | None:
+    """Accuse a host that claims more tokens than it delivered: its tokens a second are not those of others.
+
+    Chunks, text and counters each have an honest way to fall short (bundles, hidden thoughts, another engine), so
+    two of them must agree, and counters that hold all that is claimed acquit.
+    """
+    by_counter = _by_counter(account, found)
+    by_chunks, by_text = _by_chunks(answers), _by_text(answers, peers)
+    clauses = [clause for clause in (by_counter, by_chunks, by_text) if clause]
+    nothing_else = not any(shot.token_chunks for shot in answers) and not peers
+    if not clauses or (by_counter is None and _counted_all(account)):
+        return None
+    if len(clauses) == 1 and not (by_counter and nothing_else):
+        return None
+    confidence: Confidence = "low" if len(clauses) == 1 else "high" if by_counter else "medium"
+    return Verdict(code="inflated_usage", confidence=confidence, evidence=sentence(clauses))
+
+
+def _counted_all(account: Account) -> bool:
+    missing = account.missing_tokens
+    return missing is not None and missing <= LEAST_SHARE * account.tokens
+
+
+def _by_counter(account: Account, found: Replays) -> str | None:
+    """The server counted every request, but fewer tokens than the answers claim."""
+    if account.missing_tokens is None or account.missing_requests is None:
+        return None
+    fresh = account.answers - len(found.taken)
+    lost = account.missing_requests - len(found.taken)
+    missing = account.missing_tokens - found.tokens
+    if lost > LEAST_SHARE * fresh:
+        return None
+    if missing <= max(CLAIMED_MORE * account.tokens, ONE_A_REQUEST * fresh):
+        return None
+    return (
+        f"answers claim {count(account.tokens)} tokens where the server made"
+        f" {count(account.generation_tokens or 0)} for as many requests"
+    )
+
+
+def _by_chunks(answers: Iterable[Shot]) -> str | None:
+    streams = [
+        (said, shot.token_chunks)
+        for shot in answers
+        if shot.token_chunks and (said := usage(shot)) is not None and said >= LEAST_TOKENS
+    ]
+    claimed, chunks = sum(said for said, _ in streams), sum(chunks for _, chunks in streams)
+    if not chunks or claimed < PER_CHUNK * chunks:
+        return None
+    return f"streams claim {count(claimed)} tokens in {count(chunks)} chunks"
+
+
+def _by_text(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> str | None:
+    """Too little text for the claim: for any language, or beside the peers' answers to the same prompts."""
+    chars = middle(map(_chars_per_token, answers))
+    if chars is None:
+        return None
+    if chars < LEAST_CHARS:
+        return f"their text has {chars:.2f} characters a claimed token (median)"
+    beside = _beside_peers(answers, peers)
+    if beside is None or beside > BESIDE_PEERS:
+        return None
+    return f"their text has {beside:.0%} of the characters a claimed token that other hosts' has"
+
+
+def _beside_peers(answers: Iterable[Shot], peers: Mapping[str, Sequence[Shot]]) -> float | None:
+    theirs: dict[tuple[int, str], list[float | None]] = {}
+    for shots in peers.values():
+        for shot in shots:
+            if shot.ok and shot.kind == "unique":
+                theirs.setdefault((shot.slot, shot.prompt), []).append(_chars_per_token(shot))
+    ratios = [
+        mine / peer
+        for shot in answers
+        if shot.kind == "unique"
+        and (mine := _chars_per_token(shot)) is not None
+        and (peer := middle(theirs.get((shot.slot, shot.prompt), ())))
+    ]
+    return middle(ratios) if len(ratios) >= LEAST_SLOTS else None
+
+
+def _chars_per_token(shot: Shot) -> float | None:
+    said = usage(shot)
+    if said is None or said < LEAST_TOKENS or shot.text_chars is None:
+        return None
+    return share(shot.text_chars, said)

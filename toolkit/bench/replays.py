@@ -1,0 +1,351 @@
+"""Which answers came from memory instead of the engine: a response cache is fast without serving anything.
+
+A prefix cache is legal and saves the reading of the prompt only; a response cache saves the writing, too. So an
+answer is called replayed when the time between its tokens has vanished, when it bears an earlier answer's `id`, or
+when the host says so in a header. A whole answer that merely came sooner proves nothing until the server's own
+counters lack its tokens. Answers with another text than before were not replayed, however fast.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from toolkit.bench.counters import Account, least_tokens
+from toolkit.bench.evidence import (
+    count,
+    decode_ms_per_token,
+    duration,
+    ended_at,
+    middle,
+    of,
+    sentence,
+    served_ms,
+    share,
+)
+from toolkit.records import Shot, Verdict
+
+LEAST_SHARE = 0.3
+"""Of the repeated requests: a cache that takes fewer explains little of a host's speed."""
+LEAST_COUNTED_SHARE = 0.1
+"""The same where the server's counters confirm it, request by request."""
+LEAST_REPLAYS = 2
+"""One fast answer is luck, unless the counters lack it."""
+FAR_SOONER = 0.25
+"""A whole answer in a quarter of the first one's time. An idle engine is about twice as fast as one with a full batch
+(17 against 36 ms a step in the simulator's slowest model)."""
+SOONER = 0.5
+"""Enough where the tokens' own time has vanished."""
+VANISHED = 0.1
+"""A tenth of the usual time a token: memory takes microseconds for one, no engine a tenth of its own step."""
+LEAST_TOKENS = 8
+"""Fewer tokens may share one chunk or one read, and then no time lies between them."""
+VISIBLE_SHARE = 0.2
+"""Of an answer's time must lie between its tokens, or nothing can vanish: after a prompt of 8,000 tokens, 16 tokens of
+answer are a trifle, and some servers stream only when all is written."""
+TELLING_MS = 5.0
+"""Below this, our own delay of a millisecond or two is as large as the difference."""
+COVERED = 0.8
+"""So much of the replayed tokens must be missing from the counters; others' requests may hide the rest."""
+EXPLAINED = 1.1
+"""And if nothing else speaks of replays, hardly more may be missing than was repeated."""
+
+Sign = Literal["time", "sooner", "id", "header", "text"]
+"""What one answer shows: `time` its tokens took none, `sooner` it came far sooner, `text` it is the same text."""
+_PROOF: frozenset[Sign] = frozenset({"time", "id", "header"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A request, and an equal one sent after the first was answered; both were answered."""
+
+    first: Shot
+    again: Shot
+    signs: frozenset[Sign] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """What was repeated, and what of it came from memory."""
+
+    pairs: tuple[Pair, ...] = ()
+    """All there are to judge, whatever they show."""
+    taken: tuple[Pair, ...] = ()
+    """Those that came from memory; empty when that is not sure enough to be told."""
+    of_unique: bool = False
+    """`taken` answer requests that were never sent before: the cache overlooks a part of the prompt."""
+    considered: int = 0
+    """Out of how many requests these were taken."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of evidence that speak for it: `time`, `id`, `header`, `counters`."""
+    missing_tokens: float | None = None
+    """Tokens that the server's counters lack, of all answers."""
+    contradicted: bool = False
+    """The server counted the tokens all the same."""
+
+    @property
+    def shots(self) -> frozenset[Shot]:
+        """The answers that came from memory."""
+        return frozenset(pair.again for pair in self.taken)
+
+    @property
+    def tokens(self) -> int:
+        """Of these answers."""
+        return sum(least_tokens(pair.again) for pair in self.taken)
+
+
+def response_cache(found: Replays) -> Verdict | None:
+    """Accuse a host that answers repeated requests from memory."""
+    if not found.taken:
+        return None
+    sure = len(found.kinds) > 1 and not found.contradicted
+    return Verdict(
+        code="response_cache",
+        confidence="high" if sure else "medium",
+        evidence=f"{_what(found)}: {sentence(_clauses(found))}",
+    )
+
+
+def _what(found: Replays) -> str:
+    things = "requests with new prompts" if found.of_unique else "repeated requests"
+    return f"{of(len(found.taken), found.considered, things)} were answered from memory"
+
+
+def _clauses(found: Replays) -> Iterable[str]:
+    first = middle(pair.first.e2e_ms for pair in found.taken)
+    again = middle(pair.again.e2e_ms for pair in found.taken)
+    if first is not None and again is not None and "time" in found.kinds:
+        yield f"they took {duration(again)} where the first answers took {duration(first)} (medians)"
+    if "id" in found.kinds:
+        yield "they bear the ids of earlier answers"
+    if "header" in found.kinds:
+        headers = (pair.again.cache_status for pair in found.taken)
+        yield f"a header says `{next(h for h in headers if h and says_hit(h))[:40]}`"
+    if "counters" in found.kinds:
+        yield (
+            f"the server's counters lack {count(found.missing_tokens or 0)} tokens, and these"
+            f" answers hold {count(found.tokens)}"
+        )
+    if found.contradicted:
+        yield "yet its counters hold all tokens"
+
+
+def can_be_told(found: Replays, account: Account) -> bool:
+    """Whether a response cache would have shown: by counters, or by streams long enough to have a pace."""
+    streams = (
+        pair.again.stream and (pair.again.output_tokens or 0) >= LEAST_TOKENS
+        for pair in found.pairs
+    )
+    return bool(found.pairs) and (account.missing_tokens is not None or any(streams))
+
+
+def replays(shots: Sequence[Shot], account: Account, rtt_ms: float | None) -> Replays:
+    """Judge one host's answers, warm-up included."""
+    answers = sorted((shot for shot in shots if shot.ok), key=_sent_at)
+    usual = _usual(answers, rtt_ms)
+    pairs = tuple(_with_signs(pair, usual, rtt_ms) for pair in repeated(answers))
+    again = {pair.again for pair in pairs} | {shot for shot in answers if shot.kind == "repeat"}
+    found = _taken(pairs, len(pairs), sum(map(least_tokens, again)), account)
+    if not found.taken:
+        # a cache that overlooks the mark in each prompt answers new prompts, too
+        news = [shot for shot in answers if shot.kind == "unique"]
+        blind = [_with_signs(pair, usual, rtt_ms) for pair in _same_id(news)]
+        found = _taken(blind, len(news), 0.0, account)
+        found = replace(found, of_unique=bool(found.taken))
+    return replace(found, pairs=pairs)
+
+
+# --- which requests were repeated -------------------------------------------------------------------
+
+
+def repeated(answers: Iterable[Shot]) -> list[Pair]:
+    """Pair each twin with its unique request, and each repeat with the first answer to the same request."""
+    uniques = {shot.slot: shot for shot in answers if shot.kind == "unique"}
+    pairs = [
+        Pair(first=uniques[shot.pair], again=shot)
+        for shot in answers
+        if shot.kind == "twin" and shot.pair in uniques
+    ]
+    first: dict[tuple[str, int], Shot] = {}
+    for shot in sorted((shot for shot in answers if shot.kind == "repeat"), key=_ended_at):
+        first.setdefault((shot.prompt, shot.max_tokens), shot)
+    for shot in answers:
+        earlier = first.get((shot.prompt, shot.max_tokens))
+        if shot.kind == "repeat" and earlier and _sent_at(shot) >= _ended_at(earlier):
+            pairs.append(Pair(first=earlier, again=shot))
+    return pairs
+
+
+def _same_id(answers: Iterable[Shot]) -> list[Pair]:
+    """Pair answers that bear one id and one text, in order of their sending."""
+    first: dict[tuple[str, str], Shot] = {}
+    pairs = []
+    for shot in answers:
+        if shot.answer_id and shot.text_hash:
+            earlier = first.setdefault((shot.answer_id, shot.text_hash), shot)
+            if earlier is not shot:
+                pairs.append(Pair(first=earlier, again=shot))
+    ids = _telling_ids(answers)
+    return [pair for pair in pairs if pair.again.answer_id in ids]
+
+
+def _telling_ids(answers: Iterable[Shot]) -> frozenset[str]:
+    """Ids that stand for one text: some servers call every answer the same, some number them from 0 to 999."""
+    texts: dict[str, set[str | None]] = {}
+    for shot in answers:
+        if shot.answer_id:
+            texts.setdefault(shot.answer_id, set()).add(shot.text_hash)
+    return frozenset(id_ for id_, found in texts.items() if len(found) == 1 and None not in found)
+
+
+def _sent_at(shot: Shot) -> float:
+    return shot.planned_at if shot.sent_at is None else shot.sent_at
+
+
+def _ended_at(shot: Shot) -> float:
+    ended = ended_at(shot)
+    return _sent_at(shot) if ended is None else ended
+
+
+# --- what one answer shows --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Usual:
+    """How long this host's engine takes, from requests that no cache can know (medians)."""
+
+    ms_per_token: float | None
+    decode_ms_per_token: float | None
+    owner: Mapping[str, Shot]
+    """Id -> the first answer that bore it, of ids that stand for one text."""
+
+
+def _usual(answers: Sequence[Shot], rtt_ms: float | None) -> _Usual:
+    again = {id(pair.again) for pair in repeated(answers)}
+    fresh = [s for s in answers if s.kind in ("unique", "repeat") and id(s) not in again]
+    telling, owner = _telling_ids(answers), dict[str, Shot]()
+    for shot in answers:
+        if shot.answer_id in telling:
+            owner.setdefault(shot.answer_id or "", shot)
+    return _Usual(
+        ms_per_token=middle(_ms_per_token(shot, rtt_ms) for shot in fresh),
+        decode_ms_per_token=middle(decode_ms_per_token(shot) for shot in fresh),
+        owner=owner,
+    )
+
+
+def _ms_per_token(shot: Shot, rtt_ms: float | None) -> float | None:
+    served = served_ms(shot, rtt_ms)
+    return None if served is None or not shot.output_tokens else served / shot.output_tokens
+
+
+def _with_signs(pair: Pair, usual: _Usual, rtt_ms: float | None) -> Pair:
+    first, again = pair.first, pair.again
+    if None not in (first.text_hash, again.text_hash) and first.text_hash != again.text_hash:
+        return pair  # it was written anew
+    signs: set[Sign] = set()
+    expected_ms, served = _expected_ms(pair, usual, rtt_ms), served_ms(again, rtt_ms)
+    if expected_ms is not None and served is not None:
+        if served <= FAR_SOONER * expected_ms:
+            signs.add("sooner")
+        if served <= SOONER * expected_ms and _no_time_between(pair, usual, expected_ms):
+            signs.add("time")
+    if usual.owner.get(again.answer_id or "", again) is not again:
+        signs.add("id")
+    if again.cache_status and says_hit(again.cache_status):
+        signs.add("header")
+    if first.text_hash is not None and first.text_hash == again.text_hash:
+        signs.add("text")
+    return replace(pair, signs=frozenset(signs))
+
+
+def _expected_ms(pair: Pair, usual: _Usual, rtt_ms: float | None) -> float | None:
+    """What the answer would have taken: the less of the first one's time and what is usual for its length.
+
+    A first answer may have come in a slow moment, and then a usual one looks fast beside it. None: too short to tell.
+    """
+    expected = served_ms(pair.first, rtt_ms)
+    if expected is not None and usual.ms_per_token is not None and pair.again.output_tokens:
+        expected = min(expected, usual.ms_per_token * pair.again.output_tokens)
+    return None if expected is None or expected < TELLING_MS else expected
+
+
+def _no_time_between(pair: Pair, usual: _Usual, expected_ms: float) -> bool:
+    """Whether a stream's tokens came at once where the engine takes its time."""
+    own, tokens = decode_ms_per_token(pair.again), pair.again.output_tokens or 0
+    if own is None or tokens < LEAST_TOKENS:
+        return False
+    known = [decode_ms_per_token(pair.first), usual.decode_ms_per_token]
+    # without any stream to compare with, reading the prompt is counted as writing
+    engine = min((value for value in known if value is not None), default=usual.ms_per_token)
+    if engine is None:
+        return False
+    return engine * tokens >= VISIBLE_SHARE * expected_ms and own <= VANISHED * engine
+
+
+def says_hit(header: str) -> bool:
+    """Whether a `Cache-Status` or `X-Cache` header tells of an answer from memory.
+
+    `HIT`, `TCP_HIT`, `proxy; hit; ttl=60`, `RefreshHit from cloudfront`; not `hit=?0`, nor Varnish's `hit-for-pass`.
+    """
+    hit = r"(?<![a-z])(?<!no-)(?:refresh)?hit(?![a-z-]|\s*=\s*\?0)"
+    return re.search(hit, header.lower()) is not None
+
+
+# --- how many of them, and what the counters say ----------------------------------------------------
+
+
+def _taken(pairs: Sequence[Pair], considered: int, repeats: float, account: Account) -> Replays:
+    """Choose the pairs that came from memory, by the strongest evidence there is."""
+    proven = [pair for pair in pairs if pair.signs & _PROOF]
+    choices = [proven]
+    if account.missing_tokens is not None and account.missing_tokens <= EXPLAINED * repeats:
+        # else another engine answered, repeats among the rest
+        choices.append([pair for pair in pairs if pair.signs & (_PROOF | {"sooner"})])
+        choices.append([pair for pair in pairs if "text" in pair.signs])
+    for chosen in choices:
+        if share(len(chosen), considered) >= LEAST_COUNTED_SHARE and _is_missing(chosen, account):
+            return _found(chosen, considered, account, counted_out=True)
+    found = _found(proven, considered, account, counted_out=False)
+    few = len(proven) < LEAST_REPLAYS or share(len(proven), considered) < LEAST_SHARE
+    if few or (found.contradicted and len(found.kinds) < 2):
+        return Replays()
+    return found
+
+
+def _found(
+    chosen: Sequence[Pair], considered: int, account: Account, *, counted_out: bool
+) -> Replays:
+    kinds = [kind for kind, signs in _KINDS.items() if _mostly(chosen, signs)]
+    found = Replays(
+        taken=tuple(chosen),
+        considered=considered,
+        kinds=tuple(kinds + ["counters"] * counted_out),
+        missing_tokens=account.missing_tokens,
+    )
+    # what broken requests may have generated could stand in for the answers
+    in_doubt = account.tokens_most - account.tokens
+    contradicted = not counted_out and account.agrees and found.tokens > in_doubt
+    return replace(found, contradicted=contradicted)
+
+
+_KINDS: Mapping[str, frozenset[Sign]] = {
+    "time": frozenset({"time", "sooner"}),
+    "id": frozenset({"id"}),
+    "header": frozenset({"header"}),
+}
+
+
+def _mostly(pairs: Sequence[Pair], signs: frozenset[Sign]) -> bool:
+    return 2 * sum(bool(pair.signs & signs) for pair in pairs) > len(pairs)
+
+
+def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
+    """Whether the counters lack these answers: their tokens, and the requests where they count them."""
+    tokens = sum(least_tokens(pair.again) for pair in pairs)
+    if not tokens or account.missing_tokens is None:
+        return False
+    requests = account.missing_requests
+    return account.missing_tokens >= COVERED * tokens and (
+        requests is None or requests >= COVERED * len(pairs)
+    )

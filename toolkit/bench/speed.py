@@ -1,0 +1,223 @@
+"""What else explains a host's figures: it was cold, it was full, or it failed fast.
+
+Times are compared within one host only, and every rule asks for a ratio and for an absolute difference, so that a
+busy machine on either side is no accusation.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from toolkit.bench.evidence import count, duration, ended_at, middle, of, sentence, share
+from toolkit.bench.ladder import Rung, knee
+from toolkit.records import Confidence, Ledger, Shot, Verdict
+
+FAR_SLOWER = 5.0
+"""The first answers against later ones; a first wave whose prompts are read together takes about twice as long."""
+EXCESS_MS = 500.0
+"""And by so much, so that no hiccup of either machine is an accusation."""
+LEAST_LATER = 3
+SIMILAR = 0.8
+"""Answers to compare with have at least so much of the tokens, prompt and answer: more work would not be sooner."""
+
+LEAST_PLANNED = 12
+"""Requests of an open loop, for thirds of at least four."""
+GROWS = 1.3
+"""From third to third. A loop that starts on an idle host slows down at first, and then no more."""
+DOUBLED = 2.0
+QUEUE_SHARE = 0.2
+"""Of an answer's time in the server's queue; everybody waits for the next step to begin, which is a trifle."""
+REDONE = 0.05
+"""Preemptions per request: work that was thrown away and done twice."""
+
+LEAST_FAILURES = 2
+LEAST_FAILED = 0.05
+"""Two failures, and one request in twenty: less than that moves no median."""
+SOONER = 0.5
+"""A failure in half the time of an answer."""
+
+
+# --- cold ---------------------------------------------------------------------------------------------------
+
+
+def cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> Verdict | None:
+    """Tell of a host whose first requests were far slower than the rest: it was never warmed up."""
+    own = [shot for shot in _new(shots) if shot not in replayed]
+    first = _first_wave(own)
+    later = [shot for shot in own if shot.ok and shot.kind == "unique" and shot not in first]
+    # streams first: their time to the first token is free of all later steps
+    slower = _beside_later((s for s in first if s.stream), later)
+    slower = slower or _beside_later((s for s in first if not s.stream), later)
+    if not slower:
+        return None
+    waited, usual = min(slower)
+    # even the fastest: of a wave of n prompts that are read together the last waits n times as long
+    if waited < max(FAR_SLOWER, len(first)) * usual or waited - usual < EXCESS_MS:
+        return None
+    which = "the first request" if len(first) == 1 else f"the fastest of the first {len(first)}"
+    return Verdict(
+        code="cold",
+        confidence="low" if len(first) == 1 else "medium",
+        evidence=f"{which} took {duration(waited)}, later ones {duration(usual)} (median)",
+    )
+
+
+def _beside_later(first: Iterable[Shot], later: Sequence[Shot]) -> list[tuple[float, float]]:
+    """What each of the first took, and what the like of it takes later."""
+    both = [(_latency_ms(shot), _usual_ms(shot, later)) for shot in first]
+    return [(took, usual) for took, usual in both if took is not None and usual is not None]
+
+
+def has_later(shots: Iterable[Shot]) -> bool:
+    """Whether any new request was answered that was sent after the first answers."""
+    own = _new(shots)
+    first = _first_wave(own)
+    return sum(s.ok and s.kind == "unique" and s not in first for s in own) >= LEAST_LATER
+
+
+def _new(shots: Iterable[Shot]) -> list[Shot]:
+    """Requests whose prompt nobody sent before: the others may be fast for a reason of their own."""
+    return [shot for shot in shots if shot.kind in ("unique", "warmup")]
+
+
+def _first_wave(shots: Sequence[Shot]) -> frozenset[Shot]:
+    """What was sent before anything came back; a timeout is an answer's time, too, an error is none."""
+    timed = [shot for shot in shots if shot.ok or shot.error_kind == "timeout"]
+    ends = [ended for shot in timed if (ended := ended_at(shot)) is not None]
+    if not ends:
+        return frozenset()
+    return frozenset(s for s in timed if s.sent_at is not None and s.sent_at < min(ends))
+
+
+def _latency_ms(shot: Shot) -> float | None:
+    """To the first token of a stream, to the end of a whole answer, to the giving up on none."""
+    if not shot.ok:
+        return shot.took_ms
+    return shot.ttft_ms if shot.stream else shot.e2e_ms
+
+
+def _usual_ms(shot: Shot, later: Iterable[Shot]) -> float | None:
+    """The median of later answers that were at least as much work."""
+    alike = [_latency_ms(other) for other in later if _is_as_much_work(other, shot)]
+    return middle(alike) if len(alike) >= LEAST_LATER else None
+
+
+def _is_as_much_work(other: Shot, shot: Shot) -> bool:
+    if other.stream != shot.stream or not _is_as_many(other.prompt_tokens, shot.prompt_tokens):
+        return False
+    return other.stream or _is_as_many(other.output_tokens, shot.output_tokens)
+
+
+def _is_as_many(theirs: int | None, ours: int | None) -> bool:
+    return theirs is None or ours is None or theirs >= SIMILAR * ours
+
+
+# --- saturated ------------------------------------------------------------------------------------------------
+
+
+def saturated(
+    shots: Sequence[Shot],
+    ledger: Ledger,
+    rungs: Sequence[Rung],
+    replayed: Collection[Shot],
+    *,
+    was_cold: bool,
+) -> Verdict | None:
+    """Tell of a host that had more to do than it could: more load made it slower and nothing else."""
+    own = [shot for shot in shots if shot not in replayed]
+    clauses = [
+        *_by_ladder(rungs),
+        *_by_falling_behind(own),
+        *_by_queue(own, ledger, was_cold=was_cold),
+        *_by_preemptions(own, ledger),
+    ]
+    if not clauses:
+        return None
+    confidence: Confidence = "high" if len(clauses) > 1 else "medium"
+    return Verdict(code="saturated", confidence=confidence, evidence=sentence(clauses))
+
+
+def _by_ladder(rungs: Sequence[Rung]) -> Iterator[str]:
+    level = knee(rungs)
+    if level is None:
+        return
+    top = max(rungs, key=lambda rung: rung.concurrency)
+    at = next(rung for rung in rungs if rung.concurrency == level)
+    yield (
+        f"beyond {level} requests at once it answers no more a second ({at.rps or 0:.2f},"
+        f" with {top.concurrency} {top.rps or 0:.2f}) and takes longer"
+        f" ({duration(at.e2e_p50_ms or 0)}, then {duration(top.e2e_p50_ms or 0)})"
+    )
+
+
+def _by_falling_behind(shots: Iterable[Shot]) -> Iterator[str]:
+    """Latencies from the planned send that grow from third to third of an open loop."""
+    planned = sorted(
+        (shot for shot in shots if shot.concurrency is None and shot.kind != "warmup"),
+        key=lambda shot: shot.planned_at,
+    )
+    waits = [wait for shot in planned if (wait := _waited_ms(shot)) is not None]
+    third = len(waits) // 3
+    if len(waits) < LEAST_PLANNED:
+        return
+    parts = (waits[:third], waits[third:-third], waits[-third:])
+    start, mid, end = (middle(part) or 0.0 for part in parts)
+    grows = mid >= GROWS * start and end >= GROWS * mid
+    if grows and end >= DOUBLED * start and end - start >= EXCESS_MS:
+        yield (
+            f"answers fell ever further behind the plan, from {duration(start)} in the first third"
+            f" to {duration(end)} in the last (medians)"
+        )
+
+
+def _waited_ms(shot: Shot) -> float | None:
+    """How long a client would have waited; errors other than timeouts end early and say nothing of a queue."""
+    if shot.ok:
+        return shot.e2e_ms
+    return shot.took_ms if shot.error_kind == "timeout" else None
+
+
+def _by_queue(shots: Iterable[Shot], ledger: Ledger, *, was_cold: bool) -> Iterator[str]:
+    """The server's own queue; while a host is cold everything waits, and that is not for want of room."""
+    waits = [shot.e2e_ms for shot in shots if shot.ok and shot.e2e_ms is not None]
+    queued = ledger.queue_mean_ms
+    if was_cold or not waits or queued is None or not ledger.waiting_max:
+        return
+    mean = sum(waits) / len(waits)
+    if queued >= QUEUE_SHARE * mean:
+        yield (
+            f"requests waited {duration(queued)} of their {duration(mean)} in the server's queue"
+            f" (means), {count(ledger.waiting_max)} of them at once"
+        )
+
+
+def _by_preemptions(shots: Iterable[Shot], ledger: Ledger) -> Iterator[str]:
+    sent = sum(shot.sent_at is not None for shot in shots)
+    if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
+        yield f"{count(ledger.preemptions)} preemptions: its KV cache ran out and work was done twice"
+
+
+# --- fast failures ----------------------------------------------------------------------------------------------
+
+
+def fast_failures(shots: Iterable[Shot], replayed: Collection[Shot]) -> Verdict | None:
+    """Accuse a host that fails sooner than it answers; one that answers nothing is dead, not fast."""
+    measured = [shot for shot in shots if shot.kind != "warmup" and shot.sent_at is not None]
+    usual = middle(shot.took_ms for shot in measured if shot.ok and shot not in replayed)
+    if usual is None:
+        usual = middle(shot.took_ms for shot in measured if shot.ok)
+    if usual is None:
+        return None
+    fast = [
+        shot
+        for shot in measured
+        if not shot.ok and shot.took_ms is not None and shot.took_ms <= SOONER * usual
+    ]
+    if len(fast) < LEAST_FAILURES or share(len(fast), len(measured)) < LEAST_FAILED:
+        return None
+    failed = middle(shot.took_ms for shot in fast) or 0.0
+    kinds = ", ".join(f"`{kind}`" for kind in sorted({shot.error_kind or "?" for shot in fast}))
+    return Verdict(
+        code="fast_failures",
+        confidence="high",
+        evidence=f"{of(len(fast), len(measured), 'requests')} failed ({kinds}) after"
+        f" {duration(failed)} where answers take {duration(usual)} (medians)",
+    )

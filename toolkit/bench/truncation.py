@@ -1,0 +1,258 @@
+"""Whether a host cuts its answers short: one token takes no time, and looks like a complete answer.
+
+A short answer alone is no offence: `Singapore.` is a good one. What accuses are contradictions: within the answer,
+between the answers and the server's own counters, or with what other hosts say to the same prompts.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.bench.counters import Account
+from toolkit.bench.evidence import count, middle, of, sentence, share, usage
+from toolkit.records import Ledger, Shot, Verdict
+
+LEAST_ANSWERS = 2
+LEAST_SHARE = 0.05
+"""One answer in twenty, and two of them: a single odd answer explains no host's speed."""
+NEARLY_ALL = 0.8
+"""A host that cuts does so always; a fifth may be short of themselves or belong to prompts of another kind."""
+ASKED_LESS = 0.9
+"""The engine was asked for less than this share of our tokens."""
+MANY_TOKENS = 16
+"""Who asks for so many may call one token cut."""
+LONG_TOKENS = 64
+"""Peers that say so much show that a prompt calls for it, whatever a terser model says."""
+TENTH = 0.1
+"""A model may be terse, but not ten times terser than its peers."""
+LEAST_SLOTS = 4
+"""Prompts to compare with peers."""
+KEPT_BACK = 2.0
+"""The engine made twice what the answers hold."""
+
+Kind = Literal["answer", "asked", "reasons", "peers", "kept"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Proof:
+    """One contradiction and where it shows."""
+
+    kind: Kind
+    clause: str
+
+
+def truncated_output(
+    answers: Sequence[Shot],
+    ledger: Ledger,
+    account: Account,
+    peers: Mapping[str, Sequence[Shot]],
+) -> Verdict | None:
+    """Accuse a host that ends answers before their end; `answers` are complete and come from the engine."""
+    proofs = [
+        *_from_answers(answers, ledger),
+        *_from_server(answers, ledger, account),
+        *_from_peers(answers, peers),
+    ]
+    if not proofs:
+        return None
+    sure = len({proof.kind for proof in proofs}) > 1
+    return Verdict(
+        code="truncated_output",
+        confidence="high" if sure else "medium",
+        evidence=sentence(proof.clause for proof in proofs),
+    )
+
+
+def are_short_and_alone(
+    answers: Sequence[Shot], ledger: Ledger, peers: Mapping[str, Sequence[Shot]]
+) -> bool:
+    """Whether nearly all answers are one token long and nothing tells whether that is all there was to say."""
+    wanted = [shot for shot in answers if shot.max_tokens >= MANY_TOKENS]
+    told = ledger.asked_tokens is not None or ledger.finished_stop is not None
+    return _are_tiny(wanted, 1) and not told and len(_compared(answers, peers)) < LEAST_SLOTS
+
+
+def _are_enough(some: Sequence[Shot], all_: Sequence[Shot]) -> bool:
+    return len(some) >= LEAST_ANSWERS and share(len(some), len(all_)) >= LEAST_SHARE
+
+
+def _are_tiny(answers: Sequence[Shot], tokens: int) -> bool:
+    tiny = [s for s in answers if s.output_tokens is not None and s.output_tokens <= tokens]
+    return len(tiny) >= LEAST_ANSWERS and share(len(tiny), len(answers)) >= NEARLY_ALL
+
+
+# --- what the answers say against themselves ---------------------------------------------------------
+
+
+def _from_answers(answers: Sequence[Shot], ledger: Ledger) -> Iterator[_Proof]:
+    under = [shot for shot in answers if _is_under(shot, ledger)]
+    told_on = [shot for shot in under if shot.ignore_eos]
+    by_length = [shot for shot in under if shot.finish_reason == "length" and not shot.ignore_eos]
+    if told_on:
+        asked = sum(bool(shot.ignore_eos) for shot in answers)
+        clause = f"{of(len(told_on), asked, 'answers')} ended {_early(told_on)} though told to ignore the end of text"
+        yield _Proof(kind="answer", clause=clause)
+    if _are_enough(by_length, answers):
+        clause = (
+            f"{of(len(by_length), len(answers), 'answers')} ended by `length` {_early(by_length)}"
+        )
+        yield _Proof(kind="answer", clause=clause)
+
+
+def _early(answers: Sequence[Shot]) -> str:
+    said, asked = middle(map(usage, answers)), middle(shot.max_tokens for shot in answers)
+    return f"after {count(said or 0)} of {count(asked or 0)} tokens"
+
+
+def _is_under(shot: Shot, ledger: Ledger) -> bool:
+    """Whether an answer holds fewer tokens than asked for, and not because the model's length was full."""
+    said = usage(shot)
+    if said is None or said >= shot.max_tokens:
+        return False
+    limits = _limits(ledger)
+    if not limits:
+        return True
+    # the last position is not always filled
+    return shot.prompt_tokens is not None and all(
+        shot.prompt_tokens + said < limit - 1 for limit in limits
+    )
+
+
+def _limits(ledger: Ledger) -> set[int]:
+    served = (*ledger.models_before, *ledger.models_after)
+    return {model.max_model_len for model in served if model.max_model_len is not None}
+
+
+# --- what the server's counters say against the answers ------------------------------------------------
+
+
+def _from_server(answers: Sequence[Shot], ledger: Ledger, account: Account) -> Iterator[_Proof]:
+    if clause := _asked_for_less(answers, ledger):
+        yield _Proof(kind="asked", clause=clause)
+    if clause := _other_reasons(answers, ledger, account):
+        yield _Proof(kind="reasons", clause=clause)
+    if clause := _kept_back(answers, account):
+        yield _Proof(kind="kept", clause=clause)
+
+
+def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
+    """The engine was asked for fewer tokens than we asked the front for, and answers reached that limit.
+
+    Others' requests only add to the sum, so a sum below ours is no accident.
+    """
+    asked, requests = ledger.asked_tokens, ledger.asked_requests
+    if asked is None or not requests or not answers or requests < len(answers):
+        return None
+    ours = sum(_possible_tokens(shot, ledger) for shot in answers)
+    mean = asked / requests
+    at_limit = [shot for shot in answers if (shot.output_tokens or 0) >= ASKED_LESS * mean]
+    # others' larger requests lift the mean, but not one token to it
+    reached = _are_enough(at_limit, answers) or _are_tiny(answers, 2)
+    if asked >= ASKED_LESS * ours or not reached:
+        return None
+    return (
+        f"the engine was asked for {count(mean)} of the {count(ours / len(answers))} tokens"
+        " a request that we asked for (means)"
+    )
+
+
+def _possible_tokens(shot: Shot, ledger: Ledger) -> int:
+    """What we asked for, lowered as vLLM does to what the prompt leaves of the model's length."""
+    room = min(_limits(ledger), default=None)
+    if room is None or shot.prompt_tokens is None:
+        return shot.max_tokens
+    return max(0, min(shot.max_tokens, room - shot.prompt_tokens))
+
+
+def _other_reasons(answers: Sequence[Shot], ledger: Ledger, account: Account) -> str | None:
+    """The server ended requests by `length` whose answers claim that the model stopped."""
+    stopped, limited = ledger.finished_stop, ledger.finished_length
+    if stopped is None or limited is None:
+        return None
+    ours = len(answers) <= (account.requests or 0) <= len(answers) + account.broken
+    if not ours and not _are_tiny(answers, 2):
+        return None  # somebody else's requests ended by `length`, while answers of ours were not counted
+    claims = Counter(shot.finish_reason for shot in answers)
+    short_of_stops = claims["stop"] - stopped
+    # a broken request may have ended by `length` unseen
+    too_many_limited = limited - claims["length"] - account.broken
+    lied = min(short_of_stops, too_many_limited)
+    if lied < LEAST_ANSWERS or share(lied, len(answers)) < LEAST_SHARE:
+        return None
+    return (
+        f"{of(lied, claims['stop'], 'answers')} say `stop` where the server counted `length`:"
+        " it was the limit that ended them"
+    )
+
+
+def _kept_back(answers: Sequence[Shot], account: Account) -> str | None:
+    """The engine wrote whole answers of which the front passed on next to nothing."""
+    made = account.generation_tokens
+    if made is None or account.requests != account.answers or account.broken:
+        return None
+    if made < KEPT_BACK * account.tokens or not _are_tiny(answers, 2):
+        return None
+    return (
+        f"the server made {count(made)} tokens for as many requests as we sent,"
+        f" and the answers hold {count(account.tokens)}"
+    )
+
+
+# --- what peers say to the same prompts ------------------------------------------------------------------
+
+
+def _from_peers(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> Iterator[_Proof]:
+    compared = _compared(answers, peers)
+    short = [(mine, theirs) for mine, theirs in compared if _is_short_beside(mine, theirs)]
+    if len(compared) < LEAST_SLOTS or share(len(short), len(compared)) < NEARLY_ALL:
+        return
+    mine = middle(shot.output_tokens for shot, _ in short)
+    theirs = middle(middle(shot.output_tokens for shot in those) for _, those in short)
+    yield _Proof(
+        kind="peers",
+        clause=f"{of(len(short), len(compared), 'answers')} hold {count(mine or 0)} tokens"
+        f" (median) where other hosts say {count(theirs or 0)} to the same prompts",
+    )
+
+
+def _compared(
+    answers: Iterable[Shot], peers: Mapping[str, Sequence[Shot]]
+) -> list[tuple[Shot, list[Shot]]]:
+    """Our answers beside those of peers to the same prompts, where these call for long ones."""
+    theirs: dict[tuple[int, str], list[Shot]] = {}
+    for shots in peers.values():
+        for shot in shots:
+            if shot.ok and shot.kind == "unique" and shot.output_tokens is not None:
+                theirs.setdefault((shot.slot, shot.prompt), []).append(shot)
+    return [
+        (shot, those)
+        for shot in answers
+        if shot.kind == "unique"
+        and shot.output_tokens is not None
+        and (those := theirs.get((shot.slot, shot.prompt)))
+        and _calls_for_more(those)
+    ]
+
+
+def _calls_for_more(those: Sequence[Shot]) -> bool:
+    """Whether most peers say much, or were stopped only by the limit."""
+    going_on = [
+        shot
+        for shot in those
+        if (shot.output_tokens or 0) >= LONG_TOKENS
+        or (shot.finish_reason == "length" and (shot.output_tokens or 0) >= MANY_TOKENS)
+    ]
+    return 2 * len(going_on) > len(those)
+
+
+def _is_short_beside(mine: Shot, theirs: Sequence[Shot]) -> bool:
+    """By the text that was delivered, else by what was claimed; one token is too short beside anybody."""
+    said = mine.output_tokens or 0
+    if said <= 1:
+        return True
+    chars = middle(shot.text_chars for shot in theirs)
+    if mine.text_chars is not None and chars:
+        return mine.text_chars <= TENTH * chars
+    tokens = middle(shot.output_tokens for shot in theirs)
+    return said <= TENTH * (tokens or 0)
