@@ -70,6 +70,18 @@ def test_an_event_may_come_over_many_reads():
     assert data(b"da", b"ta", b": o", b"ne", b"\n", b"\n") == [b"one"]
 
 
+def test_a_read_that_looks_like_an_event_may_be_less():
+    # the rest of another line; two lines; one whose blank line did not come
+    assert data(b"da", b"data: one\n\n") == []
+    assert data(b"data: one\rdata: two\n\n") == [b"one\ntwo"]
+    assert data(b"data: one\n:") == []
+    assert data(b"data: one\r\r", b"data: two\n\n", b"\ndata: three\n\n") == [
+        b"one",
+        b"two",
+        b"three",
+    ]
+
+
 def test_many_events_may_come_in_one_read():
     assert data(b"data: 1\n\ndata: 2\n\ndata: 3\n\ndat", b"a: 4\n\n") == [b"1", b"2", b"3", b"4"]
 
@@ -96,6 +108,7 @@ def test_a_byte_order_mark_counts_for_nothing_at_the_start_alone():
     assert data(BYTE_ORDER_MARK[:2], BYTE_ORDER_MARK[2:] + b"data: one\n\n") == [b"one"]
     assert data(b"\n" + BYTE_ORDER_MARK + b"data: one\n\n") == []
     assert data(b"\n", BYTE_ORDER_MARK + b"data: one\n\n") == []
+    assert data(b"data: one\n\n", BYTE_ORDER_MARK + b"data: two\n\n") == [b"one"]
 
 
 def test_an_event_keeps_its_own_name_and_no_other_s():
@@ -147,7 +160,7 @@ def test_a_byte_at_a_time_gives_the_events_of_the_standard(body):
 # Limits: `data: 12345` has 11 bytes
 
 
-@pytest.mark.parametrize("size", [1, 4, 100])
+@pytest.mark.parametrize("size", [1, 4, 13, 100])
 def test_an_event_of_just_the_limit_is_read_and_one_above_is_not(size):
     for limit, found in ((11, [b"12345", b"6"]), (10, [])):
         reader, body, read = stream(limit), b"data: 12345\n\ndata: 6\n\n", []
