@@ -22,7 +22,18 @@ ROOMS = {
             "asks contrast counters evidence fitness goodput identity integrity ladder models plan replays result"
             " schedule shots speed stamps summary truncation verdicts".split()
         ),
-        {"chart", "client", "drive", "health", "lane", "peers", "selftest", "stamped"},
+        {
+            "chart",
+            "client",
+            "connections",
+            "drive",
+            "faults",
+            "health",
+            "lane",
+            "peers",
+            "selftest",
+            "stamped",
+        },
     ),
     "scout": (
         {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from toolkit.scout.look import QuietMoments, Scout, tls_context
 
 RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
 
-Misbehave = Callable[[asyncio.StreamWriter], Awaitable[None]]
+Misbehave = Callable[[asyncio.StreamWriter], Awaitable[bool | None]]
+"""Writes what it likes; unless it returns True, the connection is closed after it."""
 
 
 def http(body: bytes | str = b"", status: str = "200 OK", **headers: str) -> bytes:
@@ -30,8 +32,19 @@ def http(body: bytes | str = b"", status: str = "200 OK", **headers: str) -> byt
 class RawServer:
     """Answers each path with the given bytes or lets a coroutine write; 404 for the rest."""
 
-    def __init__(self, pages: Mapping[str, bytes | Misbehave]) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, bytes | Misbehave],
+        *,
+        address: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.pages = dict(pages)
+        self.bodies: list[bytes] = []
+        """Of everything that was asked, in the order of `requests`."""
+        self.connections = 0
+        """That were opened, asked over or not."""
+        self._address, self._tls = address, tls
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         """Method, path and headers (lower-case names) of everything that was asked."""
 
@@ -39,8 +52,10 @@ class RawServer:
         return [path for _, path, _ in self.requests]
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, self._address, 0, ssl=self._tls)
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
         return self
 
     async def __aexit__(
@@ -55,6 +70,7 @@ class RawServer:
         """Wait here, in a server that takes its time."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         with contextlib.suppress(
             ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
         ):
@@ -63,12 +79,14 @@ class RawServer:
                 method, path, _ = head.split(" ", 2)
                 fields = [line.split(": ", 1) for line in head.split("\r\n")[1:] if line]
                 headers = {name.lower(): value for name, value in fields}
-                await reader.readexactly(int(headers.get("content-length", 0)))
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.requests.append((method, path, headers))
+                self.bodies.append(body)
                 await self.before_answer()
                 answer = self.pages.get(path, http('{"detail":"Not Found"}', "404 Not Found"))
                 if callable(answer):
-                    await answer(writer)
+                    if await answer(writer):
+                        continue
                     break
                 writer.write(answer)
                 await writer.drain()

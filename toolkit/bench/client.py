@@ -1,4 +1,4 @@
-"""One host's own client: aiohttp, timed requests in, Shots out. It touches the network and the clock.
+"""One host's own client: timed requests in, Shots out, over aiohttp. It touches the network and the clock.
 
 Every host has its own pool of connections and its own deadlines, so that one that hangs slows nobody.
 Only the host's own address is contacted: no redirect, no proxy from the environment, no cookie.
@@ -6,7 +6,6 @@ Only the host's own address is contacted: no redirect, no proxy from the environ
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,8 @@ import aiohttp
 import orjson
 
 from toolkit.bench.asks import Ask
+from toolkit.bench.connections import IDLE_S, Connections, Names, addresses, taken
+from toolkit.bench.faults import FAULTS, Limits, failure, hidden, line
 from toolkit.bench.shots import Course, Failure, Heard, Moments, shot
 from toolkit.completion import Answer, Completion
 from toolkit.dialects import EngineNumbers, read_numbers
@@ -29,13 +30,20 @@ CHAT = "/v1/chat/completions"
 CONNECT_TIMEOUT_S = 10.0
 PAGE_TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 16 * 2**20
-IDLE_CONNECTION_S = 3.0
-"""uvicorn, and with it vLLM, closes a connection that was idle for 5 s; a request that leaves in that moment would
-fail for no fault of the host's."""
+LONG_PAGE_BYTES = 2**18
+"""Longer ones are read in a thread, or they would hold up the clock: 56 KB take 0.7 ms."""
+MAX_MODEL_CHARACTERS = 300
+"""Of a served model's name, which every request carries."""
+MAX_COUNT = 2**53
 AFTER_DONE_S = 0.05
 """How long the end of the HTTP body may come after `[DONE]` before the connection is given up."""
 HANDSHAKES = 3
 CACHE_HEADERS = ("Cache-Status", "X-Cache")
+TOLD = ("error", "finish_reason", "model", "answer_id", "cache_status")
+"""Fields of a Shot that hold the host's own words."""
+LEAST_IDLE_S, CROSSING_S = 0.5, 0.25
+"""A host may close a connection that was idle for so long, and a request may cross that on its way: then the end comes
+within a round trip. Outside of these the host had the request, and its silence counts."""
 
 
 class PageError(Exception):
@@ -72,19 +80,23 @@ class HostClient:
         self._tls = tls
         self._key = key
         self._timeout_s = timeout_s
+        self._limits = Limits(connect_s=CONNECT_TIMEOUT_S, whole_s=timeout_s)
         self._headers = {"Content-Type": "application/json"} | self._authorization()
         self._metrics_need_key = False
 
     async def __aenter__(self) -> Self:
         # the plan limits how much is under way, so the pool does not
-        connector = aiohttp.TCPConnector(
-            limit=0, ssl=self._tls, keepalive_timeout=IDLE_CONNECTION_S, ttl_dns_cache=None
+        connector = Connections(
+            limit=0, ssl=self._tls, keepalive_timeout=IDLE_S, ttl_dns_cache=None, resolver=Names()
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity", "User-Agent": "llm-serving-toolkit"},
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            # `connect` is the one that a slow name lookup falls under
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
+            ),
             trust_env=False,
         )
         return self
@@ -103,25 +115,38 @@ class HostClient:
         """Send one request now and read its answer to the end; every failure becomes a Shot, too."""
         body = orjson.dumps(ask.body)
         reply = _Reply()
-        failure: Failure | None = None
+        broken: Failure | None = None
         sent_s = time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, planned_s + self._timeout_s - sent_s)):
-                await self._ask(body, reply)
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
-            failure = Failure(kind=_kind(error), error=self._sentence(error))
-        ended_s = time.monotonic()
-        answer = _answer(reply, ended_s, failure)
+                await self._ask_until_read(body, reply)
+        except FAULTS as error:
+            broken = failure(error, self._limits, self._key)
+        answer = _answer(reply, time.monotonic(), broken)
         heard = Heard(
             answer=answer,
-            # what breaks after `[DONE]` broke no answer
-            failure=None if answer and answer.ok else failure,
+            failure=broken if _was_cut(answer) else None,
             status=reply.status,
             cache_status=reply.cache_status,
         )
+        ended_s = answer.ended_at if answer else time.monotonic()
         moments = Moments(planned_s=planned_s, sent_s=sent_s, ended_s=ended_s)
-        timed = shot(course, ask, moments, heard)
-        return self._without_key(timed)
+        return self._without_key(shot(course, ask, moments, heard))
+
+    async def _ask_until_read(self, body: bytes, reply: _Reply) -> None:
+        """Ask; ask again what the host cannot have read, because it was closing that connection meanwhile.
+
+        It ends: each time uses up an idle connection, and a new one is given no second chance.
+        """
+        while True:
+            sent_s = time.monotonic()
+            try:
+                return await self._ask(body, reply)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                wire, took_s = taken.get(), time.monotonic() - sent_s
+                crossed = wire and wire.idle_s >= LEAST_IDLE_S and took_s <= CROSSING_S
+                if reply.status is not None or not crossed:
+                    raise
 
     async def _ask(self, body: bytes, reply: _Reply) -> None:
         """Post and read; what came before an exception stays in `reply`."""
@@ -131,36 +156,17 @@ class HostClient:
             reply.status = response.status
             reply.cache_status = _first(response.headers, CACHE_HEADERS)
             content_type = response.headers.get("Content-Type", "")
-            reader = reply.reader = Completion(status=response.status, content_type=content_type)
-            read, feed, now = response.content.readany, reader.feed, time.monotonic
-            while data := await read():
-                feed(data, now())
-                if reader.finished or reader.too_large:
-                    break
-            if reader.finished and not response.content.at_eof():
-                # what may follow is the end of the body, which lets the connection be used again
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(AFTER_DONE_S):
-                        await read()
+            reply.reader = Completion(status=response.status, content_type=content_type)
+            await _read(response.content, reply.reader)
 
     def _without_key(self, timed: Shot) -> Shot:
-        """Take the key out of an error in which the host repeats it."""
-        if self._key and timed.error and self._key in timed.error:
-            return replace(timed, error=timed.error.replace(self._key, "***"))
-        return timed
-
-    def _sentence(self, error: BaseException) -> str:
-        """Say what went wrong in one line."""
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return f"no connection within {CONNECT_TIMEOUT_S:g} s"
-        if isinstance(error, TimeoutError):
-            return f"no whole answer within {self._timeout_s:g} s"
-        if isinstance(error, aiohttp.ServerDisconnectedError):
-            return "the connection was closed before an answer came"
-        if isinstance(error, aiohttp.ClientConnectorError):
-            reason = error.os_error.strerror or str(error.os_error)
-            return f"no connection: {reason.lower()}"
-        return " ".join(str(error).split())[:300] or type(error).__name__
+        """Take the key out of whatever the host repeats it in."""
+        key = self._key
+        if not key:
+            return timed
+        told = {name: text for name in TOLD if (text := getattr(timed, name))}
+        clean: dict[str, Any] = {name: hidden(text, key) for name, text in told.items()}
+        return timed if clean == told else replace(timed, **clean)
 
     # --- what the host says of itself ------------------------------------------------------------
 
@@ -171,21 +177,22 @@ class HostClient:
             raise PageError(f"`/v1/models` answered {status}")
         return _models(body)
 
-    async def numbers(self) -> EngineNumbers:
+    async def numbers(self, *, most_bytes: int = MAX_PAGE_BYTES) -> EngineNumbers:
         """What `/metrics` counts. Raises PageError when it does not come or is no known engine's.
 
         The key goes there only after the page refused without it.
         """
-        status, content_type, body = await self._get("/metrics", with_key=self._metrics_need_key)
-        if status in (401, 403) and self._key and not self._metrics_need_key:
+        with_key = self._metrics_need_key
+        status, kind, body = await self._get("/metrics", with_key=with_key, most_bytes=most_bytes)
+        if status in (401, 403) and self._key and not with_key:
             self._metrics_need_key = True
-            status, content_type, body = await self._get("/metrics", with_key=True)
+            status, kind, body = await self._get("/metrics", with_key=True, most_bytes=most_bytes)
         if status != 200:
             raise PageError(f"`/metrics` answered {status}")
-        text = body.decode("utf-8", "replace")
-        # 47 KB take 1 ms; a page that would hold up the clock is read in a thread
-        read = asyncio.to_thread(_numbers, text, content_type) if len(body) > 2**18 else None
-        numbers = await read if read else _numbers(text, content_type)
+        if len(body) > LONG_PAGE_BYTES:
+            numbers = await asyncio.to_thread(_numbers, body, kind)
+        else:
+            numbers = _numbers(body, kind)
         if numbers is None:
             raise PageError("`/metrics` is no page of a known engine")
         return numbers
@@ -198,24 +205,19 @@ class HostClient:
 
     async def rtt_ms(self) -> float | None:
         """The shortest of a few TCP handshakes; None when none succeeds."""
-        found = [await self._handshake_ms() for _ in range(HANDSHAKES)]
-        return min((each for each in found if each is not None), default=None)
-
-    async def _handshake_ms(self) -> float | None:
         url = urlsplit(self.host.url)
         port = url.port or (443 if url.scheme == "https" else 80)
-        try:
+        with contextlib.suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(PAGE_TIMEOUT_S):
-                address = await _address(url.hostname or "", port)
-                started_s = time.monotonic()
-                _, writer = await asyncio.open_connection(address, port)
-                took_s = time.monotonic() - started_s
-        except OSError:
-            return None
-        writer.close()
-        return took_s * 1000
+                # a name is looked up once, so that a handshake's time is the network's alone
+                for _, address in await addresses(url.hostname or "", port):
+                    with contextlib.suppress(OSError):
+                        return min([await _handshake_ms(address, port) for _ in range(HANDSHAKES)])
+        return None
 
-    async def _get(self, path: str, *, with_key: bool) -> tuple[int, str, bytes]:
+    async def _get(
+        self, path: str, *, with_key: bool, most_bytes: int = MAX_PAGE_BYTES
+    ) -> tuple[int, str, bytes]:
         """Status, content type and body. Raises PageError."""
         try:
             async with (
@@ -226,62 +228,82 @@ class HostClient:
                     allow_redirects=False,
                 ) as response,
             ):
-                body = await _body(response, path)
-                return response.status, response.headers.get("Content-Type", ""), body
+                body = await _body(response, path, most_bytes)
         except TimeoutError as error:
             late = f"`{path}` did not finish within {PAGE_TIMEOUT_S:g} s"
             raise PageError(late, answered=False) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise PageError(f"`{path}`: {self._sentence(error)}", answered=False) from error
+        except FAULTS as error:
+            why = failure(error, self._limits, self._key).error
+            raise PageError(f"`{path}`: {why}", answered=False) from error
+        if self._key:
+            body = body.replace(self._key.encode(), b"***")
+        return response.status, response.headers.get("Content-Type", ""), body
 
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
 
-def _answer(reply: _Reply, ended_s: float, failure: Failure | None) -> Answer | None:
+# --- reading -------------------------------------------------------------------------------------------
+
+
+async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:
+    """Read an answer to its end; each piece counts from the moment in which it was read from the socket."""
+    wire = taken.get()
+    if wire is None:
+        raise RuntimeError("an answer came over no connection")
+    wire.content = content
+    try:
+        read, feed = content.readany, reader.feed
+        while data := await read():
+            feed(data, wire.read_s)
+            if reader.finished or reader.too_large:
+                break
+        if reader.finished and not content.at_eof():
+            # what may follow is the end of the body, which lets the connection be used again
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AFTER_DONE_S):
+                    while await read():
+                        pass
+    finally:
+        wire.content = None
+
+
+def _answer(reply: _Reply, ended_s: float, broken: Failure | None) -> Answer | None:
     if reply.reader is None:
         return None
-    return reply.reader.end(ended_s, broken=failure.error if failure else None)
+    return reply.reader.end(ended_s, broken=broken.error if broken else None)
 
 
-def _kind(error: BaseException) -> str:
-    """The kind of a failure that is not the answer's own."""
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return "connect"
-    if isinstance(error, TimeoutError):
-        return "timeout"
-    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
-        return "tls"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return "connect"
-    if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, OSError)):
-        return "cut"
-    return "garbage"
+def _was_cut(answer: Answer | None) -> bool:
+    """Whether a failure of the connection is what is wrong: not after `[DONE]`, and not with an answer of its own fault."""
+    return answer is None or answer.error_kind == "cut"
 
 
 def _first(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
-    return next((headers[name] for name in names if name in headers), None)
+    """The first of some headers, fit for a screen and for the store: a byte that is no UTF-8 is in neither."""
+    return next((line(headers[name]) for name in names if name in headers), None)
 
 
-async def _body(response: aiohttp.ClientResponse, path: str) -> bytes:
-    """Read a page. Raises PageError past MAX_PAGE_BYTES."""
+async def _body(response: aiohttp.ClientResponse, path: str, most_bytes: int) -> bytes:
+    """Read a page. Raises PageError past `most_bytes`."""
     body = bytearray()
     while data := await response.content.readany():
         body += data
-        if len(body) > MAX_PAGE_BYTES:
-            raise PageError(f"`{path}` is longer than {MAX_PAGE_BYTES // 2**20} MiB")
+        if len(body) > most_bytes:
+            raise PageError(f"`{path}` is longer than {most_bytes // 2**20} MiB")
     return bytes(body)
 
 
-async def _address(hostname: str, port: int) -> str:
-    """Look a name up once, so that a handshake's time is the network's alone."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(hostname, port, type=socket.SOCK_STREAM)
-    return str(found[0][4][0])
+async def _handshake_ms(address: str, port: int) -> float:
+    started_s = time.monotonic()
+    _, writer = await asyncio.open_connection(address, port)
+    took_s = time.monotonic() - started_s
+    writer.close()
+    return took_s * 1000
 
 
-def _numbers(text: str, content_type: str) -> EngineNumbers | None:
-    return read_numbers(read_page(text), content_type)
+def _numbers(body: bytes, content_type: str) -> EngineNumbers | None:
+    return read_numbers(read_page(body.decode("utf-8", "replace")), content_type)
 
 
 def _models(body: bytes) -> tuple[ServedModel, ...]:
@@ -301,10 +323,10 @@ def _model(entry: Any) -> ServedModel | None:
     if not isinstance(entry, dict):
         return None
     name, root, length = (entry.get(key) for key in ("id", "root", "max_model_len"))
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_MODEL_CHARACTERS:
         return None
     return ServedModel(
         id=name,
-        root=root if isinstance(root, str) else None,
-        max_model_len=length if type(length) is int and length > 0 else None,
+        root=line(root) if isinstance(root, str) else None,
+        max_model_len=length if type(length) is int and 0 < length < MAX_COUNT else None,
     )

@@ -10,13 +10,14 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
 
 from toolkit.bench.client import HostClient
 from toolkit.bench.fitness import Fitness
-from toolkit.bench.health import Health, quiet_collector
-from toolkit.bench.lane import Lane, Setting
+from toolkit.bench.health import Health, quiet_collector, short_turns
+from toolkit.bench.lane import Lane, Setting, crew
 from toolkit.bench.plan import Plan
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
@@ -45,11 +46,9 @@ class Bench:
         self.id = secrets.token_hex(6)
         self.started_at = time.time()
         self._plan, self._keep, self._show = plan, keep, show
-        self._waiting: deque[Shot] = deque()  # filled by the loop, emptied by a thread
-        self._keeping = threading.Lock()
+        self._waiting: deque[Shot] = deque()  # filled by the loop, emptied by the keeper
+        self._keeper = ThreadPoolExecutor(1, "keep")
         self._health = Health()
-        self._lag = Sketch()
-        self._fitness: Fitness | None = None
         setting = Setting(
             run=self.id,
             plan=plan,
@@ -58,7 +57,7 @@ class Bench:
             wall_offset_s=self.started_at - time.monotonic(),
         )
         # nothing of the seed is in it: a prompt of an earlier run must not be found in any cache
-        self.lanes = [Lane(each, setting, secrets.token_hex(4), self._take) for each in clients]
+        self.lanes = [Lane(each, setting, secrets.token_hex(8), self._take) for each in clients]
 
     def record(self, settings: str) -> Run:
         """The run as the store keeps it, before it begins."""
@@ -66,8 +65,11 @@ class Bench:
 
     @property
     def fitness(self) -> Fitness:
-        """How this machine did during the measured part."""
-        return self._fitness or self._health.told(self._lag.quantile(0.99))
+        """How this machine did during the measured parts."""
+        lag = Sketch()
+        for lane in self.lanes:
+            lag.merge(lane.lag)
+        return self._health.told(lag.quantile(0.99))
 
     async def run(self) -> None:
         """Run the plan, then keep what is left. SIGTERM cancels like Ctrl-C.
@@ -75,10 +77,8 @@ class Bench:
         Raises ToolkitError when no host serves the model that the command line names, and what
         `keep` and `show` raise.
         """
-        this = asyncio.current_task()
-        if this:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
         async with AsyncExitStack() as stack:
+            stack.enter_context(_ended_by_sigterm())
             for lane in self.lanes:
                 await stack.enter_async_context(lane.client)
             measuring = asyncio.create_task(self._measure_all())
@@ -96,44 +96,70 @@ class Bench:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._fitness = self.fitness
         self._health.stop()
-        self._keep_waiting()
+        with self._keeper:  # waits for a batch that is being kept
+            self._keeper.submit(self._keep_waiting).result()
 
     async def _measure_all(self) -> None:
         groups = [[lane] for lane in self.lanes] if self._plan.sequential else [self.lanes]
-        with quiet_collector():
+        with quiet_collector(), short_turns():
+            await _each(lane.choose_model() for lane in self.lanes)
+            _refuse_unknown_model(self.lanes)
             for group in groups:
                 await self._measure(group)
 
     async def _measure(self, lanes: Sequence[Lane]) -> None:
         """Take some hosts through the whole plan together."""
-        await asyncio.gather(*(lane.prepare() for lane in lanes))
-        _refuse_unknown_model(lanes)
-        await asyncio.gather(*(lane.warm_up() for lane in lanes))
-        self._health.start()
+        await _each(lane.prepare() for lane in lanes)
+        await _each(lane.warm_up() for lane in lanes)
         for level in range(len(self._plan.levels) or 1):
+            await _each(lane.connect(level) for lane in lanes)
+            self._health.start()
             began_s = time.monotonic() + START_IN_S
-            await asyncio.gather(*(lane.measure(level, began_s) for lane in lanes))
-        self._fitness = self.fitness
-        await asyncio.gather(*(lane.finish() for lane in lanes))
+            await _each(lane.measure(level, began_s) for lane in lanes)
+            self._health.stop()
+        await _each(lane.finish() for lane in lanes)
 
     def _take(self, shot: Shot) -> None:
         self._waiting.append(shot)
-        if shot.kind != "warmup" and shot.send_lag_ms is not None:
-            self._lag.add(max(0.0, shot.send_lag_ms))
         self._show(shot)
 
     async def _keep_often(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
-            await asyncio.to_thread(self._keep_waiting)
+            await loop.run_in_executor(self._keeper, self._keep_waiting)
 
     def _keep_waiting(self) -> None:
-        with self._keeping:  # the last call waits for a thread that still writes
-            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        """Keep all that waits; what cannot be kept waits on."""
+        batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        try:
             if batch:
                 self._keep(batch)
+        except BaseException:
+            self._waiting.extendleft(reversed(batch))
+            raise
+
+
+async def _each(works: Iterable[Coroutine[None, None, None]]) -> None:
+    """Do all at once; the first failure ends the others."""
+    async with crew() as tasks:
+        for work in works:
+            tasks.create_task(work)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM cancel the running task; in a thread, which gets no signals, somebody else has to."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _refuse_unknown_model(lanes: Sequence[Lane]) -> None:

@@ -4,11 +4,12 @@ Lanes share nothing: a host that hangs holds its own requests only, and what it 
 """
 
 import asyncio
+import random
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice, repeat
 
 from toolkit.bench.asks import Ask, Asker
 from toolkit.bench.client import HostClient, PageError
@@ -20,13 +21,19 @@ from toolkit.bench.shots import Course, Failure, Heard, Moments, shot
 from toolkit.dialects import EngineNumbers
 from toolkit.profiles import Profile
 from toolkit.records import Ledger, ServedModel, Shot
+from toolkit.sketches import Sketch
 
 LOOK_EVERY_S = 1.0
-"""How often a host's queue is looked at during the load: 1 ms of CPU for a vLLM page of 47 KB."""
+"""How often a host's queue is looked at during the load: 0.7 ms of CPU for a vLLM page of 56 KB."""
+MOST_LOOK_BYTES = 2**20
+"""A longer page is not looked at meanwhile: reading it would delay the shots of all hosts."""
 SETTLE_S = 3.0
 SETTLE_LOOK_S = 0.1
 """After the last answer the counters may lag a step; somebody else's requests may never end."""
+CONNECT_S = 1.0
+"""For all ready connections of a host; while the others wait, theirs grow old."""
 MOST_READY_CONNECTIONS = 64
+CHARGES_AT_ONCE, CHARGE_PAUSE_S = 10, 0.005
 LEVEL_SLOTS = 1_000_000
 """Slots of a sweep's levels do not overlap, so a slot is one request."""
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
@@ -55,6 +62,8 @@ class Lane:
         self.client = client
         self.host = client.host
         self.shots: list[Shot] = []
+        self.lag = Sketch()
+        """How late this machine was with what an open loop planned, in milliseconds."""
         self.under_way = 0
         self.error: str | None = None
         """Why this host cannot be asked at all."""
@@ -86,70 +95,95 @@ class Lane:
             models_after=self._models_after,
         )
 
-    async def prepare(self) -> None:
-        """Learn the model, the round trip and the counters, and have connections ready."""
+    async def choose_model(self) -> None:
+        """Learn what is served, and whether anybody answers at all."""
+        missing = None
         try:
             self._models = await self.client.models()
         except PageError as error:
+            missing = str(error)
             if not error.answered:
-                self.error = str(error)
+                self.error = missing
                 return
         wanted = self._setting.model
         chosen = choice(self._models, listed=self.host.model, wanted=wanted)
         if chosen.model is None:
-            self.error = chosen.error
+            self.error = missing or chosen.error
             self.not_served = wanted is not None and bool(self._models)
-            return
-        self._model = chosen.model
-        self._rtt_ms = await self.client.rtt_ms()
-        await self._read_before()
-        widest = max(self._plan.levels or (self._plan.concurrency,))
-        await self.client.open_connections(min(widest, MOST_READY_CONNECTIONS))
+        else:
+            self._model = chosen.model
+
+    async def prepare(self) -> None:
+        """Learn the round trip, and the counters as they stand before the load."""
+        if self.error is None:
+            self._rtt_ms = await self.client.rtt_ms()
+            try:
+                self._before = await self.client.numbers()
+            except PageError as error:
+                self._no_counters = str(error)
 
     async def warm_up(self) -> None:
-        """Send the uncounted requests, as many at once as the measured ones."""
+        """Send the uncounted requests, as many at once as the measured ones; after a failure no more of them.
+
+        All hosts wait for the slowest here: one that hangs shall cost a single timeout.
+        """
         if self.error is None and self._plan.warmup:
-            asker = self._asker(0)
-            numbers = iter(range(self._plan.warmup))
-            course = self._course(self._plan.concurrency)
-            await self._at_once(
-                self._plan.concurrency,
-                lambda: self._one_after_another(course, (asker.warmup(n) for n in numbers)),
-            )
+            asker, width = self._asker(0), self._widest()
+            asks = (asker.warmup(number) for number in range(self._plan.warmup))
+            course = self._course(width)
+
+            async def work() -> None:
+                for ask in asks:
+                    if not (await self._send(course, ask, time.monotonic(), None)).ok:
+                        return
+
+            await self._at_once(min(width, self._plan.warmup), work)
+
+    async def connect(self, level: int) -> None:
+        """Have connections ready, so that no first request pays for its handshake."""
+        if self.error is None:
+            width = min(self._concurrency(level), MOST_READY_CONNECTIONS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CONNECT_S):
+                    await self.client.open_connections(width)
 
     async def measure(self, level: int, began_s: float) -> None:
         """Run one level of the plan, from the moment `began_s` on; `level` counts from 0."""
         asker, slots = self._asker(level), count(level * LEVEL_SLOTS)
         if self.error is not None:
-            self._charge(asker, slots, level, began_s, self.error)
+            await self._charge(asker, slots, level, began_s)
             return
-        looking = asyncio.create_task(self._look_often())
-        try:
+        async with crew() as tasks:
+            looking = tasks.create_task(self._look_often())
             await asyncio.sleep(max(0.0, began_s - time.monotonic()))
+            first = len(self.shots)
             if self._plan.rate:
                 await self._open_loop(asker, slots, began_s)
             else:
                 await self._closed_loop(asker, slots, level, began_s)
-        finally:
             looking.cancel()
+        if level + 1 < len(self._plan.levels) and _all_late(self.shots[first:]):
+            # further levels would take as long again, and all hosts wait for the slowest
+            self.error = f"it answered nothing within {self._plan.timeout_s:g} s a request"
 
     async def finish(self) -> None:
-        """Read the counters once they stand still."""
-        if self.error is not None or self._before is None:
+        """Read the models again, and the counters once they stand still."""
+        if not self._models and self._before is None:
             return
         with suppress(PageError):
             self._models_after = await self.client.models()
+        if self._before is None:
+            return
         end_s = time.monotonic() + SETTLE_S
         try:
-            self._after = await self.client.numbers()
-            while time.monotonic() < end_s:
+            after, still = await self.client.numbers(), False
+            while not still and time.monotonic() < end_s:
                 await asyncio.sleep(SETTLE_LOOK_S)
-                earlier, self._after = self._after, await self.client.numbers()
-                if _still(earlier, self._after):
-                    break
-            self._no_counters = None
+                earlier, after = after, await self.client.numbers()
+                still = _still(earlier, after)
+            self._after, self._no_counters = after, None
         except PageError as error:
-            self._after, self._no_counters = None, str(error)
+            self._no_counters = str(error)
 
     # --- inside a level ----------------------------------------------------------------------------
 
@@ -158,35 +192,32 @@ class Lane:
     ) -> None:
         """Keep a fixed number of requests under way, each leaving when another's answer is over."""
         concurrency = self._concurrency(level)
-        requests = self._requests(concurrency)
-        last = None if requests is None else level * LEVEL_SLOTS + requests
-        duration_s = self._plan.duration_s
+        requests, duration_s = self._requests(concurrency), self._plan.duration_s
+        course = self._course(concurrency)
 
         def asks() -> Iterator[Ask]:
-            for slot in slots:
-                late = duration_s is not None and time.monotonic() >= began_s + duration_s
-                if late or (last is not None and slot >= last):
+            for slot in islice(slots, requests):
+                if duration_s is not None and time.monotonic() >= began_s + duration_s:
                     return
                 yield asker.next(slot)
 
-        course, shared = self._course(concurrency), asks()
-        await self._at_once(concurrency, lambda: self._one_after_another(course, shared, asker))
+        shared = asks()
 
-    async def _one_after_another(
-        self, course: Course, asks: Iterator[Ask], asker: Asker | None = None
-    ) -> None:
-        failures = 0
-        for ask in asks:
-            done = await self._send(course, ask, time.monotonic(), asker)
-            failures = 0 if done.ok else failures + 1
-            if failures and self._plan.duration_s is not None:
-                await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(failures - 1, 10)))
+        async def work() -> None:
+            failures = 0
+            for ask in shared:
+                done = await self._send(course, ask, time.monotonic(), asker)
+                failures = 0 if done.ok else failures + 1
+                if failures and duration_s is not None:
+                    await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(failures - 1, 10)))
+
+        await self._at_once(concurrency, work)
 
     async def _open_loop(self, asker: Asker, slots: Iterator[int], began_s: float) -> None:
         """Send on time whatever the answers take; at most `concurrency` are under way."""
         course, places = self._course(None), asyncio.Semaphore(self._plan.concurrency)
-        async with asyncio.TaskGroup() as sending:
-            for slot, offset_s in zip(slots, send_times(self._plan), strict=False):
+        async with crew() as sending:
+            for offset_s, slot in zip(send_times(self._plan), slots, strict=False):
                 planned_s = began_s + offset_s
                 # also when late: what was planned before must get its turn
                 await asyncio.sleep(max(0.0, planned_s - time.monotonic()))
@@ -196,14 +227,16 @@ class Lane:
     async def _when_there_is_room(
         self, course: Course, ask: Ask, planned_s: float, places: asyncio.Semaphore, asker: Asker
     ) -> None:
+        # what follows is the host's doing: it holds all places
+        self.lag.add(max(0.0, time.monotonic() - planned_s) * 1000)
         try:
             async with asyncio.timeout(planned_s + self._plan.timeout_s - time.monotonic()):
                 await places.acquire()
         except TimeoutError:
-            waited = (
+            full = (
                 f"{self._plan.concurrency} requests were under way for {self._plan.timeout_s:g} s"
             )
-            self._add(self._unsent(course, ask, planned_s, waited))
+            self._add(self._unsent(course, ask, planned_s, full))
             return
         try:
             await self._send(course, ask, planned_s, asker)
@@ -226,37 +259,44 @@ class Lane:
         self._take(done)
 
     async def _at_once(self, width: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        async with asyncio.TaskGroup() as workers:
+        """Let so many work, begun one by one: each request is on the wire before the next one's clock starts."""
+        async with crew() as workers:
             for _ in range(width):
                 workers.create_task(work())
+                await asyncio.sleep(0)
 
     async def _look_often(self) -> None:
-        """See how many wait inside the server, now and then."""
+        """See how many wait inside the server, now and then; the hosts' looks do not fall together."""
+        await asyncio.sleep(random.random() * LOOK_EVERY_S)  # noqa: S311 (no secret)
         while self._before is not None:
-            await asyncio.sleep(LOOK_EVERY_S)
             with suppress(PageError):
-                self._seen.append(_queue_only(await self.client.numbers()))
+                numbers = await self.client.numbers(most_bytes=MOST_LOOK_BYTES)
+                self._seen.append(_queue_only(numbers))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _charge(self, asker: Asker, slots: Iterator[int], level: int, began_s: float) -> None:
+        """Charge a host that cannot be asked with every request that was planned for it, when it was due.
+
+        A few at a time: a hundred thousand at once would hold up the other hosts' streams for seconds.
+        """
+        course = self._course(None if self._plan.rate else self._concurrency(level))
+        for number, offset_s in enumerate(self._offsets(level), start=1):
+            planned_s = began_s + offset_s
+            await asyncio.sleep(max(0.0, planned_s - time.monotonic()))
+            ask = asker.next(next(slots))
+            self._add(self._unsent(course, ask, planned_s, self.error or "unknown"))
+            if not self._plan.rate and number % CHARGES_AT_ONCE == 0:
+                await asyncio.sleep(CHARGE_PAUSE_S)
 
     # --- small things ------------------------------------------------------------------------------
 
-    async def _read_before(self) -> None:
-        try:
-            self._before = await self.client.numbers()
-        except PageError as error:
-            self._no_counters = str(error)
-
-    def _charge(
-        self, asker: Asker, slots: Iterator[int], level: int, began_s: float, reason: str
-    ) -> None:
-        """Charge a host that cannot be asked with every request that was planned for it."""
+    def _offsets(self, level: int) -> Iterable[float]:
+        """When the requests of a level are due, seconds after its begin."""
         if self._plan.rate:
-            offsets: Sequence[float] = list(send_times(self._plan))
-        else:
-            concurrency = self._concurrency(level)
-            offsets = [0.0] * (self._requests(concurrency) or concurrency)
-        course = self._course(None if self._plan.rate else self._concurrency(level))
-        for slot, offset_s in zip(slots, offsets, strict=False):
-            self._add(self._unsent(course, asker.next(slot), began_s + offset_s, reason))
+            return send_times(self._plan)
+        concurrency = self._concurrency(level)
+        # a duration plans no number of requests, but a first wave for sure
+        return repeat(0.0, self._requests(concurrency) or concurrency)
 
     def _unsent(self, course: Course, ask: Ask, planned_s: float, reason: str) -> Shot:
         moments = Moments(planned_s=planned_s, sent_s=None, ended_s=time.monotonic())
@@ -273,6 +313,9 @@ class Lane:
     def _concurrency(self, level: int) -> int:
         return self._plan.levels[level] if self._plan.levels else self._plan.concurrency
 
+    def _widest(self) -> int:
+        return max(self._plan.levels or (self._plan.concurrency,))
+
     def _course(self, concurrency: int | None) -> Course:
         return Course(
             run=self._setting.run,
@@ -281,6 +324,20 @@ class Lane:
             concurrency=concurrency,
             wall_offset_s=self._setting.wall_offset_s,
         )
+
+
+@asynccontextmanager
+async def crew() -> AsyncIterator[asyncio.TaskGroup]:
+    """Tasks that end together; the first one's failure stops the others and is raised itself, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+def _all_late(shots: Sequence[Shot]) -> bool:
+    return bool(shots) and all(shot.error_kind == "timeout" for shot in shots)
 
 
 def _still(earlier: EngineNumbers, later: EngineNumbers) -> bool:

@@ -53,9 +53,7 @@ class Heard:
 
 def shot(course: Course, ask: Ask, moments: Moments, heard: Heard) -> Shot:
     """Put a request's facts together."""
-    start_s = moments.planned_s
-    if course.concurrency is not None and moments.sent_s is not None:
-        start_s = moments.sent_s
+    start_s = _start_s(course, moments)
     fault = heard.failure or _fault(heard.answer)
     return Shot(
         run=course.run,
@@ -80,6 +78,15 @@ def shot(course: Course, ask: Ask, moments: Moments, heard: Heard) -> Shot:
         cache_status=heard.cache_status,
         **(_told(heard.answer, start_s) if heard.answer else {}),
     )
+
+
+def _start_s(course: Course, moments: Moments) -> float:
+    """Where latencies count from: in an open loop the planned send, unless a timer's grain let it leave earlier."""
+    if moments.sent_s is None:
+        return moments.planned_s
+    if course.concurrency is not None:
+        return moments.sent_s
+    return min(moments.planned_s, moments.sent_s)
 
 
 def _fault(answer: Answer | None) -> Failure | None:

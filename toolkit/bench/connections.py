@@ -1,0 +1,168 @@
+"""The connections to one host: when their bytes came, and whether they still stand. It touches sockets and the clock.
+
+aiohttp makes them, speaks HTTP over them and keeps them for the next request. What it does not tell is added here:
+a `Wire` stands between each transport and aiohttp's protocol. Nothing is sent from here.
+"""
+
+import asyncio
+import contextlib
+import errno
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import cast
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
+
+IDLE_S = 1.5
+"""After so long a connection is not used again. gunicorn closes an idle one after 2 s, uvicorn (vLLM, SGLang) and
+llama.cpp after 5 s; a request that leaves in that moment would fail for no fault of the host's."""
+
+taken: ContextVar["Wire | None"] = ContextVar("taken", default=None)
+"""The connection over which the running task's last request went; None: it got none."""
+
+
+class Wire(asyncio.Protocol):
+    """One connection. It hands everything on to aiohttp's protocol and notes when."""
+
+    def __init__(self, inner: asyncio.Protocol) -> None:
+        self.read_s = time.monotonic()
+        """When the last bytes were read from the socket, before anything was done with them: in a burst of tokens
+        the task that waits for them gets its turn after those of all other streams."""
+        self.idle_s = 0.0
+        """How long it was idle when the last request took it; 0: it was new."""
+        self.content: aiohttp.StreamReader | None = None
+        """The body that is being read."""
+        self._inner = inner
+        self._hand_on = inner.data_received
+
+    def data_received(self, data: bytes) -> None:
+        """Note the moment first."""
+        self.read_s = time.monotonic()
+        self._hand_on(data)
+
+    def eof_received(self) -> bool | None:
+        """Hand it on."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Hand it on."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Hand it on."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hand it on, and wake the reader of a body that aiohttp gave up.
+
+        aiohttp 3.14 closes a connection whose chunks are malformed and leaves the reader waiting.
+        """
+        self._inner.connection_lost(exc)
+        content = self.content
+        if content is not None and not content.is_eof() and content.exception() is None:
+            content.set_exception(ValueError("the body is not framed as HTTP says"))
+
+
+class Connections(aiohttp.TCPConnector):
+    """Gives no connection away that the host has ended, and tells each task its `taken` one."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 (aiohttp's signature)
+    ) -> Connection:
+        """Take an idle connection or make one."""
+        taken.set(None)
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            transport = connection.transport
+            if transport is None or connection.protocol is None:
+                return connection
+            wire = transport.get_protocol()
+            if not isinstance(wire, Wire):
+                wire = Wire(connection.protocol)
+                transport.set_protocol(wire)
+            elif _has_ended(transport):
+                connection.close()
+                continue
+            else:
+                wire.idle_s = time.monotonic() - wire.read_s
+            taken.set(wire)
+            return connection
+
+
+def _has_ended(transport: asyncio.Transport) -> bool:
+    """Whether an idle connection has something to read: its end, which the event loop comes to only later.
+
+    A server that keeps connections for no time at all (uvicorn with `--timeout-keep-alive 0`) ends each with its answer.
+    """
+    found = select.poll()
+    found.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(found.poll(0))
+
+
+class Names(AbstractResolver):
+    """Looks each name up in a daemon thread of its own.
+
+    asyncio's pool has cpu+4 threads, so that six hosts with a dead name server would make all the others wait, and
+    the process could not end before the resolver gives up (10 s and more).
+    """
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """All addresses of a name, in aiohttp's words. Raises OSError."""
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=found,
+                proto=0,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for found, address in await addresses(host, port, family)
+        ]
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+async def addresses(
+    host: str, port: int, family: int = socket.AF_UNSPEC
+) -> Sequence[tuple[int, str]]:
+    """Family and address of each address of a name or address. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[tuple[int, str]]] = loop.create_future()
+
+    def tell(answer: list[tuple[int, str]] | OSError) -> None:
+        if found.done():
+            return
+        if isinstance(answer, OSError):
+            found.set_exception(answer)
+        else:
+            found.set_result(answer)
+
+    def look_up() -> None:
+        answer: list[tuple[int, str]] | OSError
+        try:
+            infos = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+            answer = [(info[0], cast("str", info[4][0])) for info in infos]
+        except (OSError, UnicodeError) as error:  # a label of 64 characters is no IDNA
+            answer = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(tell, answer)
+
+    try:
+        threading.Thread(target=look_up, daemon=True).start()
+    except RuntimeError as error:  # a container may allow few threads
+        raise OSError(errno.EAGAIN, str(error)) from error
+    return await found

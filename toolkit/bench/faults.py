@@ -1,0 +1,152 @@
+"""What a connection threw -> the kind of a failure, and one sentence about it. It knows aiohttp's exceptions and asks nobody.
+
+Sentences go to a terminal and into the store: one printable line each, and never a key.
+"""
+
+import errno
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError
+
+from toolkit.bench.shots import Failure
+
+FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
+"""What aiohttp and the event loops raise when the other side is at fault. TimeoutError is an OSError; a RuntimeError
+comes of a connection that ends in the wrong moment."""
+
+TOLD_CHARACTERS = 300
+LEAST_OF_A_KEY = 4
+"""Fewer of a key's first characters tell nothing."""
+
+OURS = {
+    errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",
+    errno.ENFILE: "this machine is out of open files",
+    errno.EADDRNOTAVAIL: "this machine is out of ports towards that address",
+    errno.EAGAIN: "this machine is out of threads for name lookups",
+}
+"""Faults that are not the host's, though its request failed."""
+
+NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+"""What OpenSSL 3 calls an answer that is no TLS, by its first bytes; most often it is plain HTTP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a request may take, in seconds."""
+
+    connect_s: float
+    whole_s: float
+
+
+def failure(error: BaseException, limits: Limits, key: str | None) -> Failure:
+    """Tell one of FAULTS: the first of KINDS that it is."""
+    error = _compressed(error) or error
+    kind, told = next((kind, told) for types, kind, told in KINDS if isinstance(error, types))
+    return Failure(kind=kind, error=line(hidden(told(error, limits), key)))
+
+
+def hidden(text: str, key: str | None) -> str:
+    """The text without the key, and without as much of it as was left when somebody cut the text."""
+    if not key:
+        return text
+    text = text.replace(key, "***")
+    end = text.removesuffix("…")
+    for length in range(min(len(key), len(end)), LEAST_OF_A_KEY - 1, -1):
+        if end.endswith(key[:length]):
+            return f"{end[:-length]}***"
+    return text
+
+
+def line(text: str) -> str:
+    """One printable line of bounded length: an escape sequence must not reach a terminal, nor half a character the store."""
+    words = " ".join(text[: 4 * TOLD_CHARACTERS].split())
+    return "".join(char if char.isprintable() else "?" for char in words)[:TOLD_CHARACTERS]
+
+
+def _compressed(error: BaseException) -> BaseException | None:
+    """The fault behind it, if that is a compression; aiohttp wraps it in one or two others."""
+    cause = error.__cause__
+    while cause is not None and not isinstance(cause, ContentEncodingError):
+        cause = cause.__cause__
+    return cause
+
+
+def _late(_: BaseException, limits: Limits) -> str:
+    return f"no whole answer within {limits.whole_s:g} s"
+
+
+def _not_connected(error: aiohttp.ClientConnectorError, _: Limits) -> str:
+    return f"no connection: {_reason(error.os_error)}"
+
+
+def _reason(error: OSError) -> str:
+    """Why, in the system's words; the event loop puts an address into its own: `Connect call failed ('127.0.0.1', 9)`."""
+    if error.errno in OURS:
+        return OURS[error.errno]
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return (error.strerror or str(error) or type(error).__name__).lower()
+
+
+def _untrusted(error: aiohttp.ClientConnectorCertificateError, _: Limits) -> str:
+    why = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+    return f"TLS certificate not trusted: {why}"
+
+
+def _no_tls(error: BaseException, _: Limits) -> str:
+    cause = getattr(error, "os_error", error)
+    reason = getattr(cause, "reason", None) or "no reason given"
+    if reason in NO_TLS:
+        return "the port does not speak TLS; write `http://` if it is a plain one"
+    return f"TLS failed: {reason.lower().replace('_', ' ')}"
+
+
+def _no_http(error: aiohttp.ClientResponseError, _: Limits) -> str:
+    return f"no HTTP answer: {error.message}"
+
+
+def _as_told(error: BaseException, _: Limits) -> str:
+    return str(error) or type(error).__name__
+
+
+KINDS: tuple[tuple[type[BaseException], str, Callable[[Any, Limits], str]], ...] = (
+    (
+        aiohttp.ConnectionTimeoutError,
+        "connect",
+        lambda _, limits: f"no connection within {limits.connect_s:g} s",
+    ),
+    (TimeoutError, "timeout", _late),
+    (aiohttp.ClientConnectorCertificateError, "tls", _untrusted),
+    (aiohttp.ClientSSLError, "tls", _no_tls),
+    (ssl.SSLError, "tls", _no_tls),
+    (
+        aiohttp.ClientConnectorDNSError,
+        "connect",
+        lambda *_: "no connection: the name does not resolve to an address",
+    ),
+    (aiohttp.ClientConnectorError, "connect", _not_connected),
+    (
+        aiohttp.ServerDisconnectedError,
+        "cut",
+        lambda *_: "the connection was closed before an answer came",
+    ),
+    (
+        aiohttp.ClientPayloadError,
+        "cut",
+        lambda *_: "the connection was closed in the middle of the answer",
+    ),
+    (OSError, "cut", lambda error, _: f"the connection broke: {_reason(error)}"),
+    (aiohttp.ClientResponseError, "garbage", _no_http),
+    (
+        ContentEncodingError,
+        "garbage",
+        lambda *_: "the answer is compressed, which was not asked for, and cannot be unpacked",
+    ),
+    (BaseException, "garbage", _as_told),
+)
+"""Type, kind and sentence of each failure, the special ones first."""
