@@ -8,6 +8,7 @@ from toolkit.bench.selftest import (
     Level,
     Load,
     Timed,
+    conclusion,
     faults,
     fit_up_to,
     gap_errors_ms,
@@ -187,9 +188,20 @@ def test_the_clock_is_fit_up_to_the_last_level_before_one_that_is_not() -> None:
     assert fit_up_to([]) is None
 
 
+def test_the_conclusion_is_a_sentence_with_the_reasons() -> None:
+    assert conclusion([FINE, CROWD]) == "The clock is fit up to 500 streams."
+    slow = replace(CROWD, ttft_delay_mean_ms=36.12)
+    assert conclusion([FINE, slow]) == (
+        "The clock is fit up to 100 streams, not beyond: "
+        "at 500 streams the client added 36.1 ms to TTFT on average, over 20 ms."
+    )
+    assert conclusion([slow]).startswith("The clock is not fit: at 500 streams")
+    assert conclusion([]) == "Nothing was measured."
+
+
 def test_a_run_times_every_token_of_every_answer_after_it_was_sent() -> None:
     with stamped_server(QUICK) as server:
-        told = measured(server, 3, tokens=4, spread_s=0.0)
+        told = measured(server, 3, tokens=4)
         truths = server.truths()
     assert (told.requests, told.failed, told.error) == (9, 0, None)  # three answers a stream
     assert told.tokens == 36
@@ -208,7 +220,7 @@ def test_a_clock_that_is_off_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Completion, "feed", late)
     with stamped_server(QUICK) as server:
-        told = measured(server, 2, tokens=4, spread_s=0.0)
+        told = measured(server, 2, tokens=4)
     assert told.ttft_delay_p50_ms is not None
     assert told.ttft_delay_p50_ms > 30
     assert "at 2 streams the client added" in faults([told])[0]
@@ -217,7 +229,7 @@ def test_a_clock_that_is_off_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
 def test_requests_that_fail_are_told_with_their_reason() -> None:
     with stamped_server(QUICK) as server:
         pass
-    told = measured(server, 2, tokens=4, spread_s=0.0)
+    told = measured(server, 2, tokens=4)
     assert (told.requests, told.failed, told.tokens) == (6, 6, 0)
     assert told.error is not None
     assert "no connection" in told.error

@@ -41,7 +41,7 @@ SPREAD_TOKENS = 20
 FEWEST_FOR_P99 = 100
 START_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 120.0
-RATE_STREAMS, RATE_TOKENS = 50, 1000
+RATE_STREAMS, RATE_TOKENS = 50, 300
 
 MOST_P50_MS, MOST_P99_MS, MANY_STREAMS = 2.0, 10.0, 100
 """What the client may add to a TTFT, up to so many streams (reference: Python's vLLM bench adds 23 ms on average at
@@ -233,9 +233,18 @@ def fit_up_to(levels: Sequence[Level]) -> int | None:
     return fit
 
 
+def conclusion(levels: Sequence[Level]) -> str:
+    """Whether the clock is fit, in a plain sentence."""
+    wrong, upto = faults(levels), fit_up_to(levels)
+    if not wrong:
+        return f"The clock is fit up to {_streams(upto)}." if upto else "Nothing was measured."
+    fit = "is not fit" if upto is None else f"is fit up to {_streams(upto)}, not beyond"
+    return f"The clock {fit}: {'; '.join(wrong)}."
+
+
 def _fault(one: Level) -> str | None:
     """The first bar that a level misses."""
-    where = f"at {one.streams} streams"
+    where = f"at {_streams(one.streams)}"
     if one.failed or one.ttft_delay_p50_ms is None:
         return f"{where} {one.failed} of {one.requests} requests failed: {one.error}"
     if one.streams > MANY_STREAMS:
@@ -250,6 +259,10 @@ def _fault(one: Level) -> str | None:
             said = f"{where} the client added {added:.1f} ms to TTFT {which}, over {most:g} ms"
             return said + _beside(one)
     return None
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count:,} streams"
 
 
 def _beside(one: Level) -> str:
@@ -296,16 +309,24 @@ def stamped_server(pace: Pace) -> Iterator[StampedServer]:
             process.kill()
 
 
-def measured(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> Level:
-    """Run one level through the client, on an event loop of its own like the bench's."""
-    load = uvloop.run(_load(server.url, streams, tokens=tokens, spread_s=spread_s))
-    return level(load, server.pace)
+def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> Load:
+    """Put one level's load on a server, from an event loop of its own like the bench's.
+
+    The streams begin `spread_s` apart, first to last; each reads three answers, one after the other.
+    """
+    return uvloop.run(_load(server.url, streams, tokens=tokens, spread_s=spread_s))
+
+
+def measured(server: StampedServer, streams: int, *, tokens: int) -> Level:
+    """Measure one level; its streams begin a few token intervals apart."""
+    spread_s = SPREAD_TOKENS * server.pace.interval_ms / 1000
+    return level(loaded(server, streams, tokens=tokens, spread_s=spread_s), server.pace)
 
 
 def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
     """How many events a second of CPU reads, when there is always one to read."""
     with stamped_server(Pace(ttft_ms=0.0, interval_ms=0.0, tokens=tokens)) as server:
-        one = measured(server, streams, tokens=tokens, spread_s=0.0)
+        one = measured(server, streams, tokens=tokens)
     cost_us = one.cpu_us_per_event
     return Rate(
         streams=streams,
@@ -333,7 +354,6 @@ class _OpenClient(HostClient):
 
 
 async def _load(url: str, streams: int, *, tokens: int, spread_s: float) -> Load:
-    """Let streams read answers one after the other; they begin `spread_s` apart, first to last."""
     # a wall clock that is the monotonic one makes `sent_at` comparable with the server's stamps
     course = Course(run=MODEL, name=MODEL, url=url, concurrency=streams, wall_offset_s=0.0)
     shots: list[Shot] = []
