@@ -123,32 +123,21 @@ def repeats(prompts: int, waves: int, **more: object) -> list[Shot]:
     ]
 
 
-def from_memory(shots: list[Shot], start: int) -> list[Shot]:
-    by_prompt = {each.prompt: each for each in shots[:start]}
-    return [
-        shot(
-            each.slot,
-            kind="repeat",
-            prompt=each.prompt,
-            first_ms=2.0,
-            token_ms=0.01,
-            text_hash=by_prompt[each.prompt].text_hash,
-            stream=each.stream,
-        )
-        for each in shots[start:]
-    ]
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_prompt_repeated_many_times_shows_the_cache_after_the_first_wave(stream: bool) -> None:
-    all_ = repeats(2, 4, stream=stream)
-    # the last of the first wave is remembered: its text is not that of the first answer
-    text = {each.prompt: each.text_hash for each in all_[:8]}
-    first = [
-        shot(s.slot, kind="repeat", prompt=s.prompt, stream=stream, text_hash=text[s.prompt])
-        for s in all_[:8]
+    first = repeats(2, 1, stream=stream)
+    # each of the first wave has a text of its own, and the cache keeps the last one of each prompt
+    kept = {each.prompt: each for each in first}
+    memory = [
+        replayed(
+            kept[f"p{slot % 2}"],
+            slot,
+            kind="repeat",
+            pair=None,
+            text_hash=kept[f"p{slot % 2}"].text_hash,
+        )
+        for slot in range(8, 32)
     ]
-    memory = from_memory([*first, *all_[8:]], 8)
     shots = [*first, *memory]
     assert accused(shots, books(shots, without=memory)) == {"response_cache": "high"}
     assert accused(shots, no_books()) == ({"response_cache": "medium"} if stream else {})

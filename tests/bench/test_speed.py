@@ -7,6 +7,7 @@ from support.shots import AT, accused, books, failed, no_books, replayed, shot, 
 
 from toolkit.bench.ladder import Rung
 from toolkit.records import Shot
+from toolkit.sketches import Sketch
 
 # cold
 
@@ -64,6 +65,57 @@ def test_ratio_and_difference_must_both_be_large() -> None:
     assert accused(after_a_first_wave(801.0)) == {"cold": "medium"}
     slow = [replace(each, ttft_ms=each.ttft_ms * 10) for each in after_a_first_wave(500.0)]
     assert accused(slow) == {}
+
+
+def cold_throughout(quick: int = 2, **more: object) -> list[Shot]:
+    """Two waves of 50 tokens of prompt each that both stand still for 9 s; some get in at once."""
+    waves = [shot(n, first_ms=9000.0 * (2 - n // 8), prompt_tokens=50, **more) for n in range(16)]
+    waves = [
+        replace(s, planned_at=AT + n // 8 * 60, sent_at=AT + n // 8 * 60)
+        for n, s in enumerate(waves)
+    ]
+    return [*waves[: 16 - quick], *(replace(s, ttft_ms=5.0) for s in waves[16 - quick :])]
+
+
+def test_a_run_too_short_to_become_warm_is_told_by_the_pace_of_writing() -> None:
+    found = told(cold_throughout(token_ms=2.0))
+    # 8 prompts of 50 tokens at 2 ms a token: 800 ms, and five times that are less than 18 s
+    assert found["cold"].confidence == "medium"
+    assert found["cold"].evidence == (
+        "the fastest of the first 8 took 18.0 s to its first token, where reading all their prompts"
+        " takes 800 ms even at the pace of writing"
+    )
+
+
+def test_a_pace_is_that_of_most_gaps_and_not_of_a_stall_between_them() -> None:
+    sketch = Sketch()
+    sketch.add(2.0, 98)
+    sketch.add(9000.0)
+    shots = cold_throughout(token_ms=90.0, itl=sketch.to_bytes())
+    assert "cold" in accused(shots)
+    assert "cold" not in accused([replace(each, itl=None) for each in shots])
+
+
+def test_long_prompts_may_take_that_long_to_read() -> None:
+    # 8 * 250 tokens at 2 ms: 4 s, of which 18 s are not five times
+    assert accused([replace(s, prompt_tokens=250) for s in cold_throughout(token_ms=2.0)]) == {}
+    assert accused([replace(s, prompt_tokens=None) for s in cold_throughout(token_ms=2.0)]) == {}
+
+
+def test_a_gateway_that_holds_every_request_is_slow_and_not_cold() -> None:
+    assert accused(cold_throughout(quick=1, token_ms=2.0)) == {}
+
+
+def test_short_answers_of_a_host_that_streams_at_the_end_show_nothing() -> None:
+    shots = cold_throughout(token_ms=0.01)
+    short = [replace(s, output_tokens=2) for s in shots[14:]]
+    assert accused([*shots[:14], *short]) == {}
+
+
+def test_replays_do_not_show_that_a_host_can_be_quick() -> None:
+    first = cold_throughout(quick=0, token_ms=2.0)
+    memory = [replayed(first[n], 16 + n, planned_at=AT + 90, sent_at=AT + 90) for n in range(6)]
+    assert accused([*first, *memory], no_books()) == {}
 
 
 def test_one_fast_answer_in_the_first_wave_acquits() -> None:
@@ -191,6 +243,28 @@ def test_the_servers_own_queue_tells() -> None:
 )
 def test_a_queue_that_is_short_or_was_never_seen_is_not(figures: dict[str, float | None]) -> None:
     assert accused(uniques(16), books(uniques(16), **figures)) == {}
+
+
+def test_a_queue_of_ours_stands_all_the_time_and_serves_in_turns() -> None:
+    # room for two of eight: they are served two by two, the last ones after four times as long
+    shots = [shot(n, token_ms=20.0 * (1 + n % 8 // 2)) for n in range(16)]
+    # e2e: 100 + 99 * (20, 40, 60, 80) ms, 5,050 on average; six of eight wait, 0.75 * 5,050 = 3,788
+    full = books(shots, queue_mean_ms=3700.0, waiting_max=6)
+    assert accused(shots, full) == {"saturated": "medium"}
+    # 0.3 * 8 = 2.4 wait on average: less than half of six
+    assert accused(shots, replace(full, queue_mean_ms=1500.0)) == {}
+
+
+def test_a_queue_behind_a_stall_is_no_want_of_room() -> None:
+    # the whole first wave stood still together, 7 of 8 in the queue
+    together = [shot(n, first_ms=18_000.0, stream=False) for n in range(8)]
+    later = [shot(n, first_ms=9000.0, stream=False, planned_at=AT + 60) for n in range(8, 16)]
+    shots = [*together, *later]
+    # 0.6 of 15.6 s: (20,080 - 100 + 11,080 - 100) / 2 = 15,480
+    assert accused(shots, books(shots, queue_mean_ms=9000.0, waiting_max=7)) == {}
+    # one stall of three in a long run: most answers took 2 s
+    some = [shot(n, first_ms=40_000.0 if 8 <= n < 16 else 100.0) for n in range(32)]
+    assert accused(some, books(some, queue_mean_ms=5000.0, waiting_max=4)) == {}
 
 
 def test_while_a_host_is_cold_its_queue_says_nothing() -> None:

@@ -54,6 +54,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def tokens(number: float) -> str:
+    """`1 token`, `256 tokens`."""
+    return f"{count(number)} token" + ("" if count(number) == "1" else "s")
+
+
 def of(part: float, whole: float, things: str) -> str:
     """A share in words: `7 of 8 answers`."""
     return f"{count(part)} of {count(whole)} {things}"

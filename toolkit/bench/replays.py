@@ -7,7 +7,7 @@ counters lack its tokens. Answers with another text than before were not replaye
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -166,14 +166,28 @@ def repeated(answers: Iterable[Shot]) -> list[Pair]:
         for shot in answers
         if shot.kind == "twin" and shot.pair in uniques
     ]
-    first: dict[tuple[str, int], Shot] = {}
+    asked: dict[tuple[str, int], list[Shot]] = {}
     for shot in sorted((shot for shot in answers if shot.kind == "repeat"), key=_ended_at):
-        first.setdefault((shot.prompt, shot.max_tokens), shot)
-    for shot in answers:
-        earlier = first.get((shot.prompt, shot.max_tokens))
-        if shot.kind == "repeat" and earlier and _sent_at(shot) >= _ended_at(earlier):
-            pairs.append(Pair(first=earlier, again=shot))
+        earlier = asked.setdefault((shot.prompt, shot.max_tokens), [])
+        earlier.append(shot)
+    for them in asked.values():
+        pairs += _with_earlier(them)
     return pairs
+
+
+def _with_earlier(answers: Sequence[Shot]) -> Iterator[Pair]:
+    """Pair each answer with the one it repeats: the first with its text, else the first; in order of their end.
+
+    A cache remembers any of a first wave's answers to one prompt.
+    """
+    first_with: dict[str | None, Shot] = {}
+    for shot in answers:
+        first_with.setdefault(shot.text_hash, shot)
+    for shot in answers:
+        for earlier in (first_with[shot.text_hash], answers[0]):
+            if earlier is not shot and _ended_at(earlier) <= _sent_at(shot):
+                yield Pair(first=earlier, again=shot)
+                break
 
 
 def _same_id(answers: Iterable[Shot]) -> list[Pair]:

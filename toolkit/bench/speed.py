@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from toolkit.bench.evidence import count, duration, ended_at, middle, of, sentence, share
 from toolkit.bench.ladder import Rung, knee
 from toolkit.records import Confidence, Ledger, Shot, Verdict
+from toolkit.sketches import Sketch
 
 FAR_SLOWER = 5.0
 """The first answers against later ones; a first wave whose prompts are read together takes about twice as long."""
 EXCESS_MS = 500.0
 """And by so much, so that no hiccup of either machine is an accusation."""
 LEAST_LATER = 3
+LEAST_QUICK = 2
 SIMILAR = 0.8
 """Answers to compare with have at least so much of the tokens, prompt and answer: more work would not be sooner."""
 
@@ -25,6 +27,8 @@ GROWS = 1.3
 DOUBLED = 2.0
 QUEUE_SHARE = 0.2
 """Of an answer's time in the server's queue; everybody waits for the next step to begin, which is a trifle."""
+STEADY = 0.5
+"""Half of what a steady queue would show: it stands all the time, and serves a first wave in turns."""
 REDONE = 0.05
 """Preemptions per request: work that was thrown away and done twice."""
 
@@ -32,7 +36,7 @@ LEAST_FAILURES = 2
 LEAST_FAILED = 0.05
 """Two failures, and one request in twenty: less than that moves no median."""
 SOONER = 0.5
-"""A failure in half the time of an answer."""
+"""A failure in half the time of an answer, or a token in half the usual time."""
 
 
 # --- cold ---------------------------------------------------------------------------------------------------
@@ -43,21 +47,68 @@ def cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> Verdict | None:
     own = [shot for shot in _new(shots) if shot not in replayed]
     first = _first_wave(own)
     later = [shot for shot in own if shot.ok and shot.kind == "unique" and shot not in first]
+    return _colder_than_later(first, later) or _colder_than_its_pace(first, shots, replayed)
+
+
+def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdict | None:
     # streams first: their time to the first token is free of all later steps
-    slower = _beside_later((s for s in first if s.stream), later)
-    slower = slower or _beside_later((s for s in first if not s.stream), later)
+    slower = _beside_later((shot for shot in first if shot.stream), later)
+    slower = slower or _beside_later((shot for shot in first if not shot.stream), later)
     if not slower:
         return None
     waited, usual = min(slower)
     # even the fastest: of a wave of n prompts that are read together the last waits n times as long
     if waited < max(FAR_SLOWER, len(first)) * usual or waited - usual < EXCESS_MS:
         return None
-    which = "the first request" if len(first) == 1 else f"the fastest of the first {len(first)}"
     return Verdict(
         code="cold",
         confidence="low" if len(first) == 1 else "medium",
-        evidence=f"{which} took {duration(waited)}, later ones {duration(usual)} (median)",
+        evidence=f"{_fastest_of(first)} took {duration(waited)}, later ones {duration(usual)} (median)",
     )
+
+
+def _colder_than_its_pace(
+    first: Collection[Shot], shots: Sequence[Shot], replayed: Collection[Shot]
+) -> Verdict | None:
+    """A first wave that took far longer than its prompts can: a run too short to become warm has no later ones.
+
+    No engine reads a token more slowly than it writes one. That some later request was let in at once shows that it
+    is no gateway's constant delay.
+    """
+    streams = [s for s in first if s.stream and s.ok and s.ttft_ms is not None]
+    pace = middle(map(_pace_ms, streams))
+    prompts = [shot.prompt_tokens for shot in first]
+    if not streams or not pace or None in prompts:
+        return None
+    fastest = min(streams, key=lambda shot: shot.ttft_ms or 0.0)
+    waited = fastest.ttft_ms or 0.0
+    reading = pace * sum(tokens or 0 for tokens in prompts)
+    rest = [s for s in shots if s.stream and s.ok and s not in first and s not in replayed]
+    quick = [s for s in rest if s.ttft_ms is not None and FAR_SLOWER * s.ttft_ms <= waited]
+    # as long, and written by the engine, not by a cache that nobody has found out
+    quick = [s for s in quick if _is_as_many(s.output_tokens, fastest.output_tokens)]
+    quick = [s for s in quick if (_pace_ms(s) or 0.0) >= SOONER * pace]
+    if waited < FAR_SLOWER * reading or waited < EXCESS_MS or len(quick) < LEAST_QUICK:
+        return None
+    return Verdict(
+        code="cold",
+        confidence="medium" if len(first) > 1 else "low",
+        evidence=f"{_fastest_of(first)} took {duration(waited)} to its first token, where reading all"
+        f" their prompts takes {duration(reading)} even at the pace of writing",
+    )
+
+
+def _fastest_of(first: Collection[Shot]) -> str:
+    return "the first request" if len(first) == 1 else f"the fastest of the first {len(first)}"
+
+
+def _pace_ms(shot: Shot) -> float | None:
+    """The usual time a token: of the gaps, as a stall in between would lift the mean.
+
+    Where most chunks came with others in one read, their gaps are 0 and only the mean tells.
+    """
+    gap = Sketch.from_bytes(shot.itl).quantile(0.5) if shot.itl else None
+    return gap or shot.tpot_ms
 
 
 def _beside_later(first: Iterable[Shot], later: Sequence[Shot]) -> list[tuple[float, float]]:
@@ -175,18 +226,37 @@ def _waited_ms(shot: Shot) -> float | None:
     return shot.took_ms if shot.error_kind == "timeout" else None
 
 
-def _by_queue(shots: Iterable[Shot], ledger: Ledger, *, was_cold: bool) -> Iterator[str]:
+def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Iterator[str]:
     """The server's own queue; while a host is cold everything waits, and that is not for want of room."""
     waits = [shot.e2e_ms for shot in shots if shot.ok and shot.e2e_ms is not None]
     queued = ledger.queue_mean_ms
     if was_cold or not waits or queued is None or not ledger.waiting_max:
         return
     mean = sum(waits) / len(waits)
-    if queued >= QUEUE_SHARE * mean:
+    # a few that stood behind a stall lift the mean above what most answers took
+    if share(queued, mean) < QUEUE_SHARE or queued > (middle(waits) or 0.0):
+        return
+    if _is_for_want_of_room(shots, share(queued, mean), ledger.waiting_max):
         yield (
             f"requests waited {duration(queued)} of their {duration(mean)} in the server's queue"
             f" (means), {count(ledger.waiting_max)} of them at once"
         )
+
+
+def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: float) -> bool:
+    """Whether a queue is that of a full host, and not of one that stood still for a while.
+
+    A full host always has about as many waiting, and of a first wave it serves some at once and the others after
+    them. Where more wait than we ever sent at once, or in an open loop, the queue is not ours alone to reckon with.
+    """
+    widest = max(shot.concurrency or 0 for shot in shots)
+    room = widest - waiting_max
+    if room <= 0:
+        return True
+    first = [shot.e2e_ms for shot in _first_wave(shots) if shot.ok and shot.e2e_ms]
+    in_turns = not first or max(first) / min(first) >= STEADY * widest / room
+    # by Little's law so many of ours wait on average
+    return in_turns and waited * widest >= STEADY * waiting_max
 
 
 def _by_preemptions(shots: Iterable[Shot], ledger: Ledger) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.bench.counters import Account
-from toolkit.bench.evidence import count, middle, of, sentence, share, usage
+from toolkit.bench.evidence import count, middle, of, sentence, share, tokens, usage
 from toolkit.records import Ledger, Shot, Verdict
 
 LEAST_ANSWERS = 2
@@ -211,8 +211,8 @@ def _from_peers(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) ->
     theirs = middle(middle(shot.output_tokens for shot in those) for _, those in short)
     yield _Proof(
         kind="peers",
-        clause=f"{of(len(short), len(compared), 'answers')} hold {count(mine or 0)} tokens"
-        f" (median) where other hosts say {count(theirs or 0)} to the same prompts",
+        clause=f"{of(len(short), len(compared), 'answers')} hold {tokens(mine or 0)} (median)"
+        f" where other hosts say {count(theirs or 0)} to the same prompts",
     )
 
 
