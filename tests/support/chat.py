@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from support.raw_server import RawServer, http, vllm_pages
@@ -86,6 +87,13 @@ async def turns(count: int = 20) -> None:
     """Let everybody else on this loop have so many turns: on loopback, what was written is read by then."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that takes milliseconds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (the condition is another program's)
+            await asyncio.sleep(0.001)
 
 
 async def hang(_: asyncio.StreamWriter) -> None:

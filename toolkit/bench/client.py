@@ -6,6 +6,7 @@ Only the host's own address is contacted: no redirect, no proxy from the environ
 
 import asyncio
 import contextlib
+import io
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ LONG_PAGE_BYTES = 2**18
 MAX_MODEL_CHARACTERS = 300
 """Of a served model's name, which every request carries."""
 MAX_COUNT = 2**53
+LONG_BODY_BYTES = 2**18
 AFTER_DONE_S = 0.05
 """How long the end of the HTTP body may come after `[DONE]` before the connection is given up."""
 HANDSHAKES = 3
@@ -143,15 +145,16 @@ class HostClient:
             try:
                 return await self._ask(body, reply)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                wire, took_s = taken.get(), time.monotonic() - sent_s
-                crossed = wire and wire.idle_s >= LEAST_IDLE_S and took_s <= CROSSING_S
+                crossed = _was_idle() and time.monotonic() - sent_s <= CROSSING_S
                 if reply.status is not None or not crossed:
                     raise
 
     async def _ask(self, body: bytes, reply: _Reply) -> None:
         """Post and read; what came before an exception stays in `reply`."""
+        # a long prompt is written piece by piece, so that it holds up no stream
+        data = body if len(body) <= LONG_BODY_BYTES else io.BytesIO(body)
         async with self._session.post(
-            self.host.url + CHAT, data=body, headers=self._headers, allow_redirects=False
+            self.host.url + CHAT, data=data, headers=self._headers, allow_redirects=False
         ) as response:
             reply.status = response.status
             reply.cache_status = _first(response.headers, CACHE_HEADERS)
@@ -244,6 +247,12 @@ class HostClient:
 
 
 # --- reading -------------------------------------------------------------------------------------------
+
+
+def _was_idle() -> bool:
+    """Whether the last request took a connection that its host may have been about to close."""
+    wire = taken.get()
+    return wire is not None and wire.idle_s is not None and wire.idle_s >= LEAST_IDLE_S
 
 
 async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:

@@ -35,8 +35,8 @@ class Wire(asyncio.Protocol):
         self.read_s = time.monotonic()
         """When the last bytes were read from the socket, before anything was done with them: in a burst of tokens
         the task that waits for them gets its turn after those of all other streams."""
-        self.idle_s = 0.0
-        """How long it was idle when the last request took it; 0: it was new."""
+        self.idle_s: float | None = None
+        """How long it was idle when the last request took it; None: it was new."""
         self.content: aiohttp.StreamReader | None = None
         """The body that is being read."""
         self._inner = inner

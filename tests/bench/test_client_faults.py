@@ -1,0 +1,378 @@
+"""Hosts that misbehave: each failure is a Shot with its kind, the connection is let go, and the next request works."""
+
+import asyncio
+import gzip
+import json
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+from support.chat import (
+    CHAT,
+    DONE,
+    FINISH,
+    HEAD,
+    LAST,
+    ROLE,
+    STREAM,
+    USAGE,
+    WHOLE,
+    ChatServer,
+    ask,
+    client_of,
+    course,
+    event,
+    hang,
+    one_shot,
+    token,
+    turns,
+)
+from support.raw_server import Misbehave, http
+
+from toolkit.records import Shot
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+CLOSED = "the connection was closed before an answer came"
+CUT = "the connection was closed in the middle of the answer"
+JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Both event loops: the command line's is uvloop, and theirs is whatever they raise."""
+    return request.param
+
+
+def writes(*pieces: bytes, reset: bool = False, stays: bool = False) -> Misbehave:
+    """Write the pieces, each when the one before was read; then close, reset or keep the connection."""
+
+    async def answer(writer: asyncio.StreamWriter) -> bool:
+        for piece in pieces:
+            writer.write(piece)
+            await turns()
+        if reset:
+            writer.transport.abort()
+        if stays:
+            await asyncio.Event().wait()
+        return False
+
+    return answer
+
+
+def packed_with(encoding: bytes) -> bytes:
+    page = http(b"no such packing", content_type="application/json")
+    return page.replace(b"\r\n\r\n", b"\r\ncontent-encoding: " + encoding + b"\r\n\r\n", 1)
+
+
+def json_error(status: str, message: str) -> bytes:
+    said = json.dumps({"error": {"message": message}})
+    return http(said, status, content_type="application/json")
+
+
+STREAM_ERROR = event(None, error={"message": "CUDA out of memory", "code": 500})
+GARBLED = b"no chunk size\r\n"
+
+FAULTS = {
+    # what the host does: (kind, status, the sentence's start)
+    "closes before the headers": (writes(), "cut", None, CLOSED),
+    "resets before the headers": (writes(reset=True), "cut", None, ""),
+    "closes in the headers": (writes(HEAD[:30]), "cut", None, CLOSED),
+    "closes after the headers": (writes(HEAD), "cut", 200, CUT),
+    "closes in the middle": (writes(HEAD + ROLE, token("Hello")), "cut", 200, CUT),
+    "resets in the middle": (writes(HEAD, token("Hello"), reset=True), "cut", 200, ""),
+    "closes before the end mark": (writes(HEAD, token("Hello"), FINISH), "cut", 200, CUT),
+    "promises more than it sends": (
+        writes(JSON_HEAD + b"content-length: 5000\r\n\r\n" + WHOLE.encode()),
+        "cut",
+        200,
+        CUT,
+    ),
+    "sends more than it promises": (
+        writes(JSON_HEAD + b"content-length: 20\r\n\r\n" + WHOLE.encode()),
+        "garbage",
+        None,
+        "no HTTP answer",
+    ),
+    "promises nonsense": (
+        writes(JSON_HEAD + b"content-length: -1\r\n\r\n" + WHOLE.encode()),
+        "garbage",
+        None,
+        "no HTTP answer",
+    ),
+    "garbles a chunk": (
+        writes(HEAD, token("Hello"), GARBLED, stays=True),
+        "garbage",
+        200,
+        "the body is not framed as HTTP says",
+    ),
+    "speaks another protocol": (
+        writes(b"SSH-2.0-OpenSSH_9.2 \x1b[31m\r\n"),
+        "garbage",
+        None,
+        "no HTTP answer",
+    ),
+    "sends no text at all": (writes(bytes(range(256))), "garbage", None, "no HTTP answer"),
+    "sends a line without end": (
+        writes(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 100_000, stays=True),
+        "garbage",
+        None,
+        "no HTTP answer",
+    ),
+    "sends headers without end": (
+        writes(b"HTTP/1.1 200 OK\r\n" + b"x: a\r\n" * 10_000, stays=True),
+        "garbage",
+        None,
+        "no HTTP answer",
+    ),
+    "claims gzip": (packed_with(b"gzip"), "garbage", 200, "the answer is compressed"),
+    "claims an unknown packing": (packed_with(b"rot13"), "garbage", 200, "the body is no JSON"),
+    "answers nothing": (http("", "204 No Content"), "garbage", 204, "the body is empty"),
+    "is busy": (json_error("429 Too Many Requests", "slow down"), "http_429", 429, "slow down"),
+    "fails": (http("<h1>oops</h1>", "500 Oops"), "http_500", 500, "<h1>oops</h1>"),
+    "refuses": (json_error("401 Unauthorized", "no key"), "http_401", 401, "no key"),
+    "changes the protocol": (
+        writes(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"),
+        "http_101",
+        101,
+        "",
+    ),
+    "fails and closes in the middle of its reason": (
+        writes(b"HTTP/1.1 500 Oops\r\ncontent-length: 500\r\n\r\nno memory left"),
+        "http_500",
+        500,
+        "no memory left",
+    ),
+    "tells its failure in the stream": (
+        HEAD + token("Hello") + STREAM_ERROR + DONE + LAST,
+        "stream_error",
+        200,
+        "CUDA out of memory",
+    ),
+    "tells its failure in the stream and closes": (
+        writes(HEAD + token("Hello") + STREAM_ERROR),
+        "stream_error",
+        200,
+        "CUDA out of memory",
+    ),
+    "gives no finish reason": (
+        HEAD + token("Hello") + DONE + LAST,
+        "no_finish",
+        200,
+        "the answer ended without a finish reason",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_host_that_misbehaves_gets_its_kind_of_failure(run: Run, what: str) -> None:
+    page, kind, status, sentence = FAULTS[what]
+
+    async def scene() -> tuple[Shot, Shot]:
+        async with ChatServer(page) as server, client_of(server.url) as client:
+            bad = await client.send(course(), ask(0), time.monotonic())
+            server.pages[CHAT] = STREAM
+            return bad, await client.send(course(), ask(1), time.monotonic())
+
+    bad, good = run(scene())
+    assert (bad.ok, bad.error_kind, bad.status_code) == (False, kind, status)
+    assert bad.error
+    assert bad.error.startswith(sentence)
+    assert bad.error.isprintable()
+    assert len(bad.error) <= 300
+    assert bad.took_ms is not None
+    assert (good.ok, good.error) == (True, None)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE),
+        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE, reset=True),
+        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE, GARBLED),
+        writes(HEAD + ROLE, token("Hello"), token(" there"), FINISH + USAGE + DONE, stays=True),
+    ],
+    ids=["closes", "resets", "garbles", "never ends"],
+)
+def test_what_comes_after_the_end_mark_breaks_no_answer(run: Run, page: Misbehave) -> None:
+    async def scene() -> tuple[list[Shot], int]:
+        async with ChatServer(page) as server, client_of(server.url) as client:
+            shots = [await client.send(course(), ask(n), time.monotonic()) for n in range(2)]
+            return shots, server.connections
+
+    shots, connections = run(scene())
+    assert [(shot.ok, shot.output_tokens, shot.error) for shot in shots] == [(True, 2, None)] * 2
+    # such a connection is not used again
+    assert connections == 2
+
+
+def test_the_wait_for_the_bodys_end_is_nobodys_latency() -> None:
+    async def scene() -> Shot:
+        async with ChatServer(writes(STREAM.removesuffix(LAST), stays=True)) as server:
+            began_s = time.monotonic()
+            shot = await one_shot(server.url)
+            # else there was no wait, and this test could not fail
+            assert time.monotonic() - began_s >= 0.05
+            return shot
+
+    shot = asyncio.run(scene())
+    assert shot.ok
+    # all bytes came in one read
+    assert shot.took_ms == shot.e2e_ms
+
+
+def test_an_answer_may_end_with_its_connection(run: Run) -> None:
+    head = JSON_HEAD + b"connection: close\r\n\r\n"
+
+    async def scene() -> Shot:
+        async with ChatServer(writes(head + WHOLE[:20].encode(), WHOLE[20:].encode())) as server:
+            return await one_shot(server.url, stream=False)
+
+    assert run(scene()).ok
+
+
+# --- hosts that hang -----------------------------------------------------------------------------------
+
+
+HANGS = {
+    "never answers": (hang, None),
+    "hangs after the headers": (writes(HEAD, stays=True), 200),
+    "hangs in the middle": (writes(HEAD + ROLE, token("Hello"), stays=True), 200),
+    "hangs in a token": (writes(HEAD + ROLE, token("Hello")[:20], stays=True), 200),
+    "hangs before the end mark": (writes(HEAD, token("Hello"), FINISH, stays=True), 200),
+}
+
+
+@pytest.mark.parametrize("what", HANGS)
+def test_a_host_that_hangs_is_given_up(run: Run, what: str) -> None:
+    page, status = HANGS[what]
+
+    async def scene() -> tuple[Shot, Shot]:
+        async with ChatServer(page) as server, client_of(server.url, timeout_s=0.3) as client:
+            bad = await client.send(course(), ask(0), time.monotonic())
+            server.pages[CHAT] = STREAM
+            return bad, await client.send(course(), ask(1), time.monotonic())
+
+    bad, good = run(scene())
+    assert (bad.ok, bad.error_kind, bad.status_code) == (False, "timeout", status)
+    assert bad.error == "no whole answer within 0.3 s"
+    assert bad.took_ms is not None
+    assert bad.took_ms >= 299  # uvloop counts whole milliseconds
+    assert good.ok, good.error
+
+
+def test_a_host_that_drips_is_given_up_and_keeps_what_it_said() -> None:
+    async def drip(writer: asyncio.StreamWriter) -> bool:
+        writer.write(HEAD)
+        while True:
+            writer.write(token("drop"))
+            await asyncio.sleep(0.01)
+
+    async def scene() -> Shot:
+        async with ChatServer(drip) as server:
+            return await one_shot(server.url, timeout_s=0.2)
+
+    shot = asyncio.run(scene())
+    assert (shot.ok, shot.error_kind) == (False, "timeout")
+    assert shot.ttft_ms is not None
+    assert shot.token_chunks is not None
+    assert shot.token_chunks >= 2
+
+
+def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.completion.MAX_BODY_BYTES", 2**20)
+
+    async def pour(writer: asyncio.StreamWriter) -> bool:
+        writer.write(HEAD)
+        while True:
+            writer.write(token("water" * 1000))
+            await writer.drain()
+
+    async def scene() -> Shot:
+        async with ChatServer(pour) as server:
+            return await one_shot(server.url, timeout_s=60.0)
+
+    shot = asyncio.run(scene())
+    assert (shot.ok, shot.error_kind) == (False, "too_large")
+
+
+def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.completion.MAX_BODY_BYTES", 2**20)
+    bomb = http(gzip.compress(bytes(64 * 2**20))).replace(
+        b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1
+    )
+
+    async def scene() -> Shot:
+        async with ChatServer(bomb) as server:
+            return await one_shot(server.url)
+
+    assert asyncio.run(scene()).error_kind == "too_large"
+
+
+def test_a_host_that_answers_without_reading_gets_no_wait() -> None:
+    """Its refusal is here while most of a long prompt is not yet sent."""
+
+    over = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+        writer.write(json_error("413 Too Large", "too long"))
+        await over.wait()
+        writer.transport.abort()
+
+    async def scene() -> Shot:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with client_of(url, timeout_s=60.0) as client:
+            shot = await client.send(course(), ask(text="x" * 30_000_000), time.monotonic())
+        over.set()
+        await turns()
+        server.close()
+        return shot
+
+    shot = asyncio.run(scene())
+    assert (shot.error_kind, shot.error) == ("http_413", "too long")
+
+
+# --- hosts that are not there --------------------------------------------------------------------------
+
+
+def test_a_host_that_refuses_connections_says_so(run: Run) -> None:
+    async def scene() -> Shot:
+        with socket.socket() as bound:  # bound and not listening: nobody else gets the port
+            bound.bind(("127.0.0.1", 0))
+            return await one_shot(f"http://127.0.0.1:{bound.getsockname()[1]}")
+
+    shot = run(scene())
+    assert (shot.ok, shot.error_kind) == (False, "connect")
+    assert shot.error == "no connection: connection refused"
+    # it was tried: that is no request which never left
+    assert shot.sent_at is not None
+
+
+def test_a_host_that_accepts_nobody_is_not_connected(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.bench.client.CONNECT_TIMEOUT_S", 0.2)
+
+    async def scene() -> Shot:
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            waiting = [socket.socket() for _ in range(3)]  # more than its queue holds
+            try:
+                for each in waiting:
+                    each.setblocking(False)
+                    each.connect_ex(full.getsockname())
+                return await one_shot(f"http://127.0.0.1:{full.getsockname()[1]}")
+            finally:
+                for each in waiting:
+                    each.close()
+
+    shot = run(scene())
+    assert (shot.ok, shot.error_kind) == (False, "connect")
+    assert shot.error == "no connection within 0.2 s"
