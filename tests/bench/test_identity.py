@@ -216,3 +216,11 @@ def test_names_differ_by_size_family_or_version_only(one: str, two: str, other: 
 def test_nothing_answered_still_tells_what_is_served() -> None:
     ledger = no_books(models_before=(ServedModel(id="Qwen3.5-9B"),))
     assert told([], ledger, host=listed(QWEN)).keys() == {"model_mismatch", "not_judged"}
+
+
+def test_what_a_host_calls_its_models_cannot_act_on_a_terminal_nor_fill_it() -> None:
+    evil = "Qwen3.5-9B\x1b[2J\n" + "x" * 10_000
+    ledger = serving(*(ServedModel(id=f"{n}-{evil}", root="x") for n in range(50)))
+    evidence = told(uniques(16), ledger, host=listed(QWEN))["model_mismatch"].evidence
+    assert evidence.isprintable()
+    assert len(evidence) < 500

@@ -197,6 +197,32 @@ def test_claims_beyond_chunks_and_the_text_of_peers_are_inflated() -> None:
     assert accused(claimed(2), no_books()) == {}  # 2.25 characters a token: Chinese?
 
 
+def test_a_claim_must_be_a_tenth_too_high() -> None:
+    # bundled chunks agree that 1,600 tokens are too many, from 160 missing ones on
+    shots = uniques(16, token_chunks=50)
+    assert accused(shots, books(shots, generation_tokens=1439)) == {"inflated_usage": "high"}
+    assert "inflated_usage" not in accused(shots, books(shots, generation_tokens=1440))
+
+
+@pytest.mark.parametrize(
+    ("chars", "slots", "is_told"), [(269, 4, True), (271, 4, False), (269, 3, False)]
+)
+def test_text_beside_peers_is_too_little_below_three_fifths(
+    chars: int, slots: int, is_told: bool
+) -> None:
+    # theirs: 450 characters for 100 tokens; bundled chunks are the second kind of evidence
+    peers = {"bob": [replace(each, name="bob") for each in uniques(slots)]}
+    found = accused(uniques(16, text_chars=chars, token_chunks=50), no_books(), peers=peers)
+    assert ("inflated_usage" in found) is is_told
+
+
+def test_only_new_prompts_of_peers_that_were_answered_are_compared() -> None:
+    for change in ({"kind": "twin"}, {"ok": False}):
+        peers = {"bob": [replace(each, name="bob", **change) for each in uniques(16)]}
+        shots = uniques(16, text_chars=200, token_chunks=50)
+        assert accused(shots, no_books(), peers=peers) == {}
+
+
 def test_counters_alone_are_a_hint_where_nothing_was_streamed() -> None:
     shots = claimed(2, stream=False)
     ledger = books(shots, generation_tokens=1600)

@@ -1,9 +1,11 @@
 """A response cache is told from a prefix cache, from luck and from a slow moment."""
 
+from dataclasses import replace
+
 import pytest
 from support.shots import AT, WAVE_S, accused, books, no_books, replayed, shot, told, twin, uniques
 
-from toolkit.bench.replays import says_hit
+from toolkit.bench.replays import repeated, says_hit
 from toolkit.records import Shot
 
 WHOLE = {"stream": False}
@@ -88,6 +90,15 @@ def test_two_of_ten_are_below_three_tenths() -> None:
     assert accused(with_twins(3, misses=7)[0], no_books()) == {"response_cache": "medium"}
 
 
+def test_two_replays_are_enough_when_they_are_most() -> None:
+    assert accused(with_twins(2, misses=2)[0], no_books()) == {"response_cache": "medium"}
+
+
+def test_one_of_sixteen_is_too_little_even_where_the_counters_agree() -> None:
+    shots, memory = with_twins(1, misses=15)
+    assert accused(shots, books(shots, without=memory)) == {}
+
+
 def test_one_fast_twin_alone_is_luck() -> None:
     assert accused(with_twins(1)[0], no_books()) == {}
 
@@ -111,6 +122,75 @@ def test_the_round_trip_is_not_the_hosts_time() -> None:
     memory = [replayed(first[n], 16 + n, ttft_ms=60.5, e2e_ms=60.6, took_ms=60.6) for n in range(8)]
     assert accused([*first, *memory], no_books(rtt_ms=60.0)) == {"response_cache": "medium"}
     assert accused([*first, *memory], no_books(rtt_ms=0.0)) == {}
+
+
+# where the lines are; the unique ones take 100 + 99 * 20 = 2,080 ms unless a case says otherwise
+
+STREAM = {"ttft_ms": 100.0, "e2e_ms": 101.0, "took_ms": 101.0}
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "is_replayed"),
+    [
+        # a tenth of 20 ms a token: 99 * 2 = 198 ms between first and last
+        ({}, {**STREAM, "e2e_ms": 298.0}, True),
+        ({}, {**STREAM, "e2e_ms": 299.0}, False),
+        # half of the time, all of it before the first token
+        ({}, {"ttft_ms": 1039.0, "e2e_ms": 1040.0}, True),
+        ({}, {"ttft_ms": 1040.0, "e2e_ms": 1041.0}, False),
+        # 8 tokens: 100 + 7 * 20 = 240 ms; 7 tokens are too few
+        ({"tokens": 8}, STREAM, True),
+        ({"tokens": 7}, STREAM, False),
+        # 16 tokens of 20 ms are 320 ms, a fifth of 1,600 ms = 1,300 + 15 * 20
+        ({"tokens": 16, "first_ms": 1300.0}, STREAM, True),
+        ({"tokens": 16, "first_ms": 1302.0}, STREAM, False),
+        # 2 + 7 * 0.5 = 5.5 ms are enough to tell, 4.5 ms are not
+        ({"tokens": 8, "first_ms": 2.0, "token_ms": 0.5}, {"ttft_ms": 0.2, "e2e_ms": 0.2}, True),
+        ({"tokens": 8, "first_ms": 1.0, "token_ms": 0.5}, {"ttft_ms": 0.2, "e2e_ms": 0.2}, False),
+    ],
+)
+def test_a_stream_is_replayed_where_its_tokens_took_no_time(
+    first: dict[str, float], again: dict[str, float], is_replayed: bool
+) -> None:
+    unique = uniques(16, **first)
+    twins = [replayed(unique[n], 16 + n, **again) for n in range(8)]
+    expected = {"response_cache": "medium"} if is_replayed else {}
+    assert accused([*unique, *twins], no_books()) == expected
+
+
+@pytest.mark.parametrize(("e2e_ms", "code"), [(520.0, "response_cache"), (521.0, "hidden_backend")])
+def test_a_whole_answer_of_unknown_text_must_come_in_a_quarter_of_the_time(
+    e2e_ms: float, code: str
+) -> None:
+    first = uniques(16, stream=False)
+    twins = [
+        replayed(first[n], 16 + n, text_hash=None, e2e_ms=e2e_ms, took_ms=e2e_ms) for n in range(8)
+    ]
+    shots = [*first, *twins]
+    assert accused(shots, books(shots, without=twins)) == {code: "high"}
+
+
+def test_of_the_replayed_tokens_four_fifths_must_be_missing() -> None:
+    shots, memory = with_twins(10)
+    ledger = books(shots, without=memory)
+    # 10 * 100 tokens and 10 requests were replayed; others filled a fifth of the gap, and a little more
+    fifth = replace(ledger, requests=18, generation_tokens=1800)
+    more = replace(ledger, requests=18, generation_tokens=1801)
+    requests = replace(ledger, requests=19, generation_tokens=1800)
+    assert accused(shots, fifth)["response_cache"] == "high"
+    assert accused(shots, more)["response_cache"] == "medium"
+    assert accused(shots, requests)["response_cache"] == "medium"
+
+
+def test_without_other_signs_hardly_more_may_be_missing_than_was_repeated() -> None:
+    first = uniques(16)
+    again = [twin(first[n], 16 + n, text_hash=first[n].text_hash) for n in range(10)]
+    shots = [*first, *again]
+    ledger = books(shots, without=again)
+    at_most = replace(ledger, generation_tokens=1500)  # 1,100 missing of 1,000 repeated
+    beyond = replace(ledger, generation_tokens=1499)
+    assert "response_cache" in accused(shots, at_most)
+    assert "response_cache" not in accused(shots, beyond)
 
 
 # repeated prompts
@@ -141,6 +221,16 @@ def test_a_prompt_repeated_many_times_shows_the_cache_after_the_first_wave(strea
     shots = [*first, *memory]
     assert accused(shots, books(shots, without=memory)) == {"response_cache": "high"}
     assert accused(shots, no_books()) == ({"response_cache": "medium"} if stream else {})
+
+
+def test_requests_under_way_together_repeat_nothing() -> None:
+    # eight at once with two prompts, and one more once they are answered
+    shots = repeats(2, 1)
+    later = shot(8, kind="repeat", prompt="p0", text_hash=shots[2].text_hash)
+    assert repeated(shots) == []
+    assert [(pair.first.slot, pair.again.slot) for pair in repeated([*shots, later])] == [(2, 8)]
+    other = replace(later, text_hash="of its own")
+    assert [(pair.first.slot, pair.again.slot) for pair in repeated([*shots, other])] == [(0, 8)]
 
 
 def test_repeats_from_an_engine_with_a_prefix_cache_are_clean() -> None:

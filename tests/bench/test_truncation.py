@@ -95,6 +95,74 @@ def test_an_engine_that_writes_what_the_front_keeps_back_is_told() -> None:
     assert accused(shots, ledger) == {"truncated_output": "medium"}
 
 
+# where the lines are
+
+
+@pytest.mark.parametrize(
+    ("cut", "all_", "is_told"), [(2, 40, True), (1, 16, False), (2, 41, False)]
+)
+def test_two_answers_and_one_in_twenty_must_contradict_themselves(
+    cut: int, all_: int, is_told: bool
+) -> None:
+    shots = [*uniques(cut, finish_reason="length"), *uniques(all_ - cut, start=cut)]
+    assert ("truncated_output" in accused(shots, no_books())) is is_told
+
+
+@pytest.mark.parametrize(
+    ("lied", "all_", "is_told"), [(2, 40, True), (1, 16, False), (2, 41, False)]
+)
+def test_two_answers_and_one_in_twenty_must_claim_another_end(
+    lied: int, all_: int, is_told: bool
+) -> None:
+    shots = uniques(all_)
+    ledger = books(shots, finished_stop=all_ - lied, finished_length=lied)
+    assert ("truncated_output" in accused(shots, ledger)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("theirs", "finish_reason", "is_told"),
+    [(64, "stop", True), (63, "stop", False), (16, "length", True), (15, "length", False)],
+)
+def test_peers_show_that_a_prompt_calls_for_much(
+    theirs: int, finish_reason: str, is_told: bool
+) -> None:
+    peers = at_bob(uniques(16, tokens=theirs, finish_reason=finish_reason, max_tokens=theirs))
+    found = accused(uniques(16, **ONE), no_books(), peers=peers)
+    assert ("truncated_output" in found) is is_told
+
+
+@pytest.mark.parametrize(
+    ("mine", "is_told"),
+    [
+        ({"tokens": 9, "text_chars": 90}, True),  # a tenth of 900 characters
+        ({"tokens": 9, "text_chars": 91}, False),
+        ({"tokens": 20, "text_chars": None}, True),  # a tenth of 200 tokens
+        ({"tokens": 21, "text_chars": None}, False),
+    ],
+)
+def test_a_tenth_of_what_peers_say_is_cut(mine: dict[str, int], is_told: bool) -> None:
+    found = accused(uniques(16, **mine), no_books(), peers=long_peer())
+    assert ("truncated_output" in found) is is_told
+
+
+def test_four_prompts_in_common_are_enough() -> None:
+    found = accused(uniques(16, **ONE), no_books(), peers=long_peer(4))
+    assert found == {"truncated_output": "medium"}
+
+
+def test_twice_the_tokens_must_have_been_kept_back() -> None:
+    shots = uniques(16, tokens=2, text_chars=8)
+    assert accused(shots, books(shots, generation_tokens=64)) == {"truncated_output": "medium"}
+    assert "truncated_output" not in accused(shots, books(shots, generation_tokens=63))
+    assert "truncated_output" not in accused(uniques(1, **ONE), books(uniques(1), requests=1))
+
+
+@pytest.mark.parametrize("known", [{"asked_tokens": 4096.0}, {"finished_stop": 16.0}])
+def test_either_counter_is_enough_to_judge_short_answers(known: dict[str, float]) -> None:
+    found = told(uniques(16, **ONE), replace(no_books(), **known))
+    assert "truncated_output" not in found["not_judged"].evidence
+
+
 # must not accuse
 
 

@@ -1,12 +1,15 @@
 """What a single shot says that several verdicts need, and how figures are spelled in their sentences.
 
-It accuses nobody: it holds no threshold.
+It accuses nobody: no threshold stands here.
 """
 
 from collections.abc import Iterable
 from statistics import median
 
 from toolkit.records import Shot
+
+LONGEST_QUOTE = 80
+"""Characters. A host may call its model what it likes, and a sentence must stay one."""
 
 
 def middle(values: Iterable[float | None]) -> float | None:
@@ -62,6 +65,12 @@ def tokens(number: float) -> str:
 def of(part: float, whole: float, things: str) -> str:
     """A share in words: `7 of 8 answers`."""
     return f"{count(part)} of {count(whole)} {things}"
+
+
+def quoted(text: str) -> str:
+    """What a host said, between backticks: short, and without what would act on a terminal."""
+    plain = "".join(sign if sign.isprintable() else "?" for sign in text[: LONGEST_QUOTE + 1])
+    return f"`{plain[:LONGEST_QUOTE]}{'…' if len(text) > LONGEST_QUOTE else ''}`"
 
 
 def duration(ms: float) -> str:

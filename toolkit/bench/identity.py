@@ -7,8 +7,9 @@ the name is spelled are no difference, and an alias or a path that says nothing 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from toolkit.bench.evidence import count, sentence
+from toolkit.bench.evidence import count, quoted, sentence
 from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
 
 SAID_OF_WEIGHTS = frozenset(
@@ -73,14 +74,18 @@ def _changes(before: ServedModel | None, after: Sequence[ServedModel]) -> Iterat
         return
     now = next((model for model in after if model.id == before.id), None)
     if now is None:
-        yield f"`{before.id}` was no longer served after the run"
+        yield f"{quoted(before.id)} was no longer served after the run"
     elif now.root != before.root:
-        yield f"the root of `{now.id}` became `{now.root}` during the run, it was `{before.root}`"
+        yield f"the root of {quoted(now.id)} became {_root(now)} during the run, it was {_root(before)}"
     elif now.max_model_len != before.max_model_len:
         yield (
-            f"max_model_len of `{now.id}` became {_limit(now)} during the run,"
+            f"max_model_len of {quoted(now.id)} became {_limit(now)} during the run,"
             f" it was {_limit(before)}"
         )
+
+
+def _root(model: ServedModel) -> str:
+    return "unknown" if model.root is None else quoted(model.root)
 
 
 def _limit(model: ServedModel) -> str:
@@ -95,7 +100,7 @@ def _not_as_listed(host: Host, model: ServedModel | None) -> Iterator[str]:
     if host.max_model_len is not None and limit is not None and limit != host.max_model_len:
         yield f"it serves up to {count(limit)} tokens, listed are {count(host.max_model_len)}"
     if host.root is not None and root is not None and not _is_path_of(host.root, root):
-        yield f"its weights come from `{root}`, listed is `{host.root}`"
+        yield f"its weights come from {quoted(root)}, listed is {quoted(host.root)}"
 
 
 def _is_path_of(listed: str, root: str) -> bool:
@@ -114,12 +119,12 @@ def _not_served(host: Host, served: Sequence[ServedModel]) -> Iterator[str]:
         return
     # an alias that is listed must be served by that very name; a model may be served by any
     if _differs_from_all(host.model, names) or not _tells(host.model):
-        yield f"listed is `{host.model}`, served is {', '.join(f'`{m.id}`' for m in served[:LISTED])}"
+        yield f"listed is {quoted(host.model)}, served is {_list(m.id for m in served)}"
 
 
 def _not_its_root(model: ServedModel | None) -> Iterator[str]:
     if model is not None and model.root is not None and differ(model.id, model.root):
-        yield f"`{model.id}` comes from `{model.root}`"
+        yield f"{quoted(model.id)} comes from {quoted(model.root)}"
 
 
 def _answered_by(host: Host, served: Sequence[ServedModel], named: Sequence[str]) -> Iterator[str]:
@@ -128,9 +133,13 @@ def _answered_by(host: Host, served: Sequence[ServedModel], named: Sequence[str]
     expected += [host.model] if host.model is not None else []
     other = next((name for name in named if _differs_from_all(name, expected)), None)
     if other is not None:
-        yield f"answers name `{other}`"
+        yield f"answers name {quoted(other)}"
     elif any(differ(named[0], name) for name in named[1:]):
-        yield f"answers name several models, {', '.join(f'`{name}`' for name in named[:LISTED])}"
+        yield f"answers name several models, {_list(named)}"
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(quoted(name) for name in islice(names, LISTED))
 
 
 def _differs_from_all(name: str, others: Iterable[str]) -> bool:

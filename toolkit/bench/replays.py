@@ -19,6 +19,7 @@ from toolkit.bench.evidence import (
     ended_at,
     middle,
     of,
+    quoted,
     sentence,
     served_ms,
     share,
@@ -119,8 +120,8 @@ def _clauses(found: Replays) -> Iterable[str]:
     if "id" in found.kinds:
         yield "they bear the ids of earlier answers"
     if "header" in found.kinds:
-        headers = (pair.again.cache_status for pair in found.taken)
-        yield f"a header says `{next(h for h in headers if h and says_hit(h))[:40]}`"
+        headers = (pair.again.cache_status or "" for pair in found.taken)
+        yield f"a header says {quoted(next(filter(says_hit, headers)))}"
     if "counters" in found.kinds:
         yield (
             f"the server's counters lack {count(found.missing_tokens or 0)} tokens, and these"
