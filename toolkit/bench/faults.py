@@ -80,6 +80,11 @@ def _late(_: BaseException, limits: Limits) -> str:
     return f"no whole answer within {limits.whole_s:g} s"
 
 
+def _no_name(error: aiohttp.ClientConnectorDNSError, _: Limits) -> str:
+    ours = OURS.get(error.os_error.errno or 0)
+    return f"no connection: {ours or 'the name does not resolve to an address'}"
+
+
 def _not_connected(error: aiohttp.ClientConnectorError, _: Limits) -> str:
     return f"no connection: {_reason(error.os_error)}"
 
@@ -124,11 +129,7 @@ KINDS: tuple[tuple[type[BaseException], str, Callable[[Any, Limits], str]], ...]
     (aiohttp.ClientConnectorCertificateError, "tls", _untrusted),
     (aiohttp.ClientSSLError, "tls", _no_tls),
     (ssl.SSLError, "tls", _no_tls),
-    (
-        aiohttp.ClientConnectorDNSError,
-        "connect",
-        lambda *_: "no connection: the name does not resolve to an address",
-    ),
+    (aiohttp.ClientConnectorDNSError, "connect", _no_name),
     (aiohttp.ClientConnectorError, "connect", _not_connected),
     (
         aiohttp.ServerDisconnectedError,

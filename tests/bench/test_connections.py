@@ -1,0 +1,176 @@
+"""Connections that know when their bytes came; names that are looked up beside everything else."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import aiohttp
+import pytest
+import uvloop
+from aiohttp.client_proto import ResponseHandler
+from support.chat import ask, client_of, course, one_shot
+
+from toolkit.bench.connections import Names, Wire, addresses
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class Inner(asyncio.Protocol):
+    """Notes what it is handed, and when."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+        self.at_s = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self.at_s = time.monotonic()
+        self.calls.append(data)
+
+    def eof_received(self) -> bool | None:
+        self.calls.append("eof")
+        return True
+
+    def pause_writing(self) -> None:
+        self.calls.append("pause")
+
+    def resume_writing(self) -> None:
+        self.calls.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.calls.append(exc)
+
+
+def test_a_wire_hands_everything_on() -> None:
+    inner = Inner()
+    wire = Wire(inner)
+    lost = OSError()
+    wire.data_received(b"a")
+    assert wire.eof_received() is True
+    wire.pause_writing()
+    wire.resume_writing()
+    wire.connection_lost(lost)
+    assert inner.calls == [b"a", "eof", "pause", "resume", lost]
+
+
+def test_bytes_are_stamped_before_anybody_reads_them() -> None:
+    inner = Inner()
+    before_s = time.monotonic()
+    wire = Wire(inner)
+    made_s = wire.read_s
+    wire.data_received(b"a")
+    assert before_s <= made_s <= wire.read_s <= inner.at_s
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_only_a_reader_that_still_waits_is_woken_by_a_lost_connection(ended: bool) -> None:
+    async def scene() -> BaseException | None:
+        loop = asyncio.get_running_loop()
+        content = aiohttp.StreamReader(ResponseHandler(loop), 2**16, loop=loop)
+        wire = Wire(Inner())
+        wire.content = content
+        if ended:
+            content.feed_eof()
+        wire.connection_lost(None)
+        return content.exception()
+
+    assert (asyncio.run(scene()) is None) is ended
+
+
+# --- names ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_names(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A resolver that knows no `.test` name before the event; others as ever."""
+    known, real = threading.Event(), socket.getaddrinfo
+
+    def look_up(host: str, *rest: Any, **more: Any) -> Any:
+        if host.endswith(".test"):
+            known.wait(60)
+        return real("127.0.0.1" if host.endswith(".test") else host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return known
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return request.param
+
+
+def test_addresses_are_found_and_missing_names_are_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *rest: Any, **more: Any) -> Any:
+        if host == "missing.test":  # no test asks a name server
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def scene() -> tuple[list[str], list[str]]:
+        known = [address for _, address in await addresses("127.0.0.1", 80)]
+        errors = []
+        for name in ("missing.test", "a" * 70 + ".test"):
+            with pytest.raises(OSError, match=r"known|idna") as raised:
+                await addresses(name, 80)
+            errors.append(type(raised.value).__name__)
+        return known, errors
+
+    known, errors = run(scene())
+    assert known == ["127.0.0.1"]
+    assert errors == ["gaierror", "OSError"]
+
+
+def test_many_dead_names_make_nobody_wait(run: Run, slow_names: threading.Event) -> None:
+    """asyncio's own pool has 6 threads on two cores."""
+
+    async def scene() -> list[str]:
+        dead = [asyncio.create_task(addresses(f"host-{n}.test", 80)) for n in range(40)]
+        await asyncio.sleep(0)
+        found = [address for _, address in await addresses("127.0.0.1", 80)]
+        assert not any(task.done() for task in dead)
+        slow_names.set()
+        late = await asyncio.gather(*dead)
+        return found + [address for _, address in late[-1]]
+
+    assert run(scene()) == ["127.0.0.1", "127.0.0.1"]
+
+
+def test_a_name_that_is_still_looked_up_holds_up_no_end(
+    run: Run, slow_names: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.bench.client.CONNECT_TIMEOUT_S", 0.1)
+
+    async def scene() -> tuple[str | None, str | None]:
+        shot = await one_shot("http://slow.test:8000")
+        return shot.error_kind, shot.error
+
+    # it ends although the lookup does not: the event is set only afterwards
+    assert run(scene()) == ("connect", "no connection within 0.1 s")
+    slow_names.set()
+
+
+def test_a_machine_without_threads_blames_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scene() -> str | None:
+        async with client_of("http://somewhere.test:8000") as client:
+            monkeypatch.setattr(threading.Thread, "start", start)
+            return (await client.send(course(), ask(), time.monotonic())).error
+
+    assert asyncio.run(scene()) == "no connection: this machine is out of threads for name lookups"
+
+
+def test_a_name_is_told_in_aiohttps_words() -> None:
+    async def scene() -> list[Any]:
+        return await Names().resolve("127.0.0.1", 8000, socket.AF_INET)
+
+    [found] = asyncio.run(scene())
+    assert (found["host"], found["port"], found["family"]) == ("127.0.0.1", 8000, socket.AF_INET)

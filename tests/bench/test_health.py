@@ -1,0 +1,132 @@
+"""A watched event loop, with faults planted in it; the clocks are made up where time itself is told."""
+
+import asyncio
+import contextlib
+import gc
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.chat import turns
+
+from toolkit.bench.health import Health, quiet_collector, short_turns
+
+
+def hold_up(seconds: float) -> None:
+    """Keep the loop from everything else."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+class Clocks:
+    """Wall and CPU clock by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall_s = self.cpu_s = 100.0
+        monkeypatch.setattr("toolkit.bench.health._now_s", lambda: (self.wall_s, self.cpu_s))
+
+    def go_on(self, wall_s: float, cpu_s: float) -> None:
+        self.wall_s += wall_s
+        self.cpu_s += cpu_s
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocks]:
+    with monkeypatch.context() as patched:
+        yield Clocks(patched)
+
+
+def test_a_loop_that_was_held_up_is_told() -> None:
+    async def scene() -> float | None:
+        health = Health()
+        health.start()
+        await turns()  # now it sleeps for 10 ms
+        hold_up(0.06)
+        await turns()
+        health.stop()
+        return health.told(None).loop_lag_p99_ms
+
+    lag_ms = asyncio.run(scene())
+    # held up for 60 ms of which 10 ms were its own; a sketch is right within 1 %
+    assert lag_ms is not None
+    assert lag_ms >= 0.99 * 50
+
+
+def test_only_watched_stretches_count_and_all_of_them(clocks: Clocks) -> None:
+    async def scene() -> list[float | None]:
+        health = Health()
+        shares = [health.told(None).cpu_share]
+        health.start()
+        clocks.go_on(2.0, 1.0)
+        shares.append(health.told(None).cpu_share)
+        health.stop()
+        clocks.go_on(50.0, 50.0)  # nobody watches: making ready, another host's turn
+        shares.append(health.told(None).cpu_share)
+        health.start()
+        clocks.go_on(2.0, 2.0)
+        health.stop()
+        shares.append(health.told(None).cpu_share)
+        return shares
+
+    # 1 s of 2 s, and 3 s of 4 s
+    assert asyncio.run(scene()) == [None, 0.5, 0.5, 0.75]
+
+
+def test_lateness_outlives_the_stretch_in_which_it_was_seen() -> None:
+    async def scene() -> float | None:
+        health = Health()
+        health.start()
+        await turns()
+        hold_up(0.06)
+        await turns()
+        health.stop()
+        health.start()
+        await turns()
+        health.stop()
+        return health.told(None).loop_lag_p99_ms
+
+    assert (asyncio.run(scene()) or 0.0) >= 0.99 * 50
+
+
+def test_the_senders_lateness_is_judged_with_the_rest(clocks: Clocks) -> None:
+    async def scene() -> tuple[bool, bool]:
+        health = Health()
+        health.start()
+        clocks.go_on(1.0, 0.5)
+        health.stop()
+        return health.told(1.0).ok, health.told(60.0).ok
+
+    assert asyncio.run(scene()) == (True, False)
+
+
+def test_nothing_watches_on_after_the_stop() -> None:
+    async def scene() -> int:
+        health = Health()
+        health.start()
+        health.start()
+        health.stop()
+        await turns()
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(scene()) == 1
+
+
+def test_the_collector_leaves_what_was_loaded_alone_and_comes_back() -> None:
+    before, seen = gc.get_threshold(), []
+    with contextlib.suppress(KeyError), quiet_collector():
+        seen += [gc.get_freeze_count() > 1000, gc.get_threshold()[0] > before[0], gc.isenabled()]
+        raise KeyError
+    assert seen == [True, True, True]
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_threads_take_short_turns_until_the_end() -> None:
+    before, seen = sys.getswitchinterval(), []
+    with contextlib.suppress(KeyError), short_turns():
+        seen.append(sys.getswitchinterval())
+        raise KeyError
+    assert seen == [pytest.approx(0.0005)]
+    assert sys.getswitchinterval() == before
