@@ -117,7 +117,8 @@ def test_broken_requests_may_have_cost_all_they_asked_for() -> None:
     assert accused(shots, books(shots, requests=14, generation_tokens=1400)) == {}
     beyond = books(shots, requests=16, generation_tokens=most + 17)
     assert accused(shots, beyond) == {"foreign_traffic": "medium"}
-    assert accused(shots, books(shots, requests=17)) == {"foreign_traffic": "high"}
+    many = books(shots, requests=17, generation_tokens=1500)
+    assert accused(shots, many) == {"foreign_traffic": "high"}
 
 
 def test_requests_that_never_arrived_cost_nothing() -> None:
@@ -125,7 +126,13 @@ def test_requests_that_never_arrived_cost_nothing() -> None:
     unsent = replace(failed(16, "not_sent"), sent_at=None, took_ms=None)
     shots = [*uniques(14), *refused, unsent]
     assert accused(shots, books(shots)) == {}
-    assert accused(shots, books(shots, requests=15)) == {"foreign_traffic": "high"}
+    one_more = books(shots, requests=15, generation_tokens=1410)
+    assert accused(shots, one_more) == {"foreign_traffic": "high"}
+
+
+def test_requests_that_made_no_token_are_a_hint_of_others() -> None:
+    shots = uniques(16)
+    assert accused(shots, books(shots, requests=18)) == {"foreign_traffic": "low"}
 
 
 def test_requests_under_way_before_ours_prove_nothing_where_the_books_are_even() -> None:

@@ -95,11 +95,12 @@ def foreign_traffic(
     if not clauses:
         return None
     exact = (account.surplus_requests or 0.0) > 0
-    return Verdict(
-        code="foreign_traffic",
-        confidence="high" if exact else "medium" if beyond else "low",
-        evidence=sentence(clauses),
-    )
+    # requests that made no token: some engines count what they refuse, too
+    idle = account.generation_tokens == account.tokens
+    confidence: Confidence = "high" if exact and not idle else "medium"
+    if idle or not beyond:
+        confidence = "low"
+    return Verdict(code="foreign_traffic", confidence=confidence, evidence=sentence(clauses))
 
 
 def _beyond_ours(

@@ -52,11 +52,11 @@ def cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> Verdict | None:
 
 def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdict | None:
     # streams first: their time to the first token is free of all later steps
-    slower = _beside_later((shot for shot in first if shot.stream), later)
-    slower = slower or _beside_later((shot for shot in first if not shot.stream), later)
-    if not slower:
+    fastest = _fastest_beside_later((shot for shot in first if shot.stream), later)
+    fastest = fastest or _fastest_beside_later((s for s in first if not s.stream), later)
+    if fastest is None:
         return None
-    waited, usual = min(slower)
+    waited, usual = fastest
     # even the fastest: of a wave of n prompts that are read together the last waits n times as long
     if waited < max(FAR_SLOWER, len(first)) * usual or waited - usual < EXCESS_MS:
         return None
@@ -83,12 +83,14 @@ def _colder_than_its_pace(
     fastest = min(streams, key=lambda shot: shot.ttft_ms or 0.0)
     waited = fastest.ttft_ms or 0.0
     reading = pace * sum(tokens or 0 for tokens in prompts)
+    if waited < FAR_SLOWER * reading or waited < EXCESS_MS:
+        return None
     rest = [s for s in shots if s.stream and s.ok and s not in first and s not in replayed]
     quick = [s for s in rest if s.ttft_ms is not None and FAR_SLOWER * s.ttft_ms <= waited]
     # as long, and written by the engine, not by a cache that nobody has found out
     quick = [s for s in quick if _is_as_many(s.output_tokens, fastest.output_tokens)]
     quick = [s for s in quick if (_pace_ms(s) or 0.0) >= SOONER * pace]
-    if waited < FAR_SLOWER * reading or waited < EXCESS_MS or len(quick) < LEAST_QUICK:
+    if len(quick) < LEAST_QUICK:
         return None
     return Verdict(
         code="cold",
@@ -111,10 +113,16 @@ def _pace_ms(shot: Shot) -> float | None:
     return gap or shot.tpot_ms
 
 
-def _beside_later(first: Iterable[Shot], later: Sequence[Shot]) -> list[tuple[float, float]]:
-    """What each of the first took, and what the like of it takes later."""
-    both = [(_latency_ms(shot), _usual_ms(shot, later)) for shot in first]
-    return [(took, usual) for took, usual in both if took is not None and usual is not None]
+def _fastest_beside_later(
+    first: Iterable[Shot], later: Sequence[Shot]
+) -> tuple[float, float] | None:
+    """What the fastest of the first took that has its like later, and what those take."""
+    timed = [(took, shot) for shot in first if (took := _latency_ms(shot)) is not None]
+    for took, shot in sorted(timed, key=lambda each: each[0]):
+        usual = _usual_ms(shot, later)
+        if usual is not None:
+            return took, usual
+    return None
 
 
 def has_later(shots: Iterable[Shot]) -> bool:
@@ -133,9 +141,8 @@ def _first_wave(shots: Sequence[Shot]) -> frozenset[Shot]:
     """What was sent before anything came back; a timeout is an answer's time, too, an error is none."""
     timed = [shot for shot in shots if shot.ok or shot.error_kind == "timeout"]
     ends = [ended for shot in timed if (ended := ended_at(shot)) is not None]
-    if not ends:
-        return frozenset()
-    return frozenset(s for s in timed if s.sent_at is not None and s.sent_at < min(ends))
+    first_end = min(ends, default=0.0)
+    return frozenset(s for s in timed if s.sent_at is not None and s.sent_at < first_end)
 
 
 def _latency_ms(shot: Shot) -> float | None:

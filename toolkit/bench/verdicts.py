@@ -52,6 +52,7 @@ def verdicts(
     """
     books = account(shots, ledger)
     found = replays(shots, books, ledger.rtt_ms)
+    replayed = found.shots
     case = _Case(
         shots=shots,
         ledger=ledger,
@@ -60,8 +61,8 @@ def verdicts(
         rungs=rungs,
         account=books,
         replays=found,
-        replayed=found.shots,
-        answers=[shot for shot in shots if shot.ok and shot not in found.shots],
+        replayed=replayed,
+        answers=[shot for shot in shots if shot.ok and shot not in replayed],
     )
     told = [*_of_answers(case), *_of_host(case)]
     accused = {verdict.code for verdict in told}
