@@ -39,8 +39,9 @@ ROUNDS = 3
 SPREAD_TOKENS = 20
 """The streams begin over so many token intervals: neither in lockstep nor long apart."""
 FEWEST_FOR_P99 = 100
-START_TIMEOUT_S = 30.0
-REQUEST_TIMEOUT_S = 120.0
+PAGE_TIMEOUT_S = 60.0
+SLACK_S = 60.0
+"""What an answer may take beyond twice its time, before it is given up."""
 RATE_STREAMS, RATE_TOKENS = 50, 300
 
 MOST_P50_MS, MOST_P99_MS, MANY_STREAMS = 2.0, 10.0, 100
@@ -286,7 +287,7 @@ class StampedServer:
     def truths(self) -> tuple[Truth, ...]:
         """Every request so far, by the server's clock."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.url}/truth", timeout=REQUEST_TIMEOUT_S) as page:
+        with opener.open(f"{self.url}/truth", timeout=PAGE_TIMEOUT_S) as page:
             return tuple(Truth(**each) for each in json.load(page)["requests"])
 
 
@@ -314,7 +315,7 @@ def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float)
 
     The streams begin `spread_s` apart, first to last; each reads three answers, one after the other.
     """
-    return uvloop.run(_load(server.url, streams, tokens=tokens, spread_s=spread_s))
+    return uvloop.run(_load(server, streams, tokens=tokens, spread_s=spread_s))
 
 
 def measured(server: StampedServer, streams: int, *, tokens: int) -> Level:
@@ -339,8 +340,8 @@ def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
 class _OpenClient(HostClient):
     """The bench's client, which lets the answer be seen beside the Shot: a Shot keeps no text and no single gap."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(Host(name=MODEL, url=url), timeout_s=REQUEST_TIMEOUT_S)
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        super().__init__(Host(name=MODEL, url=url), timeout_s=timeout_s)
         self.replies: list[_Reply] = []
 
     async def _ask(self, body: bytes, reply: _Reply) -> None:
@@ -353,9 +354,9 @@ class _OpenClient(HostClient):
         return {answer.answer_id: answer for answer in (reader.end(0.0) for reader in readers)}
 
 
-async def _load(url: str, streams: int, *, tokens: int, spread_s: float) -> Load:
+async def _load(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> Load:
     # a wall clock that is the monotonic one makes `sent_at` comparable with the server's stamps
-    course = Course(run=MODEL, name=MODEL, url=url, concurrency=streams, wall_offset_s=0.0)
+    course = Course(run=MODEL, name=MODEL, url=server.url, concurrency=streams, wall_offset_s=0.0)
     shots: list[Shot] = []
 
     async def stream(number: int) -> None:
@@ -364,7 +365,8 @@ async def _load(url: str, streams: int, *, tokens: int, spread_s: float) -> Load
             ask = _ask_for(number * ROUNDS + turn, tokens)
             shots.append(await client.send(course, ask, time.monotonic()))
 
-    async with _OpenClient(url) as client:
+    answer_s = (server.pace.ttft_ms + tokens * server.pace.interval_ms) / 1000
+    async with _OpenClient(server.url, timeout_s=SLACK_S + 2 * answer_s) as client:
         await client.open_connections(min(streams, MOST_READY_CONNECTIONS))
         with quiet_collector():
             began_s, cpu_began_s = time.monotonic(), time.process_time()
