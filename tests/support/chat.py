@@ -116,6 +116,23 @@ class ChatServer(RawServer):
         ]
 
 
+class Gate(ChatServer):
+    """Holds every chat answer until it is opened; knows how many are held, and the most ever."""
+
+    def __init__(self, **pages: Any) -> None:
+        super().__init__(self.answer, **pages)
+        self.held = self.most = 0
+        self.opened = asyncio.Event()
+
+    async def answer(self, writer: asyncio.StreamWriter) -> bool:
+        self.held += 1
+        self.most = max(self.most, self.held)
+        await self.opened.wait()
+        self.held -= 1
+        writer.write(STREAM)
+        return True
+
+
 def models_page(*entries: dict[str, Any]) -> bytes:
     return http(
         json.dumps({"object": "list", "data": list(entries)}), content_type="application/json"

@@ -37,7 +37,8 @@ CHARGES_AT_ONCE, CHARGE_PAUSE_S = 10, 0.005
 LEVEL_SLOTS = 1_000_000
 """Slots of a sweep's levels do not overlap, so a slot is one request."""
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""After a failure, when the plan counts time and not requests: a host that refuses at once must not be hammered."""
+"""After the second failure in a row, doubled with each: a host that refuses at once must not be hammered, and the
+work of it must not delay the other hosts' streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +209,8 @@ class Lane:
             for ask in shared:
                 done = await self._send(course, ask, time.monotonic(), asker)
                 failures = 0 if done.ok else failures + 1
-                if failures and duration_s is not None:
-                    await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(failures - 1, 10)))
+                if failures > 1:
+                    await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(failures - 2, 10)))
 
         await self._at_once(concurrency, work)
 

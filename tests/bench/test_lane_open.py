@@ -1,0 +1,129 @@
+"""One host's part in an open loop: requests leave on time, whatever the answers take."""
+
+import asyncio
+from itertools import islice
+
+import pytest
+from support.benching import lane_at, measured, plan
+from support.chat import STREAM, ChatServer, Gate, until
+
+from toolkit.bench.lane import Lane
+from toolkit.bench.schedule import send_times
+from toolkit.records import Shot
+
+EVERY_20_MS = {"rate": 50.0, "arrival": "constant"}
+
+
+def planned(shots: list[Shot]) -> list[float]:
+    """Seconds after the first, by slot."""
+    ordered = sorted(shots, key=lambda shot: shot.slot)
+    return [shot.planned_at - ordered[0].planned_at for shot in ordered]
+
+
+def ended_at(shot: Shot) -> float:
+    assert shot.took_ms is not None
+    return shot.planned_at + shot.took_ms / 1000
+
+
+def test_requests_leave_on_time_though_no_answer_comes() -> None:
+    async def scene() -> tuple[list[Shot], int]:
+        async with Gate() as server:
+            lane = lane_at(server.url, plan(**EVERY_20_MS, requests=6, concurrency=100))
+            load = asyncio.create_task(measured(lane))
+            await until(lambda: server.held == 6)  # all are there, and none is answered
+            answered = len(lane.shots)
+            server.opened.set()
+            return await load, answered
+
+    shots, answered = asyncio.run(scene())
+    assert answered == 0
+    assert planned(shots) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08, 0.10])
+    assert all(shot.ok and shot.concurrency is None for shot in shots)
+    assert all(shot.send_lag_ms is not None and shot.send_lag_ms >= -1 for shot in shots)
+
+
+def test_they_leave_when_the_schedule_says() -> None:
+    wanted = plan(rate=200.0, arrival="poisson", requests=8, concurrency=100, seed=5)
+
+    async def scene() -> list[Shot]:
+        async with ChatServer() as server:
+            return await measured(lane_at(server.url, wanted))
+
+    due = list(islice(send_times(wanted), 8))
+    assert planned(asyncio.run(scene())) == pytest.approx([at - due[0] for at in due])
+
+
+def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
+    """Coordinated omission: the second request was due while the first one held the only place."""
+
+    async def scene() -> tuple[list[Shot], Lane]:
+        async with Gate() as server:
+            lane = lane_at(server.url, plan(**EVERY_20_MS, requests=2, concurrency=1))
+            load = asyncio.create_task(measured(lane))
+            await until(lambda: server.held == 1)
+            await asyncio.sleep(0.2)  # what the first answer takes
+            server.opened.set()
+            return sorted(await load, key=lambda shot: shot.slot), lane
+
+    (first, second), lane = asyncio.run(scene())
+    assert first.ok
+    assert second.ok
+    assert None not in (first.sent_at, second.sent_at, second.ttft_ms, second.send_lag_ms)
+    # it left only when the first was over, and all of that is in its time to first token
+    assert second.sent_at >= first.sent_at + first.e2e_ms / 1000
+    assert second.ttft_ms >= second.send_lag_ms >= 150
+    # and it is no lateness of this machine
+    lag_ms = lane.lag.quantile(1.0)
+    assert lag_ms is not None
+    assert lag_ms < second.send_lag_ms
+    assert lane.lag.count == 2
+
+
+def test_no_more_than_the_cap_are_under_way_and_the_overdue_never_leave() -> None:
+    async def scene() -> tuple[list[Shot], int]:
+        async with Gate() as server:
+            wanted = plan(**EVERY_20_MS, requests=6, concurrency=2, timeout_s=0.3)
+            shots = await measured(lane_at(server.url, wanted))
+            return shots, len(server.asked())
+
+    shots, asked = asyncio.run(scene())
+    late = [shot for shot in shots if shot.error_kind == "timeout" and shot.sent_at is not None]
+    unsent = [shot for shot in shots if shot.error_kind == "not_sent"]
+    assert len(shots) == 6
+    for one in late:
+        beside = [each for each in late if each.sent_at <= one.sent_at < ended_at(each)]
+        assert len(beside) <= 2
+    assert {0, 1} <= {shot.slot for shot in late}
+    assert len(late) + len(unsent) == 6
+    assert unsent
+    assert asked == len(late)
+    for shot in unsent:
+        assert shot.error == "2 requests were under way for 0.3 s"
+        assert (shot.sent_at, shot.send_lag_ms, shot.took_ms, shot.ok) == (None, None, None, False)
+    assert planned(shots) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08, 0.10])
+
+
+def test_a_place_is_free_again_after_a_failure() -> None:
+    async def scene() -> list[bool]:
+        async with ChatServer(STREAM[:60]) as server:
+            server.pages["/v1/chat/completions"] = _cut
+            wanted = plan(**EVERY_20_MS, requests=5, concurrency=1)
+            return [
+                shot.sent_at is not None for shot in await measured(lane_at(server.url, wanted))
+            ]
+
+    async def _cut(writer: asyncio.StreamWriter) -> bool:
+        writer.write(STREAM[:60])
+        return False
+
+    assert asyncio.run(scene()) == [True] * 5
+
+
+def test_an_open_loop_ends_with_its_time() -> None:
+    async def scene() -> list[Shot]:
+        async with ChatServer() as server:
+            wanted = plan(**EVERY_20_MS, requests=None, duration_s=0.1, concurrency=10)
+            return await measured(lane_at(server.url, wanted))
+
+    # at 0, 20, 40, 60 and 80 ms
+    assert planned(asyncio.run(scene())) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08])

@@ -1,0 +1,69 @@
+"""A plan, a profile and a lane for tests of what moves in a bench."""
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from support.chat import ChatServer
+
+from toolkit.bench.client import HostClient
+from toolkit.bench.lane import Lane, Setting
+from toolkit.bench.plan import Plan
+from toolkit.profiles import Profile, Prompt
+from toolkit.records import Host, Shot
+
+MARK = re.compile(r"^\[[0-9a-z]{4}-[0-9a-z]{4}\] ")
+"""What makes a prompt unlike all others, as plan and README describe it."""
+
+
+def profile(*texts: str) -> Profile:
+    """Prompts `a`, `b`, ... with these texts."""
+    prompts = tuple(
+        Prompt(name=name, messages=({"role": "user", "content": text},))
+        for name, text in zip("abcdefgh", texts or ("Tell me", "Ask me", "Teach me"), strict=False)
+    )
+    return Profile(name="test", prompts=prompts)
+
+
+def plan(**changes: Any) -> Plan:
+    """Eight unique requests, two at once, unless said otherwise."""
+    usual: dict[str, Any] = {
+        "requests": 8,
+        "concurrency": 2,
+        "max_tokens": 4,
+        "sameness": "unique",
+        "timeout_s": 30.0,
+    }
+    return Plan(**usual | changes)
+
+
+def lane_at(url: str, wanted: Plan, *, model: str | None = None, listed: str | None = None) -> Lane:
+    """A lane whose wall clock is the monotonic one; `listed` is the model that a hosts file names."""
+    host = Host(name="alice", url=url, model=listed)
+    setting = Setting(run="r", plan=wanted, profile=profile(), model=model, wall_offset_s=0.0)
+    return Lane(HostClient(host, timeout_s=wanted.timeout_s), setting, "nonce", lambda _: None)
+
+
+async def measured(lane: Lane, *, levels: int = 1) -> list[Shot]:
+    """Take a lane through a whole run, as a bench does; its shots."""
+    async with lane.client:
+        await lane.choose_model()
+        await lane.prepare()
+        await lane.warm_up()
+        for level in range(levels):
+            await lane.connect(level)
+            await lane.measure(level, time.monotonic())
+        await lane.finish()
+    return lane.shots
+
+
+def texts(server: ChatServer) -> list[str]:
+    """What the last message of each chat request said, in order of arrival."""
+    return [body["messages"][-1]["content"] for body in server.asked()]
+
+
+def unmarked(said: Sequence[str]) -> list[str]:
+    """The same without the marks, which must be there."""
+    assert all(MARK.match(text) for text in said)
+    return [MARK.sub("", text) for text in said]
