@@ -42,7 +42,8 @@ def lane_at(url: str, wanted: Plan, *, model: str | None = None, listed: str | N
     """A lane whose wall clock is the monotonic one; `listed` is the model that a hosts file names."""
     host = Host(name="alice", url=url, model=listed)
     setting = Setting(run="r", plan=wanted, profile=profile(), model=model, wall_offset_s=0.0)
-    return Lane(HostClient(host, timeout_s=wanted.timeout_s), setting, "nonce", lambda _: None)
+    client = HostClient(host, timeout_s=timeout_s or wanted.timeout_s)
+    return Lane(client, setting, "nonce", lambda _: None)
 
 
 async def measured(lane: Lane, *, levels: int = 1) -> list[Shot]:
