@@ -38,7 +38,14 @@ def plan(**changes: Any) -> Plan:
     return Plan(**usual | changes)
 
 
-def lane_at(url: str, wanted: Plan, *, model: str | None = None, listed: str | None = None) -> Lane:
+def lane_at(
+    url: str,
+    wanted: Plan,
+    *,
+    model: str | None = None,
+    listed: str | None = None,
+    timeout_s: float | None = None,
+) -> Lane:
     """A lane whose wall clock is the monotonic one; `listed` is the model that a hosts file names."""
     host = Host(name="alice", url=url, model=listed)
     setting = Setting(run="r", plan=wanted, profile=profile(), model=model, wall_offset_s=0.0)
