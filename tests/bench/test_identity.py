@@ -145,6 +145,16 @@ def test_what_changes_during_the_run_is_certain(later: ServedModel, words: str) 
     assert words in found["model_mismatch"].evidence
 
 
+def test_the_first_served_model_is_asked_where_none_is_listed() -> None:
+    first, second = ServedModel(id="a", root="x/a"), ServedModel(id="b", root=None, max_model_len=1)
+    later = replace(second, max_model_len=2)
+    assert judged(listed(), serving(first, second, after=(first, later))) is None
+    assert judged(listed("b"), serving(first, second, after=(first, later))) == "high"
+    # what the answers name comes before what is listed
+    both = serving(first, second, after=(first, later))
+    assert judged(listed("b"), both, answered_by="a") is None
+
+
 def test_other_models_may_come_and_go() -> None:
     ours, adapter = ServedModel(id="tiny", root="a/b"), ServedModel(id="sql", root="/x")
     assert judged(listed(), serving(ours, adapter, after=(ours,)), answered_by="tiny") is None
@@ -190,6 +200,9 @@ def test_a_listed_root_is_meant_with_its_quantisation(root: str, confidence: str
     [
         ("Qwen3.5-35B-A3B", "Qwen3.5-35B", False),
         ("Qwen3.5-35B-A3B", "Qwen3.5-9B", True),
+        ("Qwen3.5-35B-A3B", "Qwen3.5-3B", True),  # 3B are only active
+        ("Qwen3.5-35B-A3B", "Qwen3.5-A3B", False),
+        ("Qwen3.5-35B-A3B", "Qwen3.5-A10B", True),
         ("Qwen3-8B", "Llama-3.1-8B", True),
         ("Qwen2.5-7B", "Qwen3-7B", True),
         ("Llama-3.1-8B", "llama3-8b", False),  # 3 is short for 3.1
@@ -201,6 +214,8 @@ def test_a_listed_root_is_meant_with_its_quantisation(root: str, confidence: str
         ("mixtral-8x7b", "mistral-7b", True),
         ("gemma-3n-E4B-it", "gemma-3n-e2b", True),
         ("smol-135M", "smol-360m", True),
+        ("some-2507-7b", "some-1106-7b", False),  # dates
+        ("some-99-7b", "some-98-7b", True),
         ("contest", "Qwen3-8B", False),
         ("/models/snapshot", "Qwen3-8B", False),
         ("0f35be", "Qwen3-8B", False),
@@ -216,6 +231,18 @@ def test_names_differ_by_size_family_or_version_only(one: str, two: str, other: 
 def test_nothing_answered_still_tells_what_is_served() -> None:
     ledger = no_books(models_before=(ServedModel(id="Qwen3.5-9B"),))
     assert told([], ledger, host=listed(QWEN)).keys() == {"model_mismatch", "not_judged"}
+
+
+def test_the_list_of_before_will_do_where_there_is_no_later_one() -> None:
+    ledger = serving(ServedModel(id="Qwen3.5-9B"), after=())
+    assert judged(listed(QWEN), ledger) == "medium"
+
+
+def test_of_many_served_models_four_are_named() -> None:
+    ledger = serving(*(ServedModel(id=f"Qwen3.5-{size}B") for size in range(1, 9)))
+    evidence = told(uniques(16, model=None), ledger, host=listed(QWEN))["model_mismatch"].evidence
+    assert "`Qwen3.5-4B`" in evidence
+    assert "`Qwen3.5-5B`" not in evidence
 
 
 def test_what_a_host_calls_its_models_cannot_act_on_a_terminal_nor_fill_it() -> None:

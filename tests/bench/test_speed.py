@@ -67,6 +67,29 @@ def test_ratio_and_difference_must_both_be_large() -> None:
     assert accused(slow) == {}
 
 
+@pytest.mark.parametrize(
+    ("first_ms", "later", "is_cold"),
+    [
+        (600.0, 3, True),  # six times as long, and 500 ms more
+        (599.0, 3, False),
+        (600.0, 2, False),  # too few to know what is usual
+    ],
+)
+def test_a_first_wave_of_two_beside_later_ones(first_ms: float, later: int, is_cold: bool) -> None:
+    first = [shot(n, first_ms=first_ms) for n in range(2)]
+    shots = [*first, *(shot(n, planned_at=AT + 60 + n) for n in range(2, 2 + later))]
+    assert ("cold" in accused(shots)) is is_cold
+
+
+@pytest.mark.parametrize(("tokens", "is_cold"), [(80, True), (79, False)])
+def test_later_answers_are_comparable_with_four_fifths_of_the_tokens(
+    tokens: int, is_cold: bool
+) -> None:
+    first = [shot(n, stream=False, first_ms=89_000.0) for n in range(8)]
+    later = [shot(n, stream=False, tokens=tokens, planned_at=AT + 600) for n in range(8, 16)]
+    assert ("cold" in accused([*first, *later])) is is_cold
+
+
 def cold_throughout(quick: int = 2, **more: object) -> list[Shot]:
     """Two waves of 50 tokens of prompt each that both stand still for 9 s; some get in at once."""
     waves = [shot(n, first_ms=9000.0 * (2 - n // 8), prompt_tokens=50, **more) for n in range(16)]
@@ -214,6 +237,24 @@ def test_an_open_loop_that_keeps_up_is_not(e2e_ms: list[float]) -> None:
     assert accused(open_loop(*e2e_ms)) == {}
 
 
+@pytest.mark.parametrize(
+    ("thirds", "each", "is_told"),
+    [
+        ((1000.0, 1500.0, 2000.0), 4, True),
+        ((1000.0, 1500.0, 1999.0), 4, False),  # not twice
+        ((400.0, 600.0, 899.0), 4, False),  # 499 ms more
+        ((1000.0, 1299.0, 2500.0), 4, False),  # held, and then one slow moment
+        ((1000.0, 2000.0, 2599.0), 4, False),
+        ((1000.0, 1500.0, 2000.0), 3, False),  # nine requests
+    ],
+)
+def test_an_open_loop_falls_behind_from_third_to_third(
+    thirds: tuple[float, ...], each: int, is_told: bool
+) -> None:
+    shots = open_loop(*(ms for ms in thirds for _ in range(each)))
+    assert ("saturated" in accused(shots)) is is_told
+
+
 def test_timeouts_count_as_the_waiting_that_they_were() -> None:
     shots = open_loop(*(1000.0 + 1000.0 * n for n in range(16)))
     lost = [
@@ -296,6 +337,11 @@ def test_failures_that_end_sooner_than_answers_look_like_speed() -> None:
         "3 of 16 requests failed (`cut`, `http_500`, `stream_error`) after 200 ms"
         " where answers take 2,080 ms (medians)"
     )
+
+
+def test_a_failure_in_half_the_time_of_an_answer_is_fast() -> None:
+    bad = [failed(n, took_ms=1040.0) for n in (14, 15)]
+    assert accused([*uniques(14), *bad], books(uniques(14))) == {"fast_failures": "high"}
 
 
 @pytest.mark.parametrize("took_ms", [1041.0, 120_000.0])

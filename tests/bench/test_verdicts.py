@@ -20,6 +20,7 @@ from support.shots import (
 )
 
 from toolkit.bench.counters import ledger
+from toolkit.bench.ladder import Rung
 from toolkit.bench.verdicts import verdicts
 from toolkit.dialects import EngineNumbers
 from toolkit.records import Ledger, Shot
@@ -43,6 +44,32 @@ def test_an_honest_host_is_clean_and_nothing_else() -> None:
     assert only.evidence == (
         "32 requests were answered and the server counted the 3,200 tokens that they hold"
     )
+
+
+def test_books_that_are_not_even_make_clean_less_sure() -> None:
+    shots = uniques(40)
+    for uneven in ({"requests": 39}, {"generation_tokens": 3999}, {"generation_tokens": 4001}):
+        found = told(shots, books(shots, **uneven))
+        assert found["clean"].confidence == "medium"
+        assert found["clean"].evidence == "nothing speaks against its 40 answers"
+
+
+def test_a_sweep_is_judged_by_its_ladder_where_there_is_no_queue_to_see() -> None:
+    step = Rung(
+        concurrency=1,
+        requests=4,
+        ok=4,
+        rps=0.5,
+        output_tokens_per_s=50.0,
+        ttft_p50_ms=100.0,
+        e2e_p50_ms=2000.0,
+        e2e_p95_ms=2000.0,
+        tpot_p50_ms=20.0,
+        good_share=None,
+    )
+    two = [step, replace(step, concurrency=8, rps=4.0)]
+    assert "saturated" not in told(with_twins(), no_books(), rungs=two)["not_judged"].evidence
+    assert "saturated" in told(with_twins(), no_books(), rungs=two[:1])["not_judged"].evidence
 
 
 def test_without_counters_clean_is_less_sure_and_says_what_nobody_can_tell() -> None:

@@ -26,7 +26,8 @@ LISTED = 4
 """Of many served models only the first few are named."""
 LARGEST_VERSION = 99
 """`Qwen3-2507` and `R1-0528` carry dates."""
-_SIZE = re.compile(r"(?<![a-z0-9.])(?:a|e)?((?:\d+x)?\d+(?:\.\d+)?[bm])(?![a-z0-9])")
+_SIZE = re.compile(r"(?<![a-z0-9.])([ae]?)((?:\d+x)?\d+(?:\.\d+)?[bm])(?![a-z0-9])")
+"""`35b`, `8x7b`, `135m`; `a3b` are the active ones of a mixture of experts, `e4b` the effective ones of a Gemma."""
 _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)*")
 
 
@@ -64,7 +65,7 @@ def is_opaque(host: Host, ledger: Ledger) -> bool:
 def _asked(host: Host, served: Sequence[ServedModel], named: Sequence[str]) -> ServedModel | None:
     """The entry that our requests went to: the one the answers name, else the listed one, else the first."""
     meant = [model for model in served if model.id in named]
-    listed = [model for model in served if host.model in (model.id, model.root)]
+    listed = [model for model in served if host.model and host.model in (model.id, model.root)]
     return next(iter([*meant, *listed, *served]), None)
 
 
@@ -159,6 +160,12 @@ class _Said:
     families: frozenset[str]
     versions: frozenset[str]
     sizes: frozenset[str]
+    active: frozenset[str]
+    """Of a mixture of experts, the part that a token goes through."""
+
+    @property
+    def has_size(self) -> bool:
+        return bool(self.sizes or self.active)
 
 
 def differ(name: str, other: str) -> bool:
@@ -167,9 +174,11 @@ def differ(name: str, other: str) -> bool:
     `Qwen/Qwen3.5-35B-A3B-GPTQ-Int4` is `qwen3.5-35b`; `contest` and `/models/snapshot` may be anything.
     """
     one, two = _said(name), _said(other)
-    if not one.sizes or not two.sizes:
+    if not one.has_size or not two.has_size:
         return False
-    if not one.sizes & two.sizes or not one.families & two.families:
+    both_whole = one.sizes and two.sizes
+    same = one.sizes & two.sizes if both_whole else one.active & two.active
+    if not same or not one.families & two.families:
         return True
     return bool(one.versions and two.versions) and not any(
         _is_within(a, b) or _is_within(b, a) for a in one.versions for b in two.versions
@@ -191,12 +200,12 @@ def _is_same(name: str, other: str) -> bool:
 
 def _tells(name: str) -> bool:
     """Whether a name says which model it is; a size is what aliases and paths lack."""
-    return bool(_said(name).sizes)
+    return _said(name).has_size
 
 
 def _said(name: str) -> _Said:
     last = _last(name)
-    sizes = frozenset(_SIZE.findall(last))
+    found = _SIZE.findall(last)
     rest = _bare(_SIZE.sub(" ", last))
     return _Said(
         families=frozenset(word for word in rest if word.isalpha() and len(word) > 1),
@@ -205,7 +214,8 @@ def _said(name: str) -> _Said:
             for word in rest
             if not word.isalpha() and float(word.partition(".")[0]) <= LARGEST_VERSION
         ),
-        sizes=sizes,
+        sizes=frozenset(size for mark, size in found if mark != "a"),
+        active=frozenset(size for mark, size in found if mark == "a"),
     )
 
 
