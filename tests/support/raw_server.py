@@ -45,6 +45,7 @@ class RawServer:
         self.connections = 0
         """That were opened, asked over or not."""
         self._address, self._tls = address, tls
+        self._handlers: set[asyncio.Task[None]] = set()
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         """Method, path and headers (lower-case names) of everything that was asked."""
 
@@ -66,11 +67,19 @@ class RawServer:
     ) -> None:
         self._server.close()
 
+    def handlers(self) -> set[asyncio.Task[None]]:
+        """The tasks that serve connections which are open."""
+        return set(self._handlers)
+
     async def before_answer(self) -> None:
         """Wait here, in a server that takes its time."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
         with contextlib.suppress(
             ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
         ):

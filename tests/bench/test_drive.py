@@ -1,0 +1,441 @@
+"""A run over several hosts: the same for all, at the same moment or in turns, kept whole whatever ends it."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.benching import MARK, plan, profile, texts, unmarked
+from support.chat import STREAM, ChatServer, Gate, models_page, until
+from support.raw_server import RawServer
+
+from toolkit.bench.client import HostClient
+from toolkit.bench.drive import Bench
+from toolkit.bench.plan import Plan
+from toolkit.errors import ToolkitError
+from toolkit.records import Host, Shot
+
+
+def bench_of(urls: Sequence[str], wanted: Plan, **settings: Any) -> Bench:
+    """A bench over hosts named `a`, `b`, `c`."""
+    clients = [
+        HostClient(Host(name=name, url=url), timeout_s=wanted.timeout_s)
+        for name, url in zip("abc", urls, strict=False)
+    ]
+    return Bench(clients, wanted, profile(), **settings)
+
+
+async def run_over(servers: Sequence[RawServer], wanted: Plan, **settings: Any) -> Bench:
+    bench = bench_of([server.url for server in servers], wanted, **settings)
+    await bench.run()
+    return bench
+
+
+def shots_of(bench: Bench) -> list[Shot]:
+    return [shot for lane in bench.lanes for shot in lane.shots]
+
+
+async def dead_url() -> str:
+    async with RawServer({}) as server:
+        return server.url
+
+
+# --- the same for all ----------------------------------------------------------------------------------
+
+
+def test_all_hosts_get_the_same_requests_but_for_their_marks() -> None:
+    wanted = plan(
+        requests=24, concurrency=1, sameness="pairs", stream_share=0.5, levels=(1, 2), warmup=2
+    )
+
+    async def scene() -> tuple[Bench, list[list[str]]]:
+        async with ChatServer() as a, ChatServer() as b, ChatServer() as c:
+            bench = await run_over((a, b, c), wanted)
+            return bench, [texts(server) for server in (a, b, c)]
+
+    bench, said = asyncio.run(scene())
+    by_slot = [
+        {
+            shot.slot: (shot.prompt, shot.stream, shot.max_tokens, shot.kind, shot.pair)
+            for shot in lane.shots
+            if shot.concurrency == 1 and shot.kind != "warmup"
+        }
+        for lane in bench.lanes
+    ]
+    # one at a time, every answer is there before the next slot, and twins fall on the same slots
+    assert by_slot[0] == by_slot[1] == by_slot[2]
+    assert len(by_slot[0]) == 24
+    assert Counter(kind for _, _, _, kind, _ in by_slot[0].values())["twin"] >= 4
+    assert unmarked(said[0][:26]) == unmarked(said[1][:26]) == unmarked(said[2][:26])
+    marks = [{MARK.match(text)[0] for text in host} for host in said]
+    assert not marks[0] & marks[1]
+    assert not marks[1] & marks[2]
+    assert not marks[0] & marks[2]
+
+
+def test_no_two_levels_and_no_two_runs_ask_the_same() -> None:
+    async def scene() -> list[str]:
+        async with ChatServer() as server:
+            for _ in range(2):
+                await run_over((server,), plan(levels=(1, 2), requests=1, warmup=3, seed=1))
+            return texts(server)
+
+    said = asyncio.run(scene())
+    # 2 runs of 3 + 4 + 8
+    assert len(said) == len(set(said)) == 30
+
+
+def test_hosts_are_asked_at_the_same_moment() -> None:
+    """Each host answers only when all of them are asked: one after the other would never end."""
+
+    async def scene() -> Bench:
+        async with Gate() as a, Gate() as b, Gate() as c:
+            run = asyncio.create_task(run_over((a, b, c), plan()))
+            await until(lambda: a.held == b.held == c.held == 2)
+            for server in (a, b, c):
+                server.opened.set()
+            return await run
+
+    assert all(shot.ok for shot in shots_of(asyncio.run(scene())))
+
+
+def test_in_sequence_each_host_is_alone() -> None:
+    async def scene() -> tuple[Bench, list[int]]:
+        async with Gate() as a, Gate() as b:
+            run = asyncio.create_task(run_over((a, b), plan(sequential=True, warmup=2)))
+            await until(lambda: a.held == 2)
+            alone = [len(b.asked())]
+            a.opened.set()
+            await until(lambda: b.held == 2)
+            alone.append(10 - len(a.asked()))
+            b.opened.set()
+            return await run, alone
+
+    bench, alone = asyncio.run(scene())
+    assert alone == [0, 0]
+    first, second = (lane.shots for lane in bench.lanes)
+    assert max(s.sent_at + s.took_ms / 1000 for s in first) <= min(s.sent_at for s in second)
+    assert [len(first), len(second)] == [10, 10]
+
+
+def test_a_host_that_hangs_delays_nobody_and_is_charged() -> None:
+    order: list[tuple[str, str | None]] = []
+
+    async def scene() -> Bench:
+        async with ChatServer() as a, Gate() as b, ChatServer() as c:
+            return await run_over(
+                (a, b, c),
+                plan(timeout_s=0.8, requests=2),
+                show=lambda shot: order.append((shot.name, shot.error_kind)),
+            )
+
+    bench = asyncio.run(scene())
+    # all the others' are over before the first of the hanging one's
+    assert {name for name, _ in order[:4]} == {"a", "c"}
+    assert order[4:] == [("b", "timeout")] * 2
+    assert [[shot.ok for shot in lane.shots] for lane in bench.lanes] == [
+        [True, True],
+        [False, False],
+        [True, True],
+    ]
+
+
+def test_a_dead_host_is_charged_and_delays_nobody() -> None:
+    async def scene() -> Bench:
+        async with ChatServer() as a, ChatServer() as c:
+            bench = bench_of([a.url, await dead_url(), c.url], plan(warmup=2))
+            await bench.run()
+            return bench
+
+    bench = asyncio.run(scene())
+    kinds = [Counter((shot.kind, shot.error_kind) for shot in lane.shots) for lane in bench.lanes]
+    good = {("warmup", None): 2, ("unique", None): 8}
+    assert kinds == [good, {("unique", "not_sent"): 8}, good]
+
+
+def test_levels_begin_together_though_one_host_is_slower() -> None:
+    async def scene() -> tuple[list[int | None], list[int | None]]:
+        async with ChatServer() as fast, Gate() as slow:
+            bench = bench_of([fast.url, slow.url], plan(levels=(1, 2), requests=1))
+            run = asyncio.create_task(bench.run())
+            await until(lambda: slow.held == 1 and len(bench.lanes[0].shots) == 4)
+            before = [shot.concurrency for shot in bench.lanes[0].shots]
+            slow.opened.set()
+            await run
+            return before, [shot.concurrency for shot in bench.lanes[0].shots]
+
+    before, after = asyncio.run(scene())
+    assert before == [1] * 4
+    assert after == [1] * 4 + [2] * 8
+
+
+# --- the model of the command line ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_a_model_that_nobody_serves_is_the_users_slip(sequential: bool) -> None:
+    async def scene() -> int:
+        async with ChatServer() as a, ChatServer() as b:
+            with pytest.raises(ToolkitError, match="no host serves the model") as raised:
+                await run_over((a, b), plan(sequential=sequential), model="gone")
+            assert "`a` says it does not serve `gone` but `tiny`" in str(raised.value)
+            return len(a.asked()) + len(b.asked())
+
+    assert asyncio.run(scene()) == 0
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_a_model_that_one_host_serves_is_measured_there(sequential: bool) -> None:
+    async def scene() -> list[Counter[str | None]]:
+        page = models_page({"id": "wanted"})
+        async with ChatServer() as a, ChatServer(**{"/v1/models": page}) as b:
+            bench = await run_over((a, b), plan(sequential=sequential), model="wanted")
+            return [Counter(shot.error_kind for shot in lane.shots) for lane in bench.lanes]
+
+    assert asyncio.run(scene()) == [{"not_sent": 8}, {None: 8}]
+
+
+# --- what is kept --------------------------------------------------------------------------------------
+
+
+def test_every_shot_is_kept_once_and_in_order() -> None:
+    kept: list[Shot] = []
+    keepers: set[int] = set()
+
+    def keep(batch: Sequence[Shot]) -> None:
+        assert batch
+        kept.extend(batch)
+        keepers.add(threading.get_ident())
+
+    async def scene() -> Bench:
+        async with ChatServer() as a, ChatServer() as b:
+            return await run_over((a, b), plan(requests=30, warmup=5), keep=keep)
+
+    bench = asyncio.run(scene())
+    assert len(kept) == 70
+    for lane in bench.lanes:
+        assert [shot for shot in kept if shot.name == lane.host.name] == lane.shots
+    # a slow disk is not the event loop's, and a connection to a store is used by one thread alone
+    assert len(keepers) == 1
+    assert threading.get_ident() not in keepers
+
+
+def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.bench.drive.KEEP_EVERY_S", 0.01)
+    kept: list[Shot] = []
+
+    class Third(Gate):
+        async def answer(self, writer: asyncio.StreamWriter) -> bool:
+            if len(self.asked()) < 3:
+                writer.write(STREAM)
+                return True
+            return await super().answer(writer)
+
+    async def scene() -> int:
+        async with Third() as server:
+            run = asyncio.create_task(
+                run_over((server,), plan(requests=4, concurrency=1), keep=kept.extend)
+            )
+            await until(lambda: len(kept) == 2)
+            under_way = server.held
+            server.opened.set()
+            await run
+            return under_way
+
+    assert asyncio.run(scene()) <= 1
+    assert len(kept) == 4
+
+
+@pytest.mark.parametrize("when", ["at once", "at the end"])
+def test_a_store_that_fails_ends_the_run_with_its_error(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr("toolkit.bench.drive.KEEP_EVERY_S", 0.01 if when == "at once" else 60.0)
+    tried: list[list[int]] = []
+
+    def keep(batch: Sequence[Shot]) -> None:
+        tried.append([shot.slot for shot in batch])
+        raise OSError(28, "No space left on device")
+
+    class Slow(Gate):
+        async def answer(self, writer: asyncio.StreamWriter) -> bool:
+            if when == "at the end" or len(self.asked()) == 1:
+                writer.write(STREAM)
+                return True
+            return await super().answer(writer)
+
+    async def scene() -> int:
+        async with Slow() as server:
+            with pytest.raises(OSError, match="No space left"):
+                await run_over((server,), plan(concurrency=1), keep=keep)
+            # nobody goes on behind the scenes
+            return len(asyncio.all_tasks() - server.handlers())
+
+    assert asyncio.run(scene()) == 1
+    # what could not be kept is tried once more at the end
+    assert tried[-1][0] == 0
+
+
+def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.bench.drive.KEEP_EVERY_S", 0.01)
+    kept: list[Shot] = []
+    failures = iter([True])
+
+    def keep(batch: Sequence[Shot]) -> None:
+        if next(failures, False):
+            raise OSError(5, "Input/output error")
+        kept.extend(batch)
+
+    async def scene() -> list[Bench]:
+        async with Gate() as server:
+            bench = bench_of([server.url], plan(requests=40))
+            bench._keep = keep
+            server.opened.set()
+            with pytest.raises(OSError, match="Input/output"):
+                await bench.run()
+            return [bench]
+
+    [bench] = asyncio.run(scene())
+    assert kept == shots_of(bench)
+    assert kept
+
+
+def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:
+    """`| head` closes standard output: a broken pipe, and no group of one."""
+
+    def show(_: Shot) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    async def scene() -> tuple[int, list[Shot]]:
+        kept: list[Shot] = []
+        async with Gate() as slow, ChatServer() as fast:
+            with pytest.raises(BrokenPipeError):
+                await run_over((slow, fast), plan(), show=show, keep=kept.extend)
+            left = asyncio.all_tasks() - slow.handlers() - fast.handlers()
+            return len(left), kept
+
+    tasks, kept = asyncio.run(scene())
+    assert tasks == 1
+    assert kept
+
+
+def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> None:
+    kept: list[Shot] = []
+
+    class Later(Gate):
+        async def answer(self, writer: asyncio.StreamWriter) -> bool:
+            if len(self.asked()) <= 3:
+                writer.write(STREAM)
+                return True
+            return await super().answer(writer)
+
+    async def scene() -> tuple[Bench, int]:
+        async with Later() as server:
+            bench = bench_of([server.url], plan(requests=50, concurrency=2), keep=kept.extend)
+            run = asyncio.create_task(bench.run())
+            await until(lambda: server.held == 2)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            left = asyncio.all_tasks() - server.handlers()
+            return bench, len(left)
+
+    bench, tasks = asyncio.run(scene())
+    assert kept == shots_of(bench)
+    assert [shot.ok for shot in kept] == [True] * 3
+    assert bench.lanes[0].under_way == 0
+    assert bench.lanes[0].ledger.error == "the run was stopped before they were read"
+    assert tasks == 1
+
+
+def test_a_run_in_a_thread_works_without_signals() -> None:
+    found: list[int] = []
+
+    async def scene() -> None:
+        async with ChatServer() as server:
+            found.append(len(shots_of(await run_over((server,), plan()))))
+
+    thread = threading.Thread(target=lambda: asyncio.run(scene()))
+    thread.start()
+    thread.join(30)
+    assert found == [8]
+
+
+# --- the measuring machine -----------------------------------------------------------------------------
+
+
+def hold_up(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@pytest.mark.parametrize("busy", ["a", "b", None])
+def test_a_machine_that_was_held_up_at_any_hosts_turn_is_not_fit(busy: str | None) -> None:
+    def show(shot: Shot) -> None:
+        if shot.name == busy:
+            hold_up(0.1)
+
+    async def scene() -> Bench:
+        async with ChatServer() as a, ChatServer() as b:
+            return await run_over((a, b), plan(sequential=True, requests=4), show=show)
+
+    found = asyncio.run(scene()).fitness
+    lag_ms = found.loop_lag_p99_ms
+    assert lag_ms is not None
+    if busy:
+        assert not found.ok
+        assert lag_ms >= 0.99 * 90
+    else:
+        assert lag_ms < 90
+
+
+def test_a_host_that_is_slow_is_no_lateness_of_the_machine() -> None:
+    """In an open loop whose places it holds, requests leave late for its sake."""
+    wanted = plan(requests=4, rate=100.0, arrival="constant", concurrency=1)
+
+    async def scene() -> Bench:
+        async with Gate() as server:
+            run = asyncio.create_task(run_over((server,), wanted))
+            await until(lambda: server.held == 1)
+            await asyncio.sleep(0.2)
+            server.opened.set()
+            return await run
+
+    bench = asyncio.run(scene())
+    assert max(shot.send_lag_ms for shot in shots_of(bench)) >= 150
+    lag_ms = bench.fitness.send_lag_p99_ms
+    assert lag_ms is not None
+    assert lag_ms < 150
+
+
+def test_a_run_that_never_began_accuses_nobody() -> None:
+    bench = bench_of(["http://127.0.0.1:9"], plan())
+    assert (bench.fitness.ok, bench.fitness.cpu_share) == (True, None)
+
+
+def test_a_run_is_told_before_it_begins() -> None:
+    bench, other = (bench_of(["http://127.0.0.1:9"], plan()) for _ in range(2))
+    run = bench.record('{"rate": 4}')
+    assert (run.id, run.verb, run.settings) == (bench.id, "bench", '{"rate": 4}')
+    assert len(run.id) == 12
+    assert int(run.id, 16) >= 0
+    assert bench.id != other.id
+    assert (run.ended_at, run.client_ok) == (None, None)
+
+
+def test_times_of_day_are_the_wall_clocks() -> None:
+    async def scene() -> tuple[float, list[Shot], float]:
+        async with ChatServer() as server:
+            began = time.time()
+            bench = await run_over((server,), plan())
+            return began, shots_of(bench), time.time()
+
+    began, shots, ended = asyncio.run(scene())
+    for shot in shots:
+        assert shot.sent_at is not None
+        assert began - 0.01 <= shot.planned_at <= ended + 0.01
+        assert began - 0.01 <= shot.sent_at <= ended + 0.01
