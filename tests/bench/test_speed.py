@@ -286,6 +286,14 @@ def test_a_queue_that_is_short_or_was_never_seen_is_not(figures: dict[str, float
     assert accused(uniques(16), books(uniques(16), **figures)) == {}
 
 
+def test_waiting_for_the_running_step_is_no_queue() -> None:
+    # one token each, 64 ms: a step is at most that long, and 14 ms of waiting is less than one
+    shots = uniques(16, tokens=1, max_tokens=1, first_ms=64.0)
+    assert accused(shots, books(shots, queue_mean_ms=14.0, waiting_max=25)) == {}
+    # 40 ms of 64 are most of the time, and that is not a step's
+    assert set(accused(shots, books(shots, queue_mean_ms=40.0, waiting_max=25))) == {"saturated"}
+
+
 def test_a_queue_of_ours_stands_all_the_time_and_serves_in_turns() -> None:
     # room for two of eight: they are served two by two, the last ones after four times as long
     shots = [shot(n, token_ms=20.0 * (1 + n % 8 // 2)) for n in range(16)]

@@ -27,6 +27,10 @@ GROWS = 1.3
 DOUBLED = 2.0
 QUEUE_SHARE = 0.2
 """Of an answer's time in the server's queue; everybody waits for the next step to begin, which is a trifle."""
+QUEUE_STEPS = 2.0
+"""A request that comes while a step runs waits for its end, on any host, and a slow step of others' prompts besides."""
+MOSTLY_QUEUE = 0.6
+"""Answers of one token take a step or two, so that a wait of one is half their time."""
 STEADY = 0.5
 """Half of what a steady queue would show: it stands all the time, and serves a first wave in turns."""
 REDONE = 0.05
@@ -242,6 +246,11 @@ def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Itera
     mean = sum(waits) / len(waits)
     # a few that stood behind a stall lift the mean above what most answers took
     if share(queued, mean) < QUEUE_SHARE or queued > (middle(waits) or 0.0):
+        return
+    step = middle(
+        s.e2e_ms / s.output_tokens for s in shots if s.ok and s.e2e_ms and s.output_tokens
+    )
+    if queued < QUEUE_STEPS * (step or 0.0) and share(queued, mean) < MOSTLY_QUEUE:
         return
     if _is_for_want_of_room(shots, share(queued, mean), ledger.waiting_max):
         yield (
