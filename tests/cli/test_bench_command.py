@@ -1,11 +1,7 @@
 """`toolkit bench` as a user meets it: what it prints, what it keeps, what it refuses, how it ends."""
 
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.screens import heard
 
 from toolkit.cli import main
 from toolkit.sim.app import SimThread, serve_in_thread
@@ -132,14 +129,73 @@ def test_a_sweep_shows_a_table_of_its_levels(start: Callable[..., SimThread]) ->
     assert not Path("data").exists()
 
 
-def test_a_picture_that_cannot_be_written_is_one_clear_error(
+def test_a_picture_that_cannot_be_written_is_an_error_before_the_sweep() -> None:
+    Path("file").write_text("")
+    result = bench(NOBODY, "--sweep-concurrency", "1", "--chart", "file/picture.png")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: the picture `file/picture.png` cannot be written: not a directory\n\n"
+        "Hint: Give another file: `--chart`\n"
+    )
+    assert result.stdout == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no `/dev/full`")
+def test_a_disk_that_is_full_for_the_picture_costs_no_figure(
     start: Callable[..., SimThread],
 ) -> None:
-    Path("file").write_text("")
-    words = ("--sweep-concurrency", "1", "--max-tokens", "4", "--chart", "file/picture.png")
-    result = bench(start().url, *words, "--no-store")
+    words = ("--sweep-concurrency", "1", "--max-tokens", "4", "--chart", "/dev/full", "--json")
+    result = bench(start().url, *words)
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: the picture `file/picture.png` cannot be written: ")
+    assert json.loads(result.stdout)["ok"] == 16
+    error = heard(result.stderr)
+    assert error.startswith("Error: the picture `/dev/full` cannot be written: no space")
+
+
+def test_who_keeps_nothing_gets_no_picture_that_was_not_asked_for(
+    start: Callable[..., SimThread],
+) -> None:
+    words = ("--sweep-concurrency", "1", "--max-tokens", "4", "--no-store", "--json")
+    assert heard(bench(start().url, *words).stderr) == ""
+    assert list(Path().iterdir()) == []
+
+
+def test_a_sweep_that_nobody_answers_draws_no_picture() -> None:
+    result = bench(NOBODY, "--sweep-concurrency", "1,2")
+    assert result.exit_code == 1
+    assert heard(result.stderr) == ""
+    assert [file.name for file in Path("data").iterdir() if file.suffix == ".png"] == []
+
+
+def test_keys_of_recorded_bodies_that_nobody_sends_are_told_once(
+    start: Callable[..., SimThread],
+) -> None:
+    Path("bodies.jsonl").write_text(
+        '{"prompt": "Hi", "top_p": 0.5, "max_tokens": 4}\n{"prompt": "Ho", "tools": [], "top_p": 1}\n'
+    )
+    first, second = start(), start()
+    result = bench(first.url, second.url, *SHORT, "--profile", "bodies.jsonl", "--json")
+    warning = heard(result.stderr)
+    assert warning == "Warning: these keys of `bodies.jsonl` are not sent: `tools`, `top_p`\n"
+    assert len(result.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "\ufeff# a prompt, not a comment\n"),
+        ("a.TOML", '\ufeff[[prompts]]\ntext = "Hi"\n'),
+        ("a.Jsonl", '\ufeff{"prompt": "Hi"}\n'),
+        ("a.ndjson", '{"prompt": "Hi"}'),
+    ],
+)
+def test_a_file_of_prompts_is_read_by_its_ending(
+    start: Callable[..., SimThread], name: str, text: str
+) -> None:
+    Path(name).write_text(text)
+    said(start().url, *SHORT, "--profile", name)
+    # one prompt, named by its line or number: read as lines of text, TOML would be two
+    assert len(rows("SELECT DISTINCT prompt FROM shots")) == 1
 
 
 # --- what it keeps -----------------------------------------------------------------------------------
@@ -233,26 +289,35 @@ def test_a_duration_ends_the_run(start: Callable[..., SimThread]) -> None:
             "`missing.txt` cannot be read: no such file",
             "Known profiles: bench",
         ),
-        ((NOBODY, "--rate", "0"), "no bench can have rate `0.0`", "Give requests a second above 0"),
         (
-            (NOBODY, "--rate", "nan"),
-            "no bench can have rate `nan`",
-            "Give requests a second above 0",
+            (NOBODY, "--profile", "empty.txt"),
+            "`empty.txt` holds no prompt",
+            "Write one prompt a line",
         ),
         (
-            (NOBODY, "--rate", "5", "--sweep-concurrency", "1,2"),
-            "a sweep over concurrencies and a rate of `5` a second exclude each other",
-            "A rate plans its requests",
+            (NOBODY, "--profile", "./folder"),
+            "`./folder` cannot be read: is a directory",
+            "Known profiles: bench",
         ),
-        ((NOBODY, "--requests", "0"), "no bench can have requests `0`", "Give at least 1"),
-        ((NOBODY, "--concurrency", "0"), "no bench can have concurrency `0`", "Give 1 to"),
-        ((NOBODY, "--goodput", "speed:1s"), "unknown limit `speed`", "Known limits: ttft"),
-        ((NOBODY, "--goodput", ""), "`` is no limit", "Write limits like"),
+        (
+            (NOBODY, "--profile", "binary.txt"),
+            "`binary.txt` is not UTF-8 text",
+            "Known profiles: bench",
+        ),
+        (
+            (NOBODY, "--profile", "list.JSON"),
+            "`list.JSON` line 1 is not JSON",
+            "A line is, e.g., `{",
+        ),
     ],
 )
 def test_bad_input_is_one_error_with_a_hint(
     words: tuple[str, ...], message: str, hint: str
 ) -> None:
+    Path("empty.txt").write_text("\n \n")
+    Path("folder").mkdir()
+    Path("binary.txt").write_bytes(b"\xff\xfe\x00")
+    Path("list.JSON").write_text('[\n{"prompt": "Hi"}\n]\n')
     result = bench(*words)
     assert result.exit_code == 1
     error, empty, told = result.stderr.splitlines()
@@ -302,7 +367,30 @@ def test_a_model_that_one_host_serves_is_a_row_with_a_reason_at_the_others(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--rate", "nan"), "no bench can have rate `nan`\n\nHint: Give requests a second above 0"),
+        (("--rate", "0"), "0.0 is not in the range"),
+        (("--rate", "1e-320"), "is not in the range"),
+        (
+            ("--rate", "5", "--sweep-concurrency", "1,2"),
+            "a sweep over concurrencies and a rate of `5` a second exclude each other",
+        ),
+        (("--sweep-concurrency", "2,2"), "the level `2` stands after `2`"),
+        (("--requests", "0"), "no bench can have requests `0`\n\nHint: Give at least 1"),
+        (("--requests", "99999999999999999999"), "is not in the range"),
+        (("--warmup", "99999999999999999999"), "is not in the range"),
+        (("--concurrency", "0"), "no bench can have concurrency `0`\n\nHint: Give 1 to"),
+        (("--goodput", "speed:1s"), "unknown limit `speed`\n\nHint: Known limits: ttft"),
+        (("--goodput", ""), "`` is no limit\n\nHint: Write limits like"),
+        (("--temperature", "inf"), "no bench can have temperature `inf`"),
+        # two words of which one would be passed over in silence
         (("--mix", "50", "--stream"), "--mix says how many stream"),
+        (("--rate", "5", "--concurrency", "8"), "leave --concurrency out"),
+        (("--sweep-concurrency", "1,2", "--concurrency", "8"), "leave --concurrency out"),
+        (("--arrival", "constant"), "--arrival goes with --rate"),
+        (("--most-under-way", "5"), "--most-under-way goes with --rate"),
+        (("--repeat", "--nonce", "end"), "--nonce marks unique prompts"),
+        (("--chart", "a.png"), "--chart goes with --sweep-concurrency"),
+        (("--sweep-concurrency", "1", "--chart", "a.svg"), "--chart writes a PNG"),
         (("--mix", "101"), "'--mix'"),
         (("--sweep-concurrency", "1,x"), "is no list of numbers"),
         (("--duration", "5"), "is no duration"),
@@ -313,6 +401,13 @@ def test_a_wrong_command_line_exits_2(words: tuple[str, ...], message: str) -> N
     result = bench(NOBODY, *words)
     assert result.exit_code == 2
     assert message in result.stderr
+    assert result.stdout == ""
+    assert not Path("data").exists()
+
+
+def test_both_words_for_sameness_may_bear_a_mark_anywhere(start: Callable[..., SimThread]) -> None:
+    (told,) = said(start().url, *SHORT, "--unique", "--repeat", "--nonce", "end")
+    assert told["ok"] == 8
 
 
 # --- how it ends -------------------------------------------------------------------------------------
@@ -322,35 +417,3 @@ def test_when_nobody_answers_the_exit_code_is_1() -> None:
     (told,) = said(NOBODY, *SHORT, code=1)
     assert (told["requests"], told["ok"]) == (8, 0)
     assert "refused" in told["error"]
-
-
-def test_ctrl_c_keeps_and_shows_what_was_measured(start: Callable[..., SimThread]) -> None:
-    server = start(time_scale=0.02)
-    words = ["--duration", "10m", "--concurrency", "2", "--max-tokens", "8", "--json"]
-    with subprocess.Popen(
-        [Path(sys.executable).with_name("toolkit"), "bench", server.url, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        _until_a_shot_is_stored()
-        running.send_signal(signal.SIGINT)
-        output, errors = running.communicate(timeout=30)
-    assert running.returncode == 130, errors
-    told = json.loads(output)
-    assert told["ok"] > 0
-    assert errors == ""
-    assert rows("SELECT count(*) FROM shots WHERE kind <> 'warmup'") == [(told["requests"],)]
-    ((ended,),) = rows("SELECT ended_at FROM runs")
-    assert ended is not None
-
-
-def _until_a_shot_is_stored() -> None:
-    for _ in range(3_000):
-        try:
-            if rows("SELECT count(*) FROM shots")[0][0]:
-                return
-        except sqlite3.OperationalError:
-            pass
-        time.sleep(0.01)
-    pytest.fail("no shot was stored within 30 s")

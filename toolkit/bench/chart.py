@@ -1,54 +1,108 @@
 """A sweep as a picture: throughput against latency, one line a host. It writes one PNG file and opens no window."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from toolkit.bench.ladder import Rung
+from toolkit.bench.result import Result
 
 INCHES = (10, 6.5)
 DOTS_PER_INCH = 120
 MARKERS = "osD^vPX*<>"
 """With ten colours and ten markers of different cycles (10 and 9), 90 hosts differ."""
+FONT = "DejaVu Sans"
+"""matplotlib brings it along."""
+LONGEST_NAME = 32
+"""In characters: one long name must not leave the lines half of the picture."""
+NAMES_IN_COLUMN = 36
+LEAST_SPAN = 4.0
+"""The time axis reaches at least from t to 4 t: so it has two numbers or more, whatever t is."""
+PADDING = 1.15
 
 
-def draw(ladders: Mapping[str, Sequence[Rung]], path: Path) -> None:
-    """Draw every host's levels, each point with its concurrency. Raises OSError when the file cannot be written."""
+def draw(told: Sequence[Result], path: Path) -> None:
+    """Draw every host's levels into a PNG file. Raises OSError when the file cannot be written."""
+    with mpl.rc_context():
+        mpl.rcdefaults()  # a matplotlibrc in the folder or at home would dress it up or break it
+        picture(told).savefig(path, format="png")
+
+
+def picture(told: Sequence[Result]) -> Figure:
+    """Every host's levels, each point with its concurrency, and a legend beside them."""
     figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for number, (name, rungs) in enumerate(ladders.items()):
-        steps = [step for step in rungs if step.e2e_p50_ms and step.output_tokens_per_s is not None]
-        waits_s = [(step.e2e_p50_ms or 0.0) / 1000 for step in steps]
-        speeds = [step.output_tokens_per_s or 0.0 for step in steps]
-        # `$` would begin a formula, and a leading `_` hides a line from the legend
-        label = "\u200b" + name.replace("$", r"\$")
-        axes.plot(
-            waits_s,
-            speeds,
-            marker=MARKERS[number % 9],
-            color=f"C{number % 10}",
-            markersize=5,
-            label=label if steps else f"{label} (no answer)",
+    for number, each in enumerate(told):
+        _draw_host(axes, number, each)
+    _draw_scales(axes)
+    columns = max(1, math.ceil(len(told) / NAMES_IN_COLUMN))
+    figure.legend(loc="outside right upper", fontsize=8, ncols=columns)
+    return figure
+
+
+def _draw_host(axes: Axes, number: int, told: Result) -> None:
+    steps = [
+        step for step in told.rungs if step.e2e_p50_ms and step.output_tokens_per_s is not None
+    ]
+    points = [_point(step) for step in steps]
+    label = _label(told.summary.name, told.summary.url)
+    axes.plot(
+        [wait_s for wait_s, _ in points],
+        [speed for _, speed in points],
+        marker=MARKERS[number % 9],
+        color=f"C{number % 10}",
+        markersize=5,
+        label=label if steps else f"{label} (no figures)",
+    )
+    for step, point in zip(steps, points, strict=True):
+        axes.annotate(
+            str(step.concurrency), point, xytext=(4, 4), textcoords="offset points", fontsize=8
         )
-        for step, wait_s, speed in zip(steps, waits_s, speeds, strict=True):
-            axes.annotate(
-                str(step.concurrency), (wait_s, speed), xytext=(4, 4), textcoords="offset points",
-                fontsize=8,
-            )  # fmt: skip
+
+
+def _point(step: Rung) -> tuple[float, float]:
+    """Seconds to the answer's end, and tokens a second."""
+    return (step.e2e_p50_ms or 0.0) / 1000, step.output_tokens_per_s or 0.0
+
+
+def _label(name: str, url: str) -> str:
+    """How the legend calls a host: its URL where the font lacks a letter of the name, and boxes would be drawn."""
+    font = get_font(findfont(FONT))
+    word = name if all(font.get_char_index(ord(letter)) for letter in name) else url
+    if len(word) > LONGEST_NAME:
+        half = LONGEST_NAME // 2
+        word = f"{word[: half - 1]}…{word[-half:]}"
+    # `$` would begin a formula, and a leading `_` hides a line from the legend
+    return "\u200b" + word.replace("$", r"\$")
+
+
+def _draw_scales(axes: Axes) -> None:
     axes.set(
         title="Throughput against latency; numbers are requests at once",
         xlabel="E2E p50, seconds (log)",
         ylabel="output tokens a second",
         xscale="log",
     )
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    low_s, high_s = axes.dataLim.intervalx
+    if 0 < low_s <= high_s < math.inf:  # somebody answered
+        axes.set_ylim(0, axes.dataLim.ymax * PADDING or 1)
+        room = max(PADDING, math.sqrt(LEAST_SPAN * low_s / high_s))
+        low_s, high_s = low_s / room, high_s * room
+        axes.set_xlim(low_s, high_s)
+        # more numbers than these would overlap
+        decades = math.log10(high_s / low_s)
+        numbers = (1, 2, 3, 5, 7) if decades < 1 else (1, 2, 5) if decades < 2.5 else (1,)
+        axes.xaxis.set_major_locator(LogLocator(subs=numbers, numticks=100))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(which="minor", labelsize=8)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, format="png")

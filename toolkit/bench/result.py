@@ -24,6 +24,9 @@ class Result:
     """Beyond it more requests at once gain nothing."""
 
 
+NOTHING_OVER = "no request was over when the bench ended"
+"""Some may have been under way, when it was stopped."""
+
 Facts = tuple[Host, Sequence[Shot], Ledger]
 """What one lane measured."""
 
@@ -54,7 +57,11 @@ def results(
         )
         told.append(
             Result(
-                summary=replace(figures, tied_with=ties.get(host.name, ())),
+                summary=replace(
+                    figures,
+                    tied_with=ties.get(host.name, ()),
+                    error=figures.error if figures.requests else NOTHING_OVER,
+                ),
                 rungs=rungs,
                 best_concurrency=best_level(rungs),
                 knee_concurrency=knee(rungs),

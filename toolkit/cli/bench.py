@@ -1,39 +1,20 @@
 """`toolkit bench`: time every host fairly, keep each request, say why it is fast."""
 
-import json
 import sys
-import time
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
-from toolkit.cli.inputs import (
-    allow_open_files,
-    database_option,
-    hosts_from,
-    keys_for,
-    tls_for,
-    tls_options,
-)
+from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolkit.bench.client import HostClient
-    from toolkit.bench.drive import Bench
-    from toolkit.bench.goodput import Limits
-    from toolkit.bench.plan import Plan
-    from toolkit.cli.bench_progress import Progress
-    from toolkit.cli.bench_show import Show
-    from toolkit.profiles import Profile
-    from toolkit.records import Host
-    from toolkit.store import Store
-
 REQUESTS = 16
+MOST_REQUESTS = 1_000_000
+"""Per host: more is a slip, and a duration can do it, too."""
+LEAST_RATE = 0.0001
+"""One request in three hours."""
 CONCURRENCY = 8
 MOST_UNDER_WAY = 1_000
 """Of an open loop: at 2.5 s an answer, 400 requests a second."""
@@ -77,10 +58,10 @@ class Options:
 
     hosts: tuple[str, ...]
     requests: int | None
-    concurrency: int
+    concurrency: int | None
     duration: float | None
     rate: float | None
-    arrival: Literal["constant", "poisson"]
+    arrival: Literal["constant", "poisson"] | None
     sweep_concurrency: tuple[int, ...]
     sequential: bool
     stream: bool | None
@@ -91,12 +72,12 @@ class Options:
     profile: str
     unique: bool
     repeat: bool
-    nonce: Literal["front", "end"]
+    nonce: Literal["front", "end"] | None
     warmup: int
     goodput: str | None
     model: str | None
     timeout: float
-    most_under_way: int
+    most_under_way: int | None
     seed: int
     chart: Path | None
     as_json: bool
@@ -108,16 +89,26 @@ class Options:
 
 @click.command("bench", help=EXAMPLES, short_help="Time every host fairly, and say why it is fast.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...")
-@click.option("--requests", type=int, help=f"Per host.  [default: {REQUESTS}]")
-@click.option("--concurrency", type=int, default=CONCURRENCY, show_default=True, help="Per host.")
-@click.option("--duration", type=DURATION, help="Go on so long instead of counting requests.")
-@click.option("--rate", type=float, help="Requests a second and host, whatever answers take.")
+@click.option(
+    "--requests",
+    type=click.IntRange(max=MOST_REQUESTS),
+    help=f"Per host.  [default: {REQUESTS}]",
+)
+@click.option("--concurrency", type=int, help=f"At once, per host.  [default: {CONCURRENCY}]")
+@click.option(
+    "--duration",
+    type=DURATION,
+    help="Go on so long instead of counting requests; with both, whichever ends first.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=LEAST_RATE),
+    help="Requests a second and host, whatever answers take.",
+)
 @click.option(
     "--arrival",
     type=click.Choice(["poisson", "constant"]),
-    default="poisson",
-    show_default=True,
-    help="How --rate spaces them.",
+    help="How --rate spaces them.  [default: poisson]",
 )
 @click.option(
     "--sweep-concurrency",
@@ -143,18 +134,20 @@ class Options:
 @click.option(
     "--repeat",
     is_flag=True,
-    help="Prompts as they are, again and again. With --unique, or with neither: mostly unique "
-    "ones, and exact twins of one in three.",
+    help="Prompts as they are, again and again. With --unique, or with neither: unique ones, and "
+    "a quarter exact twins of earlier ones.",
 )
 @click.option(
     "--nonce",
     type=click.Choice(["front", "end"]),
-    default="front",
-    show_default=True,
-    help="Where unique prompts carry their mark: `end` lets prefix caches work.",
+    help="Where unique prompts carry their mark: `end` lets prefix caches work.  [default: front]",
 )
 @click.option(
-    "--warmup", type=int, default=0, help="Requests before, with other prompts, uncounted."
+    "--warmup",
+    type=click.IntRange(max=MOST_REQUESTS),
+    default=0,
+    show_default=True,
+    help="Requests before, with other prompts, uncounted.",
 )
 @click.option("--goodput", metavar="ttft:500ms,tpot:50ms,e2e:10s", help="What a good answer keeps.")
 @click.option("--model", help="Ask for this model.  [default: what each host lists or serves]")
@@ -164,15 +157,20 @@ class Options:
 @click.option(
     "--most-under-way",
     type=int,
-    default=MOST_UNDER_WAY,
-    show_default=True,
-    help="With --rate: further requests to that host wait, and their latency counts it.",
+    help="With --rate: further requests to that host wait, and their latency counts it.  "
+    f"[default: {MOST_UNDER_WAY:,}]",
 )
-@click.option("--seed", type=int, default=0, help="For the order of prompts, streams and arrivals.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="For the order of prompts, streams and arrivals.",
+)
 @click.option(
     "--chart",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where a sweep's picture goes.  [default: sweep-RUN.png beside the database]",
+    help="Where a sweep's picture goes, a PNG.  [default: sweep-RUN.png beside the database]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @database_option
@@ -180,173 +178,44 @@ class Options:
 @tls_options
 def command(**options: Any) -> None:
     """Bench every host (the help text is EXAMPLES)."""
-    _bench(Options(**options))
+    chosen = Options(**options)
+    contradiction = _contradiction(chosen)
+    if contradiction:
+        raise click.UsageError(contradiction)
+    from toolkit.cli.bench_run import run_bench
+
+    sys.exit(run_bench(chosen))
 
 
-def _bench(options: Options) -> None:
-    from toolkit.bench.drive import Bench
-    from toolkit.bench.goodput import read_limits
-    from toolkit.bench.schedule import check_plan
-    from toolkit.cli.bench_progress import Progress
-    from toolkit.cli.catalog import profile_from
-
-    hosts = hosts_from(options.hosts)
-    limits = read_limits(options.goodput) if options.goodput is not None else None
-    profile = profile_from(options.profile)
-    plan = _plan(options, profile)
-    check_plan(plan)
-    with _store(options) as store:
-        progress = Progress(plan, len(hosts))
-        bench = Bench(
-            _clients(options, hosts),
-            plan,
-            profile,
-            model=options.model,
-            keep=lambda batch: store.add_shots(batch, hosts) if store else None,
-            show=progress.add,
-        )
-        stopped = _run(bench, progress, plan, options, store)
-        _tell(bench, plan, options, limits, store)
-    if stopped:
-        sys.exit(130)  # what a shell calls an interrupted command
-    if not any(shot.ok for lane in bench.lanes for shot in lane.shots):
-        sys.exit(1)
-
-
-def _plan(options: Options, profile: "Profile") -> "Plan":
-    """What the user said, else the profile, else the default."""
-    from toolkit.bench.plan import Plan
-
-    requests = options.requests
-    if requests is None and options.duration is None:
-        requests = REQUESTS
-    open_loop = options.rate is not None
-    return Plan(
-        requests=requests,
-        duration_s=options.duration,
-        concurrency=options.most_under_way if open_loop else options.concurrency,
-        rate=options.rate,
-        arrival=options.arrival,
-        levels=options.sweep_concurrency,
-        stream_share=_stream_share(options, profile),
-        max_tokens=_first_known(options.max_tokens, profile.max_tokens, MAX_TOKENS),
-        temperature=options.temperature,
-        ignore_eos=options.ignore_eos,
-        sameness=_sameness(options),
-        nonce_place=options.nonce,
-        warmup=options.warmup,
-        sequential=options.sequential,
-        timeout_s=options.timeout,
-        seed=options.seed,
+def _contradiction(options: Options) -> str | None:
+    """Say which two words cannot both be meant: one of them would be passed over in silence."""
+    is_open, chart = options.rate is not None, options.chart
+    cases = (
+        (
+            is_open and options.concurrency is not None,
+            "--rate sends whatever is under way; leave --concurrency out, or cap it with --most-under-way",
+        ),
+        (
+            bool(options.sweep_concurrency) and options.concurrency is not None,
+            "--sweep-concurrency names the concurrencies; leave --concurrency out",
+        ),
+        (options.arrival is not None and not is_open, "--arrival goes with --rate"),
+        (options.most_under_way is not None and not is_open, "--most-under-way goes with --rate"),
+        (
+            options.mix is not None and options.stream is not None,
+            "--mix says how many stream; leave --stream or --no-stream out",
+        ),
+        (
+            options.nonce is not None and options.repeat and not options.unique,
+            "--nonce marks unique prompts; --repeat sends them as they are",
+        ),
+        (
+            chart is not None and not options.sweep_concurrency,
+            "--chart goes with --sweep-concurrency",
+        ),
+        (
+            chart is not None and chart.suffix.lower() not in ("", ".png"),
+            "--chart writes a PNG; call it, e.g., `sweep.png`",
+        ),
     )
-
-
-def _first_known(*numbers: int | None) -> int:
-    return next(number for number in numbers if number is not None)
-
-
-def _sameness(options: Options) -> Literal["pairs", "unique", "repeat"]:
-    if options.unique == options.repeat:
-        return "pairs"
-    return "unique" if options.unique else "repeat"
-
-
-def _stream_share(options: Options, profile: "Profile") -> float:
-    if options.mix is not None and options.stream is not None:
-        raise click.UsageError("--mix says how many stream; leave --stream or --no-stream out")
-    if options.mix is not None:
-        return options.mix / 100
-    if options.stream is not None:
-        return float(options.stream)
-    return 1.0 if profile.stream_share is None else profile.stream_share
-
-
-def _clients(options: Options, hosts: "Sequence[Host]") -> "list[HostClient]":
-    from toolkit.bench.client import HostClient
-
-    keys = keys_for(hosts)
-    tls = tls_for(insecure=options.insecure, ca=options.ca)
-    return [
-        HostClient(host, tls=tls, key=keys.get(host.name), timeout_s=options.timeout)
-        for host in hosts
-    ]
-
-
-def _run(
-    bench: "Bench", progress: "Progress", plan: "Plan", options: Options, store: "Store | None"
-) -> bool:
-    """Run it; tell whether somebody stopped it."""
-    import asyncio
-
-    import uvloop
-
-    allow_open_files()
-    if store:
-        settings = {"profile": options.profile, "model": options.model} | asdict(plan)
-        store.add_run(bench.record(json.dumps(settings)))
-
-    async def measure() -> None:
-        watching = asyncio.create_task(
-            progress.watch(lambda: sum(lane.under_way for lane in bench.lanes))
-        )
-        try:
-            await bench.run()
-        finally:
-            watching.cancel()
-
-    try:
-        with progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(measure())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return True
-    return False
-
-
-def _tell(
-    bench: "Bench",
-    plan: "Plan",
-    options: Options,
-    limits: "Limits | None",
-    store: "Store | None",
-) -> None:
-    """Judge what was measured, keep the judgement, show both."""
-    from toolkit.bench.result import results
-
-    told = results(
-        [(lane.host, lane.shots, lane.ledger) for lane in bench.lanes],
-        plan=plan,
-        run=bench.id,
-        client_ok=bench.fitness.ok,
-        limits=limits,
-    )
-    if store:
-        store.add_ledgers([lane.ledger for lane in bench.lanes])
-        store.add_verdicts(
-            bench.id,
-            {(each.summary.name, each.summary.url): each.summary.verdicts for each in told},
-        )
-        store.end_run(bench.id, ended_at=time.time(), client_ok=bench.fitness.ok)
-    show = _show(options)
-    show.results(told, bench.fitness)
-    if plan.levels and any(each.rungs for each in told):
-        show.chart(told, _chart_path(options, bench.id))
-
-
-def _chart_path(options: Options, run: str) -> Path:
-    return options.chart or options.database.parent / f"sweep-{run}.png"
-
-
-def _show(options: Options) -> "Show":
-    if options.as_json:
-        from toolkit.cli.bench_show import JsonShow
-
-        return JsonShow()
-    from toolkit.cli.bench_table import TableShow
-
-    return TableShow()
-
-
-def _store(options: Options) -> "AbstractContextManager[Store | None]":
-    from toolkit.store import Store
-
-    return nullcontext(None) if options.no_store else Store.open(options.database)
+    return next((message for is_so, message in cases if is_so), None)

@@ -5,6 +5,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
+import click
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,7 +26,8 @@ class Progress:
     def __init__(self, plan: "Plan", hosts: int) -> None:
         self._plan, self._hosts = plan, hosts
         self._began_s: float | None = None
-        self._done = self._ok = self._tokens = 0
+        """When the first request that is over had begun."""
+        self._warm = self._done = self._ok = self._tokens = 0
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -38,46 +41,64 @@ class Progress:
     def __exit__(self, *details: object) -> None:
         if self._bar:
             self._bar.stop()
+            self._bar = None
 
     def add(self, shot: "Shot") -> None:
         """Count a shot that is over."""
         if shot.kind == "warmup":
+            self._warm += 1
             return
         if self._began_s is None:
-            self._began_s = time.monotonic()
+            self._began_s = time.monotonic() - (shot.took_ms or 0.0) / 1000
         self._done += 1
         self._ok += shot.ok
         self._tokens += (shot.output_tokens or 0) if shot.ok else 0
+
+    def say(self, sentence: str) -> None:
+        """Print a line for the user, above the one that moves; any thread may call it."""
+        if self._bar:
+            self._bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        else:
+            click.echo(sentence, err=True)
 
     async def watch(self, under_way: "Callable[[], int]") -> None:
         """Draw until cancelled; `under_way` counts the requests that wait for an answer."""
         while self._bar and self._task is not None:
             await asyncio.sleep(DRAW_EVERY_S)
-            done, total = self._reached()
+            elapsed_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
             self._bar.update(
-                self._task, completed=done, total=total, description=self._told(under_way())
+                self._task,
+                completed=self.share(elapsed_s),
+                total=1.0,
+                description=self.line(elapsed_s, under_way()),
             )
             self._bar.refresh()
 
-    def _reached(self) -> tuple[float, float | None]:
-        """Requests done of those planned, or seconds of the duration."""
-        plan = self._plan
-        if plan.requests is None:
-            elapsed_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
-            return elapsed_s, (plan.duration_s or 0.0) * (len(plan.levels) or 1)
+    def share(self, elapsed_s: float) -> float:
+        """How much of the plan is done: of its requests or of its time, whichever will end it."""
         from toolkit.bench.schedule import requests_of
 
+        plan, shares = self._plan, [0.0]
         levels = plan.levels or (plan.concurrency,)
-        return self._done, self._hosts * sum(requests_of(plan, level) or 0 for level in levels)
+        if plan.requests is not None:
+            planned = self._hosts * sum(requests_of(plan, level) or 0 for level in levels)
+            shares.append(self._done / planned)
+        if plan.duration_s is not None:
+            turns = len(levels) * (self._hosts if plan.sequential else 1)
+            shares.append(elapsed_s / (plan.duration_s * turns))
+        return min(1.0, max(shares))
 
-    def _told(self, under_way: int) -> str:
-        if self._began_s is None:
-            return f"getting ready, {under_way} under way"
-        elapsed_s = max(time.monotonic() - self._began_s, 0.001)
-        return (
-            f"{self._ok / elapsed_s:,.1f} requests/s, {self._tokens / elapsed_s:,.0f} tokens/s, "
-            f"{under_way} under way, {self._done - self._ok} errors"
-        )
+    def line(self, elapsed_s: float, under_way: int) -> str:
+        """What is going on, in words; the figures are means since the first request."""
+        if self._done:
+            elapsed_s = max(elapsed_s, 0.001)
+            return (
+                f"{self._ok / elapsed_s:,.1f} requests/s, {self._tokens / elapsed_s:,.0f} tokens/s, "
+                f"{under_way:,} under way, {self._done - self._ok:,} errors"
+            )
+        if self._warm:
+            return f"warmed up by {self._warm:,} requests, {under_way:,} under way"
+        return f"no answer yet, {under_way:,} under way" if under_way else "looking at every host"
 
 
 def _bar() -> "Bar":

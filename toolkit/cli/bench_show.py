@@ -1,5 +1,7 @@
 """How `toolkit bench` shows results as JSON lines; `bench_table` shows the same as tables."""
 
+import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,16 +24,17 @@ class Show(ABC):
 
     def chart(self, told: Sequence[Result], path: Path) -> None:
         """Draw a sweep's picture and say where it is."""
-        from toolkit.bench.chart import draw
-
+        # matplotlib tells of a home that it cannot write to and of odd lines in a matplotlibrc, and it fails
+        # to load where MPLBACKEND names none that it knows: nothing of that changes the picture
+        logging.getLogger("matplotlib").setLevel(logging.CRITICAL)
+        os.environ.pop("MPLBACKEND", None)
         try:
+            from toolkit.bench.chart import draw
+
             path.parent.mkdir(parents=True, exist_ok=True)
-            draw({each.summary.name: each.rungs for each in told}, path)
+            draw(told, path)
         except OSError as error:
-            reason = (error.strerror or "no reason given").lower()
-            raise ToolkitError(
-                f"the picture `{path}` cannot be written: {reason}", "Give another file: `--chart`"
-            ) from error
+            raise unwritable(path, error) from error
         click.echo(f"Picture: {path}", err=True)
 
 
@@ -51,6 +54,14 @@ class JsonShow(Show):
             print_json(record)
         if not fitness.ok:
             click.echo(client_warning(fitness), err=True)
+
+
+def unwritable(path: Path, error: OSError) -> ToolkitError:
+    """Why there is no picture."""
+    reason = (error.strerror or str(error) or "no reason given").lower()
+    return ToolkitError(
+        f"the picture `{path}` cannot be written: {reason}", "Give another file: `--chart`"
+    )
 
 
 def client_warning(fitness: Fitness) -> str:

@@ -58,22 +58,24 @@ def _verdicts(figures: Summary) -> Text:
 
 
 COLUMNS: Sequence[tuple[Column, Cell]] = (
-    (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name),
     (Column(title="ok", right=True), _ok),
-    (Column(title="req/s", right=True), lambda seen: _rate(seen.rps)),
-    (Column(title="tok/s", right=True), _tokens_per_s),
-    (Column(title="TTFT p50", right=True), lambda seen: milliseconds(seen.ttft_p50_ms)),
-    (Column(title="p95", right=True, spare=4), lambda seen: milliseconds(seen.ttft_p95_ms)),
-    (Column(title="TPOT p50", right=True, spare=3), lambda seen: milliseconds(seen.tpot_p50_ms)),
-    (Column(title="ITL p95", right=True, spare=5), lambda seen: milliseconds(seen.itl_p95_ms)),
+    (Column(title="req/s", right=True, spare=1), lambda seen: _rate(seen.rps)),
+    (Column(title="tok/s", right=True, spare=2), _tokens_per_s),
+    (Column(title="TTFT p50", right=True, spare=3), lambda seen: milliseconds(seen.ttft_p50_ms)),
+    (Column(title="p95", right=True, spare=8), lambda seen: milliseconds(seen.ttft_p95_ms)),
+    (Column(title="TPOT p50", right=True, spare=7), lambda seen: milliseconds(seen.tpot_p50_ms)),
+    (Column(title="ITL p95", right=True, spare=9), lambda seen: milliseconds(seen.itl_p95_ms)),
     (Column(title="E2E p50", right=True), lambda seen: milliseconds(seen.e2e_p50_ms)),
-    (Column(title="p95", right=True, spare=2), lambda seen: milliseconds(seen.e2e_p95_ms)),
-    (Column(title="twins", right=True, spare=1), lambda seen: milliseconds(seen.twin_e2e_p50_ms)),
-    (Column(title="RTT", right=True, spare=6), lambda seen: milliseconds(seen.rtt_ms)),
+    (Column(title="p95", right=True, spare=6), lambda seen: milliseconds(seen.e2e_p95_ms)),
+    (Column(title="twins", right=True, spare=5), lambda seen: milliseconds(seen.twin_e2e_p50_ms)),
+    (Column(title="RTT", right=True, spare=10), lambda seen: milliseconds(seen.rtt_ms)),
 )
+HOST = (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name)
+LEVEL = (Column(title="at once", right=True), lambda seen: _whole(seen.concurrency))
+"""Of a sweep: the level whose figures stand in the row."""
 GOOD: Sequence[tuple[Column, Cell]] = (
     (Column(title="good", right=True), lambda seen: _share(seen.good_share)),
-    (Column(title="good/s", right=True), lambda seen: _rate(seen.goodput)),
+    (Column(title="good/s", right=True, spare=4), lambda seen: _rate(seen.goodput)),
 )
 VERDICTS = (Column(title="verdict", widest=WIDEST_VERDICTS), _verdicts)
 
@@ -91,23 +93,26 @@ class TableShow(Show):
 
 def _page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
     figures = [each.summary for each in told]
-    columns = [*COLUMNS, *(GOOD if _has_limits(figures) else ()), VERDICTS]
+    sweeps = [each for each in told if each.rungs]
+    columns = [HOST, *((LEVEL,) if sweeps else ()), *COLUMNS, *_good(figures), VERDICTS]
     rows = [[cell(one) for _, cell in columns] for one in figures]
     yield fit_table([column for column, _ in columns], rows, console)
-    yield Text()
-    yield from _notes(figures)
-    for each in told:
-        if each.rungs:
-            yield Text()
-            yield from _sweep(each, console)
+    notes = list(_notes(figures))
+    if notes:
+        yield Text()
+        yield from notes
+    for each in sweeps:
+        yield Text()
+        yield from _sweep(each, console)
     yield Text()
     yield from _fastest(figures)
-    yield _client(fitness)
+    yield from _client(fitness)
     yield Text(LEGEND, style="dim")
 
 
-def _has_limits(figures: Sequence[Summary]) -> bool:
-    return any(one.good_share is not None for one in figures)
+def _good(figures: Sequence[Summary]) -> Sequence[tuple[Column, Cell]]:
+    """The columns of a run with limits."""
+    return GOOD if any(one.good_share is not None for one in figures) else ()
 
 
 def _notes(figures: Sequence[Summary]) -> Iterator[Text]:
@@ -127,8 +132,10 @@ def _title(verdict: Verdict) -> str:
 
 
 def _errors(figures: Summary) -> Iterator[tuple[str, str]]:
+    kind = next(iter(figures.error_kinds), "")
     if figures.error:
-        yield "no answer", figures.error
+        # the host's own words do not tell that they came with a status
+        yield "no answer", f"{kind}: {figures.error}" if kind.startswith("http") else figures.error
     elif figures.errors:
         kinds = ", ".join(f"{count} {kind}" for kind, count in figures.error_kinds.items())
         yield "errors", kinds
@@ -145,8 +152,12 @@ def _fastest(figures: Sequence[Summary]) -> Iterator[Text]:
     others = {one.name for one in plain} - {first.name}
     tied = [name for name in first.tied_with if name in others]
     answers = f"answers of {milliseconds(_typical_ms(first))} in the median"
-    rest = f"; not told from it: {', '.join(tied)}" if tied else "; told from all other plain hosts"
-    yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}{rest}")
+    rest = (
+        f"does not tell it from {', '.join(tied)}"
+        if tied
+        else "tells it from every other host without an accusation"
+    )
+    yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
 
 
 def _typical_ms(figures: Summary) -> float:
@@ -157,16 +168,19 @@ def _is_plain(verdicts: Sequence[Verdict]) -> bool:
     return all(verdict.code in PLAIN for verdict in verdicts)
 
 
-def _client(fitness: Fitness) -> Text:
-    """Say how late this machine itself was."""
+def _client(fitness: Fitness) -> Iterator[Text]:
+    """Say how late this machine itself was, if anything was measured."""
     if not fitness.ok:
-        return Text(client_warning(fitness), style="bold red")
-    cpu = UNKNOWN if fitness.cpu_share is None else f"{fitness.cpu_share:.0%} of a core"
-    return Text.assemble(
-        ("this machine", "bold"),
-        f"  was not the limit: its event loop {milliseconds(fitness.loop_lag_p99_ms)} late (p99), "
-        f"sends {milliseconds(fitness.send_lag_p99_ms)} (p99), {cpu}",
-    )
+        yield Text(client_warning(fitness), style="bold red")
+        return
+    known = {
+        f"its event loop {milliseconds(fitness.loop_lag_p99_ms)} late (p99)": fitness.loop_lag_p99_ms,
+        f"sends {milliseconds(fitness.send_lag_p99_ms)} late (p99)": fitness.send_lag_p99_ms,
+        f"{_share(fitness.cpu_share)} of a core": fitness.cpu_share,
+    }
+    told = ", ".join(words for words, figure in known.items() if figure is not None)
+    if told:
+        yield Text.assemble(("this machine", "bold"), f"  was not the limit: {told}")
 
 
 # --- a sweep --------------------------------------------------------------------------------------
@@ -177,21 +191,18 @@ LEVELS: Sequence[tuple[Column, Step]] = (
     (Column(title="at once", right=True), lambda step: f"{step.concurrency:,}"),
     (Column(title="ok", right=True), lambda step: f"{step.ok:,}/{step.requests:,}"),
     (Column(title="req/s", right=True), lambda step: _rate(step.rps)),
-    (Column(title="tok/s", right=True), lambda step: _whole(step.output_tokens_per_s)),
-    (Column(title="TTFT p50", right=True), lambda step: milliseconds(step.ttft_p50_ms)),
-    (Column(title="TPOT p50", right=True), lambda step: milliseconds(step.tpot_p50_ms)),
+    (Column(title="tok/s", right=True, spare=1), lambda step: _whole(step.output_tokens_per_s)),
+    (Column(title="TTFT p50", right=True, spare=3), lambda step: milliseconds(step.ttft_p50_ms)),
+    (Column(title="TPOT p50", right=True, spare=4), lambda step: milliseconds(step.tpot_p50_ms)),
     (Column(title="E2E p50", right=True), lambda step: milliseconds(step.e2e_p50_ms)),
-    (Column(title="p95", right=True), lambda step: milliseconds(step.e2e_p95_ms)),
+    (Column(title="p95", right=True, spare=2), lambda step: milliseconds(step.e2e_p95_ms)),
     (Column(title="good", right=True), lambda step: _share(step.good_share)),
 )
 
 
 def _sweep(told: Result, console: Console) -> Iterator[RenderableType]:
-    columns = [
-        (column, cell)
-        for column, cell in LEVELS
-        if column.title != "good" or any(step.good_share is not None for step in told.rungs)
-    ]
+    has_limits = any(step.good_share is not None for step in told.rungs)
+    columns = [pair for pair in LEVELS if pair[0].title != "good" or has_limits]
     rows = [[cell(step) for _, cell in columns] for step in told.rungs]
     yield Text(told.summary.name, style="bold")
     yield fit_table([column for column, _ in columns], rows, console)
@@ -207,10 +218,19 @@ def _best(told: Result) -> str:
             if best
             else "no level keeps the limits"
         )
-    knee = told.knee_concurrency
-    parts.append(
-        f"beyond {knee} at once it gains nothing"
-        if knee
-        else "its throughput still grew at the last level, or the levels lie too close to tell"
-    )
-    return "; ".join(parts)
+    return "; ".join([*parts, _growth(told)])
+
+
+def _growth(told: Result) -> str:
+    """Where more requests at once stop to gain anything, or why nobody can tell."""
+    answered = [step for step in told.rungs if step.rps]
+    if not answered:
+        return "nothing was answered at any level"
+    if told.knee_concurrency:
+        return f"beyond {told.knee_concurrency} at once it answers no more a second, only later"
+    if len(answered) == 1:
+        return "answered at one level only, so nobody can tell where it stops to gain"
+    fastest = max(answered, key=lambda step: step.rps or 0.0)
+    if fastest is answered[-1]:
+        return "its throughput still grew at the last level"
+    return f"most a second at {fastest.concurrency} at once; answers took not much longer beyond it"

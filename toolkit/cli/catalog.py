@@ -9,8 +9,14 @@ from toolkit.errors import ToolkitError
 if TYPE_CHECKING:
     from toolkit.profiles import Kind, Profile
 
-KINDS: "dict[str, Kind]" = {".toml": "toml", ".jsonl": "jsonl"}
-"""By the end of a file's name; everything else is one prompt a line."""
+KINDS: "dict[str, Kind]" = {
+    ".toml": "toml",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
+"""By the end of a file's name; everything else is one prompt a line. A `.json` is read as JSONL, which refuses one of
+many lines: as prompts they would be nonsense."""
 
 
 def profile_from(word: str) -> "Profile":
@@ -31,7 +37,7 @@ def profile_from(word: str) -> "Profile":
             raise ToolkitError(f"no profile is called `{word}`", _known(names)) from error
         reason = getattr(error, "strerror", None) or "no reason given"
         raise ToolkitError(f"`{word}` cannot be read: {reason.lower()}", _known(names)) from error
-    return read_profile(text, word, KINDS.get(path.suffix, "text"))
+    return read_profile(text, word, KINDS.get(path.suffix.lower(), "text"))
 
 
 def _known(names: list[str]) -> str:
