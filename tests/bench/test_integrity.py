@@ -236,6 +236,35 @@ def test_counters_alone_are_a_hint_where_nothing_was_streamed() -> None:
     assert accused(shots, ledger) == {"inflated_usage": "low"}
 
 
+def test_a_claim_is_a_fifth_too_high_where_counters_and_chunks_agree() -> None:
+    # 120 claimed for 100 that were made and streamed; without counters they may be bundles
+    shots = [replace(each, output_tokens=120) for each in uniques(16)]
+    assert accused(shots, books(shots, generation_tokens=1600)) == {"inflated_usage": "high"}
+    assert accused(shots, no_books()) == {}
+
+
+def test_peers_that_say_as_much_confirm_a_claim_and_others_do_not() -> None:
+    shots = uniques(16, stream=False)
+    ledger = books(shots, generation_tokens=1200)  # of 1,600
+    same = {"bob": [replace(each, name="bob") for each in shots]}
+    more = {"bob": [replace(each, name="bob", text_chars=600) for each in shots]}
+    assert accused(shots, ledger, peers=same) == {"hidden_backend": "medium"}
+    assert accused(shots, ledger, peers=more) == {"inflated_usage": "low"}
+
+
+def test_claims_of_requests_that_were_broken_off_hide_no_other_engine() -> None:
+    # 32 tokens of 256 claimed ones were delivered; the engine made 35 and finished no request
+    shots = uniques(16, tokens=256, token_chunks=32, text_chars=140)
+    ledger = books(shots, requests=0, generation_tokens=16 * 35)
+    assert accused(shots, ledger) == {"inflated_usage": "medium"}
+
+
+def test_whole_answers_without_counters_leave_claims_unjudged() -> None:
+    found = told(uniques(16, stream=False), no_books())
+    assert "inflated_usage: without counters and streams" in found["not_judged"].evidence
+    assert "inflated_usage" not in told(uniques(16), no_books())["not_judged"].evidence
+
+
 def test_bundled_chunks_of_speculative_decoding_are_honest() -> None:
     shots = uniques(16, token_chunks=30)
     assert accused(shots) == {}

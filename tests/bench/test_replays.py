@@ -50,9 +50,45 @@ def test_a_stream_replayed_in_one_chunk_counts_too() -> None:
 
 
 def test_whole_answers_that_came_sooner_prove_nothing_without_counters() -> None:
-    shots, _ = with_twins(8, **WHOLE)
+    # 11 ms for 100 tokens where the first answers took 2,080 ms
+    first = uniques(16, **WHOLE)
+    soon = [replayed(first[n], 16 + n, e2e_ms=11.0, took_ms=11.0) for n in range(8)]
+    shots = [*first, *soon]
     assert accused(shots, no_books()) == {}
     assert "response_cache" in told(shots, no_books())["not_judged"].evidence
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "change", "is_told"),
+    [
+        (100.0, {"e2e_ms": 10.0}, True),  # 0.1 ms a token
+        (100.0, {"e2e_ms": 10.1}, False),
+        (
+            100.0,
+            {"prompt_tokens": 2300},
+            True,
+        ),  # 2,080 ms * 100 / 2,400 is 87 ms, a tenth of it 8.7
+        (100.0, {"prompt_tokens": 9900}, False),  # a prefix cache may have left 20.8 ms of it
+        (100.0, {"prompt_tokens": None}, False),
+        (100.0, {"output_tokens": 7}, False),
+        (89_000.0, {"e2e_ms": 10.0}, True),  # cold at first: later answers say what is usual
+    ],
+)
+def test_a_whole_answer_that_no_engine_writes_so_soon_was_remembered(
+    first_ms: float, change: dict[str, float | None], is_told: bool
+) -> None:
+    first = [*uniques(8, first_ms=first_ms, **WHOLE), *uniques(8, start=8, **WHOLE)]
+    soon = [replayed(first[n], 16 + n, **{"e2e_ms": 5.0} | change) for n in range(8)]
+    assert accused([*first, *soon], no_books()).get("response_cache") == (
+        "medium" if is_told else None
+    )
+
+
+def test_an_engine_that_writes_every_answer_that_soon_remembers_nothing() -> None:
+    # 0.08 ms a token, also where nothing was asked before
+    first = uniques(16, first_ms=0.1, token_ms=0.08, **WHOLE)
+    soon = [twin(first[n], 16 + n, text_hash=first[n].text_hash) for n in range(8)]
+    assert accused([*first, *soon], no_books()) == {}
 
 
 @pytest.mark.parametrize("sign", [{"answer_id": "same"}, {"cache_status": "HIT"}])
@@ -71,6 +107,17 @@ def test_a_slow_replay_is_told_by_counters_that_lack_exactly_the_repeated_tokens
     late = [twin(first[n], 16 + n, text_hash=first[n].text_hash) for n in range(4)]
     shots = [*first, *late]
     assert accused(shots, books(shots, without=late)) == {"response_cache": "medium"}
+
+
+def test_a_cache_is_charged_with_its_slow_and_its_fast_answers() -> None:
+    # three streams without time between their tokens, and three whole answers that took 300 ms of 2,080
+    first = [*uniques(8), *uniques(8, start=8, **WHOLE)]
+    fast = [replayed(first[n], 16 + n) for n in range(3)]
+    slow = [replayed(first[8 + n], 24 + n, e2e_ms=300.0, took_ms=300.0) for n in range(3)]
+    shots = [*first, *fast, *slow]
+    found = told(shots, books(shots, without=[*fast, *slow]))
+    assert set(found) == {"response_cache"}
+    assert found["response_cache"].evidence.startswith("6 of 6 repeated requests")
 
 
 def test_half_the_twins_from_memory_are_enough() -> None:
@@ -220,7 +267,7 @@ def test_a_prompt_repeated_many_times_shows_the_cache_after_the_first_wave(strea
     ]
     shots = [*first, *memory]
     assert accused(shots, books(shots, without=memory)) == {"response_cache": "high"}
-    assert accused(shots, no_books()) == ({"response_cache": "medium"} if stream else {})
+    assert accused(shots, no_books()) == {"response_cache": "medium"}
 
 
 def test_requests_under_way_together_repeat_nothing() -> None:
@@ -241,6 +288,15 @@ def test_repeats_from_an_engine_with_a_prefix_cache_are_clean() -> None:
     ]
     assert accused(shots) == {}
     assert accused(shots, no_books()) == {}
+
+
+def test_counters_that_stand_still_under_answers_of_the_usual_time_are_no_cache() -> None:
+    # temperature 0: eight first answers and 120 equal ones; as slow, and none of them is counted
+    shots = [
+        replace(each, text_hash=f"text-{each.prompt}", stream=False, ttft_ms=None)
+        for each in repeats(1, 16)
+    ]
+    assert accused(shots, books(shots, without=shots)) == {"hidden_backend": "high"}
 
 
 def test_a_cache_that_was_warm_before_the_run_is_told_by_counters_that_stand_still() -> None:
@@ -373,6 +429,18 @@ def test_two_kinds_of_evidence_stand_against_counters_that_disagree() -> None:
     found = told([*first, *memory])
     assert found["response_cache"].confidence == "medium"
     assert found["response_cache"].evidence.endswith("yet its counters hold all tokens")
+
+
+def test_equal_answers_in_half_the_time_are_not_judged_without_counters() -> None:
+    # 10 ms a token instead of 20: a slow replay, or an engine with less to do
+    first = uniques(16)
+    for tpot_ms, is_told in ((10.0, False), (11.0, True)):
+        e2e_ms = 40.0 + 99 * tpot_ms
+        faster = {"e2e_ms": e2e_ms, "took_ms": e2e_ms, "tpot_ms": tpot_ms, "ttft_ms": 40.0}
+        again = [replayed(first[n], 16 + n, **faster) for n in range(8)]
+        found = told([*first, *again], no_books())
+        assert set(found) == {"clean", "not_judged"}
+        assert ("response_cache" not in found["not_judged"].evidence) is is_told
 
 
 def test_a_twin_whose_first_was_not_answered_is_no_pair() -> None:

@@ -137,7 +137,9 @@ def test_short_answers_of_a_host_that_streams_at_the_end_show_nothing() -> None:
 
 def test_replays_do_not_show_that_a_host_can_be_quick() -> None:
     first = cold_throughout(quick=0, token_ms=2.0)
-    memory = [replayed(first[n], 16 + n, planned_at=AT + 90, sent_at=AT + 90) for n in range(6)]
+    # 0.6 ms a token: too slow to be told from an engine that is alone, too fast for this one's
+    took = {"e2e_ms": 62.0, "took_ms": 62.0, "tpot_ms": 0.6, "planned_at": AT + 90}
+    memory = [replayed(first[n], 16 + n, sent_at=AT + 90, **took) for n in range(6)]
     assert accused([*first, *memory], no_books()) == {}
 
 
@@ -314,6 +316,20 @@ def test_a_queue_behind_a_stall_is_no_want_of_room() -> None:
     # one stall of three in a long run: most answers took 2 s
     some = [shot(n, first_ms=40_000.0 if 8 <= n < 16 else 100.0) for n in range(32)]
     assert accused(some, books(some, queue_mean_ms=5000.0, waiting_max=4)) == {}
+
+
+@pytest.mark.parametrize(("gap_s", "is_full"), [(0.03, False), (0.3, True)])
+def test_an_open_loop_that_was_sent_before_the_first_answer_shows_no_queue(
+    gap_s: float, is_full: bool
+) -> None:
+    # 64 requests in 2 s or in 19 s; the first answer took 2.08 s, so all or 7 of them were sent before it
+    sent = [AT + n * gap_s for n in range(64)]
+    shots = [
+        replace(s, concurrency=None, planned_at=at, sent_at=at)
+        for s, at in zip(uniques(64), sent, strict=True)
+    ]
+    queued = books(shots, queue_mean_ms=900.0, waiting_max=15)
+    assert ("saturated" in accused(shots, queued)) is is_full
 
 
 def test_while_a_host_is_cold_its_queue_says_nothing() -> None:

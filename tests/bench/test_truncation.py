@@ -269,3 +269,84 @@ def test_a_listed_host_without_models_is_judged_by_what_was_asked() -> None:
     shots = uniques(16)
     assert accused(shots, books(shots, models_before=(), models_after=()), host=HOST) == {}
     assert MODEL.max_model_len == 4096
+
+
+# a limit that nobody admits
+
+
+def alike(count: int = 16, **more: object) -> list[Shot]:
+    """Answers of 32 tokens each, and of as many characters as their texts happen to have."""
+    return [
+        replace(each, text_chars=130 + each.slot % 5) for each in uniques(count, tokens=32, **more)
+    ]
+
+
+def test_unlike_texts_that_all_stop_at_one_number_of_tokens_were_cut() -> None:
+    found = told(alike(), no_books())
+    assert found["truncated_output"].confidence == "medium"
+    assert found["truncated_output"].evidence == (
+        "16 of 16 answers stop at exactly 32 tokens, though their texts differ"
+    )
+    # the engine made what it was asked for: that all was asked for is the second kind of evidence
+    short = books(alike(), asked_tokens=16 * 32)
+    assert accused(alike(), short) == {"truncated_output": "high"}
+
+
+def test_four_fifths_must_stop_at_that_number() -> None:
+    assert "truncated_output" in accused([*alike(16), *uniques(4, start=16, tokens=90)])
+    assert accused([*alike(15), *uniques(5, start=15, tokens=90)]) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"finish_reason": "length", "max_tokens": 32},
+        {"text_chars": 130},
+        {"output_tokens": 15},
+        {"output_tokens_estimated": True},
+    ],
+)
+def test_answers_of_one_length_may_be_honest(change: dict[str, object]) -> None:
+    # at their limit, all the same text, too short to differ, or counted in chunks
+    shots = [replace(each, **change) for each in alike()]
+    assert accused(shots, no_books()) == {}
+
+
+def test_requests_that_the_server_never_finished_were_broken_off() -> None:
+    # 200 tokens each were made before the front hung up, 100 of them handed on
+    shots = uniques(16)
+    ledger = books(shots, requests=0, generation_tokens=3200, finished_stop=0, finished_length=0)
+    found = told(shots, ledger)
+    assert found.keys() - {"not_judged"} == {"truncated_output"}
+    assert found["truncated_output"].evidence == (
+        "16 of 16 answers claim to be complete where the server finished no request,"
+        " though it made all their tokens"
+    )
+
+
+@pytest.mark.parametrize(
+    ("requests", "tokens", "is_told"), [(14, 1600, True), (15, 1600, False), (14, 1599, False)]
+)
+def test_two_requests_must_be_unfinished_and_no_token_missing(
+    requests: int, tokens: int, is_told: bool
+) -> None:
+    ledger = books(uniques(16), requests=requests, generation_tokens=tokens)
+    assert ("truncated_output" in accused(uniques(16), ledger)) is is_told
+
+
+def test_what_broken_requests_may_have_cost_does_not_stand_in_for_answers() -> None:
+    shots = [*uniques(16), *(failed(16 + n, "timeout", took_ms=120_000.0) for n in range(4))]
+    # 16 answers of 100 tokens from elsewhere, and 4 * 256 + 600 that others made
+    ledger = books(shots, requests=2, generation_tokens=1624)
+    assert "truncated_output" not in accused(shots, ledger)
+
+
+def test_one_token_of_eight_is_not_judged_alone_either() -> None:
+    shots = uniques(16, **ONE, max_tokens=8)
+    assert "truncated_output" in told(shots, no_books())["not_judged"].evidence
+
+
+def test_repeated_prompts_are_compared_with_peers_too() -> None:
+    shots = uniques(16, **ONE, kind="repeat")
+    peers = at_bob(uniques(16, tokens=200, kind="repeat"))
+    assert accused(shots, no_books(), peers=peers) == {"truncated_output": "medium"}

@@ -11,6 +11,9 @@ from toolkit.records import Shot
 LONGEST_QUOTE = 80
 """Characters. A host may call its model what it likes, and a sentence must stay one."""
 
+NOT_TWINS = frozenset({"unique", "repeat"})
+"""Kinds of measured requests whose slot names the same prompt at every host; which one a twin repeats differs."""
+
 
 def middle(values: Iterable[float | None]) -> float | None:
     """The median of what is known; None of nothing."""

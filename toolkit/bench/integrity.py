@@ -7,7 +7,7 @@ stands with it. Broken requests may have cost anything up to their `max_tokens`:
 from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.bench.counters import Account, least_tokens
-from toolkit.bench.evidence import count, middle, of, sentence, share, usage
+from toolkit.bench.evidence import NOT_TWINS, count, middle, of, sentence, share, usage
 from toolkit.bench.replays import Replays
 from toolkit.records import Confidence, Ledger, Shot, Verdict
 
@@ -20,7 +20,8 @@ LEAST_TOKENS = 16
 CLAIMED_MORE = 0.10
 """A claim that is a tenth too high; MLPerf's audit of output lengths allows as much."""
 PER_CHUNK = 1.25
-"""Claimed tokens per chunk. Speculative decoding bundles tokens, too, so this proves nothing alone."""
+"""Claimed tokens per chunk. Speculative decoding bundles tokens, too, so this proves nothing alone, and beside counters
+that lack as much a tenth is enough."""
 LEAST_CHARS = 1.0
 """Characters per claimed token: a token stands for a word or a part of one, hardly ever for less than a character."""
 BESIDE_PEERS = 0.6
@@ -51,6 +52,10 @@ def hidden_backend(
         return None
     if not counted_too and (explained or _claims_more_than_shown(answers)):
         return None
+    if explained and (account.generation_tokens or 0) >= _shown(answers):
+        return (
+            None  # it broke the requests off: they are not counted, but what was shown of them is
+        )
     evidence = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
     if counted_too:
         evidence += f" and {of(lost, account.answers, 'answered requests')}"
@@ -62,11 +67,15 @@ def hidden_backend(
 
 
 def _in_doubt(found: Replays) -> float:
-    """Tokens of equal answers that were not called replayed."""
+    """Tokens of equal answers that were not called replayed; one that merely took half the time is not among them."""
     taken = found.shots
-    return sum(
-        least_tokens(pair.again) for pair in found.pairs if pair.signs and pair.again not in taken
-    )
+    doubted = (pair.again for pair in found.pairs if pair.signs - {"half"})
+    return sum(least_tokens(shot) for shot in doubted if shot not in taken)
+
+
+def _shown(answers: Iterable[Shot]) -> int:
+    """Tokens that were delivered at least, whatever is claimed."""
+    return sum(min(least_tokens(s), s.token_chunks or least_tokens(s)) for s in answers)
 
 
 def _claims_more_than_shown(answers: Sequence[Shot]) -> bool:
@@ -141,9 +150,10 @@ def inflated_usage(
     two of them must agree, and counters that hold all that is claimed acquit.
     """
     by_counter = _by_counter(account, found)
-    by_chunks, by_text = _by_chunks(answers), _by_text(answers, peers)
+    by_chunks = _by_chunks(answers, 1 + CLAIMED_MORE if by_counter else PER_CHUNK)
+    by_text = _by_text(answers, peers)
     clauses = [clause for clause in (by_counter, by_chunks, by_text) if clause]
-    nothing_else = not any(shot.token_chunks for shot in answers) and not peers
+    nothing_else = not any(shot.token_chunks for shot in answers) and not _is_full(answers, peers)
     if not clauses or (by_counter is None and _counted_all(account)):
         return None
     if len(clauses) == 1 and not (by_counter and nothing_else):
@@ -174,14 +184,14 @@ def _by_counter(account: Account, found: Replays) -> str | None:
     )
 
 
-def _by_chunks(answers: Iterable[Shot]) -> str | None:
+def _by_chunks(answers: Iterable[Shot], per_chunk: float = PER_CHUNK) -> str | None:
     streams = [
         (said, shot.token_chunks)
         for shot in answers
         if shot.token_chunks and (said := usage(shot)) is not None and said >= LEAST_TOKENS
     ]
     claimed, chunks = sum(said for said, _ in streams), sum(chunks for _, chunks in streams)
-    if not chunks or claimed < PER_CHUNK * chunks:
+    if not chunks or claimed < per_chunk * chunks:
         return None
     return f"streams claim {count(claimed)} tokens in {count(chunks)} chunks"
 
@@ -199,16 +209,22 @@ def _by_text(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> st
     return f"their text has {beside:.0%} of the characters a claimed token that other hosts' has"
 
 
+def _is_full(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> bool:
+    """Whether peers confirm the claim by as much text."""
+    beside = _beside_peers(answers, peers)
+    return beside is not None and beside >= 1 / (1 + CLAIMED_MORE)
+
+
 def _beside_peers(answers: Iterable[Shot], peers: Mapping[str, Sequence[Shot]]) -> float | None:
     theirs: dict[tuple[int, str], list[float | None]] = {}
     for shots in peers.values():
         for shot in shots:
-            if shot.ok and shot.kind == "unique":
+            if shot.ok and shot.kind in NOT_TWINS:
                 theirs.setdefault((shot.slot, shot.prompt), []).append(_chars_per_token(shot))
     ratios = [
         mine / peer
         for shot in answers
-        if shot.kind == "unique"
+        if shot.kind in NOT_TWINS
         and (mine := _chars_per_token(shot)) is not None
         and (peer := middle(theirs.get((shot.slot, shot.prompt), ())))
     ]

@@ -1,9 +1,9 @@
 """Which answers came from memory instead of the engine: a response cache is fast without serving anything.
 
 A prefix cache is legal and saves the reading of the prompt only; a response cache saves the writing, too. So an
-answer is called replayed when the time between its tokens has vanished, when it bears an earlier answer's `id`, or
-when the host says so in a header. A whole answer that merely came sooner proves nothing until the server's own
-counters lack its tokens. Answers with another text than before were not replayed, however fast.
+answer is called replayed when the time of its tokens has vanished, when it bears an earlier answer's `id`, or when
+the host says so in a header. One that merely came sooner proves nothing until the server's own counters lack its
+tokens. Answers with another text than before were not replayed, however fast.
 """
 
 import re
@@ -44,6 +44,9 @@ LEAST_TOKENS = 8
 VISIBLE_SHARE = 0.2
 """Of an answer's time must lie between its tokens, or nothing can vanish: after a prompt of 8,000 tokens, 16 tokens of
 answer are a trifle, and some servers stream only when all is written."""
+INSTANT_MS = 0.1
+"""A token, of a whole answer's time: ten thousand tokens a second for one request. The contest's cache took 5 ms for
+256; its servers wrote one in 14 ms or more."""
 TELLING_MS = 5.0
 """Below this, our own delay of a millisecond or two is as large as the difference."""
 COVERED = 0.8
@@ -51,9 +54,11 @@ COVERED = 0.8
 EXPLAINED = 1.1
 """And if nothing else speaks of replays, hardly more may be missing than was repeated."""
 
-Sign = Literal["time", "sooner", "id", "header", "text"]
-"""What one answer shows: `time` its tokens took none, `sooner` it came far sooner, `text` it is the same text."""
+Sign = Literal["time", "sooner", "half", "id", "header", "text"]
+"""What one answer shows: `time` its tokens took none, `sooner` it came far sooner, `half` in half the time, `text` it is
+the same text."""
 _PROOF: frozenset[Sign] = frozenset({"time", "id", "header"})
+_LIKELY: frozenset[Sign] = frozenset({"half", "text"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,7 @@ class Replays:
     @property
     def tokens(self) -> int:
         """Of these answers."""
-        return sum(least_tokens(pair.again) for pair in self.taken)
+        return _tokens(self.taken)
 
 
 def response_cache(found: Replays) -> Verdict | None:
@@ -131,13 +136,19 @@ def _clauses(found: Replays) -> Iterable[str]:
         yield "yet its counters hold all tokens"
 
 
-def can_be_told(found: Replays, account: Account) -> bool:
-    """Whether a response cache would have shown: by counters, or by streams long enough to have a pace."""
-    streams = (
-        pair.again.stream and (pair.again.output_tokens or 0) >= LEAST_TOKENS
-        for pair in found.pairs
-    )
-    return bool(found.pairs) and (account.missing_tokens is not None or any(streams))
+def why_not_told(found: Replays, account: Account) -> str | None:
+    """Why a response cache may have stayed unseen; None where it would have shown."""
+    if not found.pairs:
+        return "no request was answered twice"
+    if account.missing_tokens is not None:
+        return None
+    if not any(
+        p.again.stream and (p.again.output_tokens or 0) >= LEAST_TOKENS for p in found.pairs
+    ):
+        return "without counters and long streams a prefix cache looks the same"
+    if share(sum(pair.signs >= _LIKELY for pair in found.pairs), len(found.pairs)) >= LEAST_SHARE:
+        return "equal answers came in half the time, and no counters tell a slow replay from a quiet moment"
+    return None
 
 
 def replays(shots: Sequence[Shot], account: Account, rtt_ms: float | None) -> Replays:
@@ -146,12 +157,12 @@ def replays(shots: Sequence[Shot], account: Account, rtt_ms: float | None) -> Re
     usual = _usual(answers, rtt_ms)
     pairs = tuple(_with_signs(pair, usual, rtt_ms) for pair in repeated(answers))
     again = {pair.again for pair in pairs} | {shot for shot in answers if shot.kind == "repeat"}
-    found = _taken(pairs, len(pairs), sum(map(least_tokens, again)), account)
+    found = _taken(pairs, len(pairs), sum(map(least_tokens, again)), account, rtt_ms)
     if not found.taken:
         # a cache that overlooks the mark in each prompt answers new prompts, too
         news = [shot for shot in answers if shot.kind == "unique"]
         blind = [_with_signs(pair, usual, rtt_ms) for pair in _same_id(news)]
-        found = _taken(blind, len(news), 0.0, account)
+        found = _taken(blind, len(news), 0.0, account, rtt_ms)
         found = replace(found, of_unique=bool(found.taken))
     return replace(found, pairs=pairs)
 
@@ -231,6 +242,8 @@ class _Usual:
 
     ms_per_token: float | None
     decode_ms_per_token: float | None
+    fastest_ms_per_token: float | None
+    """Not the median: a whole first wave may have met a cold host."""
     owner: Mapping[str, Shot]
     """Id -> the first answer that bore it, of ids that stand for one text."""
 
@@ -242,9 +255,12 @@ def _usual(answers: Sequence[Shot], rtt_ms: float | None) -> _Usual:
     for shot in answers:
         if shot.answer_id in telling:
             owner.setdefault(shot.answer_id or "", shot)
+    long = (shot for shot in fresh if (shot.output_tokens or 0) >= LEAST_TOKENS)
+    paces = [pace for shot in long if (pace := _ms_per_token(shot, rtt_ms)) is not None]
     return _Usual(
         ms_per_token=middle(_ms_per_token(shot, rtt_ms) for shot in fresh),
         decode_ms_per_token=middle(decode_ms_per_token(shot) for shot in fresh),
+        fastest_ms_per_token=min(paces, default=None),
         owner=owner,
     )
 
@@ -263,7 +279,11 @@ def _with_signs(pair: Pair, usual: _Usual, rtt_ms: float | None) -> Pair:
     if expected_ms is not None and served is not None:
         if served <= FAR_SOONER * expected_ms:
             signs.add("sooner")
-        if served <= SOONER * expected_ms and _no_time_between(pair, usual, expected_ms):
+        if served <= SOONER * expected_ms:
+            signs.add("half")
+        if "half" in signs and _no_time_between(pair, usual, expected_ms):
+            signs.add("time")
+        if is_instant(again, rtt_ms) and served <= _least_ms(again, usual):
             signs.add("time")
     if usual.owner.get(again.answer_id or "", again) is not again:
         signs.add("id")
@@ -298,6 +318,24 @@ def _no_time_between(pair: Pair, usual: _Usual, expected_ms: float) -> bool:
     return engine * tokens >= VISIBLE_SHARE * expected_ms and own <= VANISHED * engine
 
 
+def is_instant(shot: Shot, rtt_ms: float | None) -> bool:
+    """Whether an answer of some length was there sooner than any engine writes it."""
+    pace = _ms_per_token(shot, rtt_ms)
+    return pace is not None and pace <= INSTANT_MS and (shot.output_tokens or 0) >= LEAST_TOKENS
+
+
+def _least_ms(again: Shot, usual: _Usual) -> float:
+    """Less than that is no writing, even if a prefix cache saved all the reading.
+
+    No engine reads a token more slowly than it writes one, so the prompt's part of the time is at most its part of
+    the tokens.
+    """
+    written, read, pace = again.output_tokens or 0, again.prompt_tokens, usual.fastest_ms_per_token
+    if read is None or pace is None:
+        return 0.0
+    return VANISHED * pace * written * share(written, written + read)
+
+
 def says_hit(header: str) -> bool:
     """Whether a `Cache-Status` or `X-Cache` header tells of an answer from memory.
 
@@ -310,17 +348,31 @@ def says_hit(header: str) -> bool:
 # --- how many of them, and what the counters say ----------------------------------------------------
 
 
-def _taken(pairs: Sequence[Pair], considered: int, repeats: float, account: Account) -> Replays:
-    """Choose the pairs that came from memory, by the strongest evidence there is."""
+def _taken(
+    pairs: Sequence[Pair],
+    considered: int,
+    repeats: float,
+    account: Account,
+    rtt_ms: float | None,
+) -> Replays:
+    """Choose the pairs that came from memory: those that the counters lack, else those that are proven."""
     proven = [pair for pair in pairs if pair.signs & _PROOF]
     choices = [proven]
-    if account.missing_tokens is not None and account.missing_tokens <= EXPLAINED * repeats:
+    missing = account.missing_tokens
+    if missing is not None and missing <= EXPLAINED * repeats:
         # else another engine answered, repeats among the rest
         choices.append([pair for pair in pairs if pair.signs & (_PROOF | {"sooner"})])
-        choices.append([pair for pair in pairs if "text" in pair.signs])
-    for chosen in choices:
-        if share(len(chosen), considered) >= LEAST_COUNTED_SHARE and _is_missing(chosen, account):
-            return _found(chosen, considered, account, counted_out=True)
+        same = [pair for pair in pairs if "text" in pair.signs]
+        # where nothing was counted, the first answers came from elsewhere, too: from memory, if all came at once
+        if account.generation_tokens or _are_instant(same, rtt_ms):
+            choices.append(same)
+    choices = [
+        chosen for chosen in choices if share(len(chosen), considered) >= LEAST_COUNTED_SHARE
+    ]
+    counted = [chosen for chosen in choices if _is_missing(chosen, account)]
+    if counted and missing is not None:
+        best = min(counted, key=lambda chosen: abs(missing - _tokens(chosen)))
+        return _found(best, considered, account, counted_out=True)
     found = _found(proven, considered, account, counted_out=False)
     few = len(proven) < LEAST_REPLAYS or share(len(proven), considered) < LEAST_SHARE
     if few or (found.contradicted and len(found.kinds) < 2):
@@ -357,10 +409,18 @@ def _mostly(pairs: Sequence[Pair], signs: frozenset[Sign]) -> bool:
 
 def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
     """Whether the counters lack these answers: their tokens, and the requests where they count them."""
-    tokens = sum(least_tokens(pair.again) for pair in pairs)
+    tokens = _tokens(pairs)
     if not tokens or account.missing_tokens is None:
         return False
     requests = account.missing_requests
     return account.missing_tokens >= COVERED * tokens and (
         requests is None or requests >= COVERED * len(pairs)
     )
+
+
+def _tokens(pairs: Iterable[Pair]) -> int:
+    return sum(least_tokens(pair.again) for pair in pairs)
+
+
+def _are_instant(pairs: Sequence[Pair], rtt_ms: float | None) -> bool:
+    return 2 * sum(is_instant(pair.again, rtt_ms) for pair in pairs) > len(pairs)

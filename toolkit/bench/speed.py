@@ -267,9 +267,12 @@ def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: floa
     """
     widest = max(shot.concurrency or 0 for shot in shots)
     room = widest - waiting_max
+    wave = _first_wave(shots)
+    if not widest and 2 * len(wave) > len(shots):
+        return False  # most of a plan was sent before the first answer: that may be a cold start
     if room <= 0:
         return True
-    first = [shot.e2e_ms for shot in _first_wave(shots) if shot.ok and shot.e2e_ms]
+    first = [shot.e2e_ms for shot in wave if shot.ok and shot.e2e_ms]
     in_turns = not first or max(first) / min(first) >= STEADY * widest / room
     # by Little's law so many of ours wait on average
     return in_turns and waited * widest >= STEADY * waiting_max

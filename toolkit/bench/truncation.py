@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.bench.counters import Account
-from toolkit.bench.evidence import count, middle, of, sentence, share, tokens, usage
+from toolkit.bench.evidence import NOT_TWINS, count, middle, of, sentence, share, tokens, usage
 from toolkit.records import Ledger, Shot, Verdict
 
 LEAST_ANSWERS = 2
@@ -28,10 +28,12 @@ TENTH = 0.1
 """A model may be terse, but not ten times terser than its peers."""
 LEAST_SLOTS = 4
 """Prompts to compare with peers."""
+LEAST_LENGTHS = 4
+"""Texts of so many lengths in characters cannot all have their natural end at the same token."""
 KEPT_BACK = 2.0
 """The engine made twice what the answers hold."""
 
-Kind = Literal["answer", "asked", "reasons", "peers", "kept"]
+Kind = Literal["answer", "alike", "asked", "reasons", "peers", "kept", "broken"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,8 @@ def truncated_output(
         *_from_server(answers, ledger, account),
         *_from_peers(answers, peers),
     ]
+    if clause := _all_alike(answers):
+        proofs.append(_Proof(kind="alike", clause=clause))
     if not proofs:
         return None
     sure = len({proof.kind for proof in proofs}) > 1
@@ -68,7 +72,7 @@ def are_short_and_alone(
     answers: Sequence[Shot], ledger: Ledger, peers: Mapping[str, Sequence[Shot]]
 ) -> bool:
     """Whether nearly all answers are one token long and nothing tells whether that is all there was to say."""
-    wanted = [shot for shot in answers if shot.max_tokens >= MANY_TOKENS]
+    wanted = [shot for shot in answers if shot.max_tokens > 1]
     told = ledger.asked_tokens is not None or ledger.finished_stop is not None
     return _are_tiny(wanted, 1) and not told and len(_compared(answers, peers)) < LEAST_SLOTS
 
@@ -98,6 +102,18 @@ def _from_answers(answers: Sequence[Shot], ledger: Ledger) -> Iterator[_Proof]:
             f"{of(len(by_length), len(answers), 'answers')} ended by `length` {_early(by_length)}"
         )
         yield _Proof(kind="answer", clause=clause)
+
+
+def _all_alike(answers: Sequence[Shot]) -> str | None:
+    """Unlike texts that all stop at the same number of tokens: a limit ends them, whatever they claim."""
+    said = Counter(usage(shot) for shot in answers if shot.finish_reason == "stop")
+    length, times = said.most_common(1)[0] if said else (None, 0)
+    if length is None or length < MANY_TOKENS or share(times, len(answers)) < NEARLY_ALL:
+        return None
+    chars = {shot.text_chars for shot in answers if usage(shot) == length and shot.text_chars}
+    if len(chars) < LEAST_LENGTHS:
+        return None
+    return f"{of(times, len(answers), 'answers')} stop at exactly {count(length)} tokens, though their texts differ"
 
 
 def _early(answers: Sequence[Shot]) -> str:
@@ -134,6 +150,8 @@ def _from_server(answers: Sequence[Shot], ledger: Ledger, account: Account) -> I
         yield _Proof(kind="reasons", clause=clause)
     if clause := _kept_back(answers, account):
         yield _Proof(kind="kept", clause=clause)
+    if clause := _broken_off(answers, account):
+        yield _Proof(kind="broken", clause=clause)
 
 
 def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
@@ -199,6 +217,20 @@ def _kept_back(answers: Sequence[Shot], account: Account) -> str | None:
     )
 
 
+def _broken_off(answers: Sequence[Shot], account: Account) -> str | None:
+    """The engine made the tokens, but was told to stop before it finished: vLLM counts no such request."""
+    made, ended = account.generation_tokens, account.requests
+    if made is None or ended is None or made < account.tokens_most:
+        return None
+    unfinished = len(answers) - ended
+    if unfinished < LEAST_ANSWERS or share(unfinished, len(answers)) < LEAST_SHARE:
+        return None
+    return (
+        f"{of(unfinished, len(answers), 'answers')} claim to be complete where the server finished no request,"
+        " though it made all their tokens"
+    )
+
+
 # --- what peers say to the same prompts ------------------------------------------------------------------
 
 
@@ -223,12 +255,12 @@ def _compared(
     theirs: dict[tuple[int, str], list[Shot]] = {}
     for shots in peers.values():
         for shot in shots:
-            if shot.ok and shot.kind == "unique" and shot.output_tokens is not None:
+            if shot.ok and shot.kind in NOT_TWINS and shot.output_tokens is not None:
                 theirs.setdefault((shot.slot, shot.prompt), []).append(shot)
     return [
         (shot, those)
         for shot in answers
-        if shot.kind == "unique"
+        if shot.kind in NOT_TWINS
         and shot.output_tokens is not None
         and (those := theirs.get((shot.slot, shot.prompt)))
         and _calls_for_more(those)

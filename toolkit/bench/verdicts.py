@@ -14,7 +14,7 @@ from toolkit.bench.evidence import count, sentence, usage
 from toolkit.bench.identity import is_opaque, model_mismatch
 from toolkit.bench.integrity import foreign_traffic, hidden_backend, inflated_usage
 from toolkit.bench.ladder import Rung
-from toolkit.bench.replays import Replays, can_be_told, replays, response_cache
+from toolkit.bench.replays import Replays, replays, response_cache, why_not_told
 from toolkit.bench.speed import cold, fast_failures, has_later, saturated
 from toolkit.bench.truncation import are_short_and_alone, truncated_output
 from toolkit.records import Host, Ledger, Shot, Verdict
@@ -141,12 +141,12 @@ def _no_counters(ledger: Ledger) -> str:
 
 
 def _without_answers(case: _Case) -> Iterator[tuple[str, str]]:
-    if not case.replays.pairs:
-        yield "response_cache", "no request was answered twice"
-    elif not can_be_told(case.replays, case.account):
-        yield "response_cache", "without counters and long streams a prefix cache looks the same"
+    if reason := why_not_told(case.replays, case.account):
+        yield "response_cache", reason
     if all(usage(shot) is None for shot in case.answers):
         yield "inflated_usage", "no answer tells its usage"
+    elif case.ledger.generation_tokens is None and not any(s.token_chunks for s in case.answers):
+        yield "inflated_usage", "without counters and streams nothing confirms a claim"
     if not has_later(case.shots):
         yield "cold", "no new request followed the first answers"
     if not case.ledger.models_before and not case.ledger.models_after:
