@@ -94,10 +94,10 @@ class Progress:
             elapsed_s = max(elapsed_s, 0.001)
             return (
                 f"{self._ok / elapsed_s:,.1f} requests/s, {self._tokens / elapsed_s:,.0f} tokens/s, "
-                f"{under_way:,} under way, {self._done - self._ok:,} errors"
+                f"{under_way:,} under way, {self._done - self._ok:,} failed"
             )
         if self._warm:
-            return f"warmed up by {self._warm:,} requests, {under_way:,} under way"
+            return f"warm-up: {self._warm:,} over, {under_way:,} under way"
         return f"no answer yet, {under_way:,} under way" if under_way else "looking at every host"
 
 

@@ -86,12 +86,13 @@ class TableShow(Show):
     def results(self, told: Sequence[Result], fitness: Fitness) -> None:
         """Print everything at the end of a run."""
         console = screen()
-        for part in _page(told, fitness, console):
+        for part in page(told, fitness, console):
             # a sentence is the terminal's to break, and nobody's in a pipe
             console.print(part, soft_wrap=isinstance(part, Text))
 
 
-def _page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
+def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
+    """The table and the sentences below it, for a screen of the console's width."""
     figures = [each.summary for each in told]
     sweeps = [each for each in told if each.rungs]
     columns = [HOST, *((LEVEL,) if sweeps else ()), *COLUMNS, *_good(figures), VERDICTS]
