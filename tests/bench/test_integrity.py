@@ -165,6 +165,18 @@ def test_others_that_fill_the_gap_of_a_cache_are_told_beside_it() -> None:
     assert accused(shots, ledger) == {"response_cache": "medium", "foreign_traffic": "high"}
 
 
+@pytest.mark.parametrize(("requests", "is_told"), [(24, False), (25, True)])
+def test_one_request_of_others_shows_beside_a_cache_that_the_counters_confirm(
+    requests: int, is_told: bool
+) -> None:
+    first = uniques(24)
+    memory = [replayed(first[n], 24 + n) for n in range(8)]
+    shots = [*first, *memory]
+    ledger = books(shots, requests=requests, generation_tokens=100 * requests)
+    told_ = {"foreign_traffic": "medium"} if is_told else {}
+    assert accused(shots, ledger) == {"response_cache": "high"} | told_
+
+
 def test_answers_without_usage_bound_the_tokens_by_what_was_asked() -> None:
     shots = uniques(16, tokens=50, output_tokens_estimated=True)
     assert accused(shots, books(shots, generation_tokens=16 * 256)) == {}

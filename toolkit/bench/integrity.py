@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.bench.counters import Account, least_tokens
 from toolkit.bench.evidence import NOT_TWINS, count, middle, of, sentence, share, usage
-from toolkit.bench.replays import Replays
+from toolkit.bench.replays import Replays, tokens_of
 from toolkit.records import Confidence, Ledger, Shot, Verdict
 
 LEAST_SHARE = 0.05
@@ -90,12 +90,11 @@ def foreign_traffic(
 ) -> Verdict | None:
     """Tell of load that is not ours: counters that moved by more than all our requests can have caused.
 
-    Replayed answers cannot have moved them, so where a response cache was found and the counters lack too little
-    for it, others have filled the gap.
+    Replayed answers cannot have moved them, so what the counters lack too little for them, others have filled up.
     """
-    filled = found.taken and "counters" not in found.kinds and not found.contradicted
-    requests = _plus(account.surplus_requests, len(found.taken) if filled else 0)
-    tokens = _plus(account.surplus_tokens, found.tokens if filled else 0)
+    ours = () if found.contradicted else found.proven
+    requests = _plus(account.surplus_requests, len(ours))
+    tokens = _plus(account.surplus_tokens, tokens_of(ours))
     beyond = list(_beyond_ours(account, requests, tokens, truncated=truncated))
     clauses = list(beyond)
     if ledger.running_before and (beyond or not account.agrees):

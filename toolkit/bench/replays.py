@@ -95,9 +95,14 @@ class Replays:
         return frozenset(pair.again for pair in self.taken)
 
     @property
+    def proven(self) -> tuple[Pair, ...]:
+        """Those that show it themselves: even one that the counters hold all the same was not their engine's."""
+        return tuple(pair for pair in self.taken if pair.signs & _PROOF)
+
+    @property
     def tokens(self) -> int:
         """Of these answers."""
-        return _tokens(self.taken)
+        return tokens_of(self.taken)
 
 
 def response_cache(found: Replays) -> Verdict | None:
@@ -371,7 +376,7 @@ def _taken(
     ]
     counted = [chosen for chosen in choices if _is_missing(chosen, account)]
     if counted and missing is not None:
-        best = min(counted, key=lambda chosen: abs(missing - _tokens(chosen)))
+        best = min(counted, key=lambda chosen: abs(missing - tokens_of(chosen)))
         return _found(best, considered, account, counted_out=True)
     found = _found(proven, considered, account, counted_out=False)
     few = len(proven) < LEAST_REPLAYS or share(len(proven), considered) < LEAST_SHARE
@@ -409,7 +414,7 @@ def _mostly(pairs: Sequence[Pair], signs: frozenset[Sign]) -> bool:
 
 def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
     """Whether the counters lack these answers: their tokens, and the requests where they count them."""
-    tokens = _tokens(pairs)
+    tokens = tokens_of(pairs)
     if not tokens or account.missing_tokens is None:
         return False
     requests = account.missing_requests
@@ -418,7 +423,7 @@ def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
     )
 
 
-def _tokens(pairs: Iterable[Pair]) -> int:
+def tokens_of(pairs: Iterable[Pair]) -> int:
     return sum(least_tokens(pair.again) for pair in pairs)
 
 
