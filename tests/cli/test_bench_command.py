@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.screens import heard
 
+from toolkit.bench.summary import Summary
 from toolkit.cli import main
 from toolkit.sim.app import SimThread, serve_in_thread
 
@@ -72,6 +74,16 @@ def test_json_is_one_object_a_host_with_the_promised_keys_first(
         assert each["e2e_p99_ms"] is None  # 8 samples are fewer than 100
         assert each["goodput"] is None  # no limits were given
         assert {"code", "confidence", "evidence"} == set(each["verdicts"][0])
+
+
+def test_every_key_is_explained_to_the_user() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    keys = {each.name for each in fields(Summary)} | {
+        "levels",
+        "best_concurrency",
+        "knee_concurrency",
+    }
+    assert {key for key in keys if f"`{key}`" not in text} == {"name", "url"}
 
 
 def test_a_p99_comes_with_a_hundred_answers(start: Callable[..., SimThread]) -> None:
