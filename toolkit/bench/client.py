@@ -43,6 +43,11 @@ HANDSHAKES = 3
 CACHE_HEADERS = ("Cache-Status", "X-Cache")
 TOLD = ("error", "finish_reason", "model", "answer_id", "cache_status")
 """Fields of a Shot that hold the host's own words."""
+LOST = (
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientOSError,
+    aiohttp.ClientConnectionResetError,
+)
 LEAST_IDLE_S, CROSSING_S = 0.5, 0.25
 """A host may close a connection that was idle for so long, and a request may cross that on its way: then the end comes
 within a round trip. Outside of these the host had the request, and its silence counts."""
@@ -144,7 +149,7 @@ class HostClient:
             sent_s = time.monotonic()
             try:
                 return await self._ask(body, reply)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            except LOST:
                 crossed = _was_idle() and time.monotonic() - sent_s <= CROSSING_S
                 if reply.status is not None or not crossed:
                     raise
@@ -260,21 +265,18 @@ async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:
     wire = taken.get()
     if wire is None:
         raise RuntimeError("an answer came over no connection")
-    wire.content = content
-    try:
-        read, feed = content.readany, reader.feed
-        while data := await read():
-            feed(data, wire.read_s)
-            if reader.finished or reader.too_large:
-                break
-        if reader.finished and not content.at_eof():
-            # what may follow is the end of the body, which lets the connection be used again
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AFTER_DONE_S):
-                    while await read():
-                        pass
-    finally:
-        wire.content = None
+
+    def feed(data: bytes, at: float) -> bool:
+        reader.feed(data, at)
+        return not (reader.finished or reader.too_large)
+
+    await wire.pour(content, feed)
+    if reader.finished and not content.at_eof():
+        # what may follow is the end of the body, which lets the connection be used again
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AFTER_DONE_S):
+                while await content.readany():
+                    pass
 
 
 def _answer(reply: _Reply, ended_s: float, broken: Failure | None) -> Answer | None:

@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import cast
 
@@ -28,6 +28,10 @@ taken: ContextVar["Wire | None"] = ContextVar("taken", default=None)
 """The connection over which the running task's last request went; None: it got none."""
 
 
+Feed = Callable[[bytes, float], bool]
+"""Takes bytes and the moment in which they were read; False: it wants no more."""
+
+
 class Wire(asyncio.Protocol):
     """One connection. It hands everything on to aiohttp's protocol and notes when."""
 
@@ -37,15 +41,55 @@ class Wire(asyncio.Protocol):
         the task that waits for them gets its turn after those of all other streams."""
         self.idle_s: float | None = None
         """How long it was idle when the last request took it; None: it was new."""
-        self.content: aiohttp.StreamReader | None = None
-        """The body that is being read."""
         self._inner = inner
         self._hand_on = inner.data_received
+        self._content: aiohttp.StreamReader | None = None
+        """The body that is being read."""
+        self._feed: Feed | None = None
+        self._done: asyncio.Future[None] | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Note the moment first."""
+        """Note the moment first, then feed what aiohttp makes of the bytes."""
         self.read_s = time.monotonic()
         self._hand_on(data)
+        if self._feed is not None:
+            self._drain()
+
+    async def pour(self, content: aiohttp.StreamReader, feed: Feed) -> None:
+        """Feed a body as it comes, each piece with the moment of its read, until it ends or `feed` has enough.
+
+        Raises what broke it. The task sleeps all the while: woken for each token of 100 streams it would cost 7 us
+        more each time, and pieces that pile up before its turn would all bear the last one's moment.
+        """
+        self._content, self._feed = content, feed
+        self._done = asyncio.get_running_loop().create_future()
+        try:
+            content.on_eof(self._wake)
+            self._drain()
+            await self._done
+            fault = content.exception()
+            if fault is not None:
+                raise fault
+        finally:
+            self._content = self._feed = self._done = None
+
+    def _drain(self) -> None:
+        content, feed = self._content, self._feed
+        if content is None or feed is None:
+            return
+        # again, as reading makes room, and aiohttp then unpacks what it had held back
+        while content.exception() is None:
+            data = content.read_nowait()
+            if not data:
+                return
+            if not feed(data, self.read_s):
+                self._feed = None  # what else comes is aiohttp's to hold back
+                break
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
 
     def eof_received(self) -> bool | None:
         """Hand it on."""
@@ -65,9 +109,10 @@ class Wire(asyncio.Protocol):
         aiohttp 3.14 closes a connection whose chunks are malformed and leaves the reader waiting.
         """
         self._inner.connection_lost(exc)
-        content = self.content
+        content = self._content
         if content is not None and not content.is_eof() and content.exception() is None:
             content.set_exception(ValueError("the body is not framed as HTTP says"))
+        self._wake()
 
 
 class Connections(aiohttp.TCPConnector):
