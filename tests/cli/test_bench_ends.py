@@ -196,6 +196,25 @@ def test_a_store_that_stays_locked_costs_no_figure(
     assert hint == "Hint: Wait until it is done"
 
 
+# --- closed files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_files_are_no_reason_to_fail(
+    start: Callable[..., SimThread], closed: str
+) -> None:
+    words = [*PROGRAM, start().url, "--requests", "4", "--max-tokens", "4", "--no-store"]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("4/4" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
 # --- a home that nobody may write to ----------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -193,6 +194,7 @@ def _run(bench: Bench, progress: Progress) -> bool:
             watching.cancel()
 
     allow_open_files()
+    _occupy_standard_files()
     try:
         with progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(measure())
@@ -200,6 +202,15 @@ def _run(bench: Bench, progress: Progress) -> bool:
         click.echo("Stopped: requests that were under way are in no figure", err=True)
         return True
     return False
+
+
+def _occupy_standard_files() -> None:
+    """Put the null device where `>&-` closed a file: uvloop aborts the process when a socket of its gets such a number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 # --- judge, keep, show -----------------------------------------------------------------------------
