@@ -29,6 +29,8 @@ from toolkit.profiles import Profile
 from toolkit.records import Host, Shot
 from toolkit.store import Store
 
+MOST_AT_ONCE = 1_000
+"""Shots in a transaction: what waits for a full disk is tried again every half second, beside the measuring."""
 WORKED, NOBODY_ANSWERED, INTERRUPTED = 0, 1, 130
 """Exit codes; the last one is what a shell calls an interrupted command."""
 
@@ -176,9 +178,10 @@ class Keeping:
 
     def rest(self) -> None:
         """Keep what waits. Raises ToolkitError."""
-        if self.store:
-            self.store.add_shots(self._waiting, self._hosts)
-        self._waiting.clear()
+        while self._waiting:
+            if self.store:
+                self.store.add_shots(self._waiting[:MOST_AT_ONCE], self._hosts)
+            del self._waiting[:MOST_AT_ONCE]
 
 
 def _run(bench: Bench, progress: Progress) -> bool:
