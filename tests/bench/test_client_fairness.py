@@ -233,3 +233,25 @@ def test_a_new_connection_gets_no_second_chance(run: Run, monkeypatch: pytest.Mo
 
     shot, asked = run(scene())
     assert (shot.ok, shot.error_kind, asked) == (False, "cut", 1)
+
+
+def test_a_host_that_went_away_is_not_asked_again_and_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of the request before was idle; this one's is refused."""
+    monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
+
+    async def close(writer: asyncio.StreamWriter) -> bool:
+        writer.write(STREAM)
+        return False
+
+    async def scene() -> list[str | None]:
+        async with ChatServer() as server, client_of(server.url, timeout_s=2.0) as client:
+            shots = [await client.send(course(), ask(0), time.monotonic())]
+            server.pages[CHAT] = close
+            shots.append(await client.send(course(), ask(1), time.monotonic()))
+            await server.__aexit__(None, None, None)
+            shots.append(await client.send(course(), ask(2), time.monotonic()))
+            return [shot.error_kind for shot in shots]
+
+    assert run(scene()) == [None, None, "connect"]

@@ -285,11 +285,16 @@ def test_a_host_that_drips_is_given_up_and_keeps_what_it_said() -> None:
 def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.completion.MAX_BODY_BYTES", 2**20)
 
+    poured = 0
+
     async def pour(writer: asyncio.StreamWriter) -> bool:
+        nonlocal poured
         writer.write(HEAD)
-        while True:
-            writer.write(token("water" * 1000))
+        while poured < 64 * 2**20:
+            poured += len(drop := token("water" * 1000))
+            writer.write(drop)
             await writer.drain()
+        return False
 
     async def scene() -> Shot:
         async with ChatServer(pour) as server:
@@ -297,6 +302,8 @@ def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     shot = asyncio.run(scene())
     assert (shot.ok, shot.error_kind) == (False, "too_large")
+    # the rest was not read
+    assert poured < 32 * 2**20
 
 
 def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

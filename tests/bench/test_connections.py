@@ -64,19 +64,85 @@ def test_bytes_are_stamped_before_anybody_reads_them() -> None:
     assert before_s <= made_s <= wire.read_s <= inner.at_s
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_only_a_reader_that_still_waits_is_woken_by_a_lost_connection(ended: bool) -> None:
-    async def scene() -> BaseException | None:
-        loop = asyncio.get_running_loop()
-        content = aiohttp.StreamReader(ResponseHandler(loop), 2**16, loop=loop)
-        wire = Wire(Inner())
-        wire.content = content
-        if ended:
-            content.feed_eof()
-        wire.connection_lost(None)
-        return content.exception()
+class Body(Inner):
+    """Makes a body of what it is handed, as aiohttp's protocol does."""
 
-    assert (asyncio.run(scene()) is None) is ended
+    def __init__(self) -> None:
+        super().__init__()
+        loop = asyncio.get_running_loop()
+        self.content = aiohttp.StreamReader(ResponseHandler(loop), 2**16, loop=loop)
+
+    def data_received(self, data: bytes) -> None:
+        self.content.feed_data(data)
+
+
+def test_a_body_is_fed_where_it_is_read_each_piece_with_its_moment() -> None:
+    fed: list[tuple[bytes, float]] = []
+
+    def feed(data: bytes, at: float) -> bool:
+        fed.append((data, at))
+        return len(fed) < 3
+
+    async def scene() -> list[tuple[int, float]]:
+        body = Body()
+        wire = Wire(body)
+        wire.data_received(b"early")
+        moments = [(0, wire.read_s)]
+        pouring = asyncio.create_task(wire.pour(body.content, feed))
+        await asyncio.sleep(0)
+        for piece in (b"one", b"two", b"too many"):
+            wire.data_received(piece)
+            moments.append((len(fed), wire.read_s))  # nobody else had a turn
+        await pouring
+        return moments
+
+    moments = asyncio.run(scene())
+    assert [data for data, _ in fed] == [b"early", b"one", b"two"]
+    assert [count for count, _ in moments] == [0, 2, 3, 3]
+    assert [at for _, at in fed] == [at for _, at in moments[:3]]
+
+
+def test_a_body_ends_with_its_end() -> None:
+    async def scene() -> list[bytes]:
+        body, fed = Body(), []
+        wire = Wire(body)
+        pouring = asyncio.create_task(wire.pour(body.content, lambda data, _: not fed.append(data)))
+        await asyncio.sleep(0)
+        wire.data_received(b"all")
+        body.content.feed_eof()
+        await pouring
+        return fed
+
+    assert asyncio.run(scene()) == [b"all"]
+
+
+@pytest.mark.parametrize("broken", ["lost", "told", "ours"])
+def test_who_waits_for_a_body_hears_what_broke_it(broken: str) -> None:
+    """aiohttp tells most faults itself; of a connection that it closes for malformed chunks it tells nobody."""
+
+    def feed(_: bytes, __: float) -> bool:
+        raise KeyError("a mistake of ours")
+
+    async def scene() -> None:
+        body = Body()
+        wire = Wire(body)
+        pouring = asyncio.create_task(wire.pour(body.content, feed))
+        await asyncio.sleep(0)
+        if broken == "ours":
+            wire.data_received(b"data")
+        if broken == "told":
+            body.content.set_exception(aiohttp.ClientPayloadError("half"))
+        wire.connection_lost(None)
+        async with asyncio.timeout(10):
+            await pouring
+
+    kind, words = {
+        "lost": (ValueError, "not framed"),
+        "told": (aiohttp.ClientPayloadError, "half"),
+        "ours": (KeyError, "a mistake"),
+    }[broken]
+    with pytest.raises(kind, match=words):
+        asyncio.run(scene())
 
 
 # --- names ---------------------------------------------------------------------------------------------

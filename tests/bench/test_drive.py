@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.benching import MARK, plan, profile, texts, unmarked
-from support.chat import STREAM, ChatServer, Gate, models_page, until
+from support.chat import CHAT, STREAM, ChatServer, Gate, models_page, until
 from support.raw_server import RawServer
 
 from toolkit.bench.client import HostClient
@@ -170,6 +170,25 @@ def test_levels_begin_together_though_one_host_is_slower() -> None:
     before, after = asyncio.run(scene())
     assert before == [1] * 4
     assert after == [1] * 4 + [2] * 8
+
+
+def test_all_connections_stand_before_the_first_request_leaves() -> None:
+    class First(ChatServer):
+        stood: int | None = None
+
+        async def answer(self, writer: asyncio.StreamWriter) -> bool:
+            self.stood = self.stood or self.connections
+            writer.write(STREAM)
+            return True
+
+    async def scene() -> int | None:
+        async with First() as server:
+            server.pages[CHAT] = server.answer
+            await run_over((server,), plan(concurrency=5))
+            return server.stood
+
+    # five, and before them three handshakes for the round trip
+    assert asyncio.run(scene()) == 8
 
 
 # --- the model of the command line ---------------------------------------------------------------------
@@ -391,6 +410,24 @@ def test_a_machine_that_was_held_up_at_any_hosts_turn_is_not_fit(busy: str | Non
         assert lag_ms >= 0.99 * 90
     else:
         assert lag_ms < 90
+
+
+def test_what_happens_after_the_load_is_not_held_against_the_machine() -> None:
+    class Busy(ChatServer):
+        async def show(self, writer: asyncio.StreamWriter) -> bool:
+            if len(self.asked()) == 8:
+                hold_up(0.1)
+            writer.write(self.pages["page"])
+            return True
+
+    async def scene() -> Bench:
+        async with Busy() as server:
+            server.pages["page"], server.pages["/metrics"] = server.pages["/metrics"], server.show
+            return await run_over((server,), plan())
+
+    lag_ms = asyncio.run(scene()).fitness.loop_lag_p99_ms
+    assert lag_ms is not None
+    assert lag_ms < 90
 
 
 def test_a_host_that_is_slow_is_no_lateness_of_the_machine() -> None:

@@ -13,8 +13,7 @@ from support.chat import CHAT, STREAM, hang
 from support.raw_server import serving, vllm_pages
 
 SCRIPT = """
-import asyncio, json, sys
-from collections import deque
+import asyncio, json, socket, sys, threading
 import uvloop
 from toolkit.bench.client import HostClient
 from toolkit.bench.drive import Bench
@@ -23,6 +22,14 @@ from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
 
 loop, path, *urls = sys.argv[1:]
+find = socket.getaddrinfo
+
+def getaddrinfo(host, *rest, **more):
+    if host.endswith(".test"):
+        threading.Event().wait()  # a name server that is not there
+    return find(host, *rest, **more)
+
+socket.getaddrinfo = getaddrinfo
 
 def keep(batch):
     with open(path, "a") as file:
@@ -82,3 +89,24 @@ def test_a_run_that_is_stopped_ends_soon_and_keeps_its_shots(
             process.kill()
     assert (told.split(), errors) == ([raised, "10"], "")
     assert [json.loads(line) for line in kept.read_text().splitlines()] == [[good.url, True]] * 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_run_that_is_stopped_waits_for_no_name_server(tmp_path: Path, loop: str) -> None:
+    with (
+        serving(vllm_pages() | {CHAT: STREAM}) as good,
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, loop, tmp_path / "kept", good.url, "http://slow.test"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert becomes_true(lambda: "/v1/models" in good.paths())
+            process.send_signal(signal.SIGINT)
+            told, errors = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    assert (told.split(), errors) == (["KeyboardInterrupt", "0"], "")
