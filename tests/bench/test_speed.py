@@ -126,7 +126,13 @@ def test_long_prompts_may_take_that_long_to_read() -> None:
 
 
 def test_a_gateway_that_holds_every_request_is_slow_and_not_cold() -> None:
-    assert accused(cold_throughout(quick=1, token_ms=2.0)) == {}
+    found = told(cold_throughout(quick=1, token_ms=2.0))
+    assert set(found) == {"clean", "not_judged"}
+    assert found["not_judged"].evidence.startswith(
+        "response_cache: no request was answered twice; cold: the first answers stood still"
+    )
+    at_the_end = told(cold_throughout(quick=1, token_ms=0.09))
+    assert "cold" not in at_the_end["not_judged"].evidence
 
 
 def test_short_answers_of_a_host_that_streams_at_the_end_show_nothing() -> None:

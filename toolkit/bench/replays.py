@@ -424,6 +424,7 @@ def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
 
 
 def tokens_of(pairs: Iterable[Pair]) -> int:
+    """Tokens of the later answers of these pairs."""
     return sum(least_tokens(pair.again) for pair in pairs)
 
 

@@ -5,9 +5,11 @@ busy machine on either side is no accusation.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from toolkit.bench.evidence import count, duration, ended_at, middle, of, sentence, share
 from toolkit.bench.ladder import Rung, knee
+from toolkit.bench.replays import INSTANT_MS
 from toolkit.records import Confidence, Ledger, Shot, Verdict
 from toolkit.sketches import Sketch
 
@@ -71,14 +73,26 @@ def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdic
     )
 
 
-def _colder_than_its_pace(
-    first: Collection[Shot], shots: Sequence[Shot], replayed: Collection[Shot]
-) -> Verdict | None:
-    """A first wave that took far longer than its prompts can: a run too short to become warm has no later ones.
+def may_be_cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> bool:
+    """Whether the first wave stood still, and nothing after it shows that this host can be quick."""
+    first = _first_wave([shot for shot in _new(shots) if shot not in replayed])
+    stall = _stall(first)
+    return stall is not None and stall.pace >= INSTANT_MS  # else it streams when all is written
 
-    No engine reads a token more slowly than it writes one. That some later request was let in at once shows that it
-    is no gateway's constant delay.
-    """
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stall:
+    """A first wave that took far longer than its prompts can."""
+
+    fastest: Shot
+    waited: float
+    reading: float
+    """All its prompts, at the pace of writing."""
+    pace: float
+
+
+def _stall(first: Collection[Shot]) -> _Stall | None:
+    """No engine reads a token more slowly than it writes one."""
     streams = [s for s in first if s.stream and s.ok and s.ttft_ms is not None]
     pace = middle(map(_pace_ms, streams))
     prompts = [shot.prompt_tokens for shot in first]
@@ -89,18 +103,31 @@ def _colder_than_its_pace(
     reading = pace * sum(tokens or 0 for tokens in prompts)
     if waited < FAR_SLOWER * reading or waited < EXCESS_MS:
         return None
+    return _Stall(fastest=fastest, waited=waited, reading=reading, pace=pace)
+
+
+def _colder_than_its_pace(
+    first: Collection[Shot], shots: Sequence[Shot], replayed: Collection[Shot]
+) -> Verdict | None:
+    """A first wave that stood still: a run too short to become warm has no later ones.
+
+    That some later request was let in at once shows that it is no gateway's constant delay.
+    """
+    stall = _stall(first)
+    if stall is None:
+        return None
     rest = [s for s in shots if s.stream and s.ok and s not in first and s not in replayed]
-    quick = [s for s in rest if s.ttft_ms is not None and FAR_SLOWER * s.ttft_ms <= waited]
+    quick = [s for s in rest if s.ttft_ms is not None and FAR_SLOWER * s.ttft_ms <= stall.waited]
     # as long, and written by the engine, not by a cache that nobody has found out
-    quick = [s for s in quick if _is_as_many(s.output_tokens, fastest.output_tokens)]
-    quick = [s for s in quick if (_pace_ms(s) or 0.0) >= SOONER * pace]
+    quick = [s for s in quick if _is_as_many(s.output_tokens, stall.fastest.output_tokens)]
+    quick = [s for s in quick if (_pace_ms(s) or 0.0) >= SOONER * stall.pace]
     if len(quick) < LEAST_QUICK:
         return None
     return Verdict(
         code="cold",
         confidence="medium" if len(first) > 1 else "low",
-        evidence=f"{_fastest_of(first)} took {duration(waited)} to its first token, where reading all"
-        f" their prompts takes {duration(reading)} even at the pace of writing",
+        evidence=f"{_fastest_of(first)} took {duration(stall.waited)} to its first token, where reading"
+        f" all their prompts takes {duration(stall.reading)} even at the pace of writing",
     )
 
 

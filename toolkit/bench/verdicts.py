@@ -15,7 +15,7 @@ from toolkit.bench.identity import is_opaque, model_mismatch
 from toolkit.bench.integrity import foreign_traffic, hidden_backend, inflated_usage
 from toolkit.bench.ladder import Rung
 from toolkit.bench.replays import Replays, replays, response_cache, why_not_told
-from toolkit.bench.speed import cold, fast_failures, has_later, saturated
+from toolkit.bench.speed import cold, fast_failures, has_later, may_be_cold, saturated
 from toolkit.bench.truncation import are_short_and_alone, truncated_output
 from toolkit.records import Host, Ledger, Shot, Verdict
 
@@ -149,6 +149,11 @@ def _without_answers(case: _Case) -> Iterator[tuple[str, str]]:
         yield "inflated_usage", "without counters and streams nothing confirms a claim"
     if not has_later(case.shots):
         yield "cold", "no new request followed the first answers"
+    elif may_be_cold(case.shots, case.replayed):
+        yield (
+            "cold",
+            "the first answers stood still, and too few later ones show that this has an end",
+        )
     if not case.ledger.models_before and not case.ledger.models_after:
         yield "model_mismatch", "no list of models"
     elif is_opaque(case.host, case.ledger):
