@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +22,13 @@ from toolkit.cli.bench import CONCURRENCY, MAX_TOKENS, MOST_UNDER_WAY, REQUESTS,
 from toolkit.cli.bench_progress import Progress
 from toolkit.cli.bench_show import JsonShow, Show, unwritable
 from toolkit.cli.catalog import profile_from
-from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
+from toolkit.cli.inputs import (
+    allow_open_files,
+    hosts_from,
+    keys_for,
+    occupy_standard_files,
+    tls_for,
+)
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
 from toolkit.records import Host, Shot
@@ -197,7 +202,7 @@ def _run(bench: Bench, progress: Progress) -> bool:
             watching.cancel()
 
     allow_open_files()
-    _occupy_standard_files()
+    occupy_standard_files()
     try:
         with progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(measure())
@@ -205,15 +210,6 @@ def _run(bench: Bench, progress: Progress) -> bool:
         click.echo("Stopped: requests that were under way are in no figure", err=True)
         return True
     return False
-
-
-def _occupy_standard_files() -> None:
-    """Put the null device where `>&-` closed a file: uvloop aborts the process when a socket of its gets such a number."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 # --- judge, keep, show -----------------------------------------------------------------------------

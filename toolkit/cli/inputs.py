@@ -61,6 +61,15 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+def occupy_standard_files() -> None:
+    """Put the null device where `>&-` closed a file: uvloop aborts the process when a socket of its gets such a number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+
+
 def hosts_from(words: Sequence[str]) -> list[Host]:
     """Read hosts from files, `-` for standard input, and URLs; a name or URL must not stand twice.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli.bench import Levels
-from toolkit.cli.inputs import allow_open_files
+from toolkit.cli.inputs import allow_open_files, occupy_standard_files
 from toolkit.cli.output import print_json
 from toolkit.cli.units import DURATION
 
@@ -106,6 +106,7 @@ def _selftest(options: Options) -> None:
 
     peers = [peer(word) for word in options.against]  # one that is missing is told at once
     allow_open_files()
+    occupy_standard_files()
     results = Results()
     try:
         for part, record in _measured(options, peers, results):
