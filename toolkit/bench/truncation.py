@@ -1,7 +1,7 @@
 """Whether a host cuts its answers short: one token takes no time, and looks like a complete answer.
 
 A short answer alone is no offence: `Singapore.` is a good one. What accuses are contradictions: within the answer,
-between the answers and the server's own counters, or with what other hosts say to the same prompts.
+among the answers, with the server's own counters, or with what other hosts say to the same prompts.
 """
 
 from collections import Counter
