@@ -312,6 +312,20 @@ def test_a_queue_of_ours_stands_all_the_time_and_serves_in_turns() -> None:
     assert accused(shots, replace(full, queue_mean_ms=1500.0)) == {}
 
 
+@pytest.mark.parametrize(("queued_ms", "is_told"), [(1777.0, False), (1778.0, True)])
+def test_prompts_that_came_all_at_once_and_were_read_in_turn_are_no_want_of_room(
+    queued_ms: float, is_told: bool
+) -> None:
+    # a first wave of 1, 2, ... 8 s before the usual 2,080 ms, and two waves without a queue
+    first = [shot(n, first_ms=100.0 + 1000 * (n + 1), stream=False) for n in range(8)]
+    later = [shot(n, planned_at=AT + 60 + n // 8 * 10, stream=False) for n in range(8, 24)]
+    shots = [*first, *later]
+    # that is 36 s more for the first; the mean answer took 2,080 + 36,000 / 24 = 3,580 ms.
+    # 24 * queued - 36,000 would have to be a fifth of the later ones' 16 * 2,080, so queued 1,777.3 ms
+    crowded = books(shots, queue_mean_ms=queued_ms, waiting_max=1)
+    assert ("saturated" in accused(shots, crowded)) is is_told
+
+
 def test_a_queue_behind_a_stall_is_no_want_of_room() -> None:
     # the whole first wave stood still together, 7 of 8 in the queue
     together = [shot(n, first_ms=18_000.0, stream=False) for n in range(8)]

@@ -279,11 +279,30 @@ def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Itera
     )
     if queued < QUEUE_STEPS * (step or 0.0) and share(queued, mean) < MOSTLY_QUEUE:
         return
+    steady = _steady_share(shots, queued)
+    if steady is not None and steady < QUEUE_SHARE:
+        return
     if _is_for_want_of_room(shots, share(queued, mean), ledger.waiting_max):
         yield (
             f"requests waited {duration(queued)} of their {duration(mean)} in the server's queue"
             f" (means), {count(ledger.waiting_max)} of them at once"
         )
+
+
+def _steady_share(shots: Sequence[Shot], queued: float) -> float | None:
+    """How much of the later answers' time the queue can be; None without any.
+
+    Prompts that come all at once are read one after the other on any host: what the first wave took longer than
+    later answers is no more than that.
+    """
+    wave = _first_wave(shots)
+    took = [(shot, shot.e2e_ms) for shot in shots if shot.ok and shot.e2e_ms is not None]
+    later = [e2e_ms for shot, e2e_ms in took if shot not in wave]
+    if len(later) < LEAST_LATER:
+        return None
+    usual = middle(later) or 0.0
+    burst = sum(max(0.0, e2e_ms - usual) for shot, e2e_ms in took if shot in wave)
+    return share(max(0.0, queued * len(took) - burst), sum(later))
 
 
 def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: float) -> bool:
@@ -308,7 +327,8 @@ def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: floa
 def _by_preemptions(shots: Iterable[Shot], ledger: Ledger) -> Iterator[str]:
     sent = sum(shot.sent_at is not None for shot in shots)
     if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
-        yield f"{count(ledger.preemptions)} preemptions: its KV cache ran out and work was done twice"
+        many = "preemption" if ledger.preemptions == 1 else "preemptions"
+        yield f"{count(ledger.preemptions)} {many}: its KV cache ran out and work was done twice"
 
 
 # --- fast failures ----------------------------------------------------------------------------------------------
