@@ -13,7 +13,7 @@ from support.chat import CHAT, STREAM, hang
 from support.raw_server import serving, vllm_pages
 
 SCRIPT = """
-import asyncio, json, socket, sys, threading
+import asyncio, json, signal, socket, sys, threading
 import uvloop
 from toolkit.bench.client import HostClient
 from toolkit.bench.drive import Bench
@@ -22,6 +22,7 @@ from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
 
 loop, path, *urls = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 find = socket.getaddrinfo
 
 def getaddrinfo(host, *rest, **more):

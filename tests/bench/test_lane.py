@@ -20,6 +20,12 @@ FAILS = http("no", "500 Internal Server Error")
 TWO_MODELS = models_page({"id": "one"}, {"id": "two", "root": "org/Two"})
 
 
+@pytest.fixture(autouse=True)
+def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters that stand still are believed sooner."""
+    monkeypatch.setattr("toolkit.bench.lane.SETTLE_LOOK_S", 0.005)
+
+
 # --- making ready --------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,12 @@ from toolkit.records import Shot
 EVERY_20_MS = {"rate": 50.0, "arrival": "constant"}
 
 
+@pytest.fixture(autouse=True)
+def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters that stand still are believed sooner."""
+    monkeypatch.setattr("toolkit.bench.lane.SETTLE_LOOK_S", 0.005)
+
+
 def planned(shots: list[Shot]) -> list[float]:
     """Seconds after the first, by slot."""
     ordered = sorted(shots, key=lambda shot: shot.slot)
