@@ -116,7 +116,7 @@ def test_a_body_ends_with_its_end() -> None:
     assert asyncio.run(scene()) == [b"all"]
 
 
-@pytest.mark.parametrize("broken", ["lost", "told", "ours"])
+@pytest.mark.parametrize("broken", ["lost", "lost before", "told", "ours"])
 def test_who_waits_for_a_body_hears_what_broke_it(broken: str) -> None:
     """aiohttp tells most faults itself; of a connection that it closes for malformed chunks it tells nobody."""
 
@@ -126,18 +126,22 @@ def test_who_waits_for_a_body_hears_what_broke_it(broken: str) -> None:
     async def scene() -> None:
         body = Body()
         wire = Wire(body)
+        if broken == "lost before":
+            wire.connection_lost(None)
         pouring = asyncio.create_task(wire.pour(body.content, feed))
         await asyncio.sleep(0)
         if broken == "ours":
             wire.data_received(b"data")
         if broken == "told":
             body.content.set_exception(aiohttp.ClientPayloadError("half"))
-        wire.connection_lost(None)
+        if broken != "lost before":
+            wire.connection_lost(None)
         async with asyncio.timeout(10):
             await pouring
 
     kind, words = {
         "lost": (ValueError, "not framed"),
+        "lost before": (ValueError, "not framed"),
         "told": (aiohttp.ClientPayloadError, "half"),
         "ours": (KeyError, "a mistake"),
     }[broken]

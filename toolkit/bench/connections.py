@@ -47,6 +47,7 @@ class Wire(asyncio.Protocol):
         """The body that is being read."""
         self._feed: Feed | None = None
         self._done: asyncio.Future[None] | None = None
+        self._is_lost = False
 
     def data_received(self, data: bytes) -> None:
         """Note the moment first, then feed what aiohttp makes of the bytes."""
@@ -66,6 +67,8 @@ class Wire(asyncio.Protocol):
         try:
             content.on_eof(self._wake)
             self._drain()
+            if self._is_lost:
+                self._give_up()
             await self._done
             fault = content.exception()
             if fault is not None:
@@ -112,11 +115,13 @@ class Wire(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hand it on, and wake the reader of a body that aiohttp gave up.
-
-        aiohttp 3.14 closes a connection whose chunks are malformed and leaves the reader waiting.
-        """
+        """Hand it on, and let nobody wait for more."""
+        self._is_lost = True
         self._inner.connection_lost(exc)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Wake the reader; aiohttp 3.14 leaves it waiting when it closes a connection whose chunks are malformed."""
         content = self._content
         if content is not None and not content.is_eof() and content.exception() is None:
             content.set_exception(ValueError("the body is not framed as HTTP says"))
