@@ -32,7 +32,7 @@ SETTLE_LOOK_S = 0.1
 """After the last answer the counters may lag a step; somebody else's requests may never end."""
 CONNECT_S = 1.0
 """For all ready connections of a host; while the others wait, theirs grow old."""
-MOST_READY_CONNECTIONS = 64
+MOST_READY_CONNECTIONS = 512
 CHARGES_AT_ONCE, CHARGE_PAUSE_S = 10, 0.005
 LEVEL_SLOTS = 1_000_000
 """Slots of a sweep's levels do not overlap, so a slot is one request."""
