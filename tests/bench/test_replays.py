@@ -290,17 +290,19 @@ def test_repeats_from_an_engine_with_a_prefix_cache_are_clean() -> None:
     assert accused(shots, no_books()) == {}
 
 
-def test_counters_that_stand_still_under_answers_of_the_usual_time_are_no_cache() -> None:
-    # temperature 0: eight first answers and 120 equal ones; as slow, and none of them is counted
+@pytest.mark.parametrize("token_ms", [20.0, 90.0])
+def test_counters_that_stand_still_are_no_cache(token_ms: float) -> None:
+    # temperature 0: eight first answers, in a slow moment or not, and 120 equal ones; none of them is counted
+    then = {"planned_at": AT - 60, "token_ms": token_ms}
+    first = [shot(n, kind="repeat", prompt="p0", **then) for n in range(8)]
     shots = [
-        replace(each, text_hash=f"text-{each.prompt}", stream=False, ttft_ms=None)
-        for each in repeats(1, 16)
+        replace(each, text_hash="text", stream=False, ttft_ms=None)
+        for each in (*first, *repeats(1, 16)[8:])
     ]
     assert accused(shots, books(shots, without=shots)) == {"hidden_backend": "high"}
 
 
 def test_a_cache_that_was_warm_before_the_run_is_told_by_counters_that_stand_still() -> None:
-    text = {f"p{n}": f"text-{n}" for n in range(2)}
     shots = [
         shot(
             slot,
@@ -308,7 +310,7 @@ def test_a_cache_that_was_warm_before_the_run_is_told_by_counters_that_stand_sti
             prompt=f"p{slot % 2}",
             first_ms=2.0,
             token_ms=0.01,
-            text_hash=text[f"p{slot % 2}"],
+            text_hash=f"text-{slot % 2}",
         )
         for slot in range(16)
     ]

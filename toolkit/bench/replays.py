@@ -366,10 +366,11 @@ def _taken(
     missing = account.missing_tokens
     if missing is not None and missing <= EXPLAINED * repeats:
         # else another engine answered, repeats among the rest
-        choices.append([pair for pair in pairs if pair.signs & (_PROOF | {"sooner"})])
         same = [pair for pair in pairs if "text" in pair.signs]
-        # where nothing was counted, the first answers came from elsewhere, too: from memory, if all came at once
+        # where nothing was counted, the first answers came from elsewhere, too: from memory, if all came at once;
+        # that some came sooner than a first wave in a slow moment tells of no memory then
         if account.generation_tokens or _are_instant(same, rtt_ms):
+            choices.append([pair for pair in pairs if pair.signs & (_PROOF | {"sooner"})])
             choices.append(same)
     choices = [
         chosen for chosen in choices if share(len(chosen), considered) >= LEAST_COUNTED_SHARE
