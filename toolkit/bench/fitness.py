@@ -5,7 +5,7 @@ from dataclasses import dataclass
 MOST_LOOP_LAG_MS = 20.0
 MOST_SEND_LAG_MS = 50.0
 MOST_CPU_SHARE = 0.85
-"""Past any of these the client's own delay is in every figure (reference: other tools warn at 85 to 90 % CPU and at
+"""Past any of these the client's own delay is in every figure (other tools warn at 85 to 90 % CPU and at
 lags of 10 to 500 ms; ours are the strict ones that still let a busy laptop pass)."""
 
 

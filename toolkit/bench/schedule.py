@@ -11,8 +11,8 @@ from itertools import count, islice, pairwise, takewhile
 from toolkit.bench.plan import Plan
 from toolkit.errors import ToolkitError
 
-MOST_RATE = 10_000.0
-"""Requests a second and host."""
+LEAST_RATE, MOST_RATE = 0.0001, 10_000.0
+"""Requests a second and host; the least is one in three hours."""
 MOST_CONCURRENCY = 10_000
 """Linux lends a client 28,232 ports (32768 to 60999) towards one address."""
 MOST_TOKENS = 10_000_000
@@ -91,8 +91,10 @@ def _check_load(plan: Plan) -> None:
             f"a sweep over concurrencies and a rate of `{plan.rate:g}` a second exclude each other",
             "A rate plans its requests whatever the concurrency; leave one of the two out",
         )
-    if not plan.rate > 0:
-        raise _refusal("rate", plan.rate, "Give requests a second above 0, or none: a closed loop")
+    if not plan.rate >= LEAST_RATE:
+        raise _refusal(
+            "rate", plan.rate, f"Give at least {LEAST_RATE:g} a second, or none: a closed loop"
+        )
     if plan.rate > MOST_RATE:
         raise _refusal(
             "rate", plan.rate, f"One client core can't send that; give at most {MOST_RATE:,.0f}"

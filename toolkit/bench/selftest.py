@@ -45,7 +45,7 @@ SLACK_S = 60.0
 RATE_STREAMS, RATE_TOKENS = 50, 300
 
 MOST_P50_MS, MOST_P99_MS, MANY_STREAMS = 2.0, 10.0, 100
-"""What the client may add to a TTFT, up to so many streams (reference: Python's vLLM bench adds 23 ms on average at
+"""What the client may add to a TTFT, up to so many streams (Python's vLLM bench adds 23 ms on average at
 100 streams, the Rust one 3.5)."""
 MOST_MEAN_MS = 20.0
 """The same beyond, on average (at 500 streams: 137 and 19.9)."""
