@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "long"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from sim_fleet import running  # noqa: E402 (path first)
+from support.sim_fleet import running  # noqa: E402 (path first)
 
 HOSTS = 20
 ROUNDS = 3

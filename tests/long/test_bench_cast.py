@@ -4,17 +4,16 @@ Two rounds by default, ten rounds of the cast and two hundred benches of clean h
 minutes). It prints what it saw.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support.sim_fleet import running
 
 ROUNDS = {"short": 2, "full": 10}[os.environ.get("TOOLKIT_LONG", "short")]
 CLEAN_HOSTS = 20
@@ -35,19 +34,6 @@ EXPECTED: dict[str, tuple[str, dict[str, Any], str]] = {
     "cold": ("cold", {"time_scale": 0.03}, "cold"),
 }
 """Host: personality, what is changed in it, and the one verdict it must get."""
-
-
-def neighbour(name: str) -> ModuleType:
-    """Import a file that stands beside this one."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fleet = neighbour("sim_fleet")
 
 
 def bench(hosts: str, folder: Path, *words: str) -> list[dict[str, Any]]:
@@ -76,7 +62,7 @@ def test_every_host_of_the_cast_gets_exactly_its_verdict(tmp_path: Path) -> None
             name: (person, settings | {"seed": 100 * seed + number})
             for number, (name, (person, settings, _)) in enumerate(EXPECTED.items())
         }
-        with fleet.running(spec) as hosts:
+        with running(spec) as hosts:
             told = bench(hosts, tmp_path, "--requests", "48", "--mix", "50", "--seed", str(seed))
         wrong += [
             (seed, said["name"], said["verdicts"])
@@ -106,7 +92,7 @@ def test_clean_hosts_are_never_accused_and_equal_ones_seldom_told_apart(tmp_path
             for number, (name, person) in enumerate((same | others).items())
         }
         assert len(spec) == CLEAN_HOSTS
-        with fleet.running(spec) as hosts:
+        with running(spec) as hosts:
             told = bench(hosts, tmp_path, "--seed", str(seed))
         seen.update(tuple(codes(said)) for said in told)
         ties = {said["name"]: set(said["tied_with"]) for said in told}

@@ -5,7 +5,6 @@ requests that ended. Nine rounds by default, ninety with TOOLKIT_LONG=full; a ro
 """
 
 import asyncio
-import importlib.util
 import json
 import os
 import random
@@ -19,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from support.raw_server import http, serving
+from support.sim_fleet import running
 
 from toolkit.store import Store
 
@@ -36,19 +35,6 @@ QUICK = {"time_scale": 0.02}
 FLEET = {"fp8": ("fp8", QUICK), "gptq-int4": ("gptq-int4", QUICK)}
 
 pytestmark = pytest.mark.timeout(60 + 10 * ROUNDS)
-
-
-def neighbour(name: str) -> ModuleType:
-    """Import a file that stands beside this one."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fleet = neighbour("sim_fleet")
 
 
 @dataclass
@@ -146,7 +132,7 @@ def lives_s(chance: random.Random) -> Iterator[float]:
 def test_a_killed_bench_loses_at_most_the_last_second_and_never_the_file(tmp_path: Path) -> None:
     database, hosts = tmp_path / "toolkit.db", tmp_path / "hosts.txt"
     due = kept = 0
-    with fleet.running(FLEET) as simulated, raw_host() as (log, url):
+    with running(FLEET) as simulated, raw_host() as (log, url):
         hosts.write_text(f"{simulated}raw {url}\n")
         urls = dict(line.split() for line in simulated.splitlines())
         for life_s in lives_s(random.Random(20)):
