@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support import sim_fleet
 from support.raw_server import http, serving
-from support.sim_fleet import running
 
 from toolkit.store import Store
 
@@ -132,7 +132,7 @@ def lives_s(chance: random.Random) -> Iterator[float]:
 def test_a_killed_bench_loses_at_most_the_last_second_and_never_the_file(tmp_path: Path) -> None:
     database, hosts = tmp_path / "toolkit.db", tmp_path / "hosts.txt"
     due = kept = 0
-    with running(FLEET) as simulated, raw_host() as (log, url):
+    with sim_fleet.running(FLEET) as simulated, raw_host() as (log, url):
         hosts.write_text(f"{simulated}raw {url}\n")
         urls = dict(line.split() for line in simulated.splitlines())
         for life_s in lives_s(random.Random(20)):
