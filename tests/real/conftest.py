@@ -50,7 +50,15 @@ class Server:
 
     def client(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60.0, trust_env=False)
+        # a connection for each request: vLLM closes one that was idle for 5 s, and on a busy machine a request may be
+        # on its way at that very moment
+        return httpx.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=60.0,
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
