@@ -4,7 +4,7 @@ A missing number is None, never 0 or -1. Standard library only; no I/O, no clock
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Status = Literal["ok", "degraded", "down", "not_an_engine"]
 
@@ -265,3 +265,111 @@ class Verdict:
     """`high`: independent kinds of evidence agree, or a count that allows no other reading. `medium`: one kind of
     evidence. `low`: a hint."""
     evidence: str
+
+
+EventKind = Literal[
+    "start", "resume", "stop", "phase", "mark", "restart", "model", "config", "freeze", "reveal"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened at a moment of a run, to one host or to all."""
+
+    run: str | None = None
+    """`Run.id`; None: whatever run is on."""
+    name: str | None = None
+    """The host's, as `url`; None: it concerns all."""
+    url: str | None = None
+    at: float
+    """Wall clock, seconds since 1970."""
+    kind: EventKind
+    text: str = ""
+
+
+TallyKind = Literal["ranked", "canary"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCount:
+    """How many requests failed in one way."""
+
+    kind: str
+    """As `Shot.error_kind`."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """One host's requests that ended in one second, as one worker counted them. Sums of tallies are exact."""
+
+    run: str
+    name: str
+    """The host's."""
+    url: str
+    at_s: int
+    """The second, wall clock of the load generator, since 1970."""
+    worker: str
+    """Who counted: its parts of a second are rows of their own, and a late one is one row more."""
+    kind: TallyKind
+    """`canary`: unique requests and their twins that keep the verdicts alive; never ranked."""
+    ok: int = 0
+    errors: int = 0
+    """All requests that were not ok, planned ones that never left included."""
+    error_kinds: tuple[ErrorCount, ...] = ()
+    """Of `errors`, by kind; they add up to it."""
+    streamed: int = 0
+    """Of `ok`: answers that came as streams, and so have a TTFT."""
+    prompt_tokens: int = 0
+    """Of the ok answers, as `output_tokens`: the server's usage."""
+    output_tokens: int = 0
+    output_tokens_estimated: int = 0
+    """Of `output_tokens`: counted from chunks, as those answers told no usage."""
+    cache_told: int = 0
+    """Ok answers with a `Cache-Status` or `X-Cache` header, and of these the hits."""
+    cache_hits: int = 0
+    cache_judged: int = 0
+    """Ok answers without such a header that could be held against unique canaries of the same prompt, and of these the
+    ones in less than a tenth of their median."""
+    cache_inferred: int = 0
+    e2e: bytes = b""
+    """Sketch (sketches.py) of the ok answers' E2E, milliseconds."""
+    ttft: bytes = b""
+    """Sketch of the ok streams' TTFT, milliseconds."""
+
+
+class Part(NamedTuple):
+    """What a window needs of a ranked tally, as bare as the database hands it out: 18,000 of them in 15 minutes of 20 hosts."""
+
+    row: int
+    """Rises with the order of writing, not with the second."""
+    host: int
+    """The database's number of the host."""
+    at_s: int
+    ok: int
+    errors: int
+    streamed: int
+    output_tokens: int
+    output_tokens_estimated: int
+    cache_told: int
+    cache_hits: int
+    cache_judged: int
+    cache_inferred: int
+    e2e: bytes
+    ttft: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSecond:
+    """How one worker of the load generator fared in one second; written in every second, traffic or not."""
+
+    run: str
+    at_s: int
+    worker: str
+    users: int | None = None
+    cpu_share: float | None = None
+    """CPU time / wall time of the process: 1 is a whole core."""
+    lag_ms: float | None = None
+    """The latest that something due was run."""
+    limited: bool = False
+    """The load generator was the limit: the second's figures describe it, and count against no host."""
