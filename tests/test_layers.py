@@ -13,7 +13,7 @@ GROUND = frozenset(
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 
-STORE = frozenset({"store", "migrations", "database", "store_looks", "store_runs"})
+STORE = frozenset({"store", "migrations", "database", "store_looks", "store_runs", "store_blasts"})
 
 ROOMS = {
     # room: (files that decide, files that touch the world)
@@ -35,6 +35,14 @@ ROOMS = {
             "stamped",
         },
     ),
+    "blast": (
+        {"canaries", "chains", "pacing", "phases", "placing", "rounding", "script", "tallying"},
+        {"checks", "recorder"},
+    ),
+    "board": (
+        set("freeze history honesty impact score standings story verdicts window".split()),
+        {"chart", "feed"},
+    ),
     "scout": (
         {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},
         {"look", "watch"},
@@ -50,6 +58,8 @@ ROOMS = {
 
 DOORS: dict[str, frozenset[str]] = {
     "bench": frozenset(),
+    "blast": frozenset({"bench.asks", "bench.models", "bench.plan", "bench.shots"}),
+    "board": frozenset({"bench.counters", "bench.evidence", "bench.verdicts"}),
     "scout": frozenset(),
     "sim": frozenset(),
 }
