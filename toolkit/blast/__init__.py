@@ -1,0 +1,1 @@
+"""BLAST: everyone under the same load, at the same moment."""
