@@ -1,0 +1,408 @@
+"""What a restart costs: how far the errors stand out in the rolling window, how long, and when the change pays back.
+
+Times count from the first second of the downtime. It plans a change from its rates, or reckons one that a run saw;
+it never looks at a clock and never reads a store.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from toolkit.records import Tally
+
+MINUTE_S, HOUR_S = 60, 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A restart that somebody thinks about. All numbers but `error_rps` are above 0."""
+
+    downtime_s: float
+    window_s: float
+    rps: float
+    """Answered a second before it."""
+    error_rps: float
+    """Requests that fail a second while it is down."""
+    gain: float = 1.0
+    """Answered a second after it / before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a board shows, so long after the host went down."""
+
+    t_s: float
+    error_rate: float | None
+    """None: the window holds no request."""
+    rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impact:
+    """What a restart costs. Field names are the keys of `toolkit impact --json`."""
+
+    downtime_s: float
+    window_s: float
+    rps: float | None
+    error_rps: float
+    gain: float | None
+    """None: nobody knows what it answered before, or answers now."""
+    peak_error_rate: float
+    tainted_s: float
+    """Until no error is left in the window: downtime + window."""
+    recovered_s: float | None
+    """Until the board shows the RPS of before again; None: never."""
+    breakeven_s: float | None
+    """Until as many requests were answered as without the change; None: never."""
+    series: tuple[Moment, ...]
+
+
+# --- a change that somebody plans -------------------------------------------------------------------
+
+
+def planned(change: Change) -> Impact:
+    """What it would cost, second by second until the window is clean."""
+    down_s, window_s = change.downtime_s, change.window_s
+    # the share of errors rises until the host is back or the window is full of its downtime, then moves
+    # one way (as more or fewer are answered than before) until the downtime begins to leave the window
+    turns = (min(down_s, window_s), max(down_s, window_s))
+    return Impact(
+        downtime_s=down_s,
+        window_s=window_s,
+        rps=change.rps,
+        error_rps=change.error_rps,
+        gain=change.gain,
+        peak_error_rate=max(moment(change, t_s).error_rate or 0.0 for t_s in turns),
+        tainted_s=down_s + window_s if change.error_rps else 0.0,
+        recovered_s=recovered_after(down_s, window_s, change.gain),
+        breakeven_s=breakeven_after(down_s, change.gain),
+        series=tuple(moment(change, float(t_s)) for t_s in range(math.ceil(down_s + window_s) + 1)),
+    )
+
+
+def moment(change: Change, t_s: float) -> Moment:
+    """What the window that ends then holds: (t - window, t]."""
+    from_s, down_s = t_s - change.window_s, change.downtime_s
+    before = change.rps * _overlap(from_s, t_s, -math.inf, 0)
+    errors = change.error_rps * _overlap(from_s, t_s, 0, down_s)
+    after = change.rps * change.gain * _overlap(from_s, t_s, down_s, math.inf)
+    return Moment(
+        t_s=t_s,
+        error_rate=_share(errors, before + after),
+        rps=(before + after) / change.window_s,
+    )
+
+
+def breakeven_after(downtime_s: float, gain: float | None) -> float | None:
+    """When gain * rps * (t - downtime) = rps * t; None: never."""
+    return gain * downtime_s / (gain - 1) if gain is not None and gain > 1 else None
+
+
+def recovered_after(downtime_s: float, window_s: float, gain: float | None) -> float | None:
+    """When the window holds as many answers as before; None: never.
+
+    While it still holds some of before, that is the break-even; later (gain * rps * (t - downtime) = rps *
+    window) only answers of after are in it.
+    """
+    if gain is None or gain < 1:
+        return None
+    even_s = breakeven_after(downtime_s, gain)
+    if even_s is not None and even_s <= window_s:
+        return even_s
+    return downtime_s + window_s / gain
+
+
+def ahead(impact: Impact, t_s: float) -> float | None:
+    """Requests answered until then, less those without the change; below 0 it has not paid back yet."""
+    if impact.rps is None or impact.gain is None:
+        return None
+    return impact.rps * (impact.gain * max(0.0, t_s - impact.downtime_s) - t_s)
+
+
+def _overlap(from_s: float, to_s: float, low_s: float, high_s: float) -> float:
+    return max(0.0, min(to_s, high_s) - max(from_s, low_s))
+
+
+def _share(errors: float, ok: float) -> float | None:
+    return errors / (ok + errors) if ok + errors else None
+
+
+# --- a restart that a run saw -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What one host did in each second of a run; seconds of which nobody reported are zeros."""
+
+    first_s: int
+    """Wall clock of the load generator, since 1970."""
+    ok: tuple[int, ...]
+    errors: tuple[int, ...]
+
+    @property
+    def end_s(self) -> int:
+        """The first second that is not in it."""
+        return self.first_s + len(self.ok)
+
+    def answered(self, from_s: int, to_s: int) -> int:
+        """The ok answers of these seconds."""
+        return sum(self.ok[max(0, from_s - self.first_s) : max(0, to_s - self.first_s)])
+
+    def failed(self, from_s: int, to_s: int) -> int:
+        """The errors of these seconds."""
+        return sum(self.errors[max(0, from_s - self.first_s) : max(0, to_s - self.first_s)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A spell in which a host answered nothing, or fewer requests than failed."""
+
+    from_s: int
+    to_s: int
+    """The first second after it."""
+    errors: int
+    is_over: bool
+    """False: the run's seconds end inside it."""
+
+
+def course(
+    tallies: Iterable[Tally], *, from_s: int | None = None, to_s: int | None = None
+) -> Course:
+    """Add up one host's tallies by second, from its first to its last unless `from_s <= second < to_s` are given."""
+    sums: dict[int, tuple[int, int]] = {}
+    for tally in tallies:
+        ok, errors = sums.get(tally.at_s, (0, 0))
+        sums[tally.at_s] = ok + tally.ok, errors + tally.errors
+    first_s = min(sums, default=0) if from_s is None else from_s
+    end_s = max(sums, default=first_s - 1) + 1 if to_s is None else to_s
+    rows = [sums.get(second, (0, 0)) for second in range(first_s, end_s)]
+    return Course(
+        first_s=first_s, ok=tuple(ok for ok, _ in rows), errors=tuple(bad for _, bad in rows)
+    )
+
+
+def outages(told: Course, *, restarts: Sequence[float] = ()) -> list[Outage]:
+    """The spells in which the host was down, in order.
+
+    Silence alone is no outage, for a slow host is silent, too: it needs an error, or one of the moments at which
+    the host is known to have started anew. A host that never answered has had no outage either.
+    """
+    found = [_outage(told, low, high) for low, high in _spells(told)]
+    moments = [math.floor(at) for at in restarts]
+    return [
+        each
+        for each in found
+        if told.answered(told.first_s, each.from_s)
+        and (each.errors or any(each.from_s <= at < each.to_s for at in moments))
+    ]
+
+
+def outage_at(found: Sequence[Outage], at: float | None) -> Outage | None:
+    """The one that holds a moment or is nearest to it; of no moment, the one with the most errors."""
+    if at is None:
+        return max(found, key=lambda each: (each.errors, each.to_s - each.from_s), default=None)
+    return min(found, key=lambda each: max(each.from_s - at, at - each.to_s, 0.0), default=None)
+
+
+def recorded(
+    told: Course, outage: Outage, window_s: float, others: Sequence[Outage] = ()
+) -> Impact:
+    """What it cost, in whole seconds. The series ends with the run's: nothing is made up.
+
+    Rates before and after are means over at most a window, up to the next of the `others`; before it, from the
+    first answer on.
+    """
+    down_s, window_s = float(outage.to_s - outage.from_s), float(math.ceil(window_s))
+    before, after = _rates(told, outage, window_s, others)
+    gain = after / before if before and after is not None else None
+    series = _measured(told, outage, window_s)
+    return Impact(
+        downtime_s=down_s,
+        window_s=window_s,
+        rps=before,
+        error_rps=outage.errors / down_s,
+        gain=gain,
+        peak_error_rate=max((each.error_rate or 0.0 for each in series), default=0.0),
+        tainted_s=down_s + window_s if outage.errors else 0.0,
+        recovered_s=recovered_after(down_s, window_s, gain),
+        breakeven_s=breakeven_after(down_s, gain),
+        series=series,
+    )
+
+
+def _spells(told: Course) -> list[tuple[int, int]]:
+    """Runs of seconds, as positions, in which nothing was answered or more failed than was answered."""
+    found: list[tuple[int, int]] = []
+    began: int | None = None
+    for number, (ok, errors) in enumerate(zip(told.ok, told.errors, strict=True)):
+        if ok == 0 or errors > ok:
+            began = number if began is None else began
+        elif began is not None:
+            found.append((began, number))
+            began = None
+    return found if began is None else [*found, (began, len(told.ok))]
+
+
+def _outage(told: Course, low: int, high: int) -> Outage:
+    return Outage(
+        from_s=told.first_s + low,
+        to_s=told.first_s + high,
+        errors=sum(told.errors[low:high]),
+        is_over=high < len(told.ok),
+    )
+
+
+def _rates(
+    told: Course, outage: Outage, window_s: float, others: Sequence[Outage]
+) -> tuple[float | None, float | None]:
+    """Answered a second before and after."""
+    span_s = int(window_s)
+    first_answer_s = next(
+        (told.first_s + number for number, ok in enumerate(told.ok) if ok), told.end_s
+    )
+    low_s = max(
+        outage.from_s - span_s,
+        first_answer_s,
+        *(each.to_s for each in others if each.to_s <= outage.from_s),
+    )
+    high_s = min(
+        outage.to_s + span_s,
+        told.end_s,
+        *(each.from_s for each in others if each.from_s >= outage.to_s),
+    )
+    return _rate(told, low_s, outage.from_s), _rate(told, outage.to_s, high_s)
+
+
+def _rate(told: Course, from_s: int, to_s: int) -> float | None:
+    return told.answered(from_s, to_s) / (to_s - from_s) if to_s > from_s else None
+
+
+def _measured(told: Course, outage: Outage, window_s: float) -> tuple[Moment, ...]:
+    """The window at each second until it is clean, as far as the run goes."""
+    ok = [0, *accumulate(told.ok)]
+    errors = [0, *accumulate(told.errors)]
+    span_s = int(window_s)
+    moments = []
+    for end_s in range(outage.from_s, min(told.end_s, outage.to_s + span_s) + 1):
+        high = end_s - told.first_s
+        low = max(0, high - span_s)
+        answered, failed = ok[high] - ok[low], errors[high] - errors[low]
+        moments.append(
+            Moment(
+                t_s=float(end_s - outage.from_s),
+                error_rate=_share(failed, answered),
+                rps=answered / (high - low) if high > low else 0.0,
+            )
+        )
+    return tuple(moments)
+
+
+# --- a restart on a live board ----------------------------------------------------------------------
+
+
+def still_in_window(
+    restart_from_s: float, restart_to_s: float | None, now_s: float, window_s: float
+) -> float | None:
+    """Seconds of a downtime that are in the window now, None when none are; without an end it still lasts."""
+    to_s = now_s if restart_to_s is None else restart_to_s
+    return _overlap(now_s - window_s, now_s, restart_from_s, to_s) or None
+
+
+def clean_in(restart_to_s: float | None, now_s: float, window_s: float) -> float | None:
+    """Seconds until the downtime has left the window; None when it has, or still lasts."""
+    if restart_to_s is None or restart_to_s > now_s:
+        return None
+    return max(0.0, restart_to_s + window_s - now_s) or None
+
+
+def still_sentence(
+    restart_from_s: float, restart_to_s: float | None, now_s: float, window_s: float, clock: str
+) -> str | None:
+    """`still in the window: 4 min 10 s of the 14:32 restart, clean in 9 min`; None when it has left the window."""
+    held_s = still_in_window(restart_from_s, restart_to_s, now_s, window_s)
+    if held_s is None:
+        return None
+    left_s = clean_in(restart_to_s, now_s, window_s)
+    end = "still down" if left_s is None else f"clean in {spoken(left_s)}"
+    return f"still in the window: {spoken(held_s)} of the {clock} restart, {end}"
+
+
+# --- in words ---------------------------------------------------------------------------------------
+
+
+def spoken(seconds: float) -> str:
+    """A duration for people: `0.5 s`, `45 s`, `4 min 10 s`, `1 h 5 min`."""
+    if seconds < 10 and not float(seconds).is_integer():
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole} s"
+    if whole < HOUR_S:
+        minutes, rest = divmod(whole, MINUTE_S)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(whole / MINUTE_S), MINUTE_S)
+    return f"{hours:,} h {minutes} min" if minutes else f"{hours:,} h"
+
+
+def explained(impact: Impact) -> list[str]:
+    """What the figures say, one sentence each."""
+    lines = [_errors(impact), _taint(impact)]
+    if impact.rps is not None and impact.gain is not None:
+        lines.append(_recovery(impact.rps, impact.gain, impact.recovered_s))
+    return [*lines, _payback(impact)]
+
+
+def _errors(impact: Impact) -> str:
+    return (
+        f"Error rate: up to {impact.peak_error_rate:.1%} over the last {spoken(impact.window_s)}, as "
+        f"{impact.error_rps:,.3g} requests a second fail for {spoken(impact.downtime_s)}."
+    )
+
+
+def _taint(impact: Impact) -> str:
+    if not impact.tainted_s:
+        return "Tainted: never, as no request fails."
+    return (
+        f"Tainted: for {spoken(impact.tainted_s)} from the first second down, the last "
+        f"{spoken(impact.window_s)} of them while the host is well."
+    )
+
+
+def _recovery(rps: float, gain: float, recovered_s: float | None) -> str:
+    shown = f"{rps:,.3g} RPS"
+    if recovered_s is None:
+        return f"On the board: never back at {shown}, but at {rps * gain:,.3g}."
+    return f"On the board: back at {shown} after {spoken(recovered_s)}."
+
+
+def _payback(impact: Impact) -> str:
+    if impact.gain is None:
+        return "Pays back: nobody knows, as the run has no answers from before it or from after it."
+    if impact.breakeven_s is None:
+        return f"Pays back: never; {impact.gain:.3g} times the requests a second make nothing good."
+    return f"Pays back: after {spoken(impact.breakeven_s)}; then as many requests are answered as without the change."
+
+
+def decision(impact: Impact, left_s: float | None = None) -> str:
+    """Whether to do it: with `left_s` from the first second down to the contest's end, if that is known."""
+    if impact.breakeven_s is None:
+        return "Don't do it for speed: it wins no requests."
+    won = ahead(impact, left_s) if left_s is not None else None
+    if left_s is None or won is None:
+        return f"Do it only with more than {spoken(impact.breakeven_s)} left."
+    if won <= 0:
+        return f"Don't: {spoken(left_s)} are too few, after them it is {-won:,.0f} requests behind."
+    return f"Do it: after {spoken(left_s)} it has answered {won:,.0f} requests more."
+
+
+def outcome(impact: Impact, until_s: float) -> str:
+    """What a restart had won or lost by the end of its run, `until_s` after the first second down."""
+    won = ahead(impact, until_s)
+    if won is None:
+        return "Nobody can tell what it won or lost."
+    word = "fewer" if won < 0 else "more"
+    return (
+        f"When the run ended, {spoken(until_s)} after it went down, it had answered about {abs(won):,.0f} "
+        f"requests {word} than without the restart."
+    )
