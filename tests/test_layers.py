@@ -9,7 +9,8 @@ ROOT = Path(__file__).parent.parent
 STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
-    "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles".split()
+    "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles"
+    " cache_headers profile_checks profile_load".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 
@@ -36,7 +37,9 @@ ROOMS = {
         },
     ),
     "blast": (
-        {"canaries", "chains", "pacing", "phases", "placing", "rounding", "script", "tallying"},
+        set(
+            "canaries chains limits neutrality pacing phases placing rounding script tallying".split()
+        ),
         {"checks", "recorder"},
     ),
     "board": (
