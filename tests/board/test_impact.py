@@ -323,7 +323,7 @@ def test_what_never_happens_is_said_so() -> None:
     assert errors.startswith("Error rate: up to 0.0%")
     assert taint == "Tainted: never, as no request fails."
     assert board == "On the board: never back at 10 RPS, but at 8."
-    assert pays == "Pays back: never; 0.8 times the requests a second make nothing good."
+    assert pays == "Pays back: never, at 0.8 times the RPS of before."
 
 
 @pytest.mark.parametrize(

@@ -44,18 +44,19 @@ class Impact:
 
     downtime_s: float
     window_s: float
-    rps: float | None
-    error_rps: float
-    gain: float | None
-    """None: nobody knows what it answered before, or answers now."""
     peak_error_rate: float
     tainted_s: float
     """Until no error is left in the window: downtime + window."""
-    recovered_s: float | None
-    """Until the board shows the RPS of before again; None: never."""
     breakeven_s: float | None
     """Until as many requests were answered as without the change; None: never."""
     series: tuple[Moment, ...]
+    rps: float | None
+    """Answered a second before it."""
+    error_rps: float
+    gain: float | None
+    """None: nobody knows what it answered before, or answers now."""
+    recovered_s: float | None
+    """Until the board shows the RPS of before again; None: never."""
 
 
 # --- a change that somebody plans -------------------------------------------------------------------
@@ -118,6 +119,35 @@ def ahead(impact: Impact, t_s: float) -> float | None:
     if impact.rps is None or impact.gain is None:
         return None
     return impact.rps * (impact.gain * max(0.0, t_s - impact.downtime_s) - t_s)
+
+
+def turning_points(impact: Impact) -> list[tuple[float, str]]:
+    """The moments at which something changes, in order, and what."""
+    down_s, window_s = impact.downtime_s, impact.window_s
+    leaves = (
+        "the downtime begins to leave the window"
+        if down_s < window_s
+        else "no answer in the window"
+    )
+    points: list[tuple[float | None, str]] = [
+        (0.0, "goes down"),
+        (down_s, "is back"),
+        (window_s, leaves),
+        (impact.recovered_s, "the board shows the old RPS"),
+        (impact.tainted_s or None, "no error left in the window"),
+        (impact.breakeven_s, "paid back"),
+    ]
+    return sorted((at_s, what) for at_s, what in points if at_s is not None)
+
+
+def shown_at(impact: Impact, t_s: float) -> Moment | None:
+    """What the board shows then, None where the series does not reach; past a whole series nothing changes."""
+    if not impact.series:
+        return None
+    last_s = impact.series[-1].t_s
+    if last_s < t_s and last_s < impact.downtime_s + impact.window_s:
+        return None
+    return next(each for each in reversed(impact.series) if each.t_s <= t_s)
 
 
 def _overlap(from_s: float, to_s: float, low_s: float, high_s: float) -> float:
@@ -380,7 +410,7 @@ def _payback(impact: Impact) -> str:
     if impact.gain is None:
         return "Pays back: nobody knows, as the run has no answers from before it or from after it."
     if impact.breakeven_s is None:
-        return f"Pays back: never; {impact.gain:.3g} times the requests a second make nothing good."
+        return f"Pays back: never, at {impact.gain:.3g} times the RPS of before."
     return f"Pays back: after {spoken(impact.breakeven_s)}; then as many requests are answered as without the change."
 
 
