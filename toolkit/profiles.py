@@ -39,6 +39,9 @@ DECIDED_ELSEWHERE = frozenset(
 )
 """Keys of a recorded request body that are read here, or that the run's plan sets for all requests."""
 
+ANSWER = "{answer}"
+"""Where a chain's step holds the answer before it."""
+
 MOST_WEIGHT = 1_000_000
 """Weights are taken in proportion; nobody needs more, and sums of them stay exact."""
 
@@ -60,6 +63,8 @@ class Prompt:
     max_tokens: int | None = None
     weight: float = 1.0
     """How often, measured against the other prompts' weights."""
+    then: tuple[str, ...] = ()
+    """Of a chain: the requests that follow, each holding `{answer}`, the answer before it. Only a blast sends them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,12 @@ class Profile:
     stream_share: float | None = None
     """None: the profile does not say, as with `max_tokens`. What the user says on the command line goes before."""
     max_tokens: int | None = None
+    think_time_s: tuple[float, float] | None = None
+    """A user's pause before its next request: the least and the most, or twice the same. For a blast, as what follows."""
+    unique_share: float = 0.0
+    """Share of the requests that bear a mark and so are like no other."""
+    shared_prefix: str | None = None
+    """Name of the passage that all prompts begin with, as a system message; it is in their messages already."""
     left_out: tuple[str, ...] = ()
     """Keys of JSONL bodies that are not sent and that nobody else sets, e.g., `tools`."""
 

@@ -6,7 +6,6 @@ the host says so in a header. One that merely came sooner proves nothing until t
 tokens. Answers with another text than before were not replayed, however fast.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,6 +23,7 @@ from toolkit.bench.evidence import (
     served_ms,
     share,
 )
+from toolkit.cache_headers import says_hit
 from toolkit.records import Shot, Verdict
 
 LEAST_SHARE = 0.3
@@ -339,15 +339,6 @@ def _least_ms(again: Shot, usual: _Usual) -> float:
     if read is None or pace is None:
         return 0.0
     return VANISHED * pace * written * share(written, written + read)
-
-
-def says_hit(header: str) -> bool:
-    """Whether a `Cache-Status` or `X-Cache` header tells of an answer from memory.
-
-    `HIT`, `TCP_HIT`, `proxy; hit; ttl=60`, `RefreshHit from cloudfront`; not `hit=?0`, nor Varnish's `hit-for-pass`.
-    """
-    hit = r"(?<![a-z])(?<!no-)(?:refresh)?hit(?![a-z-]|\s*=\s*\?0)"
-    return re.search(hit, header.lower()) is not None
 
 
 # --- how many of them, and what the counters say ----------------------------------------------------
