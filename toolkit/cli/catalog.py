@@ -23,10 +23,15 @@ def profile_from(word: str) -> "Profile":
     """Read the catalog's profile of this name, else the file."""
     from toolkit.profiles import read_profile
 
+    return read_profile(*profile_source(word))
+
+
+def profile_source(word: str) -> "tuple[str, str, Kind]":
+    """Text, name and kind of the catalog's profile of this name, else of the file."""
     shelf = files("toolkit") / "catalog" / "profiles"
     names = sorted(entry.name.removesuffix(".toml") for entry in shelf.iterdir())
     if word in names:
-        return read_profile((shelf / f"{word}.toml").read_text("utf-8"), word, "toml")
+        return (shelf / f"{word}.toml").read_text("utf-8"), word, "toml"
     path = Path(word)
     try:
         text = path.read_bytes().decode()
@@ -37,7 +42,7 @@ def profile_from(word: str) -> "Profile":
             raise ToolkitError(f"no profile is called `{word}`", _known(names)) from error
         reason = getattr(error, "strerror", None) or "no reason given"
         raise ToolkitError(f"`{word}` cannot be read: {reason.lower()}", _known(names)) from error
-    return read_profile(text, word, KINDS.get(path.suffix.lower(), "text"))
+    return text, word, KINDS.get(path.suffix.lower(), "text")
 
 
 def _known(names: list[str]) -> str:
