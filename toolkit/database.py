@@ -1,7 +1,7 @@
 """The store's file: opening, bringing it up to date, who may write, what its refusals mean, columns.
 
-It never names a table but hosts, which all families share; store_looks.py and store_runs.py know
-the others, and only a migration (migrations.py) makes one.
+It never names a table but hosts, which all families share; store_looks.py, store_runs.py and
+store_blasts.py know the others, and only a migration (migrations.py) makes one.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from operator import attrgetter
@@ -335,7 +335,9 @@ class Database:
         with self._lock, _told(self._path):
             self._connection.close()
 
-    def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def _rows(
+        self, sql: str, values: Sequence[object] | Mapping[str, object] = ()
+    ) -> list[tuple[Any, ...]]:
         with self._lock, _told(self._path):
             return self._connection.execute(sql, values).fetchall()
 

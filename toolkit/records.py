@@ -338,6 +338,22 @@ class Tally:
     """Sketch of the ok streams' TTFT, milliseconds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """What the tallies of one host, run and kind add up to; the fields are Tally's."""
+
+    ok: int
+    errors: int
+    streamed: int
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_estimated: int
+    cache_told: int
+    cache_hits: int
+    cache_judged: int
+    cache_inferred: int
+
+
 class Part(NamedTuple):
     """What a window needs of a ranked tally, as bare as the database hands it out: 18,000 of them in 15 minutes of 20 hosts."""
 

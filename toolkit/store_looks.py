@@ -8,7 +8,7 @@ It never decides what a sighting means.
 import json
 import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from toolkit.database import Columns, Database, to_text
@@ -23,6 +23,12 @@ _NEWEST_FIRST = (
     f"SELECT {', '.join(_SIGHTINGS.names)} FROM sightings "  # noqa: S608 (fields of our own record)
     "WHERE host_id = ? AND at >= ? AND (status <> 'down') >= ? "
     "AND (config_hash IS NOT NULL) >= ? ORDER BY at DESC, id DESC LIMIT ?"
+)
+# CROSS JOIN: hosts in order outside, each one's stretch of the index inside, so that nothing is sorted.
+_BETWEEN = (
+    f"SELECT hosts.name, hosts.url, {', '.join(f'sightings.{name}' for name in _SIGHTINGS.names)} "  # noqa: S608
+    "FROM hosts CROSS JOIN sightings ON sightings.host_id = hosts.id "
+    "WHERE sightings.at BETWEEN ? AND ? ORDER BY hosts.name, hosts.url, sightings.at, sightings.id"
 )
 _INSERT_READING = "INSERT INTO readings VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _READINGS = """
@@ -94,6 +100,20 @@ class Looks(Database):
         seen = [s for (url,) in urls for s in self._history(name, url, start, count)]
         seen.sort(key=lambda sighting: sighting.at)
         return seen if count < 0 else seen[max(0, len(seen) - count) :]
+
+    def sightings_between(
+        self, from_at: float, to_at: float, *, names: Collection[str] | None = None
+    ) -> list[Sighting]:
+        """List what was seen between two moments, both included, by host and time, without readings.
+
+        `names` are the hosts wanted; None: all.
+        """
+        wanted = None if names is None else {to_text(name) for name in names}
+        return [
+            _SIGHTINGS.record(row, name=name, url=url, readings=())
+            for name, url, *row in self._rows(_BETWEEN, (from_at, to_at))
+            if wanted is None or name in wanted
+        ]
 
     def readings(self, sighting: Sighting) -> tuple[Reading, ...]:
         """Look up the raw gauges and counters of a stored sighting, by name and labels."""

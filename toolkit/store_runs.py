@@ -18,6 +18,9 @@ from toolkit.records import Host, Ledger, Run, Shot, Verdict
 HINTED_RUNS = 5
 """So many of the newest runs are named after one that is not known."""
 
+Keys = Callable[[str, str, str], tuple[int, int]]
+"""(Run's id, host's name and URL) -> the run's number and the host's id."""
+
 _RUNS = Columns(Run)
 _SHOTS = Columns(Shot, elsewhere=("run", "name", "url"))
 _LEDGERS = Columns(Ledger, elsewhere=("run", "name", "url"))
@@ -53,6 +56,19 @@ def _of_run(table: str, names: Sequence[str], order: str) -> str:
 
 
 _SHOTS_OF_RUN = _of_run("shots", _SHOTS.names, "slot, shots.id")
+# The innermost walk never leaves the index: only what is kept is looked up.
+_SHOTS_BETWEEN = f"""
+    SELECT hosts.name, hosts.url, {", ".join(f"shots.{name}" for name in _SHOTS.names)}
+    FROM (
+        SELECT id AS kept_id, row_number() OVER (PARTITION BY host_id ORDER BY sent_at DESC, id DESC) AS place
+        FROM shots
+        WHERE run_number = (SELECT number FROM runs WHERE id = ?) AND sent_at BETWEEN ? AND ?
+    )
+    CROSS JOIN shots ON shots.id = kept_id
+    JOIN hosts ON hosts.id = shots.host_id
+    WHERE place <= ?
+    ORDER BY hosts.name, hosts.url, shots.sent_at, shots.id
+"""  # noqa: S608
 _LEDGERS_OF_RUN = _of_run("ledgers", _LEDGERS.names, "id")
 _VERDICTS_OF_RUN = _of_run("verdicts", _VERDICTS.names, "id")
 
@@ -83,14 +99,21 @@ class Runs(Database):
             if not ended.rowcount:
                 raise self._no_run(run_id)
 
+    def reopen_run(self, run_id: str) -> None:
+        """Say that a stored run goes on: it has no end any more."""
+        with self._transaction():
+            reopened = self._connection.execute(
+                "UPDATE runs SET ended_at = NULL WHERE id = ?", (to_text(run_id),)
+            )
+            if not reopened.rowcount:
+                raise self._no_run(run_id)
+
     def add_shots(self, shots: Sequence[Shot], hosts: Sequence[Host] = ()) -> None:
         """Store all or none of the shots, of stored runs; `hosts` says what hosts.txt tells of theirs."""
         if not shots:
             return
         with self._transaction():
-            keys = self._keys()
-            rows = [(*keys(shot.run, shot.name, shot.url), *_SHOTS.row(shot)) for shot in shots]
-            self._connection.executemany(_INSERT_SHOT, rows)
+            self._insert_shots(shots, self._keys())
             self._describe(hosts)
 
     def add_ledgers(self, ledgers: Sequence[Ledger]) -> None:
@@ -140,6 +163,20 @@ class Runs(Database):
             for host, url, *row in self._of_run(_SHOTS_OF_RUN, run_id, name)
         ]
 
+    def shots_between(
+        self, run_id: str, from_at: float, to_at: float, *, most_per_host: int = 200
+    ) -> list[Shot]:
+        """List a run's shots that left between two moments, both included, by host and time.
+
+        Of more than `most_per_host` of a host the newest stay, so that of an old pair one may be missing.
+        """
+        return [
+            _SHOTS.record(row, run=run_id, name=host, url=url)
+            for host, url, *row in self._rows(
+                _SHOTS_BETWEEN, (to_text(run_id), from_at, to_at, max(0, most_per_host))
+            )
+        ]
+
     def ledgers(self, run_id: str) -> list[Ledger]:
         """List a run's ledgers by host."""
         return [
@@ -159,7 +196,11 @@ class Runs(Database):
 
     # Below: inside a transaction.
 
-    def _keys(self) -> Callable[[str, str, str], tuple[int, int]]:
+    def _insert_shots(self, shots: Sequence[Shot], keys: Keys) -> None:
+        rows = [(*keys(shot.run, shot.name, shot.url), *_SHOTS.row(shot)) for shot in shots]
+        self._connection.executemany(_INSERT_SHOT, rows)
+
+    def _keys(self) -> Keys:
         """How a row names its run and host; a host not met before was first seen when the run began."""
 
         @cache  # for this batch only: a rollback takes the ids of new hosts with it

@@ -1,0 +1,42 @@
+"""Least facts of a blast; a test names what it is about."""
+
+from typing import Any
+
+from toolkit.records import LoaderSecond, Run, Shot, Tally
+from toolkit.sketches import Sketch
+
+S = 1_750_000_000
+RUN = Run(id="0123456789ab", verb="blast", started_at=S + 0.25)
+ALICE, BOB = ("alice", "http://10.0.0.4:8000"), ("bob", "http://10.0.0.5:8000")
+
+
+def tally(at_s: int = S, host: tuple[str, str] = ALICE, worker: str = "w1", **more: Any) -> Tally:
+    least = {"run": RUN.id, "name": host[0], "url": host[1], "kind": "ranked"}
+    return Tally(**{**least, "at_s": at_s, "worker": worker, **more})
+
+
+def second(at_s: int = S, worker: str = "w1", **more: Any) -> LoaderSecond:
+    return LoaderSecond(**{"run": RUN.id, "at_s": at_s, "worker": worker, **more})
+
+
+def shot(sent_at: float | None, host: tuple[str, str] = ALICE, slot: int = 0, **more: Any) -> Shot:
+    least = {
+        "run": RUN.id,
+        "name": host[0],
+        "url": host[1],
+        "slot": slot,
+        "kind": "unique",
+        "prompt": "capital",
+        "stream": True,
+        "max_tokens": 64,
+        "planned_at": RUN.started_at,
+        "ok": False,
+    }
+    return Shot(**{**least, "sent_at": sent_at, **more})
+
+
+def sketch(*values_ms: float) -> bytes:
+    whole = Sketch()
+    for value in values_ms:
+        whole.add(value)
+    return whole.to_bytes()
