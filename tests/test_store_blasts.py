@@ -327,7 +327,7 @@ def test_what_is_last_is_read_off_the_end_of_an_index(store, question):
     plan = [str(step[3]) for step in store._rows(sql, {"run": "r"})]
     found = [step for step in plan if "tallies" in step or "loader_seconds" in step]
     assert found
-    assert all(step.startswith("SEARCH") and "COVERING INDEX" in step for step in found)
+    assert all(step.startswith("SEARCH") and "INDEX" in step for step in found)
 
 
 def test_parts_of_another_run_stay_out(store):
