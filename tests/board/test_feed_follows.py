@@ -1,0 +1,197 @@
+"""The feed against a full recount: whatever is appended, late, missing or asked for, not one bit may differ."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.board_reader import RUN, START_S, ListReader
+
+from toolkit.board.feed import Feed
+from toolkit.board.standings import RANK_BY, Board
+from toolkit.errors import ToolkitError
+
+WINDOW_S = 20
+
+
+def boards(feed: Feed, at_s: int | None) -> list[Board]:
+    return [
+        feed.board(window_s=window_s, at_s=at_s, rank_by=rank_by, skip_limited=skip)
+        for window_s in (WINDOW_S, 7)
+        for rank_by in RANK_BY
+        for skip in (False, True)
+    ]
+
+
+def everything(feed: Feed, at_s: int | None) -> list[object]:
+    drawn: list[object] = [*boards(feed, at_s), feed.ranks(window_s=WINDOW_S, step_s=10)]
+    drawn.append(feed.ranks(window_s=6, rank_by="p95", step_s=2))
+    for name in "ab":
+        drawn += [feed.series(name), feed.heat(name, step_s=2), feed.sparkline(name)]
+        drawn += [feed.density(name, at_s=at_s), feed.density(name, metric="ttft", at_s=at_s)]
+    return drawn
+
+
+Step = Callable[[ListReader, list[int]], int | None]
+"""Changes the database, and says which second to look at; the list holds the last second written."""
+
+
+def grown(host: str, seconds: int, values: list[float], errors: int) -> Step:
+    def step(reader: ListReader, now: list[int]) -> int | None:
+        for _ in range(seconds):
+            now[0] += 1
+            reader.part(host, now[0], e2e=values, ttft=values[:1], errors=errors)
+            reader.second(now[0], limited=errors == 3)
+        return None
+
+    return step
+
+
+def gap(seconds: int) -> Step:
+    """Nothing ends, or nobody is there to report."""
+
+    def step(_: ListReader, now: list[int]) -> int | None:
+        now[0] += seconds
+        return None
+
+    return step
+
+
+def late(host: str, ago_s: int, value: float) -> Step:
+    def step(reader: ListReader, now: list[int]) -> int | None:
+        at_s = max(0, now[0] - ago_s)
+        reader.part(host, at_s, e2e=[value], errors=1)
+        reader.second(at_s, worker="w2", limited=ago_s % 2 == 0)
+        return None
+
+    return step
+
+
+def asked(ago_s: int) -> Step:
+    return lambda _, now: START_S + max(0, now[0] - ago_s)
+
+
+latencies = st.lists(st.floats(0.1, 1e5), max_size=3)
+steps = st.lists(
+    st.one_of(
+        st.builds(grown, st.sampled_from("ab"), st.integers(1, 30), latencies, st.integers(0, 3)),
+        st.builds(gap, st.integers(1, 90)),
+        st.builds(late, st.sampled_from("ab"), st.integers(0, 60), st.floats(0.1, 1e5)),
+        st.builds(asked, st.integers(0, 80)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps)
+def test_a_feed_that_follows_tells_what_a_fresh_one_counts(taken: list[Step]) -> None:
+    reader, now = ListReader("a", "b"), [0]
+    feed = Feed(reader, RUN)
+    for step in taken:
+        at_s = step(reader, now)
+        feed.refresh()
+        assert everything(feed, at_s) == everything(Feed(reader, RUN), at_s)
+
+
+def test_a_part_that_comes_after_its_second_was_counted_is_counted() -> None:
+    reader = ListReader("a")
+    reader.seconds(0, 10)
+    reader.part("a", 2, e2e=[5.0])
+    feed = Feed(reader, RUN)
+    assert feed.board().standings[0].ok == 1
+    reader.part("a", 3, e2e=[5.0, 6.0])
+    assert feed.refresh()
+    assert feed.board().standings[0].ok == 3
+
+
+def test_a_refresh_says_whether_there_is_anything_new() -> None:
+    reader = ListReader("a")
+    reader.seconds(0, 3)
+    feed = Feed(reader, RUN)
+    assert feed.refresh()
+    assert not feed.refresh()
+    reader.second(3)
+    assert feed.refresh()
+    reader.event("mark", 1.5, "a")
+    assert feed.refresh()
+    reader.end(4)
+    assert feed.refresh()
+    assert not feed.refresh()
+
+
+def test_a_window_that_moves_reads_only_what_enters_and_leaves() -> None:
+    reader = ListReader("a", "b")
+    for second in range(400):
+        reader.part("a", second, e2e=[5.0])
+    reader.seconds(0, 400)
+    feed = Feed(reader, RUN)
+    feed.board(window_s=100)
+    asked_for: list[tuple[int | None, int | None]] = []
+    parts = reader.parts
+    reader.parts = lambda *run, from_s=None, to_s=None, **more: (  # type: ignore[method-assign]
+        asked_for.append((from_s, to_s)) or parts(*run, from_s=from_s, to_s=to_s, **more)
+    )
+    reader.second(400)
+    reader.second(401)
+    feed.refresh()
+    feed.board(window_s=100)
+    spans = [to_s - from_s + 1 for from_s, to_s in asked_for if from_s is not None and to_s]
+    # two seconds in and two out, for the window now, a minute ago and five minutes ago
+    assert sorted(spans) == [2] * 6
+
+
+def test_a_read_that_fails_loses_and_doubles_nothing() -> None:
+    reader = ListReader("a")
+    reader.seconds(0, 10)
+    reader.part("a", 2, e2e=[5.0])
+    feed = Feed(reader, RUN)
+    feed.board(window_s=5)
+    reader.part("a", 8, e2e=[7.0])
+    reader.seconds(10, 12)
+    reader.refuse = ToolkitError("locked")
+    with pytest.raises(ToolkitError, match="locked"):
+        feed.refresh()
+    # what it knew is still there to be shown
+    reader.refuse = None
+    feed.refresh()
+    assert feed.board(window_s=5).standings[0].ok == 1
+    parts = reader.parts
+
+    def refused(*run: str, from_s: int | None = None, **more: int | None) -> list[object]:
+        if from_s == START_S + 7:
+            raise ToolkitError("locked")
+        return parts(*run, from_s=from_s, **more)  # type: ignore[arg-type, return-value]
+
+    # between reading what enters and what leaves
+    reader.parts = refused  # type: ignore[method-assign, assignment]
+    reader.second(12)
+    feed.refresh()
+    with pytest.raises(ToolkitError, match="locked"):
+        feed.board(window_s=5)
+    reader.parts = parts  # type: ignore[method-assign]
+    assert feed.board(window_s=5) == Feed(reader, RUN).board(window_s=5)
+
+
+def test_a_host_that_joins_is_on_the_board() -> None:
+    reader = ListReader("a")
+    reader.seconds(0, 10)
+    reader.part("a", 2, e2e=[5.0])
+    feed = Feed(reader, RUN)
+    feed.board()
+    feed.ranks()
+    reader.hosts |= ListReader("a", "b").hosts
+    reader.part("b", 3, e2e=[5.0, 6.0])
+    feed.refresh()
+    assert [(each.name, each.ok) for each in feed.board().standings] == [("b", 2), ("a", 1)]
+    assert feed.ranks().ranks == {"a": (2,), "b": (1,)}
+
+
+def test_a_run_that_vanished_is_told_by_its_id() -> None:
+    reader = ListReader("a")
+    feed = Feed(reader, RUN)
+    feed.refresh()
+    reader.the_run = None
+    with pytest.raises(ToolkitError, match=f"`{RUN.id}` is no longer in the database"):
+        feed.refresh()

@@ -1,0 +1,110 @@
+"""The board's facts: a host's standing in one window, and the board that lists them. Records only, no arithmetic."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from toolkit.records import Verdict
+
+RankBy = Literal[
+    "rps",
+    "ttft_p50",
+    "ttft_p95",
+    "p50",
+    "p95",
+    "error_rate",
+    "output_tokens_per_s",
+    "score",
+]
+RANK_BY: tuple[RankBy, ...] = get_args(RankBy)
+WINDOW_S = 900
+"""The usual window: 15 minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """An outage that still lies in the window: seconds in which most of a host's requests failed."""
+
+    kind: Literal["restart", "errors"]
+    at_s: int
+    """When it began: of a restart, the first second of its downtime that is known."""
+    in_window_s: int
+    """How long it lasted, as far as that lies in the window."""
+    clean_at_s: int
+    """The window's end at which nothing of it will be left."""
+    errors: int
+    """In these seconds, inside the window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One host in one window. The first fields are keys of `toolkit board --json`; unknown is None."""
+
+    rank: int | None
+    """From 1; tied hosts share the best of their places. None: left out of the honest board."""
+    name: str
+    url: str
+    score: float | None
+    """0 to 1, see score.FORMULA; None: nothing was asked of any host."""
+    rps: float
+    """Ok requests that ended in the window / `counted_s`."""
+    output_tokens_per_s: float
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    p50_ms: float | None
+    """Of E2E; `p95_ms` too."""
+    p95_ms: float | None
+    error_rate: float | None
+    """errors / (ok + errors); None: nothing ended."""
+    ok: int
+    """Also the number of samples behind `p50_ms` and `p95_ms`."""
+    errors: int
+    streamed: int
+    """Of `ok`, the answers with a TTFT: the samples behind `ttft_p50_ms` and `ttft_p95_ms`."""
+    hit_share: float | None
+    """Response-cache hits / ok answers that tell; None: no answer tells."""
+    hit_share_inferred: bool
+    """Some of these were judged by their time, as the host sends no `Cache-Status`."""
+    output_tokens_estimated: bool
+    """Some tokens were counted from chunks, for want of a usage."""
+    tied: bool
+    rank_change: int | None
+    """Against a minute ago; +2: climbed two places. None: there was no board yet."""
+    rank_change_5m: int | None
+    verdicts: tuple[Verdict, ...]
+    left_out: bool
+    """From the honest board, because of one of the verdicts."""
+    tainted_s: int | None
+    """Seconds of outages that are still in the window; None: none."""
+    taints: tuple[Taint, ...]
+    """The same one by one, oldest first."""
+    window_s: int
+    at: int
+    """The window's last second, wall clock of the load generator, since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """All hosts in one window: the last `window_s` seconds up to and with `at_s`."""
+
+    run: str
+    at_s: int | None
+    """None: the run has no second yet, and every host stands at zero."""
+    window_s: int
+    elapsed_s: int
+    """Seconds of the window that the run has lived through: less than `window_s` while it is younger."""
+    counted_s: int
+    """What rates are divided by: `elapsed_s`, less the limited seconds where they are skipped."""
+    rank_by: RankBy
+    honest: bool
+    skip_limited: bool
+    standings: tuple[Standing, ...]
+    """By rank; among tied hosts the one that has stood there longer first."""
+    left_out: tuple[Standing, ...]
+    """Without rank, for the reason that their verdicts give; only on an honest board."""
+    limited_s: int
+    """Seconds of the window in which the load generator was the limit, for all hosts."""
+    frozen_at_s: int | None
+    """The last second that the public may see, if the board is frozen."""
+    ended: bool
+    data_end_s: int | None
+    """The last second that may be seen and that every live worker has reported."""
