@@ -183,7 +183,7 @@ class HostClient:
         status, _, body = await self._get("/v1/models", with_key=True)
         if status != 200:
             raise PageError(f"`/v1/models` answered {status}")
-        return _models(body)
+        return read_models(body)
 
     async def numbers(self, *, most_bytes: int = MAX_PAGE_BYTES) -> EngineNumbers:
         """What `/metrics` counts. Raises PageError when it does not come or is no known engine's.
@@ -317,7 +317,7 @@ def _numbers(body: bytes, content_type: str) -> EngineNumbers | None:
     return read_numbers(read_page(body.decode("utf-8", "replace")), content_type)
 
 
-def _models(body: bytes) -> tuple[ServedModel, ...]:
+def read_models(body: bytes) -> tuple[ServedModel, ...]:
     """Read the list, base models first as vLLM sends them. Raises PageError."""
     try:
         entries = orjson.loads(body)["data"]
