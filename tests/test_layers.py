@@ -10,7 +10,7 @@ STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
     "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles"
-    " cache_headers profile_checks profile_load".split()
+    " cache_headers profile_checks profile_load quantities".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 
@@ -43,7 +43,7 @@ ROOMS = {
         {"checks", "recorder"},
     ),
     "board": (
-        set("freeze history honesty impact score standings story verdicts window".split()),
+        set("freeze history honesty impact outages score standings story verdicts window".split()),
         {"chart", "feed"},
     ),
     "scout": (

@@ -4,20 +4,16 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from support.courses import counted
 
 from toolkit.board.impact import (
     Change,
-    Course,
     Impact,
-    Outage,
     ahead,
     clean_in,
-    course,
     decision,
     explained,
     moment,
-    outage_at,
-    outages,
     outcome,
     planned,
     recorded,
@@ -25,7 +21,7 @@ from toolkit.board.impact import (
     still_in_window,
     still_sentence,
 )
-from toolkit.records import Tally
+from toolkit.board.outages import outages
 
 # The contest: five minutes down, 21 % errors in a window of fifteen. The window holds the downtime and ten
 # minutes of answers: 300 e / (600 r + 300 e) = 0.21, so e = 0.21 * 600 r / (0.79 * 300) = 0.5316 r.
@@ -142,72 +138,6 @@ def test_each_second_equals_a_count_of_single_requests(
 
 
 # --- recorded ---------------------------------------------------------------------------------------
-
-
-def counted(*spans: tuple[int, int, int], first_s: int = 1000) -> Course:
-    """Seconds from (how many, ok, errors)."""
-    rows = [(ok, bad) for seconds, ok, bad in spans for _ in range(seconds)]
-    return Course(
-        first_s=first_s, ok=tuple(ok for ok, _ in rows), errors=tuple(bad for _, bad in rows)
-    )
-
-
-def test_the_seconds_of_all_workers_and_prompts_add_up_and_missing_ones_are_zeros() -> None:
-    def tally(at_s: int, worker: str, ok: int, errors: int) -> Tally:
-        return Tally(
-            run="r",
-            name="a",
-            url="u",
-            at_s=at_s,
-            worker=worker,
-            kind="ranked",
-            ok=ok,
-            errors=errors,
-        )
-
-    parts = [tally(12, "w1", 3, 1), tally(10, "w1", 5, 0), tally(12, "w2", 4, 2)]
-    assert course(parts) == Course(first_s=10, ok=(5, 0, 7), errors=(0, 0, 3))
-    assert course(parts, from_s=9, to_s=12) == Course(first_s=9, ok=(0, 5, 0), errors=(0, 0, 0))
-    assert course([]) == Course(first_s=0, ok=(), errors=())
-
-
-def test_an_outage_is_where_nothing_was_answered_or_more_failed() -> None:
-    told = counted((10, 5, 0), (1, 2, 3), (4, 0, 6), (10, 5, 1))
-    (found,) = outages(told)
-    assert found == Outage(from_s=1010, to_s=1015, errors=27, is_over=True)  # 3 + 4 * 6
-
-
-def test_a_host_that_fails_some_requests_all_the_time_is_not_down() -> None:
-    assert outages(counted((60, 4, 1))) == []
-
-
-def test_silence_is_an_outage_only_around_a_known_restart() -> None:
-    told = counted((10, 5, 0), (4, 0, 0), (10, 5, 0))
-    assert outages(told) == []
-    (found,) = outages(told, restarts=[1012.7])
-    assert (found.from_s, found.to_s, found.errors) == (1010, 1014, 0)
-    assert outages(told, restarts=[1014.2]) == []
-
-
-def test_a_host_that_was_never_up_has_had_no_outage() -> None:
-    assert outages(counted((30, 0, 5))) == []
-    assert outages(counted((5, 0, 5), (10, 4, 0))) == []
-
-
-def test_a_host_that_is_still_down_when_the_run_ends_has_an_open_outage() -> None:
-    (found,) = outages(counted((10, 5, 0), (4, 0, 6)))
-    assert (found.to_s, found.is_over) == (1014, False)
-
-
-def test_of_several_outages_a_moment_picks_the_nearest_and_no_moment_the_worst() -> None:
-    told = counted((10, 5, 0), (2, 0, 3), (10, 5, 0), (2, 0, 9), (10, 5, 0))
-    found = outages(told)
-    first, second = found
-    assert outage_at(found, None) is second
-    assert outage_at(found, 1011.0) is first
-    assert outage_at(found, 1016.0) is first  # 4 s after it, 6 s before the other
-    assert outage_at(found, 1018.0) is second
-    assert outage_at([], 1.0) is None
 
 
 def test_a_recorded_restart_has_its_rates_gain_and_measured_series() -> None:

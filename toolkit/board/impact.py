@@ -5,11 +5,11 @@ it never looks at a clock and never reads a store.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from toolkit.records import Tally
+from toolkit.board.outages import Course, Outage
 
 MINUTE_S, HOUR_S = 60, 3600
 
@@ -161,80 +161,6 @@ def _share(errors: float, ok: float) -> float | None:
 # --- a restart that a run saw -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """What one host did in each second of a run; seconds of which nobody reported are zeros."""
-
-    first_s: int
-    """Wall clock of the load generator, since 1970."""
-    ok: tuple[int, ...]
-    errors: tuple[int, ...]
-
-    @property
-    def end_s(self) -> int:
-        """The first second that is not in it."""
-        return self.first_s + len(self.ok)
-
-    def answered(self, from_s: int, to_s: int) -> int:
-        """The ok answers of these seconds."""
-        return sum(self.ok[max(0, from_s - self.first_s) : max(0, to_s - self.first_s)])
-
-    def failed(self, from_s: int, to_s: int) -> int:
-        """The errors of these seconds."""
-        return sum(self.errors[max(0, from_s - self.first_s) : max(0, to_s - self.first_s)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outage:
-    """A spell in which a host answered nothing, or fewer requests than failed."""
-
-    from_s: int
-    to_s: int
-    """The first second after it."""
-    errors: int
-    is_over: bool
-    """False: the run's seconds end inside it."""
-
-
-def course(
-    tallies: Iterable[Tally], *, from_s: int | None = None, to_s: int | None = None
-) -> Course:
-    """Add up one host's tallies by second, from its first to its last unless `from_s <= second < to_s` are given."""
-    sums: dict[int, tuple[int, int]] = {}
-    for tally in tallies:
-        ok, errors = sums.get(tally.at_s, (0, 0))
-        sums[tally.at_s] = ok + tally.ok, errors + tally.errors
-    first_s = min(sums, default=0) if from_s is None else from_s
-    end_s = max(sums, default=first_s - 1) + 1 if to_s is None else to_s
-    rows = [sums.get(second, (0, 0)) for second in range(first_s, end_s)]
-    return Course(
-        first_s=first_s, ok=tuple(ok for ok, _ in rows), errors=tuple(bad for _, bad in rows)
-    )
-
-
-def outages(told: Course, *, restarts: Sequence[float] = ()) -> list[Outage]:
-    """The spells in which the host was down, in order.
-
-    Silence alone is no outage, for a slow host is silent, too: it needs an error, or one of the moments at which
-    the host is known to have started anew. A host that never answered has had no outage either.
-    """
-    found = [_outage(told, low, high) for low, high in _spells(told)]
-    moments = [math.floor(at) for at in restarts]
-    return [
-        each
-        for each in found
-        if told.answered(told.first_s, each.from_s)
-        and (each.errors or any(each.from_s <= at < each.to_s for at in moments))
-    ]
-
-
-def outage_at(found: Sequence[Outage], at: float | None) -> Outage | None:
-    """The one that holds a moment or is nearest to it; of no moment, the one with the most errors."""
-    if at is None:
-        return max(found, key=lambda each: (each.errors, each.to_s - each.from_s), default=None)
-    return min(found, key=lambda each: max(each.from_s - at, at - each.to_s, 0.0), default=None)
-
-
 def recorded(
     told: Course, outage: Outage, window_s: float, others: Sequence[Outage] = ()
 ) -> Impact:
@@ -258,28 +184,6 @@ def recorded(
         recovered_s=recovered_after(down_s, window_s, gain),
         breakeven_s=breakeven_after(down_s, gain),
         series=series,
-    )
-
-
-def _spells(told: Course) -> list[tuple[int, int]]:
-    """Runs of seconds, as positions, in which nothing was answered or more failed than was answered."""
-    found: list[tuple[int, int]] = []
-    began: int | None = None
-    for number, (ok, errors) in enumerate(zip(told.ok, told.errors, strict=True)):
-        if ok == 0 or errors > ok:
-            began = number if began is None else began
-        elif began is not None:
-            found.append((began, number))
-            began = None
-    return found if began is None else [*found, (began, len(told.ok))]
-
-
-def _outage(told: Course, low: int, high: int) -> Outage:
-    return Outage(
-        from_s=told.first_s + low,
-        to_s=told.first_s + high,
-        errors=sum(told.errors[low:high]),
-        is_over=high < len(told.ok),
     )
 
 
