@@ -17,6 +17,7 @@ from toolkit.board.impact import (
     outcome,
     planned,
     recorded,
+    short,
     spoken,
     still_in_window,
     still_sentence,
@@ -236,6 +237,21 @@ def test_what_is_still_in_the_window_is_said_with_when_it_is_clean() -> None:
 )
 def test_durations_are_spoken_as_people_do(seconds: float, words: str) -> None:
     assert spoken(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (5.3164, "5.32"),
+        (0.0, "0"),
+        (99.96, "100"),
+        (182.4, "182"),
+        (1280.0, "1,280"),
+        (1e6, "1,000,000"),
+    ],
+)
+def test_figures_have_three_digits_and_no_exponent(number: float, words: str) -> None:
+    assert short(number) == words
 
 
 def test_the_cost_is_explained_in_four_sentences() -> None:

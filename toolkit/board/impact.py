@@ -279,6 +279,11 @@ def spoken(seconds: float) -> str:
     return f"{hours:,} h {minutes} min" if minutes else f"{hours:,} h"
 
 
+def short(number: float) -> str:
+    """Three digits, or all that stand before the point: `5.32`, `182`, `1,280`."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
 def explained(impact: Impact) -> list[str]:
     """What the figures say, one sentence each."""
     lines = [_errors(impact), _taint(impact)]
@@ -290,7 +295,7 @@ def explained(impact: Impact) -> list[str]:
 def _errors(impact: Impact) -> str:
     return (
         f"Error rate: up to {impact.peak_error_rate:.1%} over the last {spoken(impact.window_s)}, as "
-        f"{impact.error_rps:,.3g} requests a second fail for {spoken(impact.downtime_s)}."
+        f"{short(impact.error_rps)} requests a second fail for {spoken(impact.downtime_s)}."
     )
 
 
@@ -304,9 +309,9 @@ def _taint(impact: Impact) -> str:
 
 
 def _recovery(rps: float, gain: float, recovered_s: float | None) -> str:
-    shown = f"{rps:,.3g} RPS"
+    shown = f"{short(rps)} RPS"
     if recovered_s is None:
-        return f"On the board: never back at {shown}, but at {rps * gain:,.3g}."
+        return f"On the board: never back at {shown}, but at {short(rps * gain)}."
     return f"On the board: back at {shown} after {spoken(recovered_s)}."
 
 

@@ -15,6 +15,7 @@ from toolkit.board.impact import (
     decision,
     explained,
     planned,
+    short,
     shown_at,
     spoken,
     turning_points,
@@ -72,7 +73,7 @@ def _row(impact: Impact, at_s: float, what: str) -> list[str]:
         spoken(at_s),
         what,
         UNKNOWN if shown is None or shown.error_rate is None else f"{shown.error_rate:.1%}",
-        UNKNOWN if shown is None else f"{shown.rps:,.3g}",
+        UNKNOWN if shown is None else short(shown.rps),
         UNKNOWN if won is None else f"{round(won):+,}" if round(won) else "0",
     ]
 

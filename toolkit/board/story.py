@@ -1,0 +1,145 @@
+"""What a board means, in three sentences: who leads and why, who is the best without a trick, what became of who restarted.
+
+Plain values in, sentences out: clock times come from a function, since a time zone is the reader's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from toolkit.board.impact import clean_in, short, spoken
+from toolkit.board.outages import Outage
+from toolkit.board.standings import Board, RankBy, Standing
+from toolkit.records import Event, Verdict
+
+TRICKS = {
+    "response_cache": "answers from a response cache",
+    "truncated_output": "cuts its answers short",
+    "hidden_backend": "has answers that its own engine did not make",
+    "inflated_usage": "claims tokens that it did not send",
+}
+"""Verdicts that explain a lead without a faster model, the more telling first."""
+
+Clock = Callable[[float], str]
+VerdictsByName = Mapping[str, Sequence[Verdict]]
+OutagesByName = Mapping[str, Sequence[Outage]]
+
+
+def story(
+    board: Board,
+    *,
+    clock: Clock,
+    bench: VerdictsByName | None = None,
+    outages: OutagesByName | None = None,
+    events: Sequence[Event] = (),
+) -> list[str]:
+    """Three sentences; `bench` are verdicts of an earlier bench, which speak where the blast's own are silent."""
+    ranked = [each for each in board.standings if each.rank is not None and each.ok]
+    if not ranked:
+        return ["Nobody has answered in this window."]
+    tricks = {each.name: trick(each, (bench or {}).get(each.name, ())) for each in ranked}
+    return [
+        _lead(ranked, tricks, board.rank_by),
+        _best(ranked, tricks, board.rank_by),
+        _fall(board, outages or {}, events, clock),
+    ]
+
+
+def trick(standing: Standing, bench: Sequence[Verdict] = ()) -> Verdict | None:
+    """What explains a host's figures without a faster model; a hint of low confidence explains nothing."""
+    told = [each for each in (*standing.verdicts, *bench) if each.confidence != "low"]
+    return next((each for code in TRICKS for each in told if each.code == code), None)
+
+
+# --- who leads --------------------------------------------------------------------------------------
+
+
+def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank_by: RankBy) -> str:
+    first = ranked[0]
+    found, told = tricks[first.name], figure(first, rank_by)
+    tied = [each.name for each in ranked[1:] if each.rank == first.rank]
+    beside = f", level with {', '.join(tied)}," if tied else ""
+    if found is None:
+        return f"{first.name} leads{beside} with {told}, and nothing speaks against it."
+    why = f"it {TRICKS[found.code]} ({_clause(found.evidence)})"
+    return f"{first.name} leads{beside} with {told}: {why}."
+
+
+def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank_by: RankBy) -> str:
+    first, others = ranked[0], ranked[1:]
+    plain = [each for each in ranked if tricks[each.name] is None]
+    shown = [
+        f"{each.name} (rank {each.rank}) {TRICKS[found.code]}"
+        for each in others
+        if (found := tricks[each.name])
+    ]
+    if not plain:
+        return "Nobody is left whose own model explains what it shows."
+    if plain[0] is first:
+        follows = plain[1:2]
+        lines = [f"{each.name} comes next with {figure(each, rank_by)}" for each in follows]
+    else:
+        best = plain[0]
+        lines = [
+            f"The best whose own model does the work is {best.name} with {figure(best, rank_by)}, rank {best.rank}"
+        ]
+    return "; ".join([*lines, *shown] or ["Nobody else has answered"]) + "."
+
+
+def _clause(evidence: str) -> str:
+    return evidence.strip().rstrip(".")
+
+
+def figure(standing: Standing, rank_by: RankBy) -> str:
+    """What a host is ranked by, with its unit."""
+    value, words = {
+        "rps": (standing.rps, "{} RPS"),
+        "output_tokens_per_s": (standing.output_tokens_per_s, "{} tokens a second"),
+        "error_rate": (_hundredfold(standing.error_rate), "{}% errors"),
+        "score": (standing.score, "a score of {}"),
+        "ttft_p50": (standing.ttft_p50_ms, "a TTFT p50 of {} ms"),
+        "ttft_p95": (standing.ttft_p95_ms, "a TTFT p95 of {} ms"),
+        "p50": (standing.p50_ms, "a p50 of {} ms"),
+        "p95": (standing.p95_ms, "a p95 of {} ms"),
+    }[rank_by]
+    return "nothing measured" if value is None else words.format(short(value))
+
+
+def _hundredfold(share: float | None) -> float | None:
+    return None if share is None else share * 100
+
+
+# --- who fell ---------------------------------------------------------------------------------------
+
+
+def _fall(board: Board, outages: OutagesByName, events: Sequence[Event], clock: Clock) -> str:
+    """The longest downtime, else a restart that cost nothing."""
+    falls = [(name, each) for name, found in outages.items() for each in found]
+    if not falls:
+        names = sorted({event.name for event in events if event.kind == "restart" and event.name})
+        if not names:
+            return "Nobody restarted or went down."
+        return f"{', '.join(names)} restarted, and no second went by without an answer."
+    name, worst = max(falls, key=lambda fall: (fall[1].to_s - fall[1].from_s, fall[0]))
+    told = _told(board, name, worst, clock)
+    rest = sorted({other for other, _ in falls if other != name})
+    return f"{told} Also down for a while: {', '.join(rest)}." if rest else told
+
+
+def _told(board: Board, name: str, outage: Outage, clock: Clock) -> str:
+    length, began = spoken(outage.to_s - outage.from_s), clock(outage.from_s)
+    rate = _error_words(board, name)
+    if not outage.is_over:
+        return f"{name} went down at {began} and has not come back: {rate} in the window."
+    verb = "restarted" if outage.restarted else "went down"
+    told = f"{name} {verb} at {began} and was down for {length}"
+    # the window ends with the end of the board's second
+    if board.at_s is None or clean_in(outage.to_s, board.at_s + 1, board.window_s) is None:
+        return f"{told}; nothing of it is left in the window."
+    return (
+        f"{told}: {rate} in the window, which holds it until {clock(outage.to_s + board.window_s)}."
+    )
+
+
+def _error_words(board: Board, name: str) -> str:
+    rates = {each.name: each.error_rate for each in (*board.standings, *board.left_out)}
+    rate = rates.get(name)
+    return "no request" if rate is None else f"{rate:.0%} errors"
