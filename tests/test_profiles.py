@@ -14,7 +14,7 @@ from toolkit.errors import ToolkitError
 from toolkit.profiles import Kind, Profile, Prompt, read_profile
 
 ROOT = Path(__file__).parent.parent
-CATALOG = ("bench", "contest", "long-prompt", "short-answer")
+CATALOG = ("bench", "chain", "contest", "long-prompt", "ramp", "shared-prefix", "short-answer")
 
 
 def user(text: str) -> tuple[dict[str, str], ...]:

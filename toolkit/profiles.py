@@ -12,25 +12,43 @@
     max_tokens = 64                                  # at most; a lower limit of the run stays
     weight = 2.0                                     # sent twice as often as a prompt of weight 1
 
+What only a blast does:
+
+    think_time_s = [1, 5]                            # a user's pause between two requests; or a number
+    unique_share = 0.2                               # of the requests bear a mark, so that no cache knows them
+    shared_prefix = "manual"                         # the passage that all prompts have before them, as system message
+    [[prompts]]
+    text = "Plan a walk."
+    then = ["Shorten this: {answer}"]                # a chain: dependent requests, each made of the answer before
+    [[phases]]                                       # one after the other; without any the command line says it all
+    name = "ramp"
+    for = "2m"
+    users = [1, 32]                                  # per host, evenly from one to the other; or a number
+    spawn_rate = 4                                   # users started a second and host, at most
+
 Plain text is one prompt a line. JSONL is one request body a line, with `messages`, or with a text as `prompt`.
 """
 
-import difflib
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
 
+from toolkit import profile_checks as checks
 from toolkit.errors import ToolkitError
+from toolkit.profile_load import Phase, phases, think_time
 
 Kind = Literal["toml", "text", "jsonl"]
 Message = Mapping[str, Any]
 
-PROFILE_KEYS = ("summary", "stream_share", "max_tokens", "passages", "prompts")
-PROMPT_KEYS = ("name", "text", "messages", "passages", "max_tokens", "weight")
+PROFILE_KEYS = (
+    *("summary", "stream_share", "max_tokens", "passages", "prompts"),
+    *("think_time_s", "unique_share", "shared_prefix", "phases"),
+)
+PROMPT_KEYS = ("name", "text", "messages", "passages", "max_tokens", "weight", "then")
 """What a TOML profile may say; any other key is a typing error until it is added here."""
 
 DECIDED_ELSEWHERE = frozenset(
@@ -42,13 +60,10 @@ DECIDED_ELSEWHERE = frozenset(
 ANSWER = "{answer}"
 """Where a chain's step holds the answer before it."""
 
-MOST_WEIGHT = 1_000_000
-"""Weights are taken in proportion; nobody needs more, and sums of them stay exact."""
-
-EXAMPLE = 'A prompt is, e.g., `[[prompts]]` and below it `text = "Write a story about a robot."`'
 BODY_EXAMPLE = (
     'A line is, e.g., `{"messages": [{"role": "user", "content": "Hi"}]}` or `{"prompt": "Hi"}`'
 )
+THEN_EXAMPLE = f'A step holds the answer before it, e.g., `then = ["Shorten this: {ANSWER}"]`'
 MESSAGE_EXAMPLE = "A message has a role and content, e.g., the role `user` and the content `Hi`"
 
 
@@ -81,6 +96,8 @@ class Profile:
     """A user's pause before its next request: the least and the most, or twice the same. For a blast, as what follows."""
     unique_share: float = 0.0
     """Share of the requests that bear a mark and so are like no other."""
+    phases: tuple[Phase, ...] = ()
+    """One after the other; without any the command line says how many users there are, and for how long."""
     shared_prefix: str | None = None
     """Name of the passage that all prompts begin with, as a system message; it is in their messages already."""
     left_out: tuple[str, ...] = ()
@@ -116,7 +133,7 @@ def _jsonl_prompts(text: str, name: str) -> tuple[list[Prompt], tuple[str, ...]]
         body = _body(line, where)
         left_out.update(body.keys() - DECIDED_ELSEWHERE)
         prompts.append(_prompt(_fields_of(body, where), f"line-{number}", where))
-    return prompts, tuple(map(_shown, sorted(left_out)))
+    return prompts, tuple(map(checks.shown, sorted(left_out)))
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
@@ -130,7 +147,7 @@ def _body(line: str, where: str) -> dict[str, Any]:
     try:
         body = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        reason = f"{_shown(error.msg)} at character {error.colno}"
+        reason = f"{checks.shown(error.msg)} at character {error.colno}"
         raise ToolkitError(f"{where} is not JSON: {reason}", BODY_EXAMPLE) from error
     if not isinstance(body, dict):
         raise ToolkitError(f"{where} is not a JSON object", BODY_EXAMPLE)
@@ -157,42 +174,69 @@ def _toml_profile(text: str, name: str) -> Profile:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "it is nested too deep"
-        raise ToolkitError(f"`{name}` is not TOML: {_shown(reason)}", EXAMPLE) from error
-    _refuse_unknown(table, PROFILE_KEYS, f"`{name}`")
-    prompts = _toml_prompts(table, name)
-    _refuse_none(prompts, name, EXAMPLE)
+        raise ToolkitError(
+            f"`{name}` is not TOML: {checks.shown(reason)}", checks.EXAMPLE
+        ) from error
+    checks.refuse_unknown(table, PROFILE_KEYS, f"`{name}`")
+    passages = _passages(table.get("passages", {}), f"`{name}`: `passages`")
+    prompts = _toml_prompts(table, name, passages)
+    _refuse_none(prompts, name, checks.EXAMPLE)
+    prefix = _prefix(table.get("shared_prefix"), passages, f"`{name}`: `shared_prefix`")
     return Profile(
         name=name,
-        summary=_word(table.get("summary", ""), f"`{name}`: `summary`"),
-        prompts=tuple(prompts),
-        stream_share=_share(table.get("stream_share"), f"`{name}`: `stream_share`"),
-        max_tokens=_count(table.get("max_tokens"), f"`{name}`: `max_tokens`"),
+        summary=checks.word(table.get("summary", ""), f"`{name}`: `summary`"),
+        prompts=tuple(_behind(prefix and passages[prefix], prompt, name) for prompt in prompts),
+        stream_share=checks.share(table.get("stream_share"), f"`{name}`: `stream_share`"),
+        max_tokens=checks.count(table.get("max_tokens"), f"`{name}`: `max_tokens`"),
+        think_time_s=think_time(table.get("think_time_s"), f"`{name}`: `think_time_s`"),
+        unique_share=checks.share(table.get("unique_share"), f"`{name}`: `unique_share`") or 0.0,
+        phases=phases(table.get("phases", []), f"`{name}`: `phases`"),
+        shared_prefix=prefix,
     )
 
 
-def _toml_prompts(table: Mapping[str, Any], name: str) -> list[Prompt]:
-    passages = _passages(table.get("passages", {}), f"`{name}`: `passages`")
+def _prefix(value: object, passages: Mapping[str, str], where: str) -> str | None:
+    if value is None:
+        return None
+    word = checks.word(value, where)
+    if word not in passages:
+        raise _no_passage(word, passages, where)
+    return word
+
+
+def _behind(passage: str | None, prompt: Prompt, name: str) -> Prompt:
+    """The prompt with a shared passage before it, as applications send it: in a system message."""
+    if passage is None:
+        return prompt
+    if any(message["role"] == "system" for message in prompt.messages):
+        raise ToolkitError(
+            f"`{name}` prompt `{prompt.name}` has a system message beside the `shared_prefix`",
+            "Many models take one only: move its text to the passage, or to the user's message",
+        )
+    system = {"role": "system", "content": passage.strip()}
+    return replace(prompt, messages=(system, *prompt.messages))
+
+
+def _toml_prompts(table: Mapping[str, Any], name: str, passages: Mapping[str, str]) -> list[Prompt]:
     entries = table.get("prompts", [])
-    if not _are_tables(entries):
-        raise ToolkitError(f"`{name}`: `prompts` is not a list of tables", EXAMPLE)
+    if not checks.are_tables(entries):
+        raise ToolkitError(f"`{name}`: `prompts` is not a list of tables", checks.EXAMPLE)
     prompts = []
     for number, entry in enumerate(entries, start=1):
         where = f"`{name}` prompt {number}"
-        _refuse_unknown(entry, PROMPT_KEYS, where)
+        checks.refuse_unknown(entry, PROMPT_KEYS, where)
         fields = {**entry, **_joined(entry, passages, where)}
         prompts.append(_prompt(fields, f"prompt-{number}", where))
     _refuse_twins(prompts, name)
     return prompts
 
 
-def _are_tables(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-
-
 def _passages(table: object, where: str) -> dict[str, str]:
     if not isinstance(table, dict):
         raise ToolkitError(f"{where} is not a table of texts", 'Write, e.g., `manual = "..."`')
-    return {key: _text(value, f"{where}: `{_shown(key)}`") for key, value in table.items()}
+    return {
+        key: checks.text(value, f"{where}: `{checks.shown(key)}`") for key, value in table.items()
+    }
 
 
 def _joined(entry: Mapping[str, Any], passages: Mapping[str, str], where: str) -> dict[str, str]:
@@ -201,35 +245,51 @@ def _joined(entry: Mapping[str, Any], passages: Mapping[str, str], where: str) -
     if named is None:
         return {}
     if not isinstance(named, list) or "text" not in entry:
-        raise ToolkitError(f"{where}: `passages` is a list of names, beside a `text`", EXAMPLE)
-    missing = [word for word in named if not isinstance(word, str) or word not in passages]
-    if missing:
         raise ToolkitError(
-            f"{where}: there is no passage `{_shown(str(missing[0]))}`",
-            f"Known passages: {', '.join(map(_shown, passages)) or 'none'}",
+            f"{where}: `passages` is a list of names, beside a `text`", checks.EXAMPLE
         )
-    text = _text(entry["text"], f"{where}: `text`")
+    for word in named:
+        if not isinstance(word, str) or word not in passages:
+            raise _no_passage(word, passages, where)
+    text = checks.text(entry["text"], f"{where}: `text`")
     return {"text": "\n\n".join([*(passages[word].strip() for word in named), text.strip()])}
+
+
+def _no_passage(word: object, passages: Mapping[str, str], where: str) -> ToolkitError:
+    return ToolkitError(
+        f"{where}: there is no passage `{checks.shown(str(word))}`",
+        f"Known passages: {', '.join(map(checks.shown, passages)) or 'none'}",
+    )
 
 
 def _prompt(fields: Mapping[str, Any], name: str, where: str) -> Prompt:
     """Check one prompt's fields, whichever kind of file they stood in."""
-    name = _word(fields.get("name", name), f"{where}: `name`")
+    name = checks.word(fields.get("name", name), f"{where}: `name`")
     if not name:
         raise ToolkitError(f"{where}: `name` is empty", "Leave it out, or name the prompt")
     if ("text" in fields) == ("messages" in fields):
-        raise ToolkitError(f"{where} needs a text or messages, and not both", EXAMPLE)
+        raise ToolkitError(f"{where} needs a text or messages, and not both", checks.EXAMPLE)
     return Prompt(
         name=name,
         messages=_messages(fields, where),
-        max_tokens=_count(fields.get("max_tokens"), f"{where}: `max_tokens`"),
-        weight=_weight(fields.get("weight", 1.0), f"{where}: `weight`"),
+        max_tokens=checks.count(fields.get("max_tokens"), f"{where}: `max_tokens`"),
+        weight=checks.weight(fields.get("weight", 1.0), f"{where}: `weight`"),
+        then=_then(fields.get("then", []), f"{where}: `then`"),
     )
+
+
+def _then(steps: object, where: str) -> tuple[str, ...]:
+    if not isinstance(steps, list):
+        raise ToolkitError(f"{where} is not a list of texts", THEN_EXAMPLE)
+    for number, step in enumerate(steps, start=1):
+        if not isinstance(step, str) or ANSWER not in step:
+            raise ToolkitError(f"{where}: text {number} does not hold `{ANSWER}`", THEN_EXAMPLE)
+    return tuple(steps)
 
 
 def _messages(fields: Mapping[str, Any], where: str) -> tuple[Message, ...]:
     if "text" in fields:
-        messages = [{"role": "user", "content": _text(fields["text"], where)}]
+        messages = [{"role": "user", "content": checks.text(fields["text"], where)}]
     else:
         messages = _checked(fields["messages"], where)
     try:
@@ -243,13 +303,13 @@ def _messages(fields: Mapping[str, Any], where: str) -> tuple[Message, ...]:
 
 
 def _checked(messages: Any, where: str) -> list[dict[str, Any]]:
-    if not _are_tables(messages) or not messages:
+    if not checks.are_tables(messages) or not messages:
         raise ToolkitError(f"{where}: `messages` is not a list of messages", MESSAGE_EXAMPLE)
     for message in messages:
         if not isinstance(message.get("role"), str) or not message["role"]:
             raise ToolkitError(f"{where}: a message has no `role`", MESSAGE_EXAMPLE)
         content = message.get("content")
-        if not (content is None or isinstance(content, str) or _are_tables(content)):
+        if not (content is None or isinstance(content, str) or checks.are_tables(content)):
             raise ToolkitError(
                 f"{where}: a message's `content` is neither text nor a list of parts",
                 MESSAGE_EXAMPLE,
@@ -279,57 +339,3 @@ def _refuse_twins(prompts: Iterable[Prompt], name: str) -> None:
             raise ToolkitError(
                 f"`{name}`: the prompt name `{word}` stands twice", "Give each prompt its own name"
             )
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Known keys: {', '.join(known)}"
-            raise ToolkitError(f"{where}: unknown key `{_shown(key)}`", hint)
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ToolkitError(f"{where} is not a text, or an empty one", EXAMPLE)
-    return value
-
-
-def _word(value: object, where: str) -> str:
-    """A text that is shown in tables: one line, nothing that moves a cursor."""
-    if not isinstance(value, str) or not value.isprintable():
-        raise ToolkitError(f"{where} is not one line of text", 'Write, e.g., `name = "robot"`')
-    return value
-
-
-def _share(value: object, where: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ToolkitError(f"{where} is not a number from 0 to 1", "Half of the requests is 0.5")
-    return float(value)
-
-
-def _count(value: object, where: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ToolkitError(f"{where} is not a whole number of at least 1", "Write, e.g., 256")
-    return value
-
-
-def _weight(value: object, where: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value <= MOST_WEIGHT
-    ):
-        raise ToolkitError(
-            f"{where} is not a number above 0 and up to {MOST_WEIGHT:,}", "Twice as often as 1 is 2"
-        )
-    return float(value)
-
-
-def _shown(text: str) -> str:
-    """A word of the file's, fit for a screen."""
-    return "".join(c if c.isprintable() else "?" for c in text)
