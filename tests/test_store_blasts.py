@@ -119,10 +119,9 @@ def test_whatever_is_written_is_read(data):
     run = Run(id=data.draw(st.text()), verb="blast", started_at=0.0)
     named = {"run": st.just(run.id)}
     errors = st.builds(ErrorCount, kind=st.text(), count=SMALL)
-    worker = st.text().filter(lambda name: "+" not in name)
     tallies = data.draw(
         st.lists(
-            any_of(Tally, worker=worker, error_kinds=st.lists(errors).map(tuple), **named),
+            any_of(Tally, error_kinds=st.lists(errors).map(tuple), **named),
             max_size=4,
             unique_by=lambda one: (one.name, one.url, one.at_s, one.worker, one.kind),
         )
@@ -157,7 +156,6 @@ def test_odd_names_are_spelled_out(store):
     host = ("a\ud800", "u\ud800")
     store.plan_hosts(RUN.id, [Host(name=host[0], url=host[1])])
     store.add_second([tally(host=host, worker="w\ud800", ok=1)], [second(worker="w\ud800")])
-    store.add_second([tally(host=host, worker="w\ud800", ok=1)])
     store.add_event(Event(name=host[0], url=host[1], at=S + 1.0, kind="mark", text="\udfff"))
     assert [one.ok for one in store.tallies(RUN.id, name="a\ud800")] == [1]
     assert [host.name for host in store.hosts_of(RUN.id).values()] == ["a\\ud800"]
@@ -165,21 +163,19 @@ def test_odd_names_are_spelled_out(store):
     assert [(one.name, one.text) for _, one in store.events(RUN.id)] == [("a\\ud800", "\\udfff")]
 
 
-# --- What counts once ---------------------------------------------------------------------------
+# --- What counts ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["add_tallies", "add_second"])
-def test_a_workers_repeated_message_counts_once_and_its_first_word_stays(store, way):
+def test_what_a_worker_counts_late_of_a_second_counts_too(store, way):
     add = getattr(store, way)
-    add([tally(ok=1), tally(ok=1, kind="canary"), tally(S + 1, ok=2)])
-    add([tally(ok=1), tally(ok=1, kind="canary"), tally(S + 1, ok=9), tally(S + 2, ok=4)])
-    add([tally(S + 3, ok=8), tally(S + 3, ok=16)])
-    assert [(one.at_s - S, one.kind, one.ok) for one in store.tallies(RUN.id)] == [
-        (0, "ranked", 1),
-        (0, "canary", 1),
-        (1, "ranked", 2),
-        (2, "ranked", 4),
-        (3, "ranked", 8),
+    add([tally(ok=1, e2e=sketch(10)), tally(S + 1, ok=2)])
+    add([tally(ok=4, e2e=sketch(20)), tally(S + 2, ok=8)])
+    assert [(one.at_s - S, one.ok, one.e2e) for one in store.tallies(RUN.id)] == [
+        (0, 1, sketch(10)),
+        (0, 4, sketch(20)),
+        (1, 2, b""),
+        (2, 8, b""),
     ]
 
 
@@ -245,12 +241,16 @@ def test_a_second_sums_what_several_workers_counted_of_one_host(store):
     assert rest == apart
 
 
-def test_a_worker_that_was_summed_counts_once_and_a_late_one_is_one_row_more(store):
-    store.add_second([tally(ok=1), tally(ok=2, worker="w2")])
-    store.add_second([tally(ok=2, worker="w2"), tally(ok=4, worker="w3")])
-    store.add_second([tally(ok=1), tally(ok=2, worker="w2"), tally(ok=4, worker="w3")])
-    assert [(one.worker, one.ok) for one in store.tallies(RUN.id)] == [("w1+w2", 3), ("w3", 4)]
-    assert store.tally_sums(RUN.id)[(*ALICE, "ranked")].ok == 7
+def test_what_one_worker_says_twice_in_a_second_is_summed_under_its_name(store):
+    store.add_second([tally(ok=1), tally(ok=2, worker="w2"), tally(ok=4)])
+    store.add_second([tally(ok=8, worker="w3"), tally(ok=16)])
+    store.add_second([tally(ok=32), tally(ok=64)])
+    assert [(one.worker, one.ok) for one in store.tallies(RUN.id)] == [
+        ("w1+w2", 7),
+        ("w1+w3", 24),
+        ("w1", 96),
+    ]
+    assert store.tally_sums(RUN.id)[(*ALICE, "ranked")].ok == 127
 
 
 def test_a_damaged_sketch_is_refused_before_anything_is_summed(store):
@@ -348,7 +348,7 @@ def test_following_a_run_reads_its_own_rows_and_sorts_none(store, question):
         "_FOLLOWING": "SEARCH tallies USING INDEX idx_tallies_ranked (run_number=? AND rowid>?)",
         # ids alone, from the index alone: no row of another second is read, and integers are sorted
         "_WINDOW": "SEARCH tallies USING COVERING INDEX "
-        "idx_tallies_run_number_at_s_host_id_kind_worker_id (run_number=? AND at_s>? AND at_s<?)",
+        "idx_tallies_run_number_at_s_kind (run_number=? AND at_s>? AND at_s<?)",
         "_LOADER_SECONDS_OF_RUN": "SEARCH loader_seconds USING INDEX "
         "idx_loader_seconds_run_number (run_number=? AND rowid>?)",
     }

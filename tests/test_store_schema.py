@@ -98,7 +98,7 @@ def test_there_is_an_index_for_each_question_and_no_more(path):
         ("shots", "run_number,sent_at,host_id"),
         ("sightings", "host_id,at"),
         ("tallies", "run_number"),
-        ("tallies", "run_number,at_s,host_id,kind,worker_id"),
+        ("tallies", "run_number,at_s,kind"),
         ("verdicts", "run_number,host_id"),
         ("workers", "name"),
     ]

@@ -291,10 +291,9 @@ def _blast_tables(db: "Database") -> None:
         ],
         strict=True,
     )
-    # The second first: rows arrive in time order, so a window is one range, and the index grows at its end.
-    db.table("tallies").create_index(
-        ["run_number", "at_s", "host_id", "kind", "worker_id"], unique=True
-    )
+    # The second before the rest: rows arrive in time order, so a window is one range, and the index grows at
+    # its end. Not unique: what a worker counted late of a second is one more row.
+    db.table("tallies").create_index(["run_number", "at_s", "kind"])
     # Readers follow a run's ranked rows by rowid, which every index ends with; 9 bytes a row.
     db.execute("CREATE INDEX idx_tallies_ranked ON tallies (run_number) WHERE kind = 'ranked'")
     db.table("loader_seconds").create(

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from toolkit.database import Columns, to_text
 from toolkit.errors import ToolkitError
@@ -41,9 +41,7 @@ _LOADER_SECONDS = Columns(LoaderSecond, elsewhere=("run", "worker"))
 _EVENTS = Columns(Event, elsewhere=("run", "name", "url"))
 _SUMMED = tuple(field.name for field in fields(Sums))
 
-_INSERT_TALLY = (
-    _TALLIES.insertion("tallies", "run_number", "host_id", "worker_id") + " ON CONFLICT DO NOTHING"
-)
+_INSERT_TALLY = _TALLIES.insertion("tallies", "run_number", "host_id", "worker_id")
 _INSERT_LOADER_SECOND = (
     _LOADER_SECONDS.insertion("loader_seconds", "run_number", "worker_id")
     + " ON CONFLICT DO NOTHING"
@@ -52,11 +50,6 @@ _INSERT_EVENT = _EVENTS.insertion("events", "run_number", "host_id")
 _INSERT_RUN_HOST = (
     "INSERT INTO run_hosts (run_number, host_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
 )
-_COUNTED = """
-    SELECT tallies.host_id, tallies.kind, workers.name
-    FROM tallies JOIN workers ON workers.id = tallies.worker_id
-    WHERE tallies.run_number = ? AND tallies.at_s = ?
-"""
 
 # The S608s: every inserted name is a field of our own record.
 _PART = f"SELECT id, host_id, {', '.join(Part._fields[2:])} FROM tallies "  # noqa: S608
@@ -69,7 +62,7 @@ _FOLLOWING = (
 # A window of a long run: its rows' ids from the index alone, then the rows in the order of the file.
 _WINDOW = (
     f"{_PART} WHERE id IN (SELECT id FROM tallies "  # noqa: S608
-    "INDEXED BY idx_tallies_run_number_at_s_host_id_kind_worker_id "
+    "INDEXED BY idx_tallies_run_number_at_s_kind "
     f"WHERE run_number = {_NUMBER} AND at_s BETWEEN :from_s AND :to_s "
     "AND kind = 'ranked' AND id > :after ORDER BY id LIMIT :limit) ORDER BY id"
 )
@@ -124,15 +117,6 @@ _HOSTS_OF_RUN = (
 )
 
 
-class _Cell(NamedTuple):
-    """What workers count together: one host's requests of one second and kind."""
-
-    run_number: int
-    host_id: int
-    at_s: int
-    kind: TallyKind
-
-
 class Blasts(Runs):
     """The blasts of one open database file: runs with tallies, seconds of the load generator and events."""
 
@@ -145,9 +129,10 @@ class Blasts(Runs):
             self._describe(hosts)
 
     def add_tallies(self, tallies: Sequence[Tally]) -> None:
-        """Store all or none of the tallies, of stored runs, a row each.
+        """Store all or none of the tallies, of stored runs, a row each; every one counts.
 
-        What a worker says twice of one host, second and kind counts once: the first word stays.
+        A worker may count late what belongs to a second that it told already. So whoever hears workers drops a
+        message that comes twice.
         """
         if tallies:
             with self._transaction():
@@ -173,14 +158,14 @@ class Blasts(Runs):
     ) -> None:
         """Store what a blast's master heard since the last time, all or nothing.
 
-        Parts that several workers counted of one host, second and kind become one row, whose worker is
-        `a+b`. Four workers of 250 requests a second each would else write and read four rows for one.
+        What several workers counted of one host, second and kind becomes one row, whose worker is `a+b`: four
+        workers would else write, and every window read, four rows for one.
         """
         if not (tallies or seconds or shots or events):
             return
         with self._transaction():
             keys = self._keys()
-            self._insert_tallies(tallies, keys, together=True)
+            self._insert_tallies(_summed(tallies), keys)
             self._insert_loader_seconds(seconds)
             self._insert_shots(shots, keys)
             self._insert_events(events, keys)
@@ -279,32 +264,16 @@ class Blasts(Runs):
 
     # Below: inside a transaction.
 
-    def _insert_tallies(
-        self, tallies: Iterable[Tally], keys: Keys, *, together: bool = False
-    ) -> None:
-        cells: dict[_Cell, list[Tally]] = {}
-        for tally in tallies:
-            cell = _Cell(*keys(tally.run, tally.name, tally.url), tally.at_s, tally.kind)
-            cells.setdefault(cell, []).append(tally)
-        counted = self._counted(cells)
+    def _insert_tallies(self, tallies: Iterable[Tally], keys: Keys) -> None:
         worker_id = self._worker_ids()
+        taking_part = {}
         rows = []
-        for cell, said in cells.items():
-            new = _first_words(said, counted[cell])
-            for tally in [_together(new)] if together and len(new) > 1 else new:
-                key = (cell.run_number, cell.host_id, worker_id(tally.worker))
-                rows.append((*key, *_TALLIES.row(_capped(tally))))
-        taking_part = {(cell.run_number, cell.host_id): None for cell in cells}
+        for tally in tallies:
+            key = keys(tally.run, tally.name, tally.url)
+            taking_part[key] = None
+            rows.append((*key, worker_id(tally.worker), *_TALLIES.row(_capped(tally))))
         self._connection.executemany(_INSERT_RUN_HOST, taking_part)
         self._connection.executemany(_INSERT_TALLY, rows)
-
-    def _counted(self, cells: Iterable[_Cell]) -> defaultdict[_Cell, set[str]]:
-        """The workers whose word on a cell is stored already."""
-        counted: defaultdict[_Cell, set[str]] = defaultdict(set)
-        for number, at_s in {(cell.run_number, cell.at_s): None for cell in cells}:
-            for host_id, kind, worker in self._connection.execute(_COUNTED, (number, at_s)):
-                counted[_Cell(number, host_id, at_s, kind)].update(worker.split(TOGETHER))
-        return counted
 
     def _insert_loader_seconds(self, seconds: Iterable[LoaderSecond]) -> None:
         worker_id = self._worker_ids()
@@ -352,26 +321,23 @@ def _seconds(run_id: str, from_s: int | None, to_s: int | None) -> dict[str, obj
     }
 
 
-def _first_words(said: Iterable[Tally], counted: set[str]) -> list[Tally]:
-    """What is new of one cell's tallies; `counted` learns whose they are."""
-    new = []
-    for tally in said:
-        workers = to_text(tally.worker).split(TOGETHER)
-        if counted.isdisjoint(workers):
-            counted.update(workers)
-            new.append(tally)
-    return new
+def _summed(tallies: Iterable[Tally]) -> list[Tally]:
+    """One tally for each host, second and kind of a run."""
+    cells: defaultdict[tuple[object, ...], list[Tally]] = defaultdict(list)
+    for tally in tallies:
+        cells[tally.run, tally.name, tally.url, tally.at_s, tally.kind].append(tally)
+    return [said[0] if len(said) == 1 else _sum(said) for said in cells.values()]
 
 
-def _together(said: Sequence[Tally]) -> Tally:
-    """The sum of one cell's tallies of several workers."""
+def _sum(said: Sequence[Tally]) -> Tally:
+    """What several tallies of one host, second and kind tell."""
     kinds: Counter[str] = Counter()
     for tally in said:
         kinds.update({each.kind: each.count for each in tally.error_kinds})
     sums: dict[str, Any] = {name: sum(getattr(one, name) for one in said) for name in _SUMMED}
     return replace(
         said[0],
-        worker=TOGETHER.join(sorted(tally.worker for tally in said)),
+        worker=TOGETHER.join(sorted({tally.worker for tally in said})),
         error_kinds=tuple(ErrorCount(kind=kind, count=count) for kind, count in kinds.items()),
         e2e=_merged(tally.e2e for tally in said),
         ttft=_merged(tally.ttft for tally in said),
