@@ -290,7 +290,7 @@ def test_the_outcome_of_a_recorded_restart_is_told_in_requests() -> None:
         return replace(planned(replace(CONTEST, gain=1.3)), **changes)
 
     assert outcome(impact(), 1200) == (
-        "When the run ended, 20 min after it went down, it had answered about 300 requests fewer than "
+        "20 min after it went down it had answered about 300 requests fewer than "
         "without the restart."
     )
     assert "about 3,300 requests more" in outcome(impact(), 2400)

@@ -336,12 +336,12 @@ def decision(impact: Impact, left_s: float | None = None) -> str:
 
 
 def outcome(impact: Impact, until_s: float) -> str:
-    """What a restart had won or lost by the end of its run, `until_s` after the first second down."""
+    """What a restart had won or lost `until_s` after the first second down."""
     won = ahead(impact, until_s)
     if won is None:
         return "Nobody can tell what it won or lost."
     word = "fewer" if won < 0 else "more"
     return (
-        f"When the run ended, {spoken(until_s)} after it went down, it had answered about {abs(won):,.0f} "
-        f"requests {word} than without the restart."
+        f"{spoken(until_s)} after it went down it had answered about {abs(won):,.0f} requests {word} than without "
+        "the restart."
     )

@@ -45,6 +45,7 @@ class Options:
     run: str | None
     host: str | None
     at: float | None
+    everything: bool
     as_json: bool
     png: Path | None
     database: Path
@@ -75,6 +76,9 @@ class Options:
 )
 @click.option("--host", metavar="NAME", help="Whose outage, in a run.")
 @click.option("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
+@click.option(
+    "--all", "everything", is_flag=True, help="See past a freeze of the board, too, as its owner."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--png", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into this file."
@@ -86,9 +90,9 @@ def command(**options: Any) -> None:
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)
-    from toolkit.cli.impact_show import show_planned
+    from toolkit.cli.impact_show import show_planned, show_recorded
 
-    show_planned(chosen)
+    (show_recorded if chosen.is_recorded else show_planned)(chosen)
 
 
 def _contradiction(options: Options) -> str | None:
@@ -103,6 +107,10 @@ def _contradiction(options: Options) -> str | None:
         (
             options.run is not None and options.host is None,
             "--run needs to know whose outage: add --host NAME",
+        ),
+        (
+            options.everything and not options.is_recorded,
+            "--all goes with --host, which looks at a run",
         ),
         (
             options.at is not None and not options.is_recorded,

@@ -2,9 +2,10 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -14,16 +15,20 @@ from toolkit.board.impact import (
     ahead,
     decision,
     explained,
+    outcome,
     planned,
+    recorded,
     short,
     shown_at,
     spoken,
     turning_points,
 )
 from toolkit.cli.impact import GAIN, RPS, Options
+from toolkit.cli.impact_read import Fall, fall_of, time_of_day
 from toolkit.cli.output import print_json
 from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
 from toolkit.errors import ToolkitError
+from toolkit.store import Store
 
 COLUMNS = (
     Column(title="after", right=True),
@@ -49,15 +54,62 @@ def show_planned(options: Options) -> None:
     _show(impact, options, [*explained(impact), decision(impact, options.left)])
 
 
-def _show(impact: Impact, options: Options, sentences: Sequence[str]) -> None:
+def show_recorded(options: Options) -> None:
+    """Show what an outage of a run cost."""
+    with Store.open_readonly(options.database) as store:
+        fall = fall_of(
+            store,
+            name=options.host or "",
+            run_id=options.run,
+            at=options.at,
+            everything=options.everything,
+        )
+    outage, told = fall.outage, fall.course
+    impact = recorded(told, outage, options.window, fall.others)
+    if not options.as_json:
+        click.echo(_heading(fall) + "\n")
+    lines = explained(impact)
+    if outage.is_over:
+        lines.append(outcome(impact, told.end_s - outage.from_s))
+    _show(impact, options, lines, _about(fall), title=_heading(fall))
+
+
+def _heading(fall: Fall) -> str:
+    outage = fall.outage
+    what = "restarted" if outage.restarted else "went down"
+    length = spoken(outage.to_s - outage.from_s)
+    end = f"back after {length}" if outage.is_over else f"not back {length} later"
+    return f"{fall.name} {what} at {time_of_day(outage.from_s)}, {end} (run {fall.run})"
+
+
+def _about(fall: Fall) -> dict[str, object]:
+    """Keys of a recorded outage."""
+    return {
+        "run": fall.run,
+        "name": fall.name,
+        "from_s": fall.outage.from_s,
+        "to_s": fall.outage.to_s,
+        "restarted": fall.outage.restarted,
+        "is_over": fall.outage.is_over,
+    }
+
+
+def _show(
+    impact: Impact,
+    options: Options,
+    sentences: Sequence[str],
+    about: Mapping[str, object] = MappingProxyType({}),
+    *,
+    title: str = "",
+) -> None:
     if options.as_json:
-        print_json(asdict(impact))
+        print_json(asdict(impact) | dict(about))
     else:
         _print_table(impact)
         for line in sentences:
             click.echo(line)
     if options.png:
-        draw_to(options.png, impact)
+        draw_to(options.png, impact, title=title)
 
 
 def _print_table(impact: Impact) -> None:
