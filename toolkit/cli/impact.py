@@ -90,9 +90,14 @@ def command(**options: Any) -> None:
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)
-    from toolkit.cli.impact_show import show_planned, show_recorded
+    if chosen.is_recorded:
+        from toolkit.cli.impact_recorded import show_recorded
 
-    (show_recorded if chosen.is_recorded else show_planned)(chosen)
+        show_recorded(chosen)
+    else:
+        from toolkit.cli.impact_show import show_planned
+
+        show_planned(chosen)
 
 
 def _contradiction(options: Options) -> str | None:

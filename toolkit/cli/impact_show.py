@@ -15,20 +15,16 @@ from toolkit.board.impact import (
     ahead,
     decision,
     explained,
-    outcome,
     planned,
-    recorded,
     short,
     shown_at,
     spoken,
     turning_points,
 )
 from toolkit.cli.impact import GAIN, RPS, Options
-from toolkit.cli.impact_read import Fall, fall_of, time_of_day
 from toolkit.cli.output import print_json
 from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
 from toolkit.errors import ToolkitError
-from toolkit.store import Store
 
 COLUMNS = (
     Column(title="after", right=True),
@@ -51,50 +47,10 @@ def show_planned(options: Options) -> None:
             gain=GAIN if options.gain is None else options.gain,
         )
     )
-    _show(impact, options, [*explained(impact), decision(impact, options.left)])
+    show(impact, options, [*explained(impact), decision(impact, options.left)])
 
 
-def show_recorded(options: Options) -> None:
-    """Show what an outage of a run cost."""
-    with Store.open_readonly(options.database) as store:
-        fall = fall_of(
-            store,
-            name=options.host or "",
-            run_id=options.run,
-            at=options.at,
-            everything=options.everything,
-        )
-    outage, told = fall.outage, fall.course
-    impact = recorded(told, outage, options.window, fall.others)
-    if not options.as_json:
-        click.echo(_heading(fall) + "\n")
-    lines = explained(impact)
-    if outage.is_over:
-        lines.append(outcome(impact, told.end_s - outage.from_s))
-    _show(impact, options, lines, _about(fall), title=_heading(fall))
-
-
-def _heading(fall: Fall) -> str:
-    outage = fall.outage
-    what = "restarted" if outage.restarted else "went down"
-    length = spoken(outage.to_s - outage.from_s)
-    end = f"back after {length}" if outage.is_over else f"not back {length} later"
-    return f"{fall.name} {what} at {time_of_day(outage.from_s)}, {end} (run {fall.run})"
-
-
-def _about(fall: Fall) -> dict[str, object]:
-    """Keys of a recorded outage."""
-    return {
-        "run": fall.run,
-        "name": fall.name,
-        "from_s": fall.outage.from_s,
-        "to_s": fall.outage.to_s,
-        "restarted": fall.outage.restarted,
-        "is_over": fall.outage.is_over,
-    }
-
-
-def _show(
+def show(
     impact: Impact,
     options: Options,
     sentences: Sequence[str],
@@ -102,6 +58,7 @@ def _show(
     *,
     title: str = "",
 ) -> None:
+    """Show it as the command line asks."""
     if options.as_json:
         print_json(asdict(impact) | dict(about))
     else:
