@@ -266,7 +266,7 @@ class Blasts(Runs):
 
     def _insert_tallies(self, tallies: Iterable[Tally], keys: Keys) -> None:
         worker_id = self._worker_ids()
-        taking_part = {}
+        taking_part: dict[tuple[int, int], None] = {}
         rows = []
         for tally in tallies:
             key = keys(tally.run, tally.name, tally.url)
