@@ -50,9 +50,8 @@ def test_the_sentence_about_ports_has_both_figures() -> None:
 
 
 def test_growth_is_the_bar_of_150_megabytes_an_hour_for_twenty_hosts() -> None:
-    # 2,100 B x 20 x 3,600 s = 151.2 MB; each process writes rows of its own
-    assert limits.growth_bytes(hosts=20, processes=1, duration_s=3600) == 151_200_000
-    assert limits.growth_bytes(hosts=20, processes=2, duration_s=3600) == 302_400_000
+    # 2,100 B x 20 x 3,600 s = 151.2 MB
+    assert limits.growth_bytes(hosts=20, duration_s=3600) == 151_200_000
 
 
 def test_a_disk_keeps_a_hundred_megabytes_beside_the_blast() -> None:

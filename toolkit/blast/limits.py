@@ -9,8 +9,8 @@ SPARE_FILES = 256
 CROWDED_SHARE = 0.5
 """Past this part of the ports, a host that closes each connection leaves too few: a used one rests for a minute."""
 HOST_SECOND_BYTES = 2_100
-"""What the database grows by for each host, second and process, at most: 150 MB an hour with 20 hosts at 1,000
-requests/s each is the bar, and 106 MB were measured."""
+"""What the database grows by for each host and second, at most: 150 MB an hour with 20 hosts at 1,000 requests/s
+each is the bar, and 106 MB were measured. Processes share a row."""
 SPARE_BYTES = 100_000_000
 """What a disk should have left whatever a blast writes."""
 OLDEST_CLOCK_S = 1_735_689_600.0
@@ -56,9 +56,9 @@ def ports(available: int | None, *, users_per_host: int) -> Concern | None:
     )
 
 
-def growth_bytes(*, hosts: int, processes: int, duration_s: float) -> int:
+def growth_bytes(*, hosts: int, duration_s: float) -> int:
     """How much a blast may write to the database, at most."""
-    return round(HOST_SECOND_BYTES * hosts * max(1, processes) * duration_s)
+    return round(HOST_SECOND_BYTES * hosts * duration_s)
 
 
 def disk(free_bytes: int | None, *, expected_bytes: int) -> Concern | None:
