@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -49,6 +50,39 @@ def test_list_names_the_whole_cast_and_what_each_does() -> None:
     )
     table = run("list").stdout
     assert all(each["name"] in table and each["summary"] in table for each in cast)
+
+
+def test_a_signal_lets_the_switcher_fall_and_come_back_as_another_and_spares_the_rest() -> None:
+    settings = ("--time-scale", "0.01", "--set", "down_after_s=none", "--set", "down_for_s=20")
+    with started("fleet", "a=switcher", "b=awq", *settings) as process:
+        assert process.stdout
+        a, b = (process.stdout.readline().split()[1] for _ in range(2))
+        before = root_of(a)
+        process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + WAIT_S
+        while not (was_down := refuses(a)) and time.monotonic() < end:
+            assert not refuses(b)
+        while refuses(a) and time.monotonic() < end:
+            assert not refuses(b)
+        assert was_down
+        assert (before, root_of(a)) == (
+            "QuantTrio/Qwen3.5-35B-A3B-AWQ",
+            "Qwen/Qwen3.5-35B-A3B-GPTQ-Int4",
+        )
+        assert root_of(b) == before
+        # it has changed already: a second signal is none of its business
+        process.send_signal(signal.SIGUSR1)
+        assert root_of(a).endswith("GPTQ-Int4")
+
+
+def refuses(url: str) -> bool:
+    parts = urlsplit(url)
+    with socket.socket() as probe:
+        return probe.connect_ex((str(parts.hostname), int(parts.port or 0))) != 0
+
+
+def root_of(url: str) -> str:
+    return str(httpx.get(f"{url}/v1/models", trust_env=False).json()["data"][0]["root"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -139,3 +139,21 @@ def test_drip_lets_every_page_trickle(start_sim: Start) -> None:
     # 50 bytes each twentieth of a second; a late reader may find a few of them together
     assert all(len(piece) % 50 == 0 for piece in received)
     assert int(page.headers["content-length"]) > 40_000 > 100 * len(received[0])
+
+
+def test_a_switcher_that_is_told_to_falls_at_once_and_nobody_else_does(
+    start_sim: Start, until: Until, refuses: Refuses
+) -> None:
+    switcher = start_sim("switcher", down_after_s=None, down_for_s=20)
+    other = start_sim("awq", down_for_s=20)
+    started = switcher.numbers()["process_start_time_seconds"]
+    for sim in (switcher, other):
+        sim.thread.call(sim.thread.server.change_now)
+    assert until(lambda: refuses(switcher.url))
+    # while it is down, a second word changes nothing
+    switcher.thread.call(switcher.thread.server.change_now)
+    assert until(lambda: not refuses(switcher.url))
+    assert switcher.numbers()["process_start_time_seconds"] > started
+    assert not refuses(other.url)
+    assert told(switcher)[1] == "Qwen/Qwen3.5-35B-A3B-GPTQ-Int4"
+    assert told(other)[1] == "QuantTrio/Qwen3.5-35B-A3B-AWQ"

@@ -35,7 +35,7 @@ FLEET_HELP = """
 Serve several simulated vLLMs in one process and print a hosts.txt once all of them listen.
 
 NAMES are personalities, or `alice=cached` for a host `alice` that behaves like `cached`; without any,
-the contest's whole cast. With `-- COMMAND`, run that while the fleet serves and exit with its code:
+the contest's whole cast. SIGUSR1 lets every `switcher` fall at once, whatever its time. With `-- COMMAND`, run that while the fleet serves and exit with its code:
 `{hosts}` in it becomes the path of a hosts file, which is in TOOLKIT_HOSTS, too.
 
 \b

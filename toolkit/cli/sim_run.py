@@ -33,7 +33,7 @@ def run_beside(setups: dict[str, Setup], words: Sequence[str], out: Path | None,
 
 
 async def _serve(setup: Setup, seconds: float | None) -> None:
-    async with _stop_signal() as stop, SimServer(setup) as server:
+    async with _stop_signal() as stop, SimServer(setup) as server, _change_signal(server):
         listening = asyncio.create_task(server.listening.wait())
         stopped = asyncio.create_task(_wait(stop, seconds))
         await asyncio.wait((listening, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -46,7 +46,7 @@ async def _serve(setup: Setup, seconds: float | None) -> None:
 async def _serve_fleet(
     setups: dict[str, Setup], out: Path | None, seconds: float | None, key: str
 ) -> None:
-    async with _stop_signal() as stop, Fleet(setups) as running:
+    async with _stop_signal() as stop, Fleet(setups) as running, _change_signal(running):
         _publish(running.hosts(key), out)
         await _wait(stop, seconds)
 
@@ -125,6 +125,17 @@ async def _stop_signal() -> AsyncIterator[asyncio.Event]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def _change_signal(running: SimServer | Fleet) -> AsyncIterator[None]:
+    """Let switchers fall on SIGUSR1: practice for the moment at which somebody else's server goes down."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, running.change_now)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGUSR1)
 
 
 async def _wait(stop: asyncio.Event, seconds: float | None) -> None:

@@ -141,12 +141,23 @@ class SimServer:
         front, wall_s = self._person.front, self._person.engine.time_scale
         if front.down_after_s is not None:
             await asyncio.sleep(front.down_after_s * wall_s)
-            await self._go_down()
-            self._reserve()
-            await asyncio.sleep(front.down_for_s * wall_s)
-            later = self._person.later or self._person
-            self.setup = dataclasses.replace(self.setup, personality=later)
-            await self._come_up()
+            await self._change()
+
+    async def _change(self) -> None:
+        """Refuse connections for the downtime, and come back as what it is later."""
+        front, wall_s = self._person.front, self._person.engine.time_scale
+        await self._go_down()
+        self._reserve()
+        await asyncio.sleep(front.down_for_s * wall_s)
+        later = self._person.later or self._person
+        self.setup = dataclasses.replace(self.setup, personality=later)
+        await self._come_up()
+
+    def change_now(self) -> None:
+        """Let one that has a later self fall at once, not when its time comes; nothing happens to another."""
+        if self._person.later and self.listening.is_set() and self._story:
+            self._story.cancel()
+            self._story = asyncio.create_task(self._change())
 
     async def _follow_engine(self) -> None:
         await asyncio.sleep(DEATH_LINGER_S * self._person.engine.time_scale)

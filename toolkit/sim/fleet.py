@@ -60,6 +60,11 @@ class Fleet:
     ) -> None:
         await self._stack.aclose()
 
+    def change_now(self) -> None:
+        """Let every switcher fall at once."""
+        for server in self.servers.values():
+            server.change_now()
+
     def hosts(self, option: str = "") -> str:
         """The text of a hosts.txt: a name, a URL, and an option like `api_key_env=KEY` on each line."""
         rows = [(name, server.url) for name, server in self.servers.items()]
