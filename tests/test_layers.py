@@ -43,8 +43,8 @@ ROOMS = {
         {"checks", "recorder"},
     ),
     "board": (
-        set("freeze history honesty impact outages score standings story verdicts window".split()),
-        {"chart", "feed"},
+        set("freeze history honesty impact looks outages score standings story taints verdicts window".split()),
+        {"chart", "feed", "follow"},
     ),
     "scout": (
         {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},

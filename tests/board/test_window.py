@@ -1,4 +1,4 @@
-"""Sums of parts: any order, late, gone again; quantiles as the sketches tell them."""
+"""Totals of parts: any order, late, gone again; quantiles as the sketches tell them."""
 
 import math
 import random
@@ -11,7 +11,7 @@ from support.board_reader import ListReader
 
 from toolkit.board.window import (
     COUNTS,
-    Sums,
+    Totals,
     bucket_edges_ms,
     bucket_values_ms,
     merged,
@@ -62,21 +62,21 @@ def test_every_value_lies_between_the_edges_of_its_bucket() -> None:
 def test_quantiles_of_many_seconds_are_within_one_per_cent_of_exact(hits: float) -> None:
     rng = random.Random(7)
     seconds = [mix(rng, 200, hits) for _ in range(60)]
-    sums = Sums([1])
-    sums.add(parts_of(*seconds))
+    totals = Totals([1])
+    totals.add(parts_of(*seconds))
     everything = [value for second in seconds for value in second]
-    told = sums.quantiles_ms(50, 95, 99)[0][0]
+    told = totals.quantiles_ms(50, 95, 99)[0][0]
     for percent, value in zip((50, 95, 99), told, strict=True):
         assert value == pytest.approx(nearest_rank(everything, percent), rel=0.0100001)
 
 
 @given(st.lists(st.lists(st.floats(0, 1e7), max_size=8), min_size=1, max_size=6))
 def test_quantiles_are_those_of_the_merged_sketch_bit_for_bit(seconds: list[list[float]]) -> None:
-    sums, oracle = Sums([1]), Sketch()
+    totals, oracle = Totals([1]), Sketch()
     for part in parts_of(*seconds):
-        sums.add([part])
+        totals.add([part])
         oracle.merge(Sketch.from_bytes(part.e2e))
-    told = sums.quantiles_ms(0, 1, 50, 95, 100)[0][0]
+    told = totals.quantiles_ms(0, 1, 50, 95, 100)[0][0]
     assert told == [oracle.quantile(q) for q in (0, 0.01, 0.5, 0.95, 1)]
 
 
@@ -86,31 +86,31 @@ def test_a_count_past_a_pair_adds_up() -> None:
     one.add(900.0, 70_001)
     reader = ListReader("a")
     part = reader.part("a", 0)._replace(e2e=one.to_bytes(), ok=140_001)
-    sums = Sums([1])
-    sums.add([part])
+    totals = Totals([1])
+    totals.add([part])
     # the 70,001st of 140,001 is the first of the slow ones
-    assert sums.quantiles_ms(50)[0][0] == [one.quantile(0.5)]
-    assert sums.histograms.sum() == 140_001
+    assert totals.quantiles_ms(50)[0][0] == [one.quantile(0.5)]
+    assert totals.histograms.sum() == 140_001
 
 
 def test_nothing_has_no_quantile() -> None:
-    assert Sums([1, 2]).quantiles_ms(50, 95) == [[[None, None]] * 2] * 2
+    assert Totals([1, 2]).quantiles_ms(50, 95) == [[[None, None]] * 2] * 2
 
 
 def test_counts_go_to_the_host_of_the_part() -> None:
     reader = ListReader("a", "b")
     one = reader.part("b", 3, e2e=[10.0], errors=2, output_tokens=7, cache_hits=1)
-    sums = Sums([1, 2], pulse_s=10)
-    sums.add([one, one])
-    assert dict(zip(COUNTS, sums.counts[1].tolist(), strict=True)) == {
+    totals = Totals([1, 2], pulse_s=10)
+    totals.add([one, one])
+    assert dict(zip(COUNTS, totals.counts[1].tolist(), strict=True)) == {
         **dict.fromkeys(COUNTS, 0),
         "ok": 2,
         "errors": 4,
         "output_tokens": 14,
         "cache_hits": 2,
     }
-    assert not sums.counts[0].any()
-    assert sums.seconds(1, one.at_s - 1, one.at_s) == ([0, 2], [0, 4])
+    assert not totals.counts[0].any()
+    assert totals.seconds(1, one.at_s - 1, one.at_s) == ([0, 2], [0, 4])
 
 
 many_parts = st.lists(
@@ -140,7 +140,7 @@ def test_what_was_added_and_left_again_leaves_a_full_recount(
     parts = made(rows)
     gone = [part for part in parts if rng.random() < 0.5]
     stays = [part for part in parts if part not in gone]
-    moved, recount = Sums([1, 2], pulse_s=20), Sums([1, 2], pulse_s=20)
+    moved, recount = Totals([1, 2], pulse_s=20), Totals([1, 2], pulse_s=20)
     rng.shuffle(parts)
     for part in parts:
         moved.add([part])
@@ -156,20 +156,20 @@ def test_slabs_add_up_to_what_their_parts_add_up_to(
 ) -> None:
     parts = made(rows)
     first, second = slab_of(parts[:cut], [1, 2]), slab_of(parts[cut:], [1, 2])
-    together, recount = Sums([1, 2]), Sums([1, 2])
+    together, recount = Totals([1, 2]), Totals([1, 2])
     recount.add(parts)
     together.add_slab(merged((first, second)))
     assert together.equals(recount)
     together.add_slab(first, -1)
     together.add_slab(second, -1)
-    assert together.equals(Sums([1, 2]))
+    assert together.equals(Totals([1, 2]))
 
 
 def test_a_slab_of_fewer_hosts_fits_into_sums_of_more() -> None:
     (part,) = parts_of([5.0, 6.0])
-    small, large = slab_of([part], [1]), Sums([1, 2])
+    small, large = slab_of([part], [1]), Totals([1, 2])
     large.add_slab(small)
-    expected = Sums([1, 2])
+    expected = Totals([1, 2])
     expected.add([part])
     assert large.equals(expected)
 
@@ -177,7 +177,7 @@ def test_a_slab_of_fewer_hosts_fits_into_sums_of_more() -> None:
 @pytest.mark.parametrize("blob", [b"\x01\x00\x02", np.array([924, 1], dtype="<u2").tobytes()])
 def test_a_damaged_sketch_is_an_error_and_not_a_latency(blob: bytes) -> None:
     (part,) = parts_of([5.0])
-    sums = Sums([1])
+    totals = Totals([1])
     with pytest.raises(ToolkitError, match="damaged sketch"):
-        sums.add([part._replace(e2e=blob)])
-    assert sums.equals(Sums([1]))
+        totals.add([part._replace(e2e=blob)])
+    assert totals.equals(Totals([1]))

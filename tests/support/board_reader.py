@@ -152,10 +152,7 @@ class ListReader:
                 found.setdefault(each.name, []).append(each)
         return [each for of_host in found.values() for each in of_host[-most_per_host:]]
 
-    def sightings_between(
-        self, from_at: float, to_at: float, *, names: Sequence[str] | None = None
-    ) -> list[Sighting]:
+    def sightings_between(self, from_at: float, to_at: float) -> list[Sighting]:
         self._read("sightings_between")
         found = [each for each in self.sightings if from_at <= each.at <= to_at]
-        wanted = [each for each in found if names is None or each.name in names]
-        return sorted(wanted, key=lambda each: (each.name, each.at))
+        return sorted(found, key=lambda each: (each.name, each.at))

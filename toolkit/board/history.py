@@ -17,7 +17,7 @@ from toolkit.board.window import (
     TTFT,
     Integers,
     Slab,
-    Sums,
+    Totals,
     bucket_edges_ms,
     bucket_values_ms,
     merged,
@@ -95,12 +95,12 @@ def figures(
     )
 
 
-def all_figures(sums: Sums, counted_s: int) -> list[Figures]:
+def all_figures(totals: Totals, counted_s: int) -> list[Figures]:
     """The figures of every host."""
-    quantiles = sums.quantiles_ms(50, 95)
+    quantiles = totals.quantiles_ms(50, 95)
     return [
         figures(counts, found, counted_s)
-        for counts, found in zip(sums.counts.tolist(), quantiles, strict=True)
+        for counts, found in zip(totals.counts.tolist(), quantiles, strict=True)
     ]
 
 
@@ -167,20 +167,20 @@ class Steps:
         """Each host's rank at the end of the steps from `first` on: a window that moves from step to step."""
         if first >= steps:
             return
-        sums = Sums(self.hosts)
+        totals = Totals(self.hosts)
         for step in range(max(0, first - width), first):
-            self._move(sums, step, 1)
+            self._move(totals, step, 1)
         for step in range(first, steps):
-            self._move(sums, step, 1)
-            self._move(sums, step - width, -1)
+            self._move(totals, step, 1)
+            self._move(totals, step - width, -1)
             counted_s = min(width, step + 1) * self.step_s
-            everyone = all_figures(sums, counted_s)
+            everyone = all_figures(totals, counted_s)
             yield [place.rank for place in places([everyone[row] for row in rows], rank_by)]
 
-    def _move(self, sums: Sums, step: int, sign: int) -> None:
+    def _move(self, totals: Totals, step: int, sign: int) -> None:
         slab = self._slabs.get(step) if step >= 0 else None
         if slab is not None:
-            sums.add_slab(slab, sign)
+            totals.add_slab(slab, sign)
 
     def _forget(self, step: int) -> None:
         """Take back what was told of a step and of all after it."""

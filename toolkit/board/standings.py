@@ -24,15 +24,18 @@ WINDOW_S = 900
 class Taint:
     """An outage that still lies in the window: seconds in which most of a host's requests failed."""
 
-    kind: Literal["restart", "errors"]
-    at_s: int
-    """When it began: of a restart, the first second of its downtime that is known."""
+    restarted: bool
+    """The host is known to have started anew in it."""
+    from_s: int
+    """Its first second."""
+    to_s: int | None
+    """The first second after it; None: it still lasts."""
     in_window_s: int
-    """How long it lasted, as far as that lies in the window."""
-    clean_at_s: int
-    """The window's end at which nothing of it will be left."""
+    """As much of it as lies in the window."""
+    clean_in_s: int | None
+    """Until nothing of it is left in the window; None: it still lasts."""
     errors: int
-    """In these seconds, inside the window."""
+    """Requests that failed in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

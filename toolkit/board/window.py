@@ -1,10 +1,10 @@
 """What all parts of a stretch of seconds add up to, for every host: counts, and histograms of E2E and TTFT.
 
-Parts may come in any order and late, and leave again: all sums are integers, so that what was added and what was taken
+Parts may come in any order and late, and leave again: all totals are integers, so that what was added and what was taken
 away leave exactly what a full recount counts, bit for bit. No store, no clock: which seconds belong in is for the feed
 to say.
 
-    parts --sums--> Sums (dense: hosts x 2 x 924 and hosts x 9)   a window that moves: add, drop
+    parts ---> Totals (dense: hosts x 2 x 924 and hosts x 9)   a window that moves: add, drop
                     Slab (sparse: only buckets that hold any)     a step that is kept: 10 s of history
 
 Adding 18,000 parts of 20 hosts at once is one `bincount` for each host and metric: one big one over all of them would
@@ -33,7 +33,8 @@ _FIRST = Part._fields.index("ok")
 _BLOBS = Part._fields.index("e2e")
 COUNTS = Part._fields[_FIRST:_BLOBS]
 """The counts of a part, in the order of their columns."""
-_CELLS = METRICS * BUCKETS
+MOST = 2**40
+"""Of one count in one part: a host that claims absurd usage must not turn its sum negative."""
 
 
 @cache
@@ -56,7 +57,7 @@ def bucket_edges_ms() -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Slab:
-    """Sums of a stretch that is kept, without the empty buckets: 2 to 4 KB for 10 s of a busy host."""
+    """Totals of a stretch that is kept, without the empty buckets: 2 to 4 KB for 10 s of a busy host."""
 
     counts: Integers
     """Hosts x COUNTS."""
@@ -71,7 +72,7 @@ class Slab:
         return self.counts.nbytes + self.cells.nbytes + self.values.nbytes
 
 
-class Sums:
+class Totals:
     """Counts and histograms of every host; hosts are rows, in the order of `hosts`."""
 
     __slots__ = ("_pulse_s", "_row_of", "counts", "histograms", "pulse")
@@ -92,7 +93,7 @@ class Sums:
         """Take away parts that were added before."""
         self._move(parts, -1)
 
-    def add_sums(self, other: "Sums") -> None:
+    def add_totals(self, other: "Totals") -> None:
         """Add all that another one of the same hosts and pulse holds."""
         self.counts += other.counts
         self.histograms += other.histograms
@@ -104,10 +105,10 @@ class Sums:
         # every cell stands once in a slab, so plain indexing adds right
         self.histograms.reshape(-1)[slab.cells] += sign * slab.values
 
-    def copy(self) -> "Sums":
+    def copy(self) -> "Totals":
         """Make another one that holds the same."""
-        other = Sums(list(self._row_of), pulse_s=self._pulse_s)
-        other.add_sums(self)
+        other = Totals(list(self._row_of), pulse_s=self._pulse_s)
+        other.add_totals(self)
         return other
 
     def slab(self) -> Slab:
@@ -125,7 +126,7 @@ class Sums:
         """Nearest-rank quantiles of each host, for each metric, in the order of `percents`; None of nothing."""
         return quantiles_ms(self.histograms, percents)
 
-    def equals(self, other: "Sums") -> bool:
+    def equals(self, other: "Totals") -> bool:
         """Tell whether every single number is the same."""
         pairs = (
             (self.counts, other.counts),
@@ -139,6 +140,7 @@ class Sums:
             return
         rows = np.array([self._row_of[part.host] for part in parts], dtype=np.int64)
         counts = np.array([part[_FIRST:_BLOBS] for part in parts], dtype=np.int64)
+        np.minimum(counts, MOST, out=counts)
         found = [
             (row, metric, _counted(blobs))
             for row, of_row in _blobs_of(parts, self._row_of).items()
@@ -207,15 +209,15 @@ def quantiles_ms(histograms: Integers, percents: Sequence[int]) -> Quantiles:
 
 def slab_of(parts: Sequence[Part], hosts: Sequence[int]) -> Slab:
     """Add parts up into a slab."""
-    sums = Sums(hosts)
-    sums.add(parts)
-    return sums.slab()
+    totals = Totals(hosts)
+    totals.add(parts)
+    return totals.slab()
 
 
 def merged(slabs: Sequence[Slab]) -> Slab:
     """Add slabs up; they may have been made with fewer hosts."""
     hosts = max(len(slab.counts) for slab in slabs)
-    sums = Sums(range(hosts))
+    totals = Totals(range(hosts))
     for slab in slabs:
-        sums.add_slab(slab)
-    return sums.slab()
+        totals.add_slab(slab)
+    return totals.slab()

@@ -1,0 +1,13 @@
+"""Who is left out of the honest board. It knows codes of verdicts only, not how they came about."""
+
+from collections.abc import Iterable
+
+from toolkit.records import Verdict
+
+DISHONEST = frozenset({"truncated_output", "inflated_usage", "hidden_backend"})
+"""What makes figures that are not the engine's own: a response cache is allowed, and shown."""
+
+
+def reasons(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts for which a host is left out; a hint alone (low confidence) leaves out nobody."""
+    return [each for each in verdicts if each.code in DISHONEST and each.confidence != "low"]

@@ -1,0 +1,142 @@
+"""What explains the hosts' figures in a window of a blast: judged when read, from what is stored, so any past moment has it.
+
+The rules are bench's. What they need and a blast has: canary shots (unique prompts and their twins, a few of each host
+in a minute), the other hosts' canaries as peers, and what scout saw meanwhile. What a blast has not: counters read at
+quiet moments, so nobody is accused of their difference, and a beginning, so nobody is called cold. No network, no clock.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from toolkit.bench.evidence import count, ended_at
+from toolkit.bench.verdicts import verdicts
+from toolkit.board.impact import spoken
+from toolkit.board.looks import Look
+from toolkit.records import Event, Host, Ledger, ServedModel, Shot, Verdict
+
+NOT_OF_A_WINDOW = frozenset({"clean", "cold", "not_judged", "saturated"})
+"""Rules about a run's beginning, and about levels of load that a blast does not climb; and what says that nothing
+was found, which is said anew where only those were."""
+TWIN_SLOTS = 1_000_000_000
+"""Slots of twins begin here, so that they are never a unique one's."""
+SETTINGS = ("config", "model")
+
+
+def judged(
+    shots: Iterable[Shot],
+    looks: Mapping[str, Sequence[Look]],
+    changes: Sequence[Event],
+    *,
+    hosts: Sequence[Host],
+    run: str,
+    at_s: int,
+) -> dict[str, tuple[Verdict, ...]]:
+    """Judge each host by the canaries that ended in or before second `at_s`.
+
+    `looks` and `changes` are those of the window. A host without canaries is judged by its looks alone.
+    """
+    ended = [shot for shot in shots if _ended_by(shot, at_s)]
+    of_host = {host.name: [s for s in ended if s.name == host.name] for host in hosts}
+    canaries = aligned(of_host)
+    return {
+        host.name: (
+            *_of_canaries(host, canaries, _ledger(host, run, looks.get(host.name, ()), changes)),
+            *_of_changes(host, changes, at_s),
+        )
+        for host in hosts
+    }
+
+
+def _ended_by(shot: Shot, at_s: int) -> bool:
+    """Whether a board of that second could know it: a look at the past must tell what was told then."""
+    ended = ended_at(shot)
+    return ended is not None and ended < at_s + 1
+
+
+def _of_canaries(
+    host: Host, canaries: Mapping[str, Sequence[Shot]], ledger: Ledger
+) -> list[Verdict]:
+    shots = canaries[host.name]
+    if not shots:
+        return []
+    peers = {name: found for name, found in canaries.items() if name != host.name}
+    told = verdicts(shots, ledger, host=host, peers=peers)
+    kept = [verdict for verdict in told if verdict.code not in NOT_OF_A_WINDOW]
+    answers = sum(shot.ok for shot in shots)
+    if not kept and answers:
+        evidence = f"nothing speaks against its {count(answers)} canary answers"
+        kept = [Verdict(code="clean", confidence="medium", evidence=evidence)]
+    return kept
+
+
+def _ledger(host: Host, run: str, looks: Sequence[Look], changes: Sequence[Event]) -> Ledger:
+    """What the looks say, as a bench's ledger would; without counters, which only a quiet moment makes comparable."""
+    up = [look for look in looks if not look.is_down and look.models]
+    return Ledger(
+        run=run,
+        name=host.name,
+        url=host.url,
+        error="a blast never stands still for its counters to be compared",
+        restarted=any(_is_of(each, host) and each.kind == "restart" for each in changes),
+        models_before=_served(up[0]) if up else (),
+        models_after=_served(up[-1]) if up else (),
+    )
+
+
+def _served(look: Look) -> tuple[ServedModel, ...]:
+    return tuple(ServedModel(id=name, max_model_len=look.max_model_len) for name in look.models)
+
+
+def _is_of(event: Event, host: Host) -> bool:
+    return event.name == host.name
+
+
+def _of_changes(host: Host, changes: Sequence[Event], at_s: int) -> list[Verdict]:
+    """A process or settings that are not those of the window's beginning: its figures are of two servers."""
+    own = [each for each in changes if _is_of(each, host)]
+    told = []
+    if restarts := [each for each in own if each.kind == "restart"]:
+        times = "" if len(restarts) == 1 else f", the last of {count(len(restarts))} times"
+        ago = _ago(restarts[-1], at_s)
+        told.append(("restarted", f"its process started anew {ago}{times}"))
+    if drifts := [each for each in own if each.kind in SETTINGS]:
+        evidence = "; ".join(f"{each.kind} {each.text}, {_ago(each, at_s)}" for each in drifts)
+        told.append(("config_drift", evidence))
+    return [Verdict(code=code, confidence="high", evidence=said) for code, said in told]
+
+
+def _ago(event: Event, at_s: int) -> str:
+    return f"{spoken(max(0.0, round(at_s + 1 - event.at)))} before the end of the window"
+
+
+# --- equal slots ----------------------------------------------------------------------------------------
+
+
+def aligned(of_host: Mapping[str, Sequence[Shot]]) -> dict[str, list[Shot]]:
+    """Number each host's canaries anew, so that equal slots are the same question at every host.
+
+    A fast host sends more of them, so that in one window its slots are far ahead of a slow host's: the n-th question
+    of a kind is held against the others' n-th. Twins follow their unique; one whose unique left before the window
+    has none.
+    """
+    slots: dict[tuple[object, ...], int] = {}
+    return {name: _aligned(shots, slots) for name, shots in of_host.items()}
+
+
+def _aligned(shots: Sequence[Shot], slots: dict[tuple[object, ...], int]) -> list[Shot]:
+    in_order = sorted(shots, key=lambda shot: shot.sent_at or shot.planned_at)
+    seen: dict[tuple[object, ...], int] = {}
+    new_slot: dict[int, int] = {}
+    told = []
+    for shot in in_order:
+        if shot.kind == "unique":
+            question = (shot.prompt, shot.stream, shot.max_tokens)
+            seen[question] = number = seen.get(question, 0) + 1
+            slot = slots.setdefault((*question, number), len(slots))
+            new_slot[shot.slot] = slot
+            told.append(replace(shot, slot=slot))
+        elif shot.kind == "twin":
+            pair = None if shot.pair is None else new_slot.get(shot.pair)
+            place = len(told) if pair is None else pair
+            told.append(replace(shot, slot=TWIN_SLOTS + place, pair=pair))
+    return told
