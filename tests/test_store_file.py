@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.sightings import reading, rows, seen
 
+import toolkit.database
 from toolkit.errors import ToolkitError
 from toolkit.store import Store
 
@@ -82,6 +83,25 @@ def test_reading_a_missing_file_does_not_make_it(path):
     assert caught.value.message == f"`{path}` does not exist"
     assert "toolkit scout" in caught.value.hint
     assert not path.exists()
+
+
+def test_a_missing_file_that_should_be_there_already_is_not_made(path):
+    with pytest.raises(ToolkitError, match="does not exist"):
+        Store.open_existing(path)
+    assert not path.exists()
+    Store.open(path).close()
+    with Store.open_existing(path) as store:
+        store.add_sightings([seen(1.0)])
+        assert store.known_names() == ["alice"]
+
+
+def test_an_older_file_that_is_there_already_is_brought_up_to_date(path, monkeypatch):
+    first = {"0001_look": toolkit.database.STEPS["0001_look"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(toolkit.database, "STEPS", first)
+        Store.open(path).close()
+    with Store.open_existing(path) as store:
+        assert store.runs() == []
 
 
 def test_reading_an_empty_file_does_not_fill_it(path):

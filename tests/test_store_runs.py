@@ -343,6 +343,16 @@ def test_what_hosts_txt_says_of_a_bench_host_is_kept_and_the_key_is_not(path):
     assert b"SECRET_NAME" not in path.read_bytes()
 
 
+def test_all_hosts_are_listed_whoever_met_them_the_last_met_first(path):
+    host = Host(name="bob", url=BOB[1], team="red", model="m", note="rack-3")
+    with Store.open(path) as store:
+        assert store.hosts() == []
+        store.add_sightings([seen(5.0)])
+        store.add_run(RUN)
+        store.add_shots([shot(0, BOB)], [host])
+        assert store.hosts() == [host, Host(name="alice", url=ALICE[1])]
+
+
 # --- Ledgers and verdicts -----------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 
 MIGRATION_SET = "toolkit"
 
-_Mode = Literal["rwc", "ro"]
+_Mode = Literal["rwc", "rw", "ro"]
 
 _OTHER_FILE = "Give another file with `--db`"
 
@@ -141,7 +141,7 @@ def _refuse_path(path: Path, mode: _Mode) -> None:
         )
     if path.is_dir():
         raise ToolkitError(f"`{path}` is a folder", f"Name the file, e.g., `{path / 'toolkit.db'}`")
-    if mode == "ro" and not path.exists():
+    if mode != "rwc" and not path.exists():
         raise ToolkitError(
             f"`{path}` does not exist", "`toolkit scout HOSTS` makes it; `--db` names another"
         )
@@ -165,7 +165,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, mode: _Mode) -> None:
     connection.execute("PRAGMA foreign_keys = ON")  # 0.4 us a reading
     connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_SIZE_LIMIT_BYTES}")
     if _steps_missing(connection, path):
-        (_migrate if mode == "rwc" else _refuse_old)(connection, path)
+        (_refuse_old if mode == "ro" else _migrate)(connection, path)
 
 
 @contextmanager
@@ -300,6 +300,11 @@ class Database:
         with _told(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         return cls._opened(path, "rwc", busy_timeout_s)
+
+    @classmethod
+    def open_existing(cls, path: Path | str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+        """Open for reading and writing what is there already, and migrate it as needed."""
+        return cls._opened(Path(path), "rw", busy_timeout_s)
 
     @classmethod
     def open_readonly(cls, path: Path | str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:

@@ -144,6 +144,14 @@ class Runs(Database):
             ]
             self._connection.executemany(_INSERT_VERDICT, rows)
 
+    def hosts(self) -> list[Host]:
+        """List all hosts that anything was ever stored about, the last met first."""
+        found = self._rows("SELECT name, url, team, model, note FROM hosts ORDER BY id DESC")
+        return [
+            Host(name=name, url=url, team=team, model=model, note=note)
+            for name, url, team, model, note in found
+        ]
+
     def runs(self, *, verb: str | None = None, limit: int | None = None) -> list[Run]:
         """List runs, the last begun first."""
         # SQLite reads a negative limit as none
