@@ -1,0 +1,42 @@
+"""The same load on every host at once, with Locust: `locust -f locustfiles/blast.py --hosts-file hosts.txt`.
+
+    locust -f locustfiles/blast.py                                        web page on port 8089
+    locust -f locustfiles/blast.py --headless -u 32 -t 15m [--processes 4]
+    locust -f locustfiles/blast.py --master        and on other machines   --worker --master-host ADDRESS
+
+Every host gets the same number of users, each with one request under way over a connection of its own. What was counted
+goes into a SQLite file once a second, from where board and leaderboard read it. `toolkit blast` runs this file headless.
+"""
+
+from blast_desk import Desk
+from blast_hello import ask_master
+from blast_options import add_arguments, end_with, read_early, tls_of
+from blast_phases import shape_class
+from blast_run import Blast
+from blast_user import user_class
+from blast_wire import Place
+from locust import events
+
+from toolkit.errors import ToolkitError
+
+_early = read_early()
+_tls = tls_of(_early)
+_desks = [Desk(Place(host, key=_early.keys.get(host.name), tls=_tls)) for host in _early.hosts]
+if _early.is_worker:
+    try:
+        ask_master(
+            _early.options.master_host,
+            _early.options.master_port,
+            _early.hosts_hash,
+            len(_early.hosts),
+        )
+    except ToolkitError as error:
+        end_with(error)
+_blast = Blast(_early, _desks)
+events.init_command_line_parser.add_listener(add_arguments)
+_blast.listen(events)
+
+# Locust looks for classes among this file's names; nothing below may use one that a host could be called
+globals().update({desk.host.name: user_class(desk, _blast.worker) for desk in _desks})
+if _early.profile is not None and _early.profile.phases:
+    globals()["phases of the profile"] = shape_class(_early.profile.phases, len(_desks), _blast)

@@ -1,0 +1,345 @@
+"""One host on one worker: who asks what, and what came of it. The users of a host share its desk.
+
+A desk learns which model its host serves, hands out orders, has each sent over its user's own connection, and tells the
+tallies and Locust how it ended.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gevent
+from blast_plan import Plan
+from blast_wire import Place, Timed, Wire
+from gevent.lock import BoundedSemaphore
+
+from toolkit.bench.asks import Ask
+from toolkit.bench.client import PAGE_TIMEOUT_S, TOLD, PageError, read_models
+from toolkit.bench.faults import hidden
+from toolkit.bench.lane import LONGEST_PAUSE_S, PAUSE_S
+from toolkit.bench.models import choice
+from toolkit.bench.shots import Course, Failure, Moments, shot
+from toolkit.blast.pacing import Pace
+from toolkit.blast.script import Caller, Order, Script
+from toolkit.blast.tallying import Tallying
+from toolkit.completion import Answer
+from toolkit.records import ServedModel, Shot
+
+LEARN_EVERY_S = 1.0
+"""A host that does not tell what it serves is asked again after so long, by one user for all."""
+RELEARN_EVERY_S = 5.0
+"""After a `404`: its model may have been swapped."""
+SHOT_EVERY_S = 5.0
+"""At most one pair of canaries a host in so long is stored whole: all of them would fill a disk."""
+SLOTS_OF_A_START = 10**9
+"""Canaries' slots of one worker and start do not overlap with another's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all desks of a worker share in one run."""
+
+    plan: Plan
+    worker: str
+    worker_number: int
+    wall_offset_s: float
+    """Wall clock - monotonic clock, read once a run."""
+    tallying: Tallying
+    keep: Callable[[Shot], None]
+    """Has a canary's shot stored."""
+    fire: Callable[..., None]
+    """Locust's request event."""
+    say: Callable[[str], None]
+
+
+class BlastError(Exception):
+    """What Locust's own table shows of a failure: its kind alone, as sentences may differ in each answer."""
+
+
+class Seat:
+    """One user at its host's desk: its own connection, and where it is in its script."""
+
+    def __init__(self, place: Place) -> None:
+        self.wire = Wire(place)
+        self.caller: Caller | None = None
+        self.script: Script | None = None
+        self.failures = 0
+        """In a row."""
+
+    def pause_s(self, *, paced: bool) -> float:
+        """How long this user waits before its next turn."""
+        if self.failures > 1 and not paced:
+            # a host that refuses at once must not be hammered, nor cost the other hosts this processor
+            return float(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(self.failures - 2, 10)))
+        return self.caller.pause_s() if self.caller else 0.0
+
+
+class Desk:
+    """One host's."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.host = place.host
+        self.users = 0
+        """At work on this worker."""
+        self._key = (place.host.name, place.host.url)
+        self._setting: Setting | None = None
+        self._learning = BoundedSemaphore(1)
+        self._turnstile = BoundedSemaphore(1)
+
+    def open(self, setting: Setting) -> None:
+        """Begin a run."""
+        plan = setting.plan
+        self._setting = setting
+        self._script: Script | None = None
+        self._model: str | None = None
+        self._starts = self._numbers = 0
+        self._learn_at_s = 0.0
+        self._fault = Failure(kind="connect", error="it was not asked yet")
+        self._told: set[str] = set()
+        self._kept_at_s, self._kept_slot = float("-inf"), -1
+        self._pace: Pace | None = None
+        self._paced_users = 0
+        self._course = Course(
+            run=plan.run,
+            name=self.host.name,
+            url=self.host.url,
+            concurrency=None if plan.rate else plan.users_per_host,
+            wall_offset_s=setting.wall_offset_s,
+        )
+
+    def wait_for_slot(self) -> float:
+        """When the next request is planned; returns at that moment. In a closed loop that is now."""
+        plan = self._now().plan
+        if plan.rate is None:
+            return time.monotonic()
+        # one user waits for the next slot and the others for it, so that no slot is held by one who is stopped
+        with self._turnstile:
+            due_s = self._pace_of(plan, plan.rate).claim()
+            gevent.sleep(max(0.0, due_s - time.monotonic()))
+        return due_s
+
+    def serve(self, seat: Seat, planned_s: float) -> None:
+        """One turn of a user: an order, its answer, and what came of it."""
+        setting = self._now()  # the run's, though the answer may outlive it
+        plan = setting.plan
+        caller = self._caller(seat)
+        if caller is None:
+            seat.failures += 1
+            self._count_error(setting, self._fault, None, time.monotonic() - planned_s)
+            return
+        order = caller.next()
+        until_s = planned_s + plan.timeout_s
+        timed = seat.wire.ask(order.body, until_s, plan.timeout_s)
+        start_s = min(planned_s, timed.sent_s) if plan.rate else timed.sent_s
+        answer, fault = timed.heard.answer, _fault(timed)
+        if fault is None and answer is not None:
+            seat.failures = 0
+            caller.done(order, answer.text)
+            self._count(setting, order, timed, answer, start_s)
+        else:
+            seat.failures += 1
+            caller.done(order, None)
+            self._count_error(setting, fault, order, timed.ended_s - start_s)
+            if timed.heard.status == 404:
+                self._doubt_model()
+        if order.kind != "ranked":
+            self._keep_canary(setting, order, timed, planned_s)
+
+    def charge(self) -> None:
+        """Count the planned requests that no user could send in time."""
+        setting = self._now()
+        if self._pace is not None:
+            now_s, timeout_s = time.monotonic(), setting.plan.timeout_s
+            for due_s in self._pace.missed(now_s, timeout_s):
+                busy = f"all {self.users} users here were busy for {timeout_s:g} s"
+                fault = Failure(kind="not_sent", error=busy)
+                self._count_error(setting, fault, None, now_s - due_s)
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether requests leave at planned moments, an open loop."""
+        return self._setting is not None and self._setting.plan.rate is not None
+
+    def skip(self) -> None:
+        """Forget the slots up to now: it was not the host that kept them from being sent."""
+        if self._pace is not None:
+            self._pace.go_on_at(time.monotonic())
+
+    def _now(self) -> Setting:
+        assert self._setting is not None, "a desk serves nobody before a run begins"
+        return self._setting
+
+    def _pace_of(self, plan: Plan, rate: float) -> Pace:
+        """This worker's share of the host's rate is its share of the host's users."""
+        if self._pace is None or self._paced_users != self.users:
+            share = max(1, self.users) / plan.users_per_host
+            start_s = time.monotonic()
+            if self._pace is not None:
+                start_s += 1 / (rate * share)
+            self._pace, self._paced_users = Pace(rate * share, start_s=start_s), self.users
+        return self._pace
+
+    # --- what to ask ---------------------------------------------------------------------------------
+
+    def _caller(self, seat: Seat) -> Caller | None:
+        """The user's caller on the script of now; None: nobody knows what to ask for."""
+        script = self._script or self._learned()
+        if script is not None and seat.script is not script:
+            seat.script, seat.caller = script, script.caller(self._numbers)
+            self._numbers += 1
+        return seat.caller if script is not None else None
+
+    def _learned(self) -> Script | None:
+        """Learn which model to ask for, one user for all of this host's."""
+        with self._learning:
+            if self._script is None and time.monotonic() >= self._learn_at_s:
+                self._learn()
+                self._learn_at_s = time.monotonic() + LEARN_EVERY_S
+            return self._script
+
+    def _learn(self) -> None:
+        setting, wire = self._now(), Wire(self.place)
+        page = wire.page("/v1/models", PAGE_TIMEOUT_S)
+        wire.close()
+        served = _served(page)
+        chosen = choice(served, listed=self.host.model, wanted=setting.plan.model)
+        # what is not listed is asked for all the same: the host's own refusal is what counts then
+        model = chosen.model or setting.plan.model or self.host.model
+        if model is not None and model != self._model:
+            self._write_script(setting, model)
+        elif isinstance(page, Failure):
+            self._fault = page
+        else:
+            kind = "garbage" if page[0] == 200 else f"http_{page[0]}"
+            told = f"`/v1/models` answered {page[0]} and lists no model"
+            self._fault = Failure(kind=kind, error=told)
+
+    def _write_script(self, setting: Setting, model: str) -> None:
+        plan, number = setting.plan, setting.worker_number
+        self._model = model
+        start = plan.resumptions * 100 + self._starts
+        self._starts += 1
+        self._script = Script(
+            plan.profile,
+            model=model,
+            nonce=f"{plan.run} {start} {setting.worker} {self.host.url}",
+            seed=number,
+            canary_share=plan.canary_share,
+            stream_share=plan.stream_share,
+            max_tokens=plan.max_tokens,
+            first_slot=(number * 100_000 + start) * SLOTS_OF_A_START,
+        )
+
+    def _doubt_model(self) -> None:
+        """Look whether another model is served now; meanwhile the old one is asked for."""
+        now_s = time.monotonic()
+        if now_s >= self._learn_at_s and not self._learning.locked():
+            self._learn_at_s = now_s + RELEARN_EVERY_S
+            with self._learning:
+                self._learn()
+
+    # --- what came of it -----------------------------------------------------------------------------
+
+    def _count(
+        self, setting: Setting, order: Order, timed: Timed, answer: Answer, start_s: float
+    ) -> None:
+        end_s, first_s = answer.e2e_end_at, answer.first_token_at
+        e2e_ms = None if end_s is None else (end_s - start_s) * 1000
+        setting.tallying.add(
+            self._key,
+            # now, and not when it ended: a second that was handed out takes nothing more
+            time.monotonic() + setting.wall_offset_s,
+            kind=order.kind,
+            prompt=order.prompt,
+            repeats=order.repeats,
+            ok=True,
+            streamed=answer.streamed,
+            ttft_ms=None if first_s is None else (first_s - start_s) * 1000,
+            e2e_ms=e2e_ms,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            output_tokens_estimated=answer.output_tokens_estimated,
+            cache_status=timed.heard.cache_status,
+        )
+        took_ms = (timed.ended_s - start_s) * 1000 if e2e_ms is None else e2e_ms
+        self._tell_locust(setting, took_ms, timed.bytes, None)
+
+    def _count_error(
+        self, setting: Setting, fault: Failure | None, order: Order | None, took_s: float
+    ) -> None:
+        """Count a failure; `order` is None for a request that was due and could not even be made."""
+        fault = fault or Failure(kind="garbage", error="no reason given")
+        setting.tallying.add(
+            self._key,
+            time.monotonic() + setting.wall_offset_s,
+            kind=order.kind if order else "ranked",
+            prompt=order.prompt if order else "",
+            repeats=False,
+            ok=False,
+            error_kind=fault.kind,
+        )
+        if fault.kind not in self._told:
+            self._told.add(fault.kind)
+            told = hidden(fault.error, self.place.key)
+            setting.say(f"{self.host.name}: the first `{fault.kind}`: {told}")
+        self._tell_locust(setting, max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
+
+    def _tell_locust(
+        self, setting: Setting, took_ms: float, size: int, error: Exception | None
+    ) -> None:
+        setting.fire(
+            request_type="POST",
+            name=self.host.name,
+            response_time=took_ms,
+            response_length=size,
+            exception=error,
+            context={},
+        )
+
+    def _keep_canary(self, setting: Setting, order: Order, timed: Timed, planned_s: float) -> None:
+        """Have now and then a pair stored whole: verdicts are made of shots."""
+        now_s = time.monotonic()
+        if order.kind == "unique":
+            if now_s - self._kept_at_s < SHOT_EVERY_S * setting.plan.workers:
+                return
+            self._kept_at_s, self._kept_slot = now_s, order.slot or 0
+        elif order.pair != self._kept_slot:
+            return
+        ask = Ask(
+            slot=order.slot or 0,
+            kind="twin" if order.kind == "twin" else "unique",
+            pair=order.pair,
+            prompt=order.prompt,
+            body={},
+            stream=order.stream,
+            max_tokens=order.max_tokens,
+        )
+        moments = Moments(planned_s=planned_s, sent_s=timed.sent_s, ended_s=timed.ended_s)
+        setting.keep(self._without_key(shot(self._course, ask, moments, timed.heard)))
+
+    def _without_key(self, timed: Shot) -> Shot:
+        """Take the key out of whatever the host repeats it in."""
+        told = {name: getattr(timed, name) for name in TOLD if getattr(timed, name)}
+        clean: dict[str, Any] = {name: hidden(text, self.place.key) for name, text in told.items()}
+        return timed if clean == told else replace(timed, **clean)
+
+
+def _served(page: tuple[int, bytes] | Failure) -> tuple[ServedModel, ...]:
+    if isinstance(page, Failure) or page[0] != 200:
+        return ()
+    try:
+        return read_models(page[1])
+    except PageError:
+        return ()
+
+
+def _fault(timed: Timed) -> Failure | None:
+    """Why a request is not ok; None: it is."""
+    answer: Any = timed.heard.answer
+    if timed.heard.failure is not None or (answer is not None and answer.ok):
+        return timed.heard.failure
+    if answer is None:
+        return Failure(kind="garbage", error="no answer")
+    return Failure(kind=answer.error_kind or "garbage", error=answer.error or "no reason given")

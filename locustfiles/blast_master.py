@@ -1,0 +1,238 @@
+"""The master's side of a blast: begins and ends runs, hears the workers, and alone writes the database, once a second.
+
+It runs where no users are (Locust's master) or beside them (a blast of one process). It judges nothing.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import gevent
+from blast_plan import Plan, begun, settings_of
+from gevent.event import Event as Signal
+from gevent.threadpool import ThreadPool
+
+from toolkit.blast.placing import Placing
+from toolkit.blast.recorder import Recorder
+from toolkit.errors import ToolkitError
+from toolkit.records import Event, EventKind, Host, Run
+from toolkit.store import Store
+
+VERB = "blast"
+WRITE_AFTER_S = 0.35
+"""After a second is over, unless all live workers told of it sooner."""
+LIVE_S = 5.0
+"""A worker that says nothing for so long is not waited for."""
+LAST_WRITES_S = 60.0
+"""How long the last seconds are tried to be stored while the database is locked."""
+MOST_LIMITED_SHARE = 0.05
+"""Of a run's seconds in which the load generator was the limit; past it the run says more of it than of the hosts."""
+
+Given = TypeVar("Given")
+
+
+class Books:
+    """The database, through one thread of its own: a write that waits for a lock holds up no answer."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ToolkitError when it cannot be used."""
+        self.path = path
+        self._thread = ThreadPool(1)
+        self._store: Store = self._thread.apply(Store.open, (path,))
+
+    def do(self, work: Callable[[Store], Given]) -> Given:
+        """Have something done with the store. Raises ToolkitError."""
+        result: Given = self._thread.apply(work, (self._store,))
+        return result
+
+
+class Master:
+    """Runs, one after the other, and what is heard of them."""
+
+    def __init__(self, books: Books, say: Callable[[str], None]) -> None:
+        """Write into `books`; `say` tells a person one sentence."""
+        self.plan: Plan | None = None
+        """Of the run that is on."""
+        self._books = books
+        self._say = say
+        self._recorder = Recorder(self._write, say)
+        self._placing = Placing()
+        self._heard_s: dict[str, float] = {}
+        """Worker -> when its last message of this run came; one that is done is not in it."""
+        self._runs: set[str] = set()
+        """Of this master."""
+        self._told: set[str] = set()
+        """Workers heard since the last write."""
+        self._news = Signal()
+        self._all_done = Signal()
+        self._phase: str | None = None
+        self._writer: gevent.Greenlet | None = None
+
+    # --- a run ---------------------------------------------------------------------------------------
+
+    def begin(
+        self, plan: Plan, hosts: Sequence[Host], *, options: Any, users: int, run: str | None
+    ) -> Plan:
+        """Store a run that begins; its plan. Raises ToolkitError."""
+        now = time.time()
+        plan = begun(plan, run=run or uuid4().hex[:12], users_per_host=max(1, users // len(hosts)))
+        settings = settings_of(plan, options, users)
+
+        def store(store: Store) -> None:
+            store.add_run(Run(id=plan.run, verb=VERB, started_at=now, settings=settings))
+            store.plan_hosts(plan.run, hosts)
+            store.add_event(Event(run=plan.run, at=now, kind="start", text=_start_text(plan)))
+
+        self._books.do(store)
+        self._start_writing(plan)
+        return plan
+
+    def resume(self, plan: Plan, hosts: Sequence[Host], *, users: int, run: str) -> Plan:
+        """Go on with a stored run; its plan. Raises ToolkitError when it is none of ours."""
+        now = time.time()
+
+        def reopen(store: Store) -> int:
+            found = store.run(run)
+            if found is not None and found.verb != VERB:
+                raise ToolkitError(
+                    f"`{run}` is a run of `toolkit {found.verb}`", "Only a blast can go on"
+                )
+            store.reopen_run(run)
+            store.plan_hosts(run, hosts)
+            earlier = sum(event.kind == "resume" for _, event in store.events(run))
+            store.add_event(Event(run=run, at=now, kind="resume", text=_start_text(plan)))
+            return earlier + 1
+
+        resumptions = self._books.do(reopen)
+        plan = begun(
+            plan, run=run, resumptions=resumptions, users_per_host=max(1, users // len(hosts))
+        )
+        self._start_writing(plan)
+        return plan
+
+    def end(self, wait_s: float) -> None:
+        """Wait for the workers' last words, store them, and close the run."""
+        plan = self.plan
+        if plan is None:
+            return
+        with contextlib.suppress(KeyboardInterrupt):
+            self._await_workers(wait_s)
+        self.plan = None
+        now = time.time()
+        self._recorder.add_event(Event(run=plan.run, at=now, kind="stop", text=""))
+        self._news.set()
+        while self._writer is not None and not self._writer.dead:
+            # a write that is under way is never cut off: nobody would know what became of it
+            with contextlib.suppress(KeyboardInterrupt):
+                self._writer.join()
+        self._write_the_last()
+        try:
+            self._books.do(lambda store: _close(store, plan.run, now))
+        except ToolkitError as error:
+            self._say(f"{error.message}; the run `{plan.run}` stays open")
+
+    def note(self, kind: EventKind, text: str) -> None:
+        """Store an event of the run that is on."""
+        if self.plan is not None:
+            event = Event(run=self.plan.run, at=time.time(), kind=kind, text=text)
+            self._recorder.add_event(event)
+
+    def note_phase(self, name: str) -> None:
+        """Store that a phase begins, unless it is on already."""
+        if name != self._phase:
+            self._phase = name
+            self.note("phase", name)
+
+    # --- messages ------------------------------------------------------------------------------------
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """Take a worker's message."""
+        worker = message["worker"]
+        if message["run"] not in self._runs:
+            return  # an orphan of another master: its run may not even be in this database
+        self._placing.note(worker, message["sent_at"], time.time())
+        self._recorder.hear(message, self._placing.shift_s(worker))
+        if self.plan is None:
+            gevent.spawn(self._recorder.write_out)
+        if self.plan is None or message["run"] != self.plan.run:
+            return
+        self._told.add(worker)
+        if message["final"]:
+            self._heard_s.pop(worker, None)
+        else:
+            self._heard_s[worker] = time.monotonic()
+        if not self._live() - self._told:
+            self._news.set()
+        if not self._live():
+            self._all_done.set()
+
+    def expect(self, worker: str) -> None:
+        """Wait for this worker's last words at the end, though it has said nothing so far."""
+        self._heard_s[worker] = time.monotonic()
+
+    def _live(self) -> set[str]:
+        oldest_s = time.monotonic() - LIVE_S
+        return {worker for worker, heard_s in self._heard_s.items() if heard_s >= oldest_s}
+
+    def _await_workers(self, wait_s: float) -> None:
+        with gevent.Timeout(wait_s, False):
+            while self._live():
+                self._all_done.clear()
+                self._all_done.wait(timeout=1.0)
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def _start_writing(self, plan: Plan) -> None:
+        self.plan = plan
+        self._runs.add(plan.run)
+        self._phase = None
+        self._heard_s.clear()
+        self._told.clear()
+        self._writer = gevent.spawn(self._write_often)
+
+    def _write_often(self) -> None:
+        """Once a second, as soon as all live workers have told of the one that is over."""
+        while self.plan is not None:
+            at_s = time.time()
+            due_s = int(at_s - WRITE_AFTER_S) + 1 + WRITE_AFTER_S
+            self._news.clear()
+            self._news.wait(timeout=max(0.0, due_s - at_s))
+            self._told.clear()
+            if self.plan is not None:
+                self._recorder.write_out()
+
+    def _write(self, *batch: Any) -> None:
+        self._books.do(lambda store: store.add_second(*batch))
+
+    def _write_the_last(self) -> None:
+        give_up_s = time.monotonic() + LAST_WRITES_S
+        while not self._recorder.write_out():
+            if time.monotonic() > give_up_s:
+                self._say("The last seconds could not be stored and are lost")
+                return
+            gevent.sleep(0.2)
+
+
+def _start_text(plan: Plan) -> str:
+    each = f"{plan.users_per_host} users a host"
+    return f"profile {plan.profile_name}, {each}" + (
+        f", {plan.rate:g} requests a second and host" if plan.rate else ""
+    )
+
+
+def _close(store: Store, run: str, ended_at: float) -> None:
+    seconds: dict[int, bool] = {}
+    for _, second in store.loader_seconds(run):
+        seconds[second.at_s] = seconds.get(second.at_s, False) or second.limited
+    limited = sum(seconds.values())
+    is_ok = limited <= MOST_LIMITED_SHARE * len(seconds) if seconds else None
+    store.end_run(run, ended_at=ended_at, client_ok=is_ok)
+
+
+def say(sentence: str) -> None:
+    """Tell a person."""
+    print(sentence, file=sys.stderr, flush=True)

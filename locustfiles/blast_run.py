@@ -1,0 +1,275 @@
+"""What Locust tells, and what is done then: the blast's listeners on Locust's events, in all of its modes.
+
+    one process     start -> master.begin -> worker.begin           stop -> worker drains, finishes -> master.end
+    master          start -> master.begin -> users with the plan    stop -> `toolkit_stop` to all -> master.end
+    worker          first users -> worker.begin                     `toolkit_stop`, stop, quit -> drains, finishes
+
+Locust's master waits half a second for its workers at the end, and cuts off what is under way. So all of this happens
+before Locust's own stop, in its event `test_stopping`.
+"""
+
+import ctypes
+import gc
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gevent
+from blast_deal import EvenDispatcher
+from blast_desk import Desk
+from blast_hello import answer_workers
+from blast_master import Books, Master, say
+from blast_options import PROFILE, Early, end_with
+from blast_plan import Plan, as_message, begun, from_message, plan_of
+from blast_worker import Worker
+from locust.runners import MasterRunner, WorkerRunner
+
+from toolkit.blast.rounding import users_for
+from toolkit.errors import ToolkitError
+from toolkit.records import Host
+
+TALLIES, STOP = "toolkit_tallies", "toolkit_stop"
+DRAIN_S = 30.0
+"""How long a stop waits for answers under way, unless `--stop-timeout` or the requests' own is shorter."""
+LAST_WORDS_S = 5.0
+"""After that, for what the workers still have to tell."""
+PR_SET_PDEATHSIG = 1
+
+
+class Blast:
+    """One process's part in a blast."""
+
+    def __init__(self, early: Early, desks: Sequence[Desk]) -> None:
+        self._early = early
+        self._desks = desks
+        self._master: Master | None = None
+        self._worker: Worker | None = None
+        self._is_ending = False
+        self._resumed = self._named = False
+
+    @property
+    def worker(self) -> Worker:
+        """Of this process; the users' classes are made before it is known whether it has any."""
+        if self._worker is None:
+            self._worker = Worker(self._desks, send=self._send, fire=self._fire, say=say)
+        return self._worker
+
+    def listen(self, events: Any) -> None:
+        """Have Locust tell what happens."""
+        events.init.add_listener(self._init)
+        events.test_start.add_listener(self._test_start)
+        events.test_stopping.add_listener(self._test_stopping)
+        events.heartbeat_received.add_listener(self._heartbeat)
+
+    # --- the beginning -------------------------------------------------------------------------------
+
+    def _init(self, environment: Any, runner: Any, web_ui: Any = None, **_: Any) -> None:
+        self._environment, self._runner = environment, runner
+        options = environment.parsed_options
+        self._options = options
+        if isinstance(runner, WorkerRunner):
+            runner.register_message(STOP, self._told_to_stop, concurrent=True)
+            if self._early.options.processes:
+                _end_with_parent()
+            environment.events.quitting.add_listener(self._worker_quits)
+            return
+        try:
+            plan = self._plan()
+            self._master = Master(Books(Path(options.db)), say)
+        except ToolkitError as error:
+            end_with(error)
+        runner.register_message(TALLIES, self._hear)
+        runner.start, self._locusts_start = self._start, runner.start
+        environment.dispatcher_class = EvenDispatcher
+        if isinstance(runner, MasterRunner):
+            # a dead worker's users go on elsewhere, or hosts would no longer have the same number
+            options.enable_rebalancing = True
+            answer_workers(runner, self._early.hosts_hash, len(self._early.hosts), say)
+        if web_ui is not None:
+            web_ui.app.before_request(self._refuse_form)
+        self._introduce(plan)
+
+    def _introduce(self, plan: Plan) -> None:
+        hosts = ", ".join(host.name for host in self._early.hosts)
+        count = len(self._early.hosts)
+        say(f"Blast of {count} host{'s' * (count != 1)}: {hosts}")
+        how = f"{plan.rate:g} requests a second and host" if plan.rate else "closed loop"
+        say(
+            f"Profile {plan.profile_name}, {how}, {plan.canary_share:.3g} of the requests are canaries;"
+            f" database {self._options.db}"
+        )
+        say(
+            "The hosts' /metrics are looked at by `toolkit scout --watch` beside it, not from here."
+        )
+
+    def _plan(self) -> Plan:
+        """What the options and the web form say now."""
+        # Locust's own --profile knows no variable of ours
+        profile = self._environment.profile or self._early.options.profile or PROFILE
+        return plan_of(self._options, profile, self._early.hosts_hash)
+
+    def _refuse_form(self) -> Any:
+        """Answer a web form that cannot be meant, before Locust acts on it."""
+        from flask import jsonify, request  # noqa: PLC0415 (Locust has it; a headless run needs none)
+
+        if request.method != "POST" or not request.path.endswith("/swarm"):
+            return None
+        named = request.form.get("host", "").strip()
+        known = {host.url for host in self._early.hosts} | {self._early.options.host}
+        if named and (len(self._early.hosts) > 1 or named.rstrip("/") not in known):
+            told = "The hosts come from the list; leave `Host` empty"
+            return jsonify({"success": False, "message": told, "host": ""})
+        return None
+
+    def _start(
+        self,
+        user_count: int,
+        spawn_rate: float,
+        wait: bool = False,
+        user_classes: Any = None,
+    ) -> None:
+        """Instead of the runner's own: round the users, and begin a run where none is on."""
+        if self._is_ending:
+            return
+        hosts = self._hosts(user_classes)
+        users = self._rounded(user_count, len(hosts))
+        if self._is_ready_to_begin and not self._begin(hosts, users):
+            return
+        self._options.toolkit_users_per_host = users // len(hosts)
+        self._locusts_start(users, spawn_rate, wait=wait, user_classes=user_classes)
+
+    def _hosts(self, user_classes: Any) -> list[Host]:
+        return [one.desk.host for one in user_classes or self._runner.user_classes]
+
+    def _rounded(self, users: int, hosts: int) -> int:
+        if users < self._runner.user_count:
+            return users // hosts * hosts
+        rounded, sentence = users_for(max(1, users), hosts)
+        if sentence:
+            say(sentence)
+        return rounded
+
+    @property
+    def _is_ready_to_begin(self) -> bool:
+        is_idle = self._master is not None and self._master.plan is None
+        # a master without workers says so itself, and no run begins
+        return is_idle and bool(self._runner.worker_count)
+
+    def _begin(self, hosts: Sequence[Host], users: int) -> bool:
+        master, options = self._master, self._options
+        assert master is not None
+        try:
+            plan = self._plan()
+            plan = begun(plan, workers=self._runner.worker_count)
+            if options.resume and not self._resumed:
+                self._resumed = True
+                plan = master.resume(plan, hosts, users=users, run=options.resume)
+            else:
+                run = None if self._named else options.run
+                self._named = True
+                plan = master.begin(plan, hosts, options=options, users=users, run=run)
+        except ToolkitError as error:
+            say(f"Error: {error.message}" + (f"\n\nHint: {error.hint}" if error.hint else ""))
+            self._environment.process_exit_code = 1
+            if options.headless:
+                gevent.spawn(self._runner.quit)
+            return False
+        options.toolkit_plan = as_message(plan)
+        for client_id in self._client_ids():
+            master.expect(self._name(client_id))
+        say(f"Run {plan.run}: {plan.users_per_host} users a host, {users} together")
+        return True
+
+    def _client_ids(self) -> list[str]:
+        if isinstance(self._runner, MasterRunner):
+            return [client.id for client in self._runner.clients.ready]
+        return [self._runner.client_id]
+
+    def _name(self, client_id: str) -> str:
+        """How tallies call a worker: its number, and what tells it from those of other masters."""
+        if isinstance(self._runner, MasterRunner):
+            number = self._runner.get_worker_index(client_id)
+        else:
+            number = max(0, self._runner.worker_index)
+        return f"{number}-{client_id[-8:]}"
+
+    def _test_start(self, **_: Any) -> None:
+        """Users are about to come, here or at the workers."""
+        told = getattr(self._runner.environment.parsed_options, "toolkit_plan", None)
+        if isinstance(self._runner, MasterRunner) or told is None:
+            return
+        plan = from_message(told)
+        if plan.hosts_hash != self._early.hosts_hash:
+            say("Error: this worker's list of hosts is not the master's; it sends nothing")
+            self._runner.environment.process_exit_code = 1
+            gevent.spawn(self._runner.quit)
+            return
+        number = max(0, self._runner.worker_index)
+        name = self._name(self._runner.client_id)
+        self.worker.begin(plan, name=name, number=number)
+        # what lives now lives long: the collector need not look at it again in the midst of an answer
+        gc.collect()
+        gc.freeze()
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    def _test_stopping(self, **_: Any) -> None:
+        """Locust is about to stop: first let what is under way be answered, and all of it be stored."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            if self._master is None:
+                self._finish()
+                return
+            if isinstance(self._runner, MasterRunner):
+                self._runner.send_message(STOP, None)
+            else:
+                self._finish()
+            self._master.end(self._drain_s() + LAST_WORDS_S)
+        finally:
+            self._is_ending = False
+
+    def _finish(self) -> None:
+        worker, limit_s = self.worker, self._drain_s()
+        if worker.under_way:
+            say(f"Waiting up to {limit_s:g} s for {worker.under_way} answers; Ctrl-C leaves them")
+        worker.drain(limit_s)
+        worker.finish()
+
+    def _drain_s(self) -> float:
+        given = self._environment.stop_timeout
+        return float(min(given or DRAIN_S, self._options.request_timeout or DRAIN_S))
+
+    def _told_to_stop(self, **_: Any) -> None:
+        self._finish()
+
+    def _worker_quits(self, **_: Any) -> None:
+        """Before Locust says goodbye to the master: it would count this worker out before its last words came."""
+        self._runner.stop()
+
+    # --- messages ------------------------------------------------------------------------------------
+
+    def _send(self, message: Any) -> None:
+        self._runner.send_message(TALLIES, message)
+
+    def _hear(self, environment: Any, msg: Any, **_: Any) -> None:  # noqa: ARG002 (Locust's signature)
+        assert self._master is not None
+        self._master.hear(msg.data)
+
+    def _heartbeat(self, **_: Any) -> None:
+        self.worker.heard_master()
+
+    def _fire(self, **told: Any) -> None:
+        self._environment.events.request.fire(**told)
+
+    def note_phase(self, name: str) -> None:
+        """A phase of the profile is on."""
+        if self._master is not None:
+            self._master.note_phase(name)
+
+
+def _end_with_parent() -> None:
+    """A worker forked by the master ends in order when that is killed, and loads no host that nobody writes down."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))

@@ -1,0 +1,446 @@
+"""One user's connection to its host: requests out, answers read and timed where their bytes leave the socket.
+
+Requests are written whole onto gevent's sockets, and geventhttpclient's parser finds the bodies; `completion` reads them.
+Locust's own session would time the headers only. Nothing but the host's own address is contacted: no redirect, no proxy.
+"""
+
+import errno
+import os
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import gevent
+import gevent.socket
+import gevent.threadpool
+from gevent import monkey
+from geventhttpclient._parser import HTTPParseError, HTTPResponseParser
+
+from toolkit.bench.client import (
+    AFTER_DONE_S,
+    CHAT,
+    CONNECT_TIMEOUT_S,
+    CROSSING_S,
+    LEAST_IDLE_S,
+)
+from toolkit.bench.connections import IDLE_S
+from toolkit.bench.faults import OURS, hidden, line
+from toolkit.bench.shots import Failure, Heard
+from toolkit.completion import Completion
+from toolkit.records import Host
+
+READ_BYTES = 2**16
+TURN_BYTES = 2**18
+"""After so many of an answer that never pauses the others get their turn: 256 KiB of events are read in 2 ms or so."""
+MOST_HEAD_BYTES = 2**18
+MOST_LAST_READS = 8
+"""After `[DONE]`; a host that goes on and on would never let the timer strike."""
+MOST_PAGE_BYTES = 2**20
+CACHE_HEADERS = ("cache-status", "x-cache")
+"""The first one counts."""
+
+_poll: Final[Callable[[], Any]] = monkey.get_original("select", "poll")
+"""gevent's own would switch greenlets; this one asks and returns."""
+
+
+class _LateError(Exception):
+    """The whole answer took too long."""
+
+
+class _NoEndError(Exception):
+    """The end of a body did not come with its last event."""
+
+
+class _NoConnectionError(Exception):
+    """There is none; the cause says why."""
+
+
+class _ClosedError(Exception):
+    """The host ended the connection."""
+
+
+R = TypeVar("R", bound="_Reply")
+
+FAULTS = (_LateError, _NoConnectionError, _ClosedError, HTTPParseError, OSError, ValueError)
+
+
+class Place:
+    """A host's address, and what every request to it begins with; one per host and process."""
+
+    def __init__(self, host: Host, *, key: str | None, tls: ssl.SSLContext | None) -> None:
+        """`key` is sent as a bearer token; `tls` is for an https host."""
+        url = urlsplit(host.url)
+        self.host = host
+        self.name = url.hostname or ""
+        self.port = url.port or (443 if url.scheme == "https" else 80)
+        self.tls = tls if url.scheme == "https" else None
+        self.key = key
+        self._path = url.path.rstrip("/")
+        self._fields = (
+            f"Host: {url.netloc}\r\nUser-Agent: llm-serving-toolkit\r\nAccept: */*\r\n"
+            "Accept-Encoding: identity\r\n" + (f"Authorization: Bearer {key}\r\n" if key else "")
+        )
+        self._chat = (
+            self._head("POST", CHAT) + b"Content-Type: application/json\r\nContent-Length: "
+        )
+        self._addresses: list[tuple[int, Any]] = []
+        self._lookups: gevent.threadpool.ThreadPool | None = None
+
+    def chat(self, body: bytes) -> bytes:
+        """A whole chat request."""
+        return b"%b%d\r\n\r\n%b" % (self._chat, len(body), body)
+
+    def page(self, path: str) -> bytes:
+        """A whole request for a page."""
+        return self._head("GET", path) + b"\r\n"
+
+    def addresses(self) -> list[tuple[int, Any]]:
+        """Family and address of each, looked up once. Raises OSError.
+
+        In a thread of this host alone: gevent's ten are shared, and a dead name server would hold all of them.
+        """
+        if not self._addresses:
+            if self._lookups is None:
+                self._lookups = gevent.threadpool.ThreadPool(1)
+            found = self._lookups.apply(_look_up, (self.name, self.port))
+            self._addresses = [(info[0], info[4]) for info in found]
+        return self._addresses
+
+    def _head(self, method: str, path: str) -> bytes:
+        return f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}".encode("latin-1")
+
+
+def _look_up(name: str, port: int) -> list[Any]:
+    look_up = monkey.get_original("socket", "getaddrinfo")
+    return list(look_up(name, port, 0, gevent.socket.SOCK_STREAM))
+
+
+class _Reply(HTTPResponseParser):  # type: ignore[misc]
+    """Reads one HTTP answer. The methods with `_on_` are the parser's; it calls them while it is fed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.status: int | None = None
+        self.cache_status: str | None = None
+        self.content_type = ""
+        self.is_complete = False
+        self.bytes = 0
+        self._is_final = self._is_followed = False
+        self._parts: list[bytes] = []
+        self._name: str | None = None
+        self._value = ""
+
+    def take(self, data: bytes, at: float) -> None:
+        """Feed bytes that were read at `at`; none of them: the connection has ended. Raises HTTPParseError, _ClosedError."""
+        self.bytes += len(data)
+        if data:
+            self.feed(data)
+        else:
+            self._end()
+        if self._is_final:
+            parts, self._parts = self._parts, []
+            self.read(parts[0] if len(parts) == 1 else b"".join(parts), at)
+        elif self.bytes > MOST_HEAD_BYTES:
+            raise HTTPParseError("the headers do not end")
+
+    def read(self, data: bytes, at: float) -> None:
+        """Take the next bytes of the body, if any; the headers are known."""
+        raise NotImplementedError
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more of it counts."""
+        return self.is_complete
+
+    @property
+    def awaits_end(self) -> bool:
+        """Nothing more counts, but the end of the body may be on its way."""
+        return False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may follow on this connection."""
+        return self.is_complete and not self._is_followed and bool(self.should_keep_alive())
+
+    def _end(self) -> None:
+        try:
+            self.feed(b"")  # a body without a length ends so
+        except HTTPParseError as error:
+            raise _ClosedError from error
+        if not self.is_complete:
+            raise _ClosedError
+
+    def _on_message_begin(self) -> None:
+        # after an interim answer (1xx) comes another one; after a final one nothing may
+        self._is_followed = self._is_final
+        self._name, self._value = None, ""
+
+    def _on_status(self, text: str) -> None:
+        """Its words say nothing that its number does not."""
+
+    def _on_header_field(self, text: str) -> None:
+        if self._value or self._name is None:
+            self._keep_header()
+            self._name, self._value = text, ""
+        else:
+            self._name += text
+
+    def _on_header_value(self, text: str) -> None:
+        self._value += text
+
+    def _on_headers_complete(self) -> bool:
+        self._keep_header()
+        if not self._is_followed:
+            self.status = self.get_code()
+            self._is_final = self.status >= 200
+        return False
+
+    def _on_body(self, data: bytearray) -> None:
+        if not self._is_followed:
+            self._parts.append(bytes(data))
+
+    def _on_message_complete(self) -> None:
+        self.is_complete = self._is_final
+
+    def _keep_header(self) -> None:
+        if self._name is None or self._is_followed:
+            return
+        name = self._name.lower()
+        if name == "content-type":
+            self.content_type = self._value
+        elif name in CACHE_HEADERS and (self.cache_status is None or name == CACHE_HEADERS[0]):
+            self.cache_status = line(self._value)
+
+
+class _ChatReply(_Reply):
+    """An answer to a chat request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader: Completion | None = None
+
+    def read(self, data: bytes, at: float) -> None:
+        if self.reader is None:
+            self.reader = Completion(status=self.status or 0, content_type=self.content_type)
+        if data:
+            self.reader.feed(data, at)
+
+    @property
+    def is_over(self) -> bool:
+        reader = self.reader
+        return self.is_complete or (reader is not None and (reader.finished or reader.too_large))
+
+    @property
+    def awaits_end(self) -> bool:
+        return not self.is_complete and self.reader is not None and self.reader.finished
+
+
+class _PageReply(_Reply):
+    """An answer that is read whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = b""
+
+    def read(self, data: bytes, at: float) -> None:  # noqa: ARG002 (a page is not timed)
+        self.body += data
+        if len(self.body) > MOST_PAGE_BYTES:
+            raise HTTPParseError("the page does not end")
+
+
+@dataclass(slots=True)
+class Timed:
+    """One request: what was heard, and when, in seconds of the monotonic clock."""
+
+    heard: Heard
+    sent_s: float
+    ended_s: float
+    bytes: int
+    """Of the answer, headers included."""
+
+
+class Wire:
+    """One connection, opened when it is needed and again when it was lost."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._socket: Any = None
+        self._pending: Any = None
+        self._used_s = 0.0
+
+    def ask(self, body: bytes, until_s: float, timeout_s: float) -> Timed:
+        """Send a chat request and read its answer, until a moment; whatever fails is told, not raised.
+
+        `timeout_s` is what the sentence about a late answer names.
+        """
+        sent_s = time.monotonic()
+        reply, fault = self._exchange(_ChatReply, self._place.chat(body), until_s)
+        key = self._place.key
+        broken = _failure(fault, timeout_s, key) if fault else None
+        ended_s = time.monotonic()
+        if reply.reader is None:
+            return Timed(Heard(failure=broken, status=reply.status), sent_s, ended_s, reply.bytes)
+        answer = reply.reader.end(ended_s, broken=broken.error if broken else None)
+        told = reply.cache_status
+        heard = Heard(
+            answer=answer,
+            # not after `[DONE]`, and not with an answer of its own fault
+            failure=broken if answer.error_kind == "cut" else None,
+            status=reply.status,
+            cache_status=hidden(told, key) if told else None,
+        )
+        return Timed(heard, sent_s, answer.ended_at, reply.bytes)
+
+    def page(self, path: str, timeout_s: float) -> tuple[int, bytes] | Failure:
+        """Status and body of a small page, or why there is none."""
+        request = self._place.page(path)
+        reply, fault = self._exchange(_PageReply, request, time.monotonic() + timeout_s)
+        if fault is not None or reply.status is None:
+            return _failure(fault or _ClosedError(), timeout_s, self._place.key)
+        return reply.status, reply.body
+
+    def close(self) -> None:
+        """Give the connection up."""
+        sock, self._socket, self._pending = self._socket, None, None
+        if sock is not None:
+            sock.close()
+
+    def _exchange(
+        self, kind: type[R], request: bytes, until_s: float
+    ) -> tuple[R, BaseException | None]:
+        """Ask and read; what came before a fault stands in the reply."""
+        reply = kind()
+        fault = None
+        timer = gevent.Timeout(max(0.0, until_s - time.monotonic()), _LateError)
+        timer.start()
+        try:
+            idle_s = self._connect()
+            sent_s = time.monotonic()
+            try:
+                self._send_and_read(request, reply)
+            except (_ClosedError, ConnectionError):
+                # what the host cannot have read, because it was closing that connection meanwhile, is sent once more
+                crossed = time.monotonic() - sent_s <= CROSSING_S
+                if idle_s is None or idle_s < LEAST_IDLE_S or reply.bytes or not crossed:
+                    raise
+                self.close()
+                self._connect()
+                reply = kind()
+                self._send_and_read(request, reply)
+        except FAULTS as error:
+            fault = error
+        finally:
+            timer.close()
+            if not reply.is_reusable:
+                self.close()
+        return reply, fault
+
+    def _send_and_read(self, request: bytes, reply: _Reply) -> None:
+        sock = self._socket
+        sock.sendall(request)
+        unshared = 0
+        while not reply.is_over:
+            data = sock.recv(READ_BYTES)
+            reply.take(data, time.monotonic())
+            unshared += len(data)
+            if unshared > TURN_BYTES:
+                unshared = 0
+                gevent.sleep(0)
+        if reply.awaits_end:
+            self._read_the_end(sock, reply)
+        self._used_s = time.monotonic()
+
+    def _read_the_end(self, sock: Any, reply: _Reply) -> None:
+        """What may follow `[DONE]` is the end of the body, which lets the connection be used again."""
+        with (
+            suppress(_NoEndError, _ClosedError, OSError, HTTPParseError),
+            gevent.Timeout(AFTER_DONE_S, _NoEndError),
+        ):
+            for _ in range(MOST_LAST_READS):
+                if reply.is_complete:
+                    return
+                reply.take(sock.recv(READ_BYTES), 0.0)
+
+    def _connect(self) -> float | None:
+        """Have a connection; for how long it was idle, None for a new one. Raises _NoConnectionError."""
+        if self._socket is not None:
+            idle_s = time.monotonic() - self._used_s
+            # an idle connection that has something to read has ended
+            if idle_s < IDLE_S and not self._pending.poll(0):
+                return idle_s
+            self.close()
+        try:
+            with gevent.Timeout(CONNECT_TIMEOUT_S, TimeoutError):
+                self._socket = _connected(self._place)
+        except (OSError, ValueError) as error:
+            raise _NoConnectionError from error
+        self._pending = _poll()
+        self._pending.register(self._socket.fileno(), 1)  # POLLIN
+        return None
+
+
+def _connected(place: Place) -> Any:
+    fault: OSError | None = None
+    for family, address in place.addresses():
+        sock = gevent.socket.socket(family, gevent.socket.SOCK_STREAM)
+        try:
+            sock.connect(address)
+            sock.setsockopt(gevent.socket.IPPROTO_TCP, gevent.socket.TCP_NODELAY, 1)
+            if place.tls is not None:
+                return place.tls.wrap_socket(sock, server_hostname=place.name)
+        except OSError as error:
+            fault = error
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise fault or OSError(errno.EHOSTUNREACH, "the name has no address")
+
+
+# --- words -----------------------------------------------------------------------------------------------
+
+
+def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure:
+    """Kind and sentence of what went wrong outside the answer, in the bench's words."""
+    if isinstance(error, _LateError):
+        return Failure(kind="timeout", error=f"no whole answer within {timeout_s:g} s")
+    if isinstance(error, _NoConnectionError):
+        return _no_connection(error.__cause__)
+    if isinstance(error, _ClosedError):
+        told = "the connection was closed before the answer's end"
+        return Failure(kind="cut", error=told)
+    if isinstance(error, ssl.SSLError):
+        return Failure(kind="tls", error=line(f"TLS failed: {error.reason or error}"))
+    if isinstance(error, OSError):
+        return Failure(kind="cut", error=f"the connection broke: {_reason(error)}")
+    told = line(hidden(str(error) or type(error).__name__, key))
+    return Failure(kind="garbage", error=f"no HTTP answer: {told}")
+
+
+def _no_connection(error: BaseException | None) -> Failure:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        told = f"TLS certificate not trusted: {error.verify_message}"
+        return Failure(kind="tls", error=line(told))
+    if isinstance(error, ssl.SSLError):
+        return Failure(kind="tls", error=line(f"TLS failed: {error.reason or error}"))
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return Failure(kind="connect", error=f"no connection within {CONNECT_TIMEOUT_S:g} s")
+    if isinstance(error, gevent.socket.gaierror | UnicodeError):
+        told = "no connection: the name does not resolve to an address"
+        return Failure(kind="connect", error=told)
+    reason = _reason(error) if isinstance(error, OSError) else str(error)
+    return Failure(kind="connect", error=f"no connection: {reason}")
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in OURS:
+        return OURS[error.errno]
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,0 +1,170 @@
+"""The worker's side of a blast: opens the desks, reports once a second, and ends without losing a request.
+
+A process that loads hosts has one, be it a worker of a master's or alone. Nothing here knows the database.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gevent
+from blast_desk import Desk, Setting
+from blast_plan import Plan
+from gevent.event import Event
+
+from toolkit.bench.fitness import MOST_CPU_SHARE, MOST_SEND_LAG_MS
+from toolkit.blast.recorder import Reporter
+from toolkit.blast.tallying import Tallying
+from toolkit.records import LoaderSecond
+
+REPORT_AFTER_S = 0.05
+"""After a second is over: all workers report in step, so that the master stores their parts together."""
+LAG_EVERY_S = 0.02
+"""How often the event loop's lateness is looked at: 50 times a second cost 0.1 % of a core."""
+SILENT_AFTER_S = 5.0
+"""A master that says nothing for so long writes nothing down either, and its hosts are to be left alone."""
+
+
+class Worker:
+    """One process's users, desks and seconds."""
+
+    def __init__(
+        self,
+        desks: Sequence[Desk],
+        *,
+        send: Callable[[Mapping[str, Any]], None],
+        fire: Callable[..., None],
+        say: Callable[[str], None],
+    ) -> None:
+        """`send` brings a message to the master, `fire` is Locust's request event."""
+        self._desks = desks
+        self._send, self._fire, self._say = send, fire, say
+        self._run: str | None = None
+        self._heard_s: float | None = None
+        self._under_way = 0
+        self._idle = Event()
+        self._is_open = False
+        self._greenlets: list[gevent.Greenlet] = []
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether users may send now."""
+        return self._is_open and not self._is_forgotten
+
+    @property
+    def _is_forgotten(self) -> bool:
+        return self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_AFTER_S
+
+    def begin(self, plan: Plan, *, name: str, number: int) -> None:
+        """Open the desks for a run. `number` is unlike any other worker's of this master."""
+        now_s = time.monotonic()
+        self._wall_offset_s = time.time() - now_s
+        self._run, self._name = plan.run, name
+        tallying = Tallying(plan.run, name)
+        self._reporter = Reporter(tallying, self._send, run=plan.run, worker=name)
+        setting = Setting(
+            plan=plan,
+            worker=name,
+            worker_number=number,
+            wall_offset_s=self._wall_offset_s,
+            tallying=tallying,
+            keep=self._reporter.add_shot,
+            fire=self._fire,
+            say=self._say,
+        )
+        for desk in self._desks:
+            desk.open(setting)
+        self._next_s = int(self._wall())
+        self._looked_s, self._cpu_s, self._lag_s = now_s, time.process_time(), 0.0
+        self._is_open = True
+        self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often)]
+
+    def turn(self, work: Callable[[], None]) -> None:
+        """Do one turn of a user, unless the run is about to end."""
+        self._under_way += 1
+        try:
+            work()
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    def heard_master(self) -> None:
+        """Note a sign of life of the master's."""
+        if self._is_forgotten and self._run is not None:
+            for desk in self._desks:
+                desk.skip()
+        self._heard_s = time.monotonic()
+
+    def drain(self, limit_s: float) -> bool:
+        """Begin no more requests, and wait until those under way are over; False: some were not, or Ctrl-C came."""
+        self._is_open = False
+        try:
+            with gevent.Timeout(limit_s, False):
+                while self._under_way:
+                    self._idle.clear()
+                    self._idle.wait()
+        except KeyboardInterrupt:
+            self._say("The answers that are still under way are left")
+        return not self._under_way
+
+    def finish(self) -> None:
+        """Send all that is left of the run."""
+        if self._run is None:
+            return
+        self._run = None
+        for greenlet in self._greenlets:
+            greenlet.kill(block=False)
+        self._note_seconds(int(self._wall()) + 1)
+        try:
+            self._reporter.report(self._wall(), before_s=None, final=True)
+        except Exception as error:  # noqa: BLE001 (nobody is there to tell it again)
+            self._say(f"The master could not be told the last seconds: {error}")
+
+    @property
+    def under_way(self) -> int:
+        """Requests whose answers are not over."""
+        return self._under_way
+
+    def _wall(self) -> float:
+        return time.monotonic() + self._wall_offset_s
+
+    def _report_often(self) -> None:
+        while True:
+            due_s = int(self._wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
+            gevent.sleep(max(0.0, due_s - self._wall()))
+            now_s = int(self._wall())
+            for desk in self._desks:
+                desk.charge()
+            self._note_seconds(now_s)
+            try:
+                self._reporter.report(self._wall(), before_s=now_s)
+            except Exception as error:  # noqa: BLE001 (whatever it was, the next message brings the content)
+                self._say(
+                    f"The master could not be told ({error}); it will be with the next second"
+                )
+
+    def _note_seconds(self, before_s: int) -> None:
+        """How this process fared since the last time; equal for all seconds in which it could not even look."""
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        cpu_share = (cpu_s - self._cpu_s) / max(1e-9, now_s - self._looked_s)
+        lag_ms = self._lag_s * 1000
+        self._looked_s, self._cpu_s, self._lag_s = now_s, cpu_s, 0.0
+        for at_s in range(self._next_s, before_s):
+            second = LoaderSecond(
+                run=self._reporter.run,
+                at_s=at_s,
+                worker=self._name,
+                users=sum(desk.users for desk in self._desks),
+                cpu_share=cpu_share,
+                lag_ms=lag_ms,
+                limited=cpu_share > MOST_CPU_SHARE or lag_ms > MOST_SEND_LAG_MS,
+            )
+            self._reporter.add_second(second)
+        self._next_s = max(self._next_s, before_s)
+
+    def _watch_lag(self) -> None:
+        while True:
+            due_s = time.monotonic() + LAG_EVERY_S
+            gevent.sleep(LAG_EVERY_S)
+            self._lag_s = max(self._lag_s, time.monotonic() - due_s)
