@@ -1,0 +1,1 @@
+"""The parts of the leaderboard page; dashboards/leaderboard.py puts them together."""

@@ -1,0 +1,124 @@
+"""What a link to the page says: the state a viewer may share, read from the query and written back.
+
+Only what differs from the usual stands in a link, so that it stays short. A value that nobody can use is left out,
+never an error: links are typed by hand and outlive hosts.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+from urllib.parse import unquote
+
+from toolkit.board.standings import RANK_BY, RankBy
+
+Theme = Literal["light", "dark"]
+
+MOST_COMPARED = 4
+MOST_ROWS = 200
+LONGEST_WINDOW_S = 24 * 3600
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One view of the page. Field names are the query's, but `window_s` and `compare`."""
+
+    rank: RankBy = "rps"
+    window_s: int | None = None
+    """None: as long as the run says, else 15 minutes."""
+    top: int | None = None
+    """Rows of the table and lines of the rank chart; None: 20, in a kiosk 10."""
+    honest: bool = False
+    compare: tuple[str, ...] = ()
+    host: str | None = None
+    t: int | None = None
+    """The second to look at, since 1970; None: live."""
+    run: str | None = None
+    """None: the newest blast."""
+    theme: Theme | None = None
+    """None: as the visitor's browser prefers."""
+    kiosk: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many hosts are shown."""
+        return self.top or (10 if self.kiosk else 20)
+
+
+USUAL = Address()
+
+
+def parsed(query: Mapping[str, str]) -> Address:
+    """What a query says, as far as it can be used."""
+    told = {key: value.strip() for key, value in query.items()}
+    found = {
+        "rank": _one_of(told.get("rank"), RANK_BY),
+        "window_s": _seconds(told.get("window")),
+        "top": _whole(told.get("top"), MOST_ROWS),
+        "honest": _is_on(told.get("honest")),
+        "compare": _names(told.get("cmp", "")),
+        "host": told.get("host") or None,
+        "t": _whole(told.get("t"), 2**40),
+        "run": told.get("run") or None,
+        "theme": _one_of(told.get("theme"), get_args(Theme)),
+        "kiosk": _is_on(told.get("kiosk")),
+    }
+    return replace(USUAL, **{name: value for name, value in found.items() if value is not None})
+
+
+def query(address: Address) -> dict[str, str]:
+    """The query that says it: only what is not as usual."""
+    written = {
+        "rank": address.rank,
+        "window": _window(address.window_s),
+        "top": address.top,
+        "honest": int(address.honest),
+        "cmp": ",".join(name.replace("%", "%25").replace(",", "%2C") for name in address.compare),
+        "host": address.host,
+        "t": address.t,
+        "run": address.run,
+        "theme": address.theme,
+        "kiosk": int(address.kiosk),
+    }
+    usual = {"rank": USUAL.rank, "honest": 0, "kiosk": 0}
+    return {
+        key: str(value)
+        for key, value in written.items()
+        if value not in (None, "") and value != usual.get(key)
+    }
+
+
+def _one_of(word: str | None, words: tuple[str, ...]) -> str | None:
+    return word if word in words else None
+
+
+def _is_on(word: str | None) -> bool:
+    return word is not None and word.lower() in {"1", "true", "yes", "on"}
+
+
+def _whole(word: str | None, most: int) -> int | None:
+    if word is None or not re.fullmatch(r"[0-9]{1,13}", word):
+        return None
+    return int(word) if 1 <= int(word) <= most else None
+
+
+def _seconds(word: str | None) -> int | None:
+    found = re.fullmatch(r"([0-9]{1,6})([smh]?)", word or "")
+    if found is None:
+        return None
+    seconds = int(found[1]) * _UNITS[found[2] or "s"]
+    return seconds if 1 <= seconds <= LONGEST_WINDOW_S else None
+
+
+def _window(seconds: int | None) -> str | None:
+    if seconds is None:
+        return None
+    unit = next(unit for unit in "hms" if seconds % _UNITS[unit] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def _names(words: str) -> tuple[str, ...] | None:
+    names = [unquote(name).strip() for name in words.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name))[:MOST_COMPARED] or None

@@ -1,0 +1,34 @@
+"""One colour and stroke per host, kept for the whole run: by its place in the list, never by its rank.
+
+The colours are in page.css (`--c0` to `--c7`, one set for each theme): eight that people with any of the common colour
+blindnesses tell apart, after Okabe and Ito, darkened or lightened to at least 3:1 against the page. Hosts beyond the
+eighth get the same colours with other strokes; names at the lines' ends make colour a help and never the only sign.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+COLOURS = 8
+STROKES = ("", "9 5", "2 5", "12 4 2 4")
+"""Dash patterns in pixels: the first lap is solid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one host is drawn."""
+
+    colour: str
+    """A CSS colour."""
+    stroke: str
+    """A dash pattern; empty: solid."""
+
+
+NOBODY = Look("var(--quiet)", "")
+
+
+def looks(names: Iterable[str]) -> Mapping[str, Look]:
+    """Host name -> its look. Names are sorted, so that every viewer and every day sees the same."""
+    return {
+        name: Look(f"var(--c{place % COLOURS})", STROKES[place // COLOURS % len(STROKES)])
+        for place, name in enumerate(sorted(set(names)))
+    }

@@ -1,0 +1,247 @@
+"""What a viewer can set, as Streamlit's own widgets: read from the link at first, written back into it.
+
+Everything stands outside the fragments, so a tick never touches a widget. Keys are stable: tests and styles name them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from leaderboard_page.address import MOST_COMPARED, RANK_BY, USUAL, Address, parsed, query
+from leaderboard_page.standings_table import WORDS
+from leaderboard_page.wording import day, span, time_of_day
+from toolkit.records import Run
+
+WINDOWS_S = (60, 300, 900, 1800, 3600)
+TOPS = (5, 10, 20, 50)
+SPEED = 30
+"""How fast a replay plays."""
+THEMES = {"": "as the browser prefers", "dark": "dark", "light": "light"}
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def current() -> Address:
+    """What is set: the link's word at first, then each widget's."""
+    state = st.session_state
+    if "address" not in state:
+        state["address"] = parsed(st.query_params.to_dict())
+    told: Address = state["address"]
+    if told.kiosk:
+        return told
+    # a select box has no None of its own: 0 and "" stand for it
+    chosen = {name: state[key] or None for key, name in _FIELDS.items() if key in state}
+    if "cmp" in state:
+        chosen["compare"] = tuple(state["cmp"])
+    if state.get("live") is True:
+        chosen["t"] = None
+    elif "t" in state:
+        chosen["t"] = int(state["t"].timestamp())
+    if "honest" in chosen:
+        chosen["honest"] = bool(chosen["honest"])
+    return replace(told, **chosen)
+
+
+_FIELDS = {
+    "rank": "rank",
+    "window": "window_s",
+    "top": "top",
+    "honest": "honest",
+    "host": "host",
+    "run": "run",
+    "theme": "theme",
+}
+"""Widget key -> field of Address, where they say the same."""
+
+
+def remember(address: Address) -> None:
+    """Keep what is set, and write it into the link, if that says something else."""
+    st.session_state["address"] = address
+    wanted = query(address)
+    if st.query_params.to_dict() != wanted:
+        st.query_params.from_dict(wanted)
+
+
+def moment(address: Address, last_s: int | None) -> Address:
+    """The same, at the moment that a replay under way has come to."""
+    played = st.session_state.get("playing")
+    if played is None or address.t is None:
+        return address
+    from_s, began = played
+    at_s = int(from_s + SPEED * (time.monotonic() - began))
+    return replace(address, t=at_s if last_s is None else min(at_s, last_s))
+
+
+# --- widgets --------------------------------------------------------------------------------------
+
+
+def ranking(address: Address, usual_s: int) -> None:
+    """How to rank: by what, over which window, and whether tricks count."""
+    st.session_state.setdefault("rank", address.rank)
+    st.selectbox(
+        "Rank by",
+        RANK_BY,
+        key="rank",
+        format_func=lambda rank: f"by {WORDS[rank]}",
+        label_visibility="collapsed",
+        width=210,
+    )
+    st.session_state.setdefault("window", address.window_s or 0)
+    windows = sorted({*WINDOWS_S, address.window_s or 0} - {0, usual_s})
+    st.selectbox(
+        "Window",
+        [0, *windows],
+        key="window",
+        format_func=lambda window_s: f"over {span(window_s or usual_s)}",
+        label_visibility="collapsed",
+        width=170,
+    )
+    st.session_state.setdefault("honest", address.honest)
+    st.toggle(
+        "Honest",
+        key="honest",
+        help="Leaves out hosts whose answers are cut short, whose usage is inflated or whose work others do",
+    )
+
+
+def more(address: Address, runs: Sequence[Run], csv: Callable[[], bytes]) -> None:
+    """What is set rarely: rows, run, theme; the link to share, and the figures as CSV."""
+    tops = sorted({*TOPS, address.top or 0, 0} - {USUAL.rows})
+    st.session_state.setdefault("top", address.top or 0)
+    st.selectbox(
+        "Hosts shown",
+        tops,
+        key="top",
+        format_func=lambda top: f"up to {top or USUAL.rows} hosts",
+    )
+    st.session_state.setdefault("theme", address.theme or "")
+    st.selectbox("Theme", list(THEMES), key="theme", format_func=THEMES.__getitem__)
+    known = {run.id: run for run in runs}
+    st.session_state.setdefault("run", address.run or "")
+    offered = list(dict.fromkeys(["", *known, address.run or ""]))
+    st.selectbox(
+        "Blast",
+        offered,
+        key="run",
+        format_func=lambda run_id: _run_words(run_id, known.get(run_id)),
+    )
+    st.download_button(
+        "Standings as CSV",
+        csv,
+        file_name="leaderboard.csv",
+        mime="text/csv",
+        icon=":material/download:",
+        key="csv",
+        on_click="ignore",
+        width="stretch",
+    )
+    st.caption("Link to this view")
+    st.code(link(address), language=None, wrap_lines=True)
+    st.caption(f"For a television: [kiosk](?{urlencode(query(replace(address, kiosk=True)))})")
+
+
+def _run_words(run_id: str, run: Run | None) -> str:
+    if not run_id:
+        return "the newest"
+    return f"{day(run.started_at)}, {time_of_day(run.started_at)}" if run else run_id
+
+
+def link(address: Address) -> str:
+    """The whole address of this view."""
+    base = (st.context.url or "").partition("?")[0]
+    told = urlencode(query(address), safe=",%")
+    return f"{base}?{told}" if told else base
+
+
+def comparison(address: Address, names: Sequence[str]) -> None:
+    """Which hosts stand side by side."""
+    offered = sorted({*names, *address.compare})
+    st.session_state.setdefault("cmp", list(address.compare))
+    st.multiselect(
+        "Compare two to four hosts",
+        offered,
+        key="cmp",
+        max_selections=MOST_COMPARED,
+        placeholder="Choose hosts",
+    )
+
+
+def drilling(address: Address, names: Sequence[str]) -> None:
+    """Which host is shown in full."""
+    offered = sorted({"", *names, address.host or ""})
+    st.session_state.setdefault("host", address.host or "")
+    st.selectbox(
+        "Look at one host",
+        offered,
+        key="host",
+        format_func=lambda name: name or "Choose a host",
+    )
+
+
+# --- the replay -----------------------------------------------------------------------------------
+
+
+def replay(address: Address, first_s: int, last_s: int, step_s: int) -> None:
+    """Live, or any moment of the blast; played at thirty times its speed."""
+    state = st.session_state
+    state.setdefault("live", address.t is None)
+    with st.container(horizontal=True, vertical_alignment="center", key="replay-bar"):
+        st.toggle("Live", key="live", on_change=_stop)
+        if state["live"] or last_s <= first_s:
+            _forget_moment()
+            return
+        playing = state.get("playing") is not None
+        st.button(
+            "Pause" if playing else f"Play {SPEED}x",
+            key="play",
+            icon=":material/pause:" if playing else ":material/play_arrow:",
+            on_click=_pause if playing else _play,
+            args=(last_s,) if playing else (first_s, last_s),
+        )
+        # the end that was there when the replay began: a slider that grows would move under the hand
+        first, last = _moment(first_s), _moment(state.setdefault("replay_end", last_s))
+        chosen = _moment(address.t) if address.t is not None else last
+        state["t"] = min(max(state.get("t", chosen), first), last)
+        st.slider(
+            "Moment of the blast",
+            min_value=first,
+            max_value=last,
+            step=timedelta(seconds=step_s),
+            key="t",
+            format="HH:mm:ss",
+            disabled=playing,
+            label_visibility="collapsed",
+            width="stretch",
+        )
+
+
+def _forget_moment() -> None:
+    for key in ("t", "replay_end", "playing"):
+        st.session_state.pop(key, None)
+
+
+def _stop() -> None:
+    st.session_state.pop("playing", None)
+
+
+def _play(first_s: int, last_s: int) -> None:
+    at_s = int(st.session_state["t"].timestamp())
+    # from the very end there is nothing to play: begin anew
+    from_s = first_s if at_s >= last_s - SPEED else at_s
+    st.session_state["playing"] = (from_s, time.monotonic())
+
+
+def _pause(last_s: int) -> None:
+    from_s, began = st.session_state.pop("playing")
+    at_s = int(from_s + SPEED * (time.monotonic() - began))
+    st.session_state["t"] = _moment(min(at_s, last_s))
+
+
+def _moment(at_s: int) -> datetime:
+    """A moment for the slider, which shows what it is given and knows no zones."""
+    return datetime.fromtimestamp(at_s).astimezone().replace(tzinfo=None)

@@ -1,0 +1,173 @@
+"""Charts of few hosts: overlaid latency densities, figures over time, and one host's latencies as a heat strip."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from leaderboard_page.colours import NOBODY, Look
+from leaderboard_page.markup import Markup, tag
+from leaderboard_page.plot import (
+    Frame,
+    Point,
+    Scale,
+    area,
+    chart,
+    empty,
+    grid_x,
+    grid_y,
+    line,
+    linear_ticks,
+    log_scale,
+    log_ticks,
+    time_ticks,
+)
+from leaderboard_page.wording import milliseconds, rate, share, time_of_day
+from toolkit.board.history import Density, Heat, Series
+
+BINS = 72
+"""Columns of a density: a sketch's own buckets of 2 % are finer than a few hundred answers can fill."""
+
+
+def density_chart(densities: Sequence[Density], *, looks: Mapping[str, Look], key: str) -> Markup:
+    """How the answers' times spread, as shares of each host's answers, one over the other."""
+    frame = Frame(
+        key=key,
+        title="How long answers take",
+        told="Share of each host's answers by latency, logarithmic: two humps are cache hits and misses",
+        x_title="latency, logarithmic",
+        y_title="share of answers",
+    )
+    filled = [one for one in densities if sum(one.counts)]
+    if not filled:
+        return empty(frame, "No answers in this window.")
+    x = log_scale(
+        (v for one in filled for v, n in zip(one.values_ms, one.counts, strict=True) if n), room=1.4
+    )
+    binned = {one.name: _binned(one, x) for one in filled}
+    y = Scale(0.0, 1.1 * max(max(shares) for shares in binned.values()))
+    columns, below = grid_x([(x.at(v), milliseconds(v)) for v in log_ticks(x)])
+    rows, beside = grid_y([(y.at(v), share(v)) for v in linear_ticks(y.high, 4)])
+    drawn = [columns, rows]
+    for name, shares in binned.items():
+        points = [((place + 0.5) / BINS, y.at(value)) for place, value in enumerate(shares)]
+        look = looks.get(name, NOBODY)
+        style = f"--host:{look.colour}"
+        drawn += [
+            tag("path", d=area(points), class_="ground", style=style),
+            line(name, points, look),
+        ]
+    return chart(frame, drawn, [*below, *beside], legend(binned, looks))
+
+
+def _binned(density: Density, x: Scale) -> list[float]:
+    counts = [0] * BINS
+    for value_ms, count in zip(density.values_ms, density.counts, strict=True):
+        counts[min(BINS - 1, int(x.at(value_ms) * BINS))] += count
+    whole = sum(counts)
+    return [count / whole for count in counts]
+
+
+def legend(names: Iterable[str], looks: Mapping[str, Look]) -> Markup:
+    """Whose colour is whose."""
+    items = [
+        tag(
+            "li",
+            tag("i", class_="chip"),
+            tag("span", name, class_="name"),
+            style=f"--host:{looks.get(name, NOBODY).colour}",
+        )
+        for name in names
+    ]
+    return tag("ul", items, class_="legend")
+
+
+def series_chart(
+    series: Sequence[Series], *, metric: str, title: str, looks: Mapping[str, Look]
+) -> Markup:
+    """One figure of a few hosts over time; `metric` is a field of Series."""
+    latency = metric.endswith("_ms")
+    frame = Frame(
+        key=f"series-{metric}",
+        title=title,
+        told=f"{title} over time of {', '.join(one.name for one in series)}",
+    )
+    known = [v for one in series for v in getattr(one, metric) if v is not None]
+    times = [at for one in series for at in one.times]
+    if not known or min(times) == max(times):
+        return empty(frame, "Nothing to draw yet.")
+    x = Scale(min(times), max(times))
+    y = log_scale(known) if latency else Scale(0.0, 1.1 * (max(known) or 1.0))
+    ticks = log_ticks(y, most=5) if latency else linear_ticks(y.high, 4)
+    written = milliseconds if latency else rate
+    columns, below = grid_x([(x.at(at), told) for at, told in time_ticks(x.low, x.high, most=5)])
+    rows, beside = grid_y([(y.at(v), written(v)) for v in ticks])
+    lines = []
+    for one in series:
+        points: list[Point | None] = [
+            None if value is None else (x.at(at), y.at(value))
+            for at, value in zip(one.times, getattr(one, metric), strict=True)
+        ]
+        lines.append(line(one.name, points, looks.get(one.name, NOBODY)))
+    return chart(frame, [columns, rows, lines], [*below, *beside])
+
+
+# --- the heat strip -------------------------------------------------------------------------------
+
+
+def heat_strip(heat: Heat) -> Markup:
+    """One host's latencies over time: the darker a field, the more answers of its moment took that long.
+
+    A picture of one pixel a field, used as a mask over the accent colour, so that it suits both themes.
+    """
+    frame = Frame(
+        key="heat",
+        title="Latency over time",
+        told=f"Latencies of {heat.name} over time, logarithmic; each column adds up to its moment's answers",
+        y_title="latency, logarithmic",
+    )
+    rows = [column for column in heat.counts if any(column)]
+    if not rows or len(heat.times) < 2:
+        return empty(frame, "No answers yet.")
+    used = [place for place in range(len(heat.edges_ms) - 1) if any(c[place] for c in rows)]
+    low, high = max(0, used[0] - 2), min(len(heat.edges_ms) - 1, used[-1] + 3)
+    y = Scale(max(heat.edges_ms[low], 1e-3), heat.edges_ms[high], logarithmic=True)
+    x = Scale(heat.times[0], heat.times[-1] + heat.step_s)
+    columns, below = grid_x([(x.at(at), told) for at, told in time_ticks(x.low, x.high)])
+    lines, beside = grid_y([(y.at(v), milliseconds(v)) for v in log_ticks(y, most=6)])
+    picture = _picture([column[low:high] for column in heat.counts])
+    mask = f"url(data:image/png;base64,{base64.b64encode(picture).decode()})"
+    field = tag(
+        "div",
+        class_="heat",
+        style=f"mask-image:{mask};-webkit-mask-image:{mask}",
+        title=f"{time_of_day(x.low)} to {time_of_day(x.high)}",
+    )
+    return chart(frame, [columns, lines], [field, *below, *beside])
+
+
+def _picture(columns: Sequence[Sequence[int]]) -> bytes:
+    """A PNG whose opacity is each field's share of its column, the highest latency on top."""
+    height, width = len(columns[0]), len(columns)
+    peak = max(max(column) / sum(column) for column in columns if any(column))
+    lines = bytearray()
+    for level in range(height - 1, -1, -1):
+        lines.append(0)  # no filter on this line
+        for column in columns:
+            whole = sum(column)
+            part = column[level] / whole / peak if whole else 0.0
+            # the square root shows the few slow answers, too
+            lines += bytes((255, round(255 * part**0.5)))
+    head = struct.pack(">IIBBBBB", width, height, 8, 4, 0, 0, 0)  # 8 bits of grey and alpha
+    return b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", head),
+            _chunk(b"IDAT", zlib.compress(bytes(lines), 6)),
+            _chunk(b"IEND", b""),
+        )
+    )
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

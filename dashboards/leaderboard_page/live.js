@@ -1,0 +1,121 @@
+// Puts the page's HTML, as the server wrote it, on screen, and changes only what changed.
+//
+// Streamlit's own st.html replaces all nodes at every tick: an open list would close, a tooltip vanish, a selection be
+// lost. Here a node stays the same node for as long as what it shows stays the same thing; rows that change places
+// slide there. It fetches nothing, computes no figure, and trusts the server to have escaped what hosts said.
+
+const roots = new WeakMap();
+
+const keyOf = (node) =>
+  node.nodeType !== 1 ? null
+    : node.dataset.host ? `${node.nodeName}/${node.dataset.host}`
+    : node.dataset.key || node.id || null;
+
+function alike(old, next) {
+  return old.nodeType === next.nodeType && old.nodeName === next.nodeName && keyOf(old) === keyOf(next);
+}
+
+function takeAttributes(old, next) {
+  for (const { name } of [...old.attributes]) {
+    if (name !== "open" && !next.hasAttribute(name)) old.removeAttribute(name);
+  }
+  for (const { name, value } of [...next.attributes]) {
+    if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+}
+
+function takeChildren(old, next) {
+  const keyed = new Map();
+  for (const child of old.childNodes) {
+    const key = keyOf(child);
+    if (key !== null) keyed.set(key, child);
+  }
+  let place = old.firstChild;
+  for (const wanted of [...next.childNodes]) {
+    const key = keyOf(wanted);
+    let found = key !== null ? keyed.get(key) : place && alike(place, wanted) ? place : null;
+    if (found && !alike(found, wanted)) found = null;
+    if (!found) {
+      old.insertBefore(wanted, place);
+      continue;
+    }
+    if (found === place) place = place.nextSibling;
+    else old.insertBefore(found, place);
+    take(found, wanted);
+  }
+  while (place) {
+    const after = place.nextSibling;
+    place.remove();
+    place = after;
+  }
+}
+
+function take(old, next) {
+  if (old.nodeType !== 1) {
+    if (old.nodeValue !== next.nodeValue) old.nodeValue = next.nodeValue;
+    return;
+  }
+  takeAttributes(old, next);
+  takeChildren(old, next);
+}
+
+// --- rows that slide to their new places ---
+
+const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+
+function places(root) {
+  const found = new Map();
+  for (const row of root.querySelectorAll("tr[data-host]")) found.set(row, row.offsetTop);
+  return found;
+}
+
+function slide(before) {
+  if (calm.matches) return;
+  for (const [row, top] of before) {
+    const way = top - row.offsetTop;
+    if (!row.isConnected || Math.abs(way) < 2) continue;
+    row.animate([{ transform: `translateY(${way}px)` }, { transform: "none" }], {
+      duration: 900, easing: "cubic-bezier(.3,0,.1,1)",
+    });
+  }
+}
+
+// --- the data's age goes on by itself, so that figures of a dead server are seen to be old ---
+
+function told(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 120) return `${whole} s`;
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+function grow(state) {
+  for (const age of state.root.querySelectorAll(".age[data-age]")) {
+    const seconds = Number(age.dataset.age) + (performance.now() - state.taken) / 1000;
+    const late = seconds > Number(age.dataset.stale) ? "stale" : seconds > Number(age.dataset.late) ? "late" : "fresh";
+    const text = told(seconds);
+    if (age.textContent !== text) age.textContent = text;
+    if (age.dataset.state !== late) age.dataset.state = late;
+  }
+}
+
+export default function ({ data, parentElement }) {
+  const html = data instanceof Uint8Array ? new TextDecoder().decode(data) : String(data ?? "");
+  let state = roots.get(parentElement);
+  if (!state) {
+    const root = document.createElement("div");
+    root.className = "live";
+    parentElement.append(root);
+    state = { root, html: null, taken: 0, timer: 0 };
+    state.timer = setInterval(() => (root.isConnected ? grow(state) : clearInterval(state.timer)), 1000);
+    roots.set(parentElement, state);
+  }
+  if (state.html === html) return;
+  const next = document.createElement("template");
+  next.innerHTML = html;
+  const before = places(state.root);
+  takeChildren(state.root, next.content);
+  state.html = html;
+  state.taken = performance.now();
+  slide(before);
+}

@@ -1,0 +1,169 @@
+"""The page, part by part: a toolbar outside all fragments, and each live part in a fragment of its own.
+
+It lays out and refreshes; what is seen is made by scene.py, what is set is controls.py's.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import streamlit as st
+
+from leaderboard_page import controls
+from leaderboard_page.address import Address
+from leaderboard_page.collector import keep_quiet
+from leaderboard_page.csv_file import csv_of
+from leaderboard_page.live import show, style
+from leaderboard_page.scene import Scene, scene_of, usual_window_s
+from leaderboard_page.sections import feeding
+from leaderboard_page.source import Source
+from leaderboard_page.strip import title
+from toolkit.cli.inputs import DATABASE
+from toolkit.errors import ToolkitError
+
+ICON = Path(__file__).parent / "icon.svg"
+"""Drawn here: Streamlit fetches its own icons for a tab from the internet."""
+FAST_S = 2.0
+SLOW_S = 10.0
+REST_S = 30.0
+PLAY_S = 1.0
+JITTER = 0.1
+"""Each viewer's intervals are up to this much longer, so that fifty who came at once do not stay in step."""
+
+
+def database() -> Path:
+    """The file that `--db` names, else TOOLKIT_DB, else the usual one."""
+    words = argparse.ArgumentParser(add_help=False)
+    words.add_argument("--db", default=os.environ.get("TOOLKIT_DB") or DATABASE)
+    return Path(words.parse_known_args(sys.argv[1:])[0].db)
+
+
+@st.cache_resource(show_spinner=False)
+def source_of(path: Path) -> Source:
+    """The one follower of a file, for all viewers of this server."""
+    keep_quiet()
+    return Source(path)
+
+
+def main() -> None:
+    """One viewer's page."""
+    st.set_page_config(page_title="Leaderboard", page_icon=str(ICON), layout="wide")
+    address = controls.current()
+    style(address.theme)
+    source = source_of(database())
+    scene = scene_of(source, address, time.time())
+    if isinstance(scene, Scene):
+        (kiosk if address.kiosk else page)(source, address, scene)
+    else:
+        every(FAST_S, wait, source, address)
+
+
+def kiosk(source: Source, address: Address, scene: Scene) -> None:
+    """One screen without controls."""
+    st.html("<div class='kiosk-mark'></div>")
+    every(FAST_S, fast, source, address, drawn(scene))
+
+
+def page(source: Source, address: Address, scene: Scene) -> None:
+    """The whole page, from the toolbar to the method."""
+    first_s, last_s = scene.feed.start_s, scene.feed.end_s or scene.feed.start_s
+    names = [host.name for host in scene.feed.hosts]
+    with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
+        st.html(title(scene.run), width="stretch")
+        controls.ranking(address, usual_window_s(scene.run))
+        with st.popover("More", icon=":material/tune:", key="more"):
+            controls.more(address, scene.look.runs, lambda: as_csv(source))
+    playing = st.session_state.get("playing") is not None
+    every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
+    controls.replay(address, first_s, last_s, scene.step_s)
+    every(SLOW_S, slow, source, address)
+    controls.comparison(address, names)
+    if address.compare:
+        every(SLOW_S, compare, source, address)
+    controls.drilling(address, names)
+    if address.host in names:
+        every(SLOW_S, host, source, address)
+    every(REST_S, rest, source, address)
+    controls.remember(controls.current())
+
+
+def drawn(scene: Scene) -> tuple[object, ...]:
+    """What the page was laid out for: another run, or another host, needs it anew."""
+    return (scene.run.id, *(host.name for host in scene.feed.hosts), len(scene.look.runs))
+
+
+def every(seconds: float, part: Callable[..., None], *told: object) -> None:
+    """Draw a part here, and again and again."""
+    late = st.session_state.setdefault("jitter", random.uniform(0.0, JITTER))  # noqa: S311 (no secret)
+    st.fragment(part, run_every=seconds * (1 + late))(*told)
+
+
+def as_csv(source: Source) -> bytes:
+    """The standings as they are when the button is pressed."""
+    scene = scene_of(source, controls.current(), time.time())
+    return csv_of(scene.board) if isinstance(scene, Scene) else b""
+
+
+# --- the parts, each in a fragment ----------------------------------------------------------------
+
+
+def wait(source: Source, address: Address) -> None:
+    """Say how to feed the page, until there is something to show."""
+    scene = scene_of(source, address, time.time())
+    if isinstance(scene, Scene):
+        st.rerun()
+    show(feeding(scene).encode("utf-8", "replace"), key="waiting")
+
+
+def fast(source: Source, address: Address, laid_out: tuple[object, ...]) -> None:
+    """Strip, figures and leaderboard."""
+    scene = at_the_moment(source, address)
+    if scene is None or drawn(scene) != laid_out:
+        st.rerun()
+        return
+    viewer = st.session_state.setdefault("viewer", uuid.uuid4().hex)
+    show(scene.fast(source.present(viewer)), key="fast")
+
+
+def slow(source: Source, address: Address) -> None:
+    """Ranks over time, and the trade-off."""
+    draw(source, address, Scene.slow, "slow")
+
+
+def compare(source: Source, address: Address) -> None:
+    """A few hosts side by side."""
+    draw(source, address, Scene.compare, "compare")
+
+
+def host(source: Source, address: Address) -> None:
+    """One host in full."""
+    draw(source, address, Scene.host, "one-host")
+
+
+def rest(source: Source, address: Address) -> None:
+    """The bench's word, the workload, the method."""
+    draw(source, address, Scene.rest, "rest")
+
+
+def draw(source: Source, address: Address, part: Callable[[Scene], bytes], key: str) -> None:
+    """One part; while the database is in trouble and it was never built, nothing."""
+    scene = at_the_moment(source, address)
+    try:
+        show(b"" if scene is None else part(scene), key=key)
+    except ToolkitError:
+        show(b"", key=key)
+
+
+def at_the_moment(source: Source, address: Address) -> Scene | None:
+    """The scene of now, or of where a replay has come to."""
+    scene = scene_of(source, address, time.time())
+    if not isinstance(scene, Scene):
+        return None
+    moment = controls.moment(address, scene.feed.end_s)
+    return scene if moment is address else replace(scene, address=moment)
