@@ -162,6 +162,9 @@ class Feed:
 
     def _board(self, asked: _Asked) -> Board:
         at_s, window_s = asked.at_s, asked.window_s
+        if at_s is not None:
+            agos_s = [ago_s for ago_s in (0, *AGO_S) if at_s - ago_s >= self.start_s]
+            self._follow.prepare(window_s, at_s, agos_s)
         told = self._judged(window_s, self.start_s - 1 if at_s is None else at_s)
         rows = self._ranked_rows(told, honest=asked.honest)
         limited = [] if at_s is None else self._follow.limited(self._from_s(at_s, window_s), at_s)
@@ -214,7 +217,7 @@ class Feed:
         now = dict(zip(rows, places([seen[row] for row in rows], asked.rank_by), strict=True))
         score = dict(zip(rows, scores([seen[row] for row in rows]), strict=True))
         before = [self._places_before(asked, ago_s, rows) for ago_s in AGO_S]
-        tainted = self._taints(asked, seen)
+        tainted = self._taints(asked)
         at = self.start_s if asked.at_s is None else asked.at_s
         return [
             replace(
@@ -240,16 +243,17 @@ class Feed:
 
     # --- outages and verdicts -----------------------------------------------------------------------
 
-    def _taints(self, asked: _Asked, seen: Sequence[Figures]) -> list[tuple[Taint, ...]]:
+    def _taints(self, asked: _Asked) -> list[tuple[Taint, ...]]:
         """Each host's outages that are still in the window."""
         at_s = asked.at_s
         if at_s is None:
-            return [() for _ in seen]
+            return [() for _ in self._hosts()]
         from_s = self._course_from_s(asked.window_s, at_s)
         restarts: dict[str, list[float]] = {}
         for event in together(self._follow.events, self._changes(from_s, at_s + 1)):
             if event.kind == "restart" and event.name is not None and event.at < at_s + 1:
                 restarts.setdefault(event.name, []).append(event.at)
+        failed = self._follow.totals(asked.window_s, at_s).failed_down()
         return [
             taints(
                 self._course(row, asked.window_s, from_s, at_s),
@@ -257,8 +261,8 @@ class Feed:
                 at_s=at_s,
                 window_s=asked.window_s,
             )
-            # where nothing failed and nobody restarted there is no outage
-            if seen[row].errors or host.name in restarts
+            # where no second was lost and nobody restarted there is no outage
+            if failed[row] or host.name in restarts
             else ()
             for row, host in enumerate(self._hosts())
         ]

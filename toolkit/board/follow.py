@@ -9,6 +9,7 @@ It reads through a Reader (the store is one), holds numbers only, never writes, 
 loader's seconds say. Whatever the reader raises is the caller's to show: nothing is half applied then.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf
@@ -246,13 +247,33 @@ class Follow:
         """What the window holds that ends `ago_s` before `to_s`; to be read, not kept."""
         key, to_s = (window_s, ago_s), to_s - ago_s
         known = self._windows.get(key)
-        if known is None or abs(to_s - known.to_s) * 2 > window_s:
+        if known is None or _is_far(known, to_s):
             known = self._window(window_s, to_s)
         else:
             self._move(known, to_s)
         self._windows.pop(key, None)
         keep(self._windows, key, known, KEPT_WINDOWS)
         return known.totals
+
+    def prepare(self, window_s: int, to_s: int, agos_s: Sequence[int]) -> None:
+        """Fill several windows in one reading, if none of them is near: they overlap by far the most."""
+        known = [(self._windows.get((window_s, ago_s)), to_s - ago_s) for ago_s in agos_s]
+        if any(window and not _is_far(window, end_s) for window, end_s in known):
+            return
+        ends = {ago_s: to_s - ago_s + 1 for ago_s in agos_s}
+        edges = sorted({*ends.values(), *(end - window_s for end in ends.values())})
+        pieces: list[list[Part]] = [[] for _ in edges[1:]]
+        for part in self.parts(edges[0], edges[-1] - 1):
+            pieces[bisect_right(edges, part.at_s) - 1].append(part)
+        added = [Totals(list(self.hosts), pulse_s=window_s) for _ in pieces]
+        for totals, piece in zip(added, pieces, strict=True):
+            totals.add(piece)
+        for ago_s, end in ends.items():
+            window = _Window(end - window_s, end - 1, Totals(list(self.hosts), pulse_s=window_s))
+            for first, totals in zip(edges, added, strict=False):
+                if window.from_s <= first < end:
+                    window.totals.add_totals(totals)
+            keep(self._windows, (window_s, ago_s), window, KEPT_WINDOWS)
 
     def _window(self, window_s: int, to_s: int) -> _Window:
         totals = Totals(list(self.hosts), pulse_s=window_s)
@@ -319,6 +340,11 @@ class Follow:
             of_host = self._looks.setdefault((sighting.name, sighting.url), {})
             of_host[sighting.at] = look_of(sighting)
             self._last_look = max(self._last_look, sighting.at)
+
+
+def _is_far(window: _Window, to_s: int) -> bool:
+    """Whether a window is filled anew with less work than moved: moving reads both ends."""
+    return abs(to_s - window.to_s) * 2 > window.to_s - window.from_s + 1
 
 
 def latest(one: int | None, other: int | None) -> int | None:
