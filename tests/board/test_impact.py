@@ -20,7 +20,6 @@ from toolkit.board.impact import (
     short,
     spoken,
     still_in_window,
-    still_sentence,
 )
 from toolkit.board.outages import outages
 
@@ -202,18 +201,6 @@ def test_a_downtime_leaves_the_window_as_its_far_end_passes(
 ) -> None:
     assert still_in_window(DOWN, UP, now_s, 900) == held_s
     assert clean_in(UP, now_s, 900) == left_s
-
-
-def test_what_is_still_in_the_window_is_said_with_when_it_is_clean() -> None:
-    assert (
-        still_sentence(DOWN, UP, UP + 650, 900, "14:32")
-        == "still in the window: 4 min 10 s of the 14:32 restart, clean in 4 min 10 s"
-    )
-    assert (
-        still_sentence(DOWN, None, DOWN + 65, 900, "14:32")
-        == "still in the window: 1 min 5 s of the 14:32 restart, still down"
-    )
-    assert still_sentence(DOWN, UP, UP + 900, 900, "14:32") is None
 
 
 # --- in words ---------------------------------------------------------------------------------------

@@ -97,7 +97,9 @@ def test_a_host_that_leads_by_cutting_its_answers_is_named_and_so_is_the_cache_b
         ),
         clock=clock,
     )
-    assert lead == "erin leads with 250 RPS: it cuts its answers short (1 token of 256)."
+    assert lead == (
+        "erin leads with 250 RPS, but not on the honest board: it cuts its answers short (1 token of 256)."
+    )
     assert best == (
         "The best whose own model does the work is alice with 5 RPS, rank 3; "
         "dave (rank 2) answers from a response cache."
@@ -117,6 +119,14 @@ def test_an_earlier_bench_speaks_where_the_blasts_own_verdicts_are_silent() -> N
     told = board(standing(1, "dave", 182, CLEAN), standing(2, "alice", 5))
     assert "response cache" in story(told, clock=clock, bench={"dave": [CACHE]})[0]
     assert "response cache" not in story(told, clock=clock, bench={"alice": [CACHE]})[0]
+
+
+def test_the_surer_word_is_the_one_that_is_told() -> None:
+    sure = replace(CUT, confidence="high", evidence="the engine was asked for 1 token")
+    told = board(standing(1, "erin", 250, CUT))
+    assert "(the engine was asked" in story(told, clock=clock, bench={"erin": [sure]})[0]
+    same = replace(CUT, evidence="of the bench")
+    assert "(1 token of 256)" in story(told, clock=clock, bench={"erin": [same]})[0]
 
 
 def test_a_hint_is_no_accusation() -> None:
@@ -177,6 +187,13 @@ def test_a_restart_is_told_with_its_length_its_errors_and_when_the_window_is_cle
         "frank restarted at 14:33:00 and was down for 10 s: 37% errors in the window, which holds it "
         "until 14:33:40."
     )
+
+
+def test_who_came_back_as_another_is_said_to_have() -> None:
+    drift = Verdict(code="config_drift", confidence="high", evidence="max_model_len 4096 -> 8192")
+    told = board(standing(1, "alice", 5, drift), standing(2, "frank", 3, drift))
+    line = story(told, clock=clock, outages={"frank": [DOWN]})[2]
+    assert line.startswith("frank restarted at 14:33:00 with other settings and was down for 10 s:")
 
 
 def test_a_restart_leaves_the_window_with_the_second_that_is_a_window_behind_it() -> None:

@@ -250,18 +250,6 @@ def clean_in(restart_to_s: float | None, now_s: float, window_s: float) -> float
     return max(0.0, restart_to_s + window_s - now_s) or None
 
 
-def still_sentence(
-    restart_from_s: float, restart_to_s: float | None, now_s: float, window_s: float, clock: str
-) -> str | None:
-    """`still in the window: 4 min 10 s of the 14:32 restart, clean in 9 min`; None when it has left the window."""
-    held_s = still_in_window(restart_from_s, restart_to_s, now_s, window_s)
-    if held_s is None:
-        return None
-    left_s = clean_in(restart_to_s, now_s, window_s)
-    end = "still down" if left_s is None else f"clean in {spoken(left_s)}"
-    return f"still in the window: {spoken(held_s)} of the {clock} restart, {end}"
-
-
 # --- in words ---------------------------------------------------------------------------------------
 
 

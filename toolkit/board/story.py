@@ -5,6 +5,7 @@ Plain values in, sentences out: clock times come from a function, since a time z
 
 from collections.abc import Callable, Mapping, Sequence
 
+from toolkit.board.honesty import reasons
 from toolkit.board.impact import clean_in, short, spoken
 from toolkit.board.outages import Outage
 from toolkit.board.standings import Board, RankBy, Standing
@@ -46,6 +47,8 @@ def story(
 def trick(standing: Standing, bench: Sequence[Verdict] = ()) -> Verdict | None:
     """What explains a host's figures without a faster model; a hint of low confidence explains nothing."""
     told = [each for each in (*standing.verdicts, *bench) if each.confidence != "low"]
+    # the surer word first; of equals the blast's own
+    told.sort(key=lambda each: each.confidence != "high")
     return next((each for code in TRICKS for each in told if each.code == code), None)
 
 
@@ -59,8 +62,9 @@ def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
     beside = f", level with {', '.join(tied)}," if tied else ""
     if found is None:
         return f"{first.name} leads{beside} with {told}, and nothing speaks against it."
+    where = ", but not on the honest board" if reasons([found]) else ""
     why = f"it {TRICKS[found.code]} ({_clause(found.evidence)})"
-    return f"{first.name} leads{beside} with {told}: {why}."
+    return f"{first.name} leads{beside} with {told}{where}: {why}."
 
 
 def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank_by: RankBy) -> str:
@@ -130,12 +134,23 @@ def _told(board: Board, name: str, outage: Outage, clock: Clock) -> str:
     if not outage.is_over:
         return f"{name} went down at {began} and has not come back: {rate} in the window."
     verb = "restarted" if outage.restarted else "went down"
-    told = f"{name} {verb} at {began} and was down for {length}"
+    how = " with other settings" if _has_changed(board, name) else ""
+    told = f"{name} {verb} at {began}{how} and was down for {length}"
     # the window ends with the end of the board's second
     if board.at_s is None or clean_in(outage.to_s, board.at_s + 1, board.window_s) is None:
         return f"{told}; nothing of it is left in the window."
     return (
         f"{told}: {rate} in the window, which holds it until {clock(outage.to_s + board.window_s)}."
+    )
+
+
+def _has_changed(board: Board, name: str) -> bool:
+    """Whether it came back as another."""
+    return any(
+        verdict.code == "config_drift"
+        for each in (*board.standings, *board.left_out)
+        if each.name == name
+        for verdict in each.verdicts
     )
 
 
