@@ -10,11 +10,13 @@ STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
     "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles"
-    " cache_headers profile_checks profile_load quantities".split()
+    " cache_headers profile_checks profile_load quantities alike".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 
-STORE = frozenset({"store", "migrations", "database", "store_looks", "store_runs", "store_blasts"})
+STORE = frozenset(
+    "store migrations database store_looks store_runs store_blasts store_upkeep".split()
+)
 
 ROOMS = {
     # room: (files that decide, files that touch the world)
@@ -43,7 +45,9 @@ ROOMS = {
         {"checks", "recorder"},
     ),
     "board": (
-        set("freeze history honesty impact looks outages score standings story taints verdicts window".split()),
+        set(
+            "freeze history honesty impact looks outages score standings story taints verdicts window".split()
+        ),
         {"chart", "feed", "follow"},
     ),
     "scout": (

@@ -147,11 +147,17 @@ def _refuse_path(path: Path, mode: _Mode) -> None:
         )
 
 
+def as_uri(path: Path, mode: _Mode) -> str:
+    """How SQLite is to open a file: only a URI can say `mode`.
+
+    Quoted from bytes, because `?`, `#` and `%` mean something in a URI and a file's name need not be UTF-8.
+    """
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
+
+
 def _connect(path: Path, mode: _Mode, busy_timeout_s: float) -> sqlite3.Connection:
-    # A URI, because only it can say `mode`; quoted from bytes, because `?`, `#` and `%` mean
-    # something in a URI and a file's name need not be UTF-8.
     return sqlite3.connect(
-        f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}",
+        as_uri(path, mode),
         uri=True,
         timeout=busy_timeout_s,
         isolation_level=None,  # transactions begin where we say so
