@@ -9,6 +9,9 @@ from toolkit.sketches import ALPHA
 
 BAND = (1 + ALPHA) / (1 - ALPHA)
 """Each latency is known within 1 %, so two that differ by less than this factor (2 %) may be equal."""
+FEW_FOR_P50, FEW_FOR_P95 = 11, 130
+"""Below so many answers a quantile is shown as unsure. LoadGen's rule: of n answers the second slowest bounds the
+quantile q with 99 % confidence from the n on at which q^n + n q^(n-1) (1-q) is at most 1 %; 0.95 needs 130."""
 _ROUNDING = 1 + 1e-9
 """Neighbouring buckets lie exactly one BAND apart, but for the last bit of a float."""
 

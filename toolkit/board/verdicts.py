@@ -100,7 +100,7 @@ def _of_changes(host: Host, changes: Sequence[Event], at_s: int) -> list[Verdict
         ago = _ago(restarts[-1], at_s)
         told.append(("restarted", f"its process started anew {ago}{times}"))
     if drifts := [each for each in own if each.kind in SETTINGS]:
-        evidence = "; ".join(f"{each.kind} {each.text}, {_ago(each, at_s)}" for each in drifts)
+        evidence = "; ".join(f"{each.kind}: {each.text}, {_ago(each, at_s)}" for each in drifts)
         told.append(("config_drift", evidence))
     return [Verdict(code=code, confidence="high", evidence=said) for code, said in told]
 
