@@ -234,6 +234,7 @@ def _row(
         data_host=one.name,
         data_rank=one.rank,
         data_place=place or None,
+        data_ok=one.ok,
         class_=" ".join(
             name
             for name, on in (("dead", dead), ("out", one.left_out), ("first", place == 1))

@@ -1,0 +1,60 @@
+"""What a visitor reads on the leaderboard page, and how long a test waits for it."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from playwright.sync_api import Locator
+from support.browser import PATIENCE_MS, Tab
+
+Told = TypeVar("Told")
+
+
+def until(tab: Tab, read: Callable[[], Told], wanted: Callable[[Told], bool]) -> Told:
+    """Read again and again until it is as wanted; what was read then."""
+    give_up = time.monotonic() + PATIENCE_MS / 1000
+    while not wanted(told := read()):
+        assert time.monotonic() < give_up, f"still {told!r}"
+        tab.page.wait_for_timeout(50)
+    return told
+
+
+def comes(tab: Tab, read: Callable[[], Told], expected: Told) -> None:
+    """Wait until it reads as expected."""
+    give_up = time.monotonic() + PATIENCE_MS / 1000
+    while (told := read()) != expected and time.monotonic() < give_up:
+        tab.page.wait_for_timeout(50)
+    assert told == expected
+
+
+def board(tab: Tab) -> Locator:
+    return tab.page.locator("#board")
+
+
+def ranking(tab: Tab) -> list[tuple[str, str]]:
+    """(rank, host) from the top; read in one go, as rows may move."""
+    rows = tab.page.locator("#standings tr[data-host]")
+    return [
+        tuple(pair)
+        for pair in rows.evaluate_all("all => all.map(r => [r.dataset.rank, r.dataset.host])")
+    ]
+
+
+def hosts(tab: Tab) -> list[str]:
+    return [name for _, name in ranking(tab)]
+
+
+def figure(tab: Tab, host: str, column: str) -> str:
+    """One cell, white space evened."""
+    cell = tab.page.locator(f'#board tr[data-host="{host}"] .c-{column}')
+    return " ".join(cell.inner_text().split())
+
+
+def fact(tab: Tab, name: str) -> str:
+    """One entry of the strip at the top."""
+    return " ".join(tab.page.locator(f".strip .{name} .told").inner_text().split())
+
+
+def control(tab: Tab, key: str) -> Locator:
+    """A Streamlit widget by its key."""
+    return tab.page.locator(f".st-key-{key}")
