@@ -41,6 +41,8 @@ class Setting:
     """What all desks of a worker share in one run."""
 
     plan: Plan
+    users_per_host: Callable[[], int]
+    """How many are wanted at all workers together, now."""
     worker: str
     worker_number: int
     wall_offset_s: float
@@ -100,7 +102,7 @@ class Desk:
         self._told: set[str] = set()
         self._kept_at_s, self._kept_slot = float("-inf"), -1
         self._pace: Pace | None = None
-        self._paced_users = 0
+        self._paced_for = (0, 0)
         self._course = Course(
             run=plan.run,
             name=self.host.name,
@@ -116,7 +118,7 @@ class Desk:
             return time.monotonic()
         # one user waits for the next slot and the others for it, so that no slot is held by one who is stopped
         with self._turnstile:
-            due_s = self._pace_of(plan, plan.rate).claim()
+            due_s = self._pace_of(plan.rate).claim()
             gevent.sleep(max(0.0, due_s - time.monotonic()))
         return due_s
 
@@ -147,13 +149,15 @@ class Desk:
         if order.kind != "ranked":
             self._keep_canary(setting, order, timed, planned_s)
 
-    def charge(self) -> None:
-        """Count the planned requests that no user could send in time."""
+    def charge(self, patience_s: float | None = None) -> None:
+        """Count the planned requests that no user could send in time, by default that of a whole answer."""
         setting = self._now()
         if self._pace is not None:
-            now_s, timeout_s = time.monotonic(), setting.plan.timeout_s
-            for due_s in self._pace.missed(now_s, timeout_s):
-                busy = f"all {self.users} users here were busy for {timeout_s:g} s"
+            if patience_s is None:
+                patience_s = setting.plan.timeout_s
+            now_s = time.monotonic()
+            for due_s in self._pace.missed(now_s, patience_s):
+                busy = f"no user was free for {patience_s:g} s"
                 fault = Failure(kind="not_sent", error=busy)
                 self._count_error(setting, fault, None, now_s - due_s)
 
@@ -171,14 +175,13 @@ class Desk:
         assert self._setting is not None, "a desk serves nobody before a run begins"
         return self._setting
 
-    def _pace_of(self, plan: Plan, rate: float) -> Pace:
+    def _pace_of(self, rate: float) -> Pace:
         """This worker's share of the host's rate is its share of the host's users."""
-        if self._pace is None or self._paced_users != self.users:
-            share = max(1, self.users) / plan.users_per_host
-            start_s = time.monotonic()
-            if self._pace is not None:
-                start_s += 1 / (rate * share)
-            self._pace, self._paced_users = Pace(rate * share, start_s=start_s), self.users
+        wanted = self.users, self._now().users_per_host()
+        if self._pace is None or self._paced_for != wanted:
+            own_rate = rate * max(1, self.users) / max(wanted)
+            start_s = time.monotonic() + (1 / own_rate if self._pace is not None else 0.0)
+            self._pace, self._paced_for = Pace(own_rate, start_s=start_s), wanted
         return self._pace
 
     # --- what to ask ---------------------------------------------------------------------------------

@@ -49,6 +49,11 @@ class Books:
         result: Given = self._thread.apply(work, (self._store,))
         return result
 
+    def close(self) -> None:
+        """Close it, so that all of it is in one file."""
+        with contextlib.suppress(ToolkitError):
+            self.do(lambda store: store.close())
+
 
 class Master:
     """Runs, one after the other, and what is heard of them."""
@@ -71,6 +76,10 @@ class Master:
         self._all_done = Signal()
         self._phase: str | None = None
         self._writer: gevent.Greenlet | None = None
+
+    def close(self) -> None:
+        """Close the database."""
+        self._books.close()
 
     # --- a run ---------------------------------------------------------------------------------------
 
@@ -134,6 +143,11 @@ class Master:
             self._books.do(lambda store: _close(store, plan.run, now))
         except ToolkitError as error:
             self._say(f"{error.message}; the run `{plan.run}` stays open")
+
+    def hurry(self) -> None:
+        """Wait for no worker any more."""
+        self._heard_s.clear()
+        self._all_done.set()
 
     def note(self, kind: EventKind, text: str) -> None:
         """Store an event of the run that is on."""

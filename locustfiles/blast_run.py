@@ -11,6 +11,7 @@ before Locust's own stop, in its event `test_stopping`.
 import ctypes
 import gc
 import signal
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from blast_master import Books, Master, say
 from blast_options import PROFILE, Early, end_with
 from blast_plan import Plan, as_message, begun, from_message, plan_of
 from blast_worker import Worker
+from gevent.event import Event
 from locust.runners import MasterRunner, WorkerRunner
 
 from toolkit.blast.rounding import users_for
@@ -46,6 +48,7 @@ class Blast:
         self._master: Master | None = None
         self._worker: Worker | None = None
         self._is_ending = False
+        self._has_ended = Event()
         self._resumed = self._named = False
 
     @property
@@ -60,6 +63,7 @@ class Blast:
         events.init.add_listener(self._init)
         events.test_start.add_listener(self._test_start)
         events.test_stopping.add_listener(self._test_stopping)
+        events.quit.add_listener(self._quit)
         events.heartbeat_received.add_listener(self._heartbeat)
 
     # --- the beginning -------------------------------------------------------------------------------
@@ -105,9 +109,12 @@ class Blast:
 
     def _plan(self) -> Plan:
         """What the options and the web form say now."""
+        return plan_of(self._options, self._profile, self._early.hosts_hash)
+
+    @property
+    def _profile(self) -> str:
         # Locust's own --profile knows no variable of ours
-        profile = self._environment.profile or self._early.options.profile or PROFILE
-        return plan_of(self._options, profile, self._early.hosts_hash)
+        return self._environment.profile or self._early.options.profile or PROFILE
 
     def _refuse_form(self) -> Any:
         """Answer a web form that cannot be meant, before Locust acts on it."""
@@ -117,10 +124,15 @@ class Blast:
             return None
         named = request.form.get("host", "").strip()
         known = {host.url for host in self._early.hosts} | {self._early.options.host}
+        told = None
         if named and (len(self._early.hosts) > 1 or named.rstrip("/") not in known):
             told = "The hosts come from the list; leave `Host` empty"
-            return jsonify({"success": False, "message": told, "host": ""})
-        return None
+        try:
+            wanted = Namespace(**{**vars(self._options), **request.form.to_dict()})
+            plan_of(wanted, request.form.get("profile") or self._profile, self._early.hosts_hash)
+        except ToolkitError as error:
+            told = told or f"{error.message}. {error.hint}"
+        return jsonify({"success": False, "message": told, "host": ""}) if told else None
 
     def _start(
         self,
@@ -143,9 +155,9 @@ class Blast:
         return [one.desk.host for one in user_classes or self._runner.user_classes]
 
     def _rounded(self, users: int, hosts: int) -> int:
-        if users < self._runner.user_count:
+        if users == 0 or users < self._runner.user_count:
             return users // hosts * hosts
-        rounded, sentence = users_for(max(1, users), hosts)
+        rounded, sentence = users_for(users, hosts)
         if sentence:
             say(sentence)
         return rounded
@@ -207,18 +219,27 @@ class Blast:
             return
         number = max(0, self._runner.worker_index)
         name = self._name(self._runner.client_id)
-        self.worker.begin(plan, name=name, number=number)
+        self.worker.begin(plan, name=name, number=number, users_per_host=self._users_per_host)
         # what lives now lives long: the collector need not look at it again in the midst of an answer
         gc.collect()
         gc.freeze()
+
+    def _users_per_host(self) -> int:
+        """How many are wanted now; a master tells it with each change."""
+        return int(self._runner.environment.parsed_options.toolkit_users_per_host)
 
     # --- the end -------------------------------------------------------------------------------------
 
     def _test_stopping(self, **_: Any) -> None:
         """Locust is about to stop: first let what is under way be answered, and all of it be stored."""
-        if self._is_ending:
+        if self._is_ending:  # Ctrl-C while it ends
+            self.worker.hurry()
+            if self._master is not None:
+                self._master.hurry()
+            self._has_ended.wait(LAST_WORDS_S)
             return
         self._is_ending = True
+        self._has_ended.clear()
         try:
             if self._master is None:
                 self._finish()
@@ -230,6 +251,7 @@ class Blast:
             self._master.end(self._drain_s() + LAST_WORDS_S)
         finally:
             self._is_ending = False
+            self._has_ended.set()
 
     def _finish(self) -> None:
         worker, limit_s = self.worker, self._drain_s()
@@ -248,6 +270,10 @@ class Blast:
     def _worker_quits(self, **_: Any) -> None:
         """Before Locust says goodbye to the master: it would count this worker out before its last words came."""
         self._runner.stop()
+
+    def _quit(self, **_: Any) -> None:
+        if self._master is not None:
+            self._master.close()
 
     # --- messages ------------------------------------------------------------------------------------
 

@@ -51,6 +51,10 @@ class _LateError(Exception):
     """The whole answer took too long."""
 
 
+class EndedError(Exception):
+    """Thrown at a user whose answer has not come when a blast has waited long enough for it."""
+
+
 class _NoEndError(Exception):
     """The end of a body did not come with its last event."""
 
@@ -65,7 +69,15 @@ class _ClosedError(Exception):
 
 R = TypeVar("R", bound="_Reply")
 
-FAULTS = (_LateError, _NoConnectionError, _ClosedError, HTTPParseError, OSError, ValueError)
+FAULTS = (
+    _LateError,
+    EndedError,
+    _NoConnectionError,
+    _ClosedError,
+    HTTPParseError,
+    OSError,
+    ValueError,
+)
 
 
 class Place:
@@ -410,6 +422,8 @@ def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure
     """Kind and sentence of what went wrong outside the answer, in the bench's words."""
     if isinstance(error, _LateError):
         return Failure(kind="timeout", error=f"no whole answer within {timeout_s:g} s")
+    if isinstance(error, EndedError):
+        return Failure(kind="timeout", error="no whole answer when the blast was over")
     if isinstance(error, _NoConnectionError):
         return _no_connection(error.__cause__)
     if isinstance(error, _ClosedError):

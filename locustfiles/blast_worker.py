@@ -10,6 +10,7 @@ from typing import Any
 import gevent
 from blast_desk import Desk, Setting
 from blast_plan import Plan
+from blast_wire import EndedError
 from gevent.event import Event
 
 from toolkit.bench.fitness import MOST_CPU_SHARE, MOST_SEND_LAG_MS
@@ -21,6 +22,8 @@ REPORT_AFTER_S = 0.05
 """After a second is over: all workers report in step, so that the master stores their parts together."""
 LAG_EVERY_S = 0.02
 """How often the event loop's lateness is looked at: 50 times a second cost 0.1 % of a core."""
+OVERDUE_S = 1.0
+"""At the end: a planned request that is so late found all users busy, and counts against its host."""
 SILENT_AFTER_S = 5.0
 """A master that says nothing for so long writes nothing down either, and its hosts are to be left alone."""
 
@@ -41,8 +44,10 @@ class Worker:
         self._send, self._fire, self._say = send, fire, say
         self._run: str | None = None
         self._heard_s: float | None = None
-        self._under_way = 0
+        self._turns: set[Any] = set()
+        """Greenlets of users whose requests are under way."""
         self._idle = Event()
+        self._is_hurried = False
         self._is_open = False
         self._greenlets: list[gevent.Greenlet] = []
 
@@ -55,8 +60,11 @@ class Worker:
     def _is_forgotten(self) -> bool:
         return self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_AFTER_S
 
-    def begin(self, plan: Plan, *, name: str, number: int) -> None:
+    def begin(
+        self, plan: Plan, *, name: str, number: int, users_per_host: Callable[[], int]
+    ) -> None:
         """Open the desks for a run. `number` is unlike any other worker's of this master."""
+        self.finish()
         now_s = time.monotonic()
         self._wall_offset_s = time.time() - now_s
         self._run, self._name = plan.run, name
@@ -64,6 +72,7 @@ class Worker:
         self._reporter = Reporter(tallying, self._send, run=plan.run, worker=name)
         setting = Setting(
             plan=plan,
+            users_per_host=users_per_host,
             worker=name,
             worker_number=number,
             wall_offset_s=self._wall_offset_s,
@@ -80,13 +89,16 @@ class Worker:
         self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often)]
 
     def turn(self, work: Callable[[], None]) -> None:
-        """Do one turn of a user, unless the run is about to end."""
-        self._under_way += 1
+        """Do one turn of a user."""
+        user = gevent.getcurrent()
+        self._turns.add(user)
         try:
             work()
+        except EndedError:
+            return  # before anything was sent
         finally:
-            self._under_way -= 1
-            if not self._under_way:
+            self._turns.discard(user)
+            if not self._turns:
                 self._idle.set()
 
     def heard_master(self) -> None:
@@ -96,17 +108,33 @@ class Worker:
                 desk.skip()
         self._heard_s = time.monotonic()
 
-    def drain(self, limit_s: float) -> bool:
-        """Begin no more requests, and wait until those under way are over; False: some were not, or Ctrl-C came."""
-        self._is_open = False
+    def drain(self, limit_s: float) -> None:
+        """Begin no more requests, and wait for the answers under way; one that does not come is a failure."""
+        if self._is_open:
+            for desk in self._desks:
+                desk.charge(OVERDUE_S)
+        self._is_open = self._is_hurried = False
         try:
-            with gevent.Timeout(limit_s, False):
-                while self._under_way:
-                    self._idle.clear()
-                    self._idle.wait()
+            self._wait_until_idle(limit_s)
+            if not self._is_hurried:
+                for user in list(self._turns):
+                    gevent.kill(user, EndedError)
+                self._wait_until_idle(1.0)
         except KeyboardInterrupt:
-            self._say("The answers that are still under way are left")
-        return not self._under_way
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Wait for no answer any more, and blame nobody for it."""
+        if self._turns:
+            self._say("The answers that are under way are left")
+        self._is_hurried = True
+        self._idle.set()
+
+    def _wait_until_idle(self, limit_s: float) -> None:
+        with gevent.Timeout(limit_s, False):
+            while self._turns and not self._is_hurried:
+                self._idle.clear()
+                self._idle.wait()
 
     def finish(self) -> None:
         """Send all that is left of the run."""
@@ -124,7 +152,7 @@ class Worker:
     @property
     def under_way(self) -> int:
         """Requests whose answers are not over."""
-        return self._under_way
+        return len(self._turns)
 
     def _wall(self) -> float:
         return time.monotonic() + self._wall_offset_s
@@ -134,8 +162,9 @@ class Worker:
             due_s = int(self._wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
             gevent.sleep(max(0.0, due_s - self._wall()))
             now_s = int(self._wall())
-            for desk in self._desks:
-                desk.charge()
+            if self.takes_turns:
+                for desk in self._desks:
+                    desk.charge()
             self._note_seconds(now_s)
             try:
                 self._reporter.report(self._wall(), before_s=now_s)

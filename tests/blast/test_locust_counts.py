@@ -1,0 +1,189 @@
+"""Locust processes against simulated servers: what was stored is what the servers counted, request for request."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support import sim_fleet
+from support.locusts import (
+    CAST,
+    DATABASE,
+    HOSTS,
+    Counted,
+    all_sums,
+    counted_everywhere,
+    free_port,
+    headless,
+    newest,
+    run,
+    settings,
+    start,
+    stored,
+    urls_in,
+    wait_for,
+)
+
+from toolkit.store import Store
+
+pytestmark = pytest.mark.slow
+
+KEY = "a-very-secret-key"
+LOCKED = {"locked": ("awq", {"time_scale": 0.02, "api_key": KEY})}
+
+
+@dataclass
+class Servers:
+    """A fleet, and what it has counted since it was last asked."""
+
+    hosts: str
+    urls: dict[str, str]
+    before: dict[str, Counted]
+
+    def since(self) -> dict[str, Counted]:
+        earlier, self.before = self.before, counted_everywhere(self.urls)
+        return {name: self.before[name].since(earlier[name]) for name in self.urls}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with sim_fleet.running(CAST) as hosts:
+        urls = urls_in(hosts)
+        yield Servers(hosts, urls, counted_everywhere(urls))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, servers: Servers) -> Path:
+    (tmp_path / HOSTS).write_text(servers.hosts)
+    servers.since()
+    return tmp_path
+
+
+def test_one_process_stores_what_the_servers_counted(folder: Path, servers: Servers) -> None:
+    said = run(folder, headless("-u", "7", "-t", "2s", "--max-tokens", "16"))
+    truth = servers.since()
+    assert stored(folder) == truth
+    assert min(counted.requests for counted in truth.values()) > 20
+    # 7 users on 2 hosts: 4 for each
+    assert "7 users were rounded up to 8" in said
+    told = newest(folder)
+    assert told.ended_at is not None
+    assert (settings(told)["users"], settings(told)["users_per_host"]) == (8, 4)
+    with Store.open_readonly(folder / DATABASE) as store:
+        seconds = [second for _, second in store.loader_seconds(told.id)]
+        events = [event.kind for _, event in store.events(told.id)]
+        shots = store.shots(told.id)
+    assert events == ["start", "stop"]
+    assert max(second.users or 0 for second in seconds) == 8
+    numbers = [second.at_s for second in seconds]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    # the first pair of canaries of each host, and no second one within 5 s
+    assert sorted((shot.name, shot.kind) for shot in shots) == sorted(
+        (name, kind) for name in servers.urls for kind in ("unique", "twin")
+    )
+    assert all(shot.ok and shot.text_hash for shot in shots)
+
+
+def test_canaries_are_counted_apart_and_can_be_none(folder: Path, servers: Servers) -> None:
+    run(folder, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--canaries", "0"))
+    assert stored(folder) == servers.since()
+    assert {kind for _, _, kind in all_sums(folder)} == {"ranked"}
+    run(folder, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--canaries", "50"))
+    assert stored(folder) == servers.since()
+    for name, url in servers.urls.items():
+        ranked, canary = (all_sums(folder)[name, url, kind].ok for kind in ("ranked", "canary"))
+        assert abs(ranked - canary) <= 0.1 * (ranked + canary)
+
+
+def test_forked_workers_store_what_the_servers_counted(folder: Path, servers: Servers) -> None:
+    port = str(free_port())
+    ports = ("--master-port", port, "--master-bind-port", port)
+    run(folder, headless("-u", "8", "-t", "2s", "--max-tokens", "16", "--processes", "2", *ports))
+    assert stored(folder) == servers.since()
+    with Store.open_readonly(folder / DATABASE) as store:
+        found = store.runs(verb="blast")[0]
+        seconds = [second for _, second in store.loader_seconds(found.id)]
+    workers = {second.worker for second in seconds}
+    assert len(workers) == 2
+    # 2 hosts x 4 users, dealt out to 2 workers
+    assert {max(s.users or 0 for s in seconds if s.worker == one) for one in workers} == {4}
+
+
+def test_a_master_with_workers_stores_what_the_servers_counted_and_refuses_an_unlike_one(
+    folder: Path, servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    port = str(free_port())
+    other = tmp_path_factory.mktemp("other")
+    (other / HOSTS).write_text(servers.hosts.replace("fp8", "fp9"))
+    worker = headless("--worker", "--master-port", port)
+    words = headless("--master", "--master-bind-port", port, "--expect-workers", "2")
+    with start(folder, [*words, "-u", "8", "-t", "2s", "--max-tokens", "16"]) as master:
+        refused = run(other, worker, code=1)
+        with start(folder, worker) as first, start(folder, worker) as second:
+            said, _ = master.communicate(timeout=60)
+            ends = [one.communicate(timeout=60)[0] for one in (first, second)]
+    assert (master.returncode, first.returncode, second.returncode) == (0, 0, 0), (said, ends)
+    assert "Error: the worker's list of hosts is not the master's" in refused
+    assert "A worker was refused" in said
+    assert stored(folder) == servers.since()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "terminate"])
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one", "forked"])
+def test_an_interrupt_loses_nothing(
+    folder: Path, servers: Servers, how: signal.Signals, processes: tuple[str, ...]
+) -> None:
+    port = str(free_port())
+    ports = ("--master-port", port, "--master-bind-port", port) if processes else ()
+    words = headless("-u", "8", "--max-tokens", "16", *processes, *ports)
+    with start(folder, words) as running:
+        wait_for(running, "All users spawned")
+        said = _interrupted(running, how, folder)
+    assert running.returncode == 0, said
+    assert stored(folder) == servers.since()
+    assert newest(folder).ended_at is not None
+
+
+def _interrupted(running, how: signal.Signals, folder: Path) -> str:
+    import os
+
+    from support.locusts import until
+
+    until(lambda: (folder / DATABASE).exists() and sum(c.requests for c in stored(folder).values()))
+    if how is signal.SIGINT:
+        os.killpg(running.pid, how)  # as a terminal does
+    else:
+        running.send_signal(how)
+    said, _ = running.communicate(timeout=60)
+    return str(said)
+
+
+def test_a_key_is_sent_and_kept_nowhere(tmp_path: Path) -> None:
+    with sim_fleet.running(LOCKED) as hosts:
+        urls = urls_in(hosts)
+        lines = [f"{name} {url} api_key_env=LOCKED_KEY\n" for name, url in urls.items()]
+        (tmp_path / HOSTS).write_text("".join(lines))
+        words = headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--loglevel", "DEBUG")
+        said = run(tmp_path, words, LOCKED_KEY=KEY)
+        truth = counted_everywhere(urls)
+        assert stored(tmp_path) == truth
+        assert truth["locked"].requests > 5
+        # a wrong one is an error of a kind, and no better kept
+        wrong = run(tmp_path, words, LOCKED_KEY="wrong-" + KEY)
+    assert KEY not in said + wrong
+    files = b"".join(file.read_bytes() for file in tmp_path.glob(f"{DATABASE}*"))
+    assert KEY.encode() not in files
+    assert {kind for _, _, kind in all_sums(tmp_path)} == {"ranked"}
+
+
+def test_a_run_goes_on_after_its_end(folder: Path, servers: Servers) -> None:
+    run(folder, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--run", "0123456789ab"))
+    run(folder, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--resume", "0123456789ab"))
+    assert stored(folder, "0123456789ab") == servers.since()
+    with Store.open_readonly(folder / DATABASE) as store:
+        assert len(store.runs(verb="blast")) == 1
+        kinds = [event.kind for _, event in store.events("0123456789ab")]
+        slots = [shot.slot for shot in store.shots("0123456789ab", name="fp8")]
+    assert kinds == ["start", "stop", "resume", "stop"]
+    assert len(slots) == len(set(slots)) == 4  # a pair of each part

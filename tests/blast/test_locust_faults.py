@@ -1,0 +1,250 @@
+"""Locust processes against hosts that fail in every way: each failure under its kind, and none at a neighbour's cost."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.locusts import (
+    DATABASE,
+    HOSTS,
+    all_sums,
+    errors,
+    free_port,
+    headless,
+    newest,
+    run,
+    stored,
+)
+from support.chat import CHAT, DONE, FINISH, HEAD, LAST, ROLE, STREAM, USAGE, WHOLE, chunk, token
+from support.raw_server import RawServer, http, recorded, serving
+
+from toolkit.store import Store
+
+pytestmark = pytest.mark.slow
+
+MODELS = http(recorded("v1_models.json"), content_type="application/json")
+GOOD = http(WHOLE, content_type="application/json")
+ONLY_WHOLE = ("--mix", "0", "--canaries", "0")
+
+
+@contextlib.contextmanager
+def fleet(**answers) -> Iterator[dict[str, RawServer]]:
+    """A raw host for each name, which answers chats as told."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(serving({"/v1/models": MODELS, CHAT: answer}))
+            for name, answer in answers.items()
+        }
+
+
+def write_hosts(folder: Path, servers: dict[str, RawServer], *more: str) -> None:
+    lines = [f"{name} {server.url}" for name, server in servers.items()]
+    (folder / HOSTS).write_text("\n".join([*lines, *more, ""]))
+
+
+def chats(server: RawServer) -> int:
+    return server.paths().count(CHAT)
+
+
+async def hang(_: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def hang_in_the_middle(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + ROLE + token("Hello"))
+    await asyncio.Event().wait()
+
+
+async def close(_: asyncio.StreamWriter) -> bool:
+    return False
+
+
+async def cut(writer: asyncio.StreamWriter) -> bool:
+    writer.write(HEAD + ROLE + token("Hello"))
+    await writer.drain()
+    return False
+
+
+async def flood(writer: asyncio.StreamWriter) -> bool:
+    """Gigabytes, as fast as they are read."""
+    writer.write(HEAD + ROLE)
+    piece = chunk(b": " + b"x" * 2**16 + b"\n\n")
+    while True:
+        writer.write(piece)
+        await writer.drain()
+
+
+async def drip(writer: asyncio.StreamWriter) -> bool:
+    """An answer that comes byte by byte and never ends."""
+    while True:
+        writer.write(b"H")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
+    error = {"error": {"message": "engine died", "code": 500}}
+    in_stream = HEAD + ROLE + chunk(b"data: " + json.dumps(error).encode() + b"\n\n") + DONE + LAST
+    with fleet(
+        good=GOOD,
+        good_stream=STREAM,
+        http_500=http(json.dumps(error), "500 Internal Server Error"),
+        http_307=http(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/"),
+        cut=cut,
+        closed=close,
+        garbage=http("<html>welcome</html>", content_type="text/html"),
+        no_http=b"SSH-2.0-OpenSSH_9.2\r\n",
+        no_finish=HEAD + ROLE + token("Hello") + USAGE + DONE + LAST,
+        stream_error=in_stream,
+    ) as servers:
+        write_hosts(tmp_path, servers, f"refused http://127.0.0.1:{free_port()}")
+        said = run(tmp_path, headless("-u", "22", "-t", "2s", "--canaries", "0"))
+        asked = {name: chats(server) for name, server in servers.items()}
+    found = errors(tmp_path)
+    assert {name: set(kinds) for name, kinds in found.items()} == {
+        "good": set(),
+        "good_stream": set(),
+        "http_500": {"http_500"},
+        "http_307": {"http_307"},
+        "cut": {"cut"},
+        "closed": {"cut"},
+        "garbage": {"garbage"},
+        "no_http": {"garbage"},
+        "no_finish": {"no_finish"},
+        "stream_error": {"stream_error"},
+        "refused": {"connect"},
+    }
+    sums = {name: each for (name, _, _), each in all_sums(tmp_path).items()}
+    # every request that a host got was counted there, as one or the other
+    assert {name: sums[name].ok + sums[name].errors for name in asked} == asked
+    assert sums["good"].ok > 20
+    assert sums["good"].output_tokens == 2 * sums["good"].ok
+    assert sums["good_stream"].streamed == sums["good_stream"].ok
+    # a sentence for the first of each kind, and no flood of them
+    assert said.count("http_500: the first `http_500`: engine died") == 1
+
+
+def test_a_host_that_hangs_costs_its_neighbour_nothing(tmp_path: Path) -> None:
+    with fleet(good=GOOD, dead=hang, stuck=hang_in_the_middle, flood=flood, drip=drip) as servers:
+        write_hosts(tmp_path, servers)
+        words = headless("-u", "10", "-t", "3s", "--request-timeout", "1", *ONLY_WHOLE)
+        run(tmp_path, words)
+        asked = {name: chats(server) for name, server in servers.items()}
+    found = errors(tmp_path)
+    assert found["good"] == {}
+    assert set(found["dead"]) == set(found["stuck"]) == {"timeout"}
+    assert set(found["drip"]) <= {"timeout", "garbage"}
+    assert set(found["flood"]) <= {"timeout", "too_large"}
+    sums = {name: each for (name, _, _), each in all_sums(tmp_path).items()}
+    assert {name: sums[name].ok + sums[name].errors for name in asked} == asked
+    # two users, 3 s, a timeout of 1 s: at most 4 requests each; the good one answers in milliseconds
+    assert sums["dead"].errors <= 8 < sums["good"].ok
+
+
+def test_what_is_under_way_at_the_end_counts_as_a_failure(tmp_path: Path) -> None:
+    with fleet(good=GOOD, dead=hang) as servers:
+        write_hosts(tmp_path, servers)
+        # Locust's own word for how long a stop may wait
+        run(tmp_path, headless("-u", "4", "-t", "1s", "--stop-timeout", "1", *ONLY_WHOLE))
+        asked = {name: chats(server) for name, server in servers.items()}
+    assert errors(tmp_path)["dead"] == {"timeout": 2}
+    assert asked["dead"] == 2
+    assert stored(tmp_path)["good"].requests == asked["good"]
+
+
+@dataclass
+class Sleepy:
+    """Closes each connection that was idle when its next request crosses the end."""
+
+    answered: set[int] = field(default_factory=set)
+    crossed: int = 0
+
+    async def answer(self, writer: asyncio.StreamWriter) -> bool:
+        if id(writer) in self.answered:
+            self.crossed += 1
+            return False
+        self.answered.add(id(writer))
+        self.kept = [*getattr(self, "kept", []), writer]  # so that no id comes twice
+        writer.write(GOOD)
+        await writer.drain()
+        return True
+
+
+def test_a_request_that_crosses_the_end_of_an_idle_connection_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "slow.toml").write_text('think_time_s = 0.7\n[[prompts]]\ntext = "Hi"\n')
+    host = Sleepy()
+    with fleet(sleepy=host.answer) as servers:
+        write_hosts(tmp_path, servers)
+        run(tmp_path, headless("-u", "2", "-t", "4s", "--profile", "slow.toml", *ONLY_WHOLE))
+    assert errors(tmp_path)["sleepy"] == {}
+    assert host.crossed >= 2
+    assert stored(tmp_path)["sleepy"].requests == len(host.answered)
+
+
+def test_a_connection_that_is_closed_after_each_answer_is_opened_again(tmp_path: Path) -> None:
+    closing = http(WHOLE, content_type="application/json", connection="close")
+
+    async def answer(writer: asyncio.StreamWriter) -> bool:
+        writer.write(closing)
+        return False
+
+    with fleet(closing=answer) as servers:
+        write_hosts(tmp_path, servers)
+        run(tmp_path, headless("-u", "2", "-t", "1s", *ONLY_WHOLE))
+        asked = chats(servers["closing"])
+    assert errors(tmp_path)["closing"] == {}
+    assert stored(tmp_path)["closing"].requests == asked > 5
+
+
+def test_a_model_that_is_swapped_is_learned(tmp_path: Path) -> None:
+    """The host serves `first` for ten requests, then only `second`."""
+    asked: list[str] = []
+
+    async def answer(writer: asyncio.StreamWriter) -> bool:
+        model = json.loads(server.bodies[-1])["model"]
+        asked.append(model)
+        serving_now = "first" if len(asked) <= 10 else "second"
+        cards = json.dumps({"data": [{"id": serving_now}]})
+        server.pages["/v1/models"] = http(cards, content_type="application/json")
+        missing = http('{"message": "The model does not exist"}', "404 Not Found")
+        writer.write(GOOD if model == serving_now else missing)
+        return True
+
+    first = http(json.dumps({"data": [{"id": "first"}]}), content_type="application/json")
+    with serving({"/v1/models": first, CHAT: answer}) as server:
+        (tmp_path / HOSTS).write_text(f"swapped {server.url}\n")
+        run(tmp_path, headless("-u", "2", "-t", "3s", *ONLY_WHOLE))
+    assert set(errors(tmp_path)["swapped"]) == {"http_404"}
+    assert asked[-1] == "second"
+    assert stored(tmp_path)["swapped"].requests > 20
+
+
+def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    import sqlite3
+
+    from support.locusts import start, until, wait_for
+
+    with fleet(good=GOOD) as servers:
+        write_hosts(tmp_path, servers)
+        words = headless("-u", "2", *ONLY_WHOLE)
+        with start(tmp_path, words) as running:
+            wait_for(running, "All users spawned")
+            until(lambda: stored(tmp_path))
+            lock = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
+            lock.execute("BEGIN IMMEDIATE")
+            told = wait_for(running, "is locked by another process")
+            lock.execute("ROLLBACK")
+            lock.close()
+            told += wait_for(running, "nothing of it was lost")
+            running.send_signal(2)
+            said, _ = running.communicate(timeout=60)
+        asked = chats(servers["good"])
+    assert running.returncode == 0, said
+    assert stored(tmp_path)["good"].requests == asked
+    with Store.open_readonly(tmp_path / DATABASE) as store:
+        seconds = [second.at_s for _, second in store.loader_seconds(newest(tmp_path).id)]
+    assert seconds == list(range(seconds[0], seconds[-1] + 1))
