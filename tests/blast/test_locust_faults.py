@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.chat import CHAT, DONE, HEAD, LAST, ROLE, STREAM, USAGE, WHOLE, chunk, token
 from support.locusts import (
     DATABASE,
     HOSTS,
@@ -19,7 +20,6 @@ from support.locusts import (
     run,
     stored,
 )
-from support.chat import CHAT, DONE, FINISH, HEAD, LAST, ROLE, STREAM, USAGE, WHOLE, chunk, token
 from support.raw_server import RawServer, http, recorded, serving
 
 from toolkit.store import Store
