@@ -24,6 +24,8 @@ _BADGES = {
     "cold": ("cold", "info", "snow"),
     "not_judged": ("not judged", "quiet", "info"),
 }
+MOST_OPEN = 5
+"""Lines of evidence that are shown without being asked for."""
 UNSPOKEN = frozenset({"clean"})
 """A badge for everybody without a fault would say nothing."""
 
@@ -95,5 +97,6 @@ def evidence(standings: Iterable[Standing], *, key: str = "evidence") -> Markup 
         tag("ul", rows),
         id=key,
         class_="evidence",
-        open=True,
+        # a long list starts closed: it would push the charts off the screen
+        open=len(rows) <= MOST_OPEN,
     )

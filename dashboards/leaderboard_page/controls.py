@@ -89,7 +89,7 @@ def ranking(address: Address, usual_s: int) -> None:
         key="rank",
         format_func=lambda rank: f"by {WORDS[rank]}",
         label_visibility="collapsed",
-        width=210,
+        width=190,
     )
     st.session_state.setdefault("window", address.window_s or 0)
     windows = sorted({*WINDOWS_S, address.window_s or 0} - {0, usual_s})
@@ -99,7 +99,7 @@ def ranking(address: Address, usual_s: int) -> None:
         key="window",
         format_func=lambda window_s: f"over {span(window_s or usual_s)}",
         label_visibility="collapsed",
-        width=170,
+        width=150,
     )
     st.session_state.setdefault("honest", address.honest)
     st.toggle(
@@ -186,16 +186,33 @@ def drilling(address: Address, names: Sequence[str]) -> None:
 # --- the replay -----------------------------------------------------------------------------------
 
 
+def live(address: Address, last_s: int) -> None:
+    """Now, or a moment of the past."""
+    st.session_state.setdefault("live", address.t is None)
+    st.toggle(
+        "Live",
+        key="live",
+        on_change=_switch,
+        args=(last_s,),
+        help="Off: look at any moment of the blast",
+    )
+
+
+def _switch(last_s: int) -> None:
+    """Into a replay, which begins at the end; or out of it."""
+    _forget_moment()
+    if not st.session_state["live"]:
+        st.session_state["t"] = _moment(last_s)
+
+
 def replay(address: Address, first_s: int, last_s: int, step_s: int) -> None:
-    """Live, or any moment of the blast; played at thirty times its speed."""
+    """Any moment of the blast; played at thirty times its speed."""
     state = st.session_state
-    state.setdefault("live", address.t is None)
-    with st.container(horizontal=True, vertical_alignment="center", key="replay-bar"):
-        st.toggle("Live", key="live", on_change=_stop)
-        if state["live"] or last_s <= first_s:
-            _forget_moment()
-            return
-        playing = state.get("playing") is not None
+    if state["live"] or last_s <= first_s:
+        _forget_moment()
+        return
+    playing = state.get("playing") is not None
+    with st.container(horizontal=True, vertical_alignment="center", key="replay"):
         st.button(
             "Pause" if playing else f"Play {SPEED}x",
             key="play",
@@ -223,10 +240,6 @@ def replay(address: Address, first_s: int, last_s: int, step_s: int) -> None:
 def _forget_moment() -> None:
     for key in ("t", "replay_end", "playing"):
         st.session_state.pop(key, None)
-
-
-def _stop() -> None:
-    st.session_state.pop("playing", None)
 
 
 def _play(first_s: int, last_s: int) -> None:

@@ -1,6 +1,7 @@
 """Charts of few hosts: overlaid latency densities, figures over time, and one host's latencies as a heat strip."""
 
 import base64
+import math
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,11 +23,14 @@ from leaderboard_page.plot import (
     log_ticks,
     time_ticks,
 )
-from leaderboard_page.wording import milliseconds, rate, share, time_of_day
+from leaderboard_page.wording import share, tick, tick_ms, time_of_day
 from toolkit.board.history import Density, Heat, Series
+from toolkit.sketches import ALPHA
 
-BINS = 72
+MOST_BINS = 72
 """Columns of a density: a sketch's own buckets of 2 % are finer than a few hundred answers can fill."""
+BUCKET = (1 + ALPHA) / (1 - ALPHA)
+"""Each of the sketch's buckets is this much above the one before."""
 
 
 def density_chart(densities: Sequence[Density], *, looks: Mapping[str, Look], key: str) -> Markup:
@@ -41,31 +45,56 @@ def density_chart(densities: Sequence[Density], *, looks: Mapping[str, Look], ke
     filled = [one for one in densities if sum(one.counts)]
     if not filled:
         return empty(frame, "No answers in this window.")
-    x = log_scale(
-        (v for one in filled for v, n in zip(one.values_ms, one.counts, strict=True) if n), room=1.4
-    )
-    binned = {one.name: _binned(one, x) for one in filled}
-    y = Scale(0.0, 1.1 * max(max(shares) for shares in binned.values()))
-    columns, below = grid_x([(x.at(v), milliseconds(v)) for v in log_ticks(x)])
+    shares, x = _binned(filled)
+    y = Scale(0.0, 1.1 * max(value for points in shares.values() for _, value in points))
+    columns, below = grid_x([(x.at(v), tick_ms(v)) for v in log_ticks(x)])
     rows, beside = grid_y([(y.at(v), share(v)) for v in linear_ticks(y.high, 4)])
     drawn = [columns, rows]
-    for name, shares in binned.items():
-        points = [((place + 0.5) / BINS, y.at(value)) for place, value in enumerate(shares)]
+    for name, told in shares.items():
+        points = [(x.at(value_ms), y.at(value)) for value_ms, value in told]
         look = looks.get(name, NOBODY)
         style = f"--host:{look.colour}"
         drawn += [
             tag("path", d=area(points), class_="ground", style=style),
             line(name, points, look),
         ]
-    return chart(frame, drawn, [*below, *beside], legend(binned, looks))
+    whose = legend(shares, looks) if len(shares) > 1 else None
+    return chart(frame, drawn, [*below, *beside], whose)
 
 
-def _binned(density: Density, x: Scale) -> list[float]:
-    counts = [0] * BINS
-    for value_ms, count in zip(density.values_ms, density.counts, strict=True):
-        counts[min(BINS - 1, int(x.at(value_ms) * BINS))] += count
-    whole = sum(counts)
-    return [count / whole for count in counts]
+def _binned(densities: Sequence[Density]) -> tuple[dict[str, list[Point]], Scale]:
+    """Each host's (latency, share of its answers) in columns of whole buckets, and the axis of them all.
+
+    Columns that cut through buckets would hold now two of them, now three, and draw a comb.
+    """
+    counts = {
+        one.name: {
+            _bucket(value): count
+            for value, count in zip(one.values_ms, one.counts, strict=True)
+            if count
+        }
+        for one in densities
+    }
+    first = min(min(of_host) for of_host in counts.values())
+    last = max(max(of_host) for of_host in counts.values())
+    width = max(2, -(-(last - first + 1) // MOST_BINS))
+    columns = range(-1, (last - first) // width + 2)
+    shares: dict[str, list[Point]] = {}
+    for name, of_host in counts.items():
+        binned = dict.fromkeys(columns, 0)
+        for bucket, count in of_host.items():
+            binned[(bucket - first) // width] += count
+        whole = sum(binned.values())
+        shares[name] = [
+            (BUCKET ** (first + (column + 0.5) * width - 0.5), count / whole)
+            for column, count in binned.items()
+        ]
+    return shares, log_scale((at for told in shares.values() for at, _ in told), room=1.05)
+
+
+def _bucket(value_ms: float) -> int:
+    """The number of a bucket, counted from the one at 1 ms."""
+    return round(math.log(value_ms) / math.log(BUCKET))
 
 
 def legend(names: Iterable[str], looks: Mapping[str, Look]) -> Markup:
@@ -99,7 +128,7 @@ def series_chart(
     x = Scale(min(times), max(times))
     y = log_scale(known) if latency else Scale(0.0, 1.1 * (max(known) or 1.0))
     ticks = log_ticks(y, most=5) if latency else linear_ticks(y.high, 4)
-    written = milliseconds if latency else rate
+    written = tick_ms if latency else tick
     columns, below = grid_x([(x.at(at), told) for at, told in time_ticks(x.low, x.high, most=5)])
     rows, beside = grid_y([(y.at(v), written(v)) for v in ticks])
     lines = []
@@ -134,7 +163,7 @@ def heat_strip(heat: Heat) -> Markup:
     y = Scale(max(heat.edges_ms[low], 1e-3), heat.edges_ms[high], logarithmic=True)
     x = Scale(heat.times[0], heat.times[-1] + heat.step_s)
     columns, below = grid_x([(x.at(at), told) for at, told in time_ticks(x.low, x.high)])
-    lines, beside = grid_y([(y.at(v), milliseconds(v)) for v in log_ticks(y, most=6)])
+    lines, beside = grid_y([(y.at(v), tick_ms(v)) for v in log_ticks(y, most=6)])
     picture = _picture([column[low:high] for column in heat.counts])
     mask = f"url(data:image/png;base64,{base64.b64encode(picture).decode()})"
     field = tag(

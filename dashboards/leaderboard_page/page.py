@@ -77,11 +77,12 @@ def page(source: Source, address: Address, scene: Scene) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="toolbar"):
         st.html(title(scene.run), width="stretch")
         controls.ranking(address, usual_window_s(scene.run))
+        controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):
             controls.more(address, scene.look.runs, lambda: as_csv(source))
+    controls.replay(address, first_s, last_s, scene.step_s)
     playing = st.session_state.get("playing") is not None
     every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
-    controls.replay(address, first_s, last_s, scene.step_s)
     every(SLOW_S, slow, source, address)
     controls.comparison(address, names)
     if address.compare:

@@ -55,14 +55,18 @@ def linear_ticks(high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(scale: Scale, *, most: int = 7) -> list[float]:
-    """1, 2 and 5 of each decade inside the scale; fewer of them where they would crowd."""
+    """Round values on a logarithmic axis: 1, 2 and 5 of each decade, fewer where they crowd, evenly spaced ones on a short axis."""
     first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
+    inside: list[float] = []
     for steps in ((1, 2, 5), (1, 3), (1,)):
         found = [m * 10.0**p for p in range(first, last + 1) for m in steps]
         inside = [value for value in found if scale.low <= value <= scale.high]
         if len(inside) <= most:
-            return inside
-    return inside[:: math.ceil(len(inside) / most)]
+            break
+    if len(inside) < 3 and scale.high < 10 * scale.low:
+        even = linear_ticks(scale.high, 2 * most)
+        inside = [value for value in even if scale.low <= value]
+    return inside[:: math.ceil(len(inside) / most) or 1]
 
 
 _TIME_STEPS_S = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)

@@ -123,7 +123,7 @@ def _ends(
     found = []
     for name in names:
         last = points[name][-1] if points[name] else None
-        if last is not None:
+        if last is not None and last[1] >= 0:
             style = f"--host:{looks.get(name, NOBODY).colour}"
             found.append(
                 word(name, x=1, y=last[1], class_="end", style=style, data_key=f"end/{name}")
@@ -150,7 +150,7 @@ def _marks(
             words.append(_number(number, event, at, 1.0))
             continue
         point = _nearest(points.get(event.name, ()), at)
-        if point is not None:
+        if point is not None and point[1] >= 0:
             words.append(_number(number, event, at, point[1]))
     return rules, words
 

@@ -147,6 +147,7 @@ class Scene:
             viewers=viewers,
             replayed=self.address.t is not None,
             trouble=self.look.trouble,
+            revealing=bool(self.covered),
             titled=self.address.kiosk,
         )
         return b"".join(
@@ -175,8 +176,10 @@ class Scene:
         more = len(board.standings) - self.address.rows
         below = tag("p", f"and {more} more", class_="nothing") if more > 0 else None
         if self.address.kiosk:
-            both = tag("div", self._rank_chart("Rank"), standings, class_="side-by-side")
-            return _bytes(tag("div", kpis(board, covered=bool(self.covered)), both, class_="kiosk"))
+            both = tag("div", self._rank_chart("Rank over time"), standings, class_="side-by-side")
+            rows = max(1, min(len(board.standings), self.address.rows))
+            parts = (kpis(board, covered=bool(self.covered)), both)
+            return _bytes(tag("div", parts, class_="kiosk", style=f"--rows:{rows}"))
         shown = [
             one
             for place, one in enumerate((*board.standings[: self.address.rows], *board.left_out), 1)

@@ -42,6 +42,8 @@ class Moment:
     """A past moment is shown, chosen by the viewer."""
     trouble: str | None = None
     """Why the figures do not follow the database, in one sentence."""
+    revealing: bool = False
+    """Places are being uncovered one by one, and the other figures are those of the freeze."""
     titled: bool = False
     """The page's title stands here, for want of a toolbar."""
 
@@ -58,7 +60,7 @@ def strip(board: Board, moment: Moment) -> Markup:
             _item("window", f"window, {span(board.window_s)}", _window(board)),
             _age(board, moment),
             _limited(board),
-            _frozen(board),
+            _frozen(board, moment),
             _item("viewers", "viewers", moment.viewers) if moment.viewers else None,
             class_="facts",
         ),
@@ -138,7 +140,7 @@ def age_state(age_s: float) -> str:
 
 def _age(board: Board, moment: Moment) -> Markup:
     """The data's age while a blast is on; when it is over, its end is what counts."""
-    if moment.replayed or board.frozen_at_s is not None:
+    if moment.replayed or moment.revealing or board.frozen_at_s is not None:
         return _item("as-of", "as of", time_of_day(board.at_s))
     if board.ended or board.data_end_s is None:
         told = f"final, {time_of_day(board.at_s)}" if board.ended else "no data yet"
@@ -172,10 +174,15 @@ def _limited(board: Board) -> Markup | None:
     return _item("limited", "loader-limited", told, tone="warn", hint=hint)
 
 
-def _frozen(board: Board) -> Markup | None:
+def _frozen(board: Board, moment: Moment) -> Markup | None:
+    if moment.revealing:
+        hint = (
+            "The standings are uncovered from the last to the first; all else is as at the freeze"
+        )
+        return _item("reveal", "board", icon("snow"), "reveal", tone="info", hint=hint)
     if board.frozen_at_s is None:
         return None
-    told = [icon("snow"), f"frozen at {time_of_day(board.frozen_at_s)}"]
+    told = (icon("snow"), f"frozen at {time_of_day(board.frozen_at_s)}")
     hint = "The blast goes on; the public board stands still until the reveal"
     return _item("frozen", "board", told, tone="info", hint=hint)
 

@@ -17,7 +17,7 @@ from leaderboard_page.plot import (
     trace,
     word,
 )
-from leaderboard_page.wording import milliseconds, rate
+from leaderboard_page.wording import milliseconds, rate, tick, tick_ms
 from toolkit.board.standings import Standing
 
 FRAME = Frame(
@@ -46,8 +46,8 @@ def tradeoff_chart(standings: Sequence[Standing], *, looks: Mapping[str, Look]) 
         return empty(FRAME, "Hosts are drawn here once they have answered.")
     x = log_scale([one.p95_ms or 0.0 for one in known], room=1.5)
     y = Scale(0.0, 1.15 * max(one.rps for one in known))
-    columns, below = grid_x([(x.at(v), milliseconds(v)) for v in log_ticks(x, most=5)])
-    rows, beside = grid_y([(y.at(v), rate(v)) for v in linear_ticks(y.high)])
+    columns, below = grid_x([(x.at(v), tick_ms(v)) for v in log_ticks(x, most=5)])
+    rows, beside = grid_y([(y.at(v), tick(v)) for v in linear_ticks(y.high)])
     front = pareto(known)
     return chart(
         FRAME,

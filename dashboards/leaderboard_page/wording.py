@@ -33,6 +33,16 @@ def digits(value: float) -> str:
     return f"{value:,.{min(places, 2)}f}"
 
 
+def tick(value: float) -> str:
+    """A round value on an axis: no more digits than it has."""
+    return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
+
+
+def tick_ms(value_ms: float) -> str:
+    """A round latency on an axis."""
+    return f"{tick(value_ms)} ms" if value_ms < 1000 else f"{tick(value_ms / 1000)} s"
+
+
 def rate(value: float | None) -> str:
     """A rate: `0.42`, `4.2`, `42.1`, `421`, `4,210`."""
     if value is None:
