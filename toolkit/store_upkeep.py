@@ -126,15 +126,20 @@ class Upkeep(Looks, Blasts):
             gone = self._connection.execute("DELETE FROM sightings WHERE at < ?", (before,))
             return gone.rowcount
 
+    def sightings_before(self, before: float) -> int:
+        """Count what was seen before a moment."""
+        [(count,)] = self._rows("SELECT count(*) FROM sightings WHERE at < ?", (before,))
+        return int(count)
+
     def used_bytes(self) -> int:
         """What the file would take without the room that removed rows left."""
         [(pages, free, page_bytes)] = self._rows(_SIZES)
         return int((pages - free) * page_bytes)
 
-    def used_bytes_without(self, run_ids: Sequence[str]) -> list[int]:
+    def used_bytes_without(self, run_ids: Sequence[str], *, enough: int = 0) -> list[int]:
         """What the file would take, without the room they leave, after each of these runs is removed in turn.
 
-        It removes them and takes it back, so nobody can write meanwhile; reading goes on.
+        The last told is the first of at most `enough` bytes. It removes them and takes it back, so nobody can write meanwhile; reading goes on.
         """
         sizes = []
         with self._transaction():
@@ -143,11 +148,16 @@ class Upkeep(Looks, Blasts):
                 self._remove_run(run_id)
                 pages, free, page_bytes = self._connection.execute(_SIZES).fetchone()
                 sizes.append(int((pages - free) * page_bytes))
+                if sizes[-1] <= enough:
+                    break
             self._connection.execute("ROLLBACK TO trial")
         return sizes
 
     def shrink(self) -> None:
-        """Give the room of removed rows back to the disk, by writing the file anew: it needs as much again meanwhile."""
+        """Give the room of removed rows back to the disk by writing the file anew.
+
+        Meanwhile it takes up to twice as much again as is kept, and nobody else can write.
+        """
         self._rows("VACUUM")
         self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -1,0 +1,198 @@
+"""`toolkit runs`: what is stored of every run; export, merge and prune."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+from click.core import ParameterSource
+
+from toolkit.cli.inputs import database_option
+from toolkit.errors import ToolkitError
+from toolkit.quantities import bytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from toolkit.records import Run
+    from toolkit.store import Store
+
+EXAMPLES = """
+List the runs in the database, the last begun first: benches, blasts and all others.
+
+\b
+  toolkit runs
+  toolkit runs --json
+  toolkit runs export 3f9c2a7b1d04 --csv -o blast.csv
+  toolkit runs merge other-machine.db         take over another database's runs
+  toolkit runs prune --keep 7d                forget what is older than a week
+"""
+
+
+@click.group(
+    "runs",
+    help=EXAMPLES,
+    short_help="List, export, merge and prune what was measured.",
+    invoke_without_command=True,
+)
+@click.option("--verb", metavar="VERB", help="Only runs of this command, e.g., `blast`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@database_option
+@click.pass_context
+def command(context: click.Context, verb: str | None, as_json: bool, database: Path) -> None:
+    """List all runs, unless a subcommand is called (the help text is EXAMPLES)."""
+    if context.invoked_subcommand:
+        if verb or as_json:
+            raise click.UsageError("--verb and --json are for the list; leave the other word out")
+        return
+    from toolkit.cli.runs_list import listed, print_list
+    from toolkit.store import Store
+
+    with Store.open_readonly(database) as store:
+        print_list(listed(store, store.runs(verb=verb), time.time()), as_json=as_json)
+
+
+def _database(context: click.Context, database: Path) -> Path:
+    """`--db` may stand before or after the subcommand; the later word counts."""
+    above = context.parent
+    if above and context.get_parameter_source("database") is not ParameterSource.COMMANDLINE:
+        return Path(above.params["database"])
+    return database
+
+
+@command.command("export", short_help="Write a run's rows as CSV or JSON lines.")
+@click.argument("run_id", metavar="RUN")
+@click.option("--csv", "format_", flag_value="csv", help="With a header line.  [default]")
+@click.option("--jsonl", "format_", flag_value="jsonl", help="One JSON object a line.")
+@click.option(
+    "--shots",
+    "rows",
+    flag_value="shots",
+    help="A row a timed request: a bench's, a blast's canaries.",
+)
+@click.option(
+    "--tallies", "rows", flag_value="tallies", help="A row a host, second and kind: a blast's."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Into this file.  [default: standard output]",
+)
+@database_option
+@click.pass_context
+def export(
+    context: click.Context,
+    run_id: str,
+    format_: Literal["csv", "jsonl"] | None,
+    rows: Literal["shots", "tallies"] | None,
+    output: Path | None,
+    database: Path,
+) -> None:
+    """Write what a run measured, one row each, with percentiles in place of histograms.
+
+    RUN is an id as `toolkit runs` lists it. A blast's rows are its tallies, any other run's its timed requests,
+    unless --shots or --tallies says otherwise. Without --csv or --jsonl the output file's ending decides.
+    """
+    from toolkit.cli.runs_export import run_rows, write_rows
+    from toolkit.store import Store
+
+    database = _database(context, database)
+    is_jsonl = output is not None and output.suffix in (".jsonl", ".ndjson")
+    with Store.open_readonly(database) as store:
+        run = run_of(store, run_id, database)
+        wanted = rows or ("tallies" if run.verb == "blast" else "shots")
+        count = write_rows(
+            run_rows(store, run, wanted), format_ or ("jsonl" if is_jsonl else "csv"), output
+        )
+    if not count:
+        other = "shots" if wanted == "tallies" else "tallies"
+        click.echo(f"Run {run.id} has no {wanted}; `--{other}` writes its {other}", err=True)
+    elif output:
+        click.echo(f"{count:,} rows in {output}", err=True)
+
+
+@command.command("merge", short_help="Take over another database's runs.")
+@click.argument(
+    "others",
+    nargs=-1,
+    required=True,
+    metavar="OTHER.db...",
+    type=click.Path(dir_okay=False, path_type=Path),
+)
+@database_option
+@click.pass_context
+def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> None:
+    """Copy all runs of other databases into this one, with everything that belongs to them, and scout's sightings.
+
+    A run that is here already is skipped, and so is one that is still on. The other files keep what they have.
+    """
+    from toolkit.cli.runs_merge import merge_from
+    from toolkit.store import Store
+
+    database = _database(context, database)
+    for other in others:
+        if other.exists() and database.exists() and other.samefile(database):
+            raise ToolkitError(f"`{other}` is the database itself", "Name another machine's file")
+        Store.open_existing(other).close()  # brings it up to date
+    with Store.open(database) as store:
+        for other in others:
+            merge_from(store, other, time.time())
+
+
+class Keep(click.ParamType["Kept"]):
+    """What to keep: so many runs, those of so long, or those that fit so many bytes."""
+
+    name = "keep"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> "Kept":
+        """Read `5`, `7d` or `2GB`."""
+        text = str(value).strip()
+        if text.isascii() and text.isdecimal() and len(text) < 9:
+            return "runs", float(text)
+        seconds, size = seconds_of(text), bytes_of(text)
+        if seconds:
+            return "seconds", seconds
+        if size:
+            return "bytes", float(size)
+        return self.fail(f"`{value}` is no amount; write e.g. `5` runs, `7d` or `2GB`", param, ctx)
+
+
+Kept = tuple[Literal["runs", "seconds", "bytes"], float]
+
+
+@command.command("prune", short_help="Forget the oldest runs, and give their room back.")
+@click.option(
+    "--keep",
+    type=Keep(),
+    required=True,
+    metavar="5|7d|2GB",
+    help="Keep the newest so many runs, those begun within so long, or as many as fit.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@database_option
+@click.pass_context
+def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None:
+    """Delete the oldest runs with everything of them, then write the file anew without the room they took.
+
+    With a time, what scout saw before then goes, too. Nothing is deleted before you say yes, and never a run that
+    is still on. Writing the file anew takes up to twice as much disk again as is kept, for a moment.
+    """
+    from toolkit.cli.runs_prune import prune_by
+    from toolkit.store import Store
+
+    database = _database(context, database)
+    with Store.open_existing(database) as store:
+        prune_by(store, database, keep, is_sure=yes, now=time.time())
+
+
+def run_of(store: "Store", run_id: str, database: Path) -> "Run":
+    """Look up a run by its id. Raises ToolkitError when there is none."""
+    run = store.run(run_id)
+    if run is None:
+        newest = ", ".join(each.id for each in store.runs(limit=5)) or "none yet"
+        raise ToolkitError(
+            f"`{database}` has no run `{run_id}`",
+            f"Newest runs: {newest}. `toolkit runs` lists all",
+        )
+    return run

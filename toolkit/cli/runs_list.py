@@ -1,0 +1,140 @@
+"""How `toolkit runs` lists runs, as a table or as JSON lines, and how all its words name one."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import click
+
+from toolkit.cli.output import print_json
+from toolkit.records import Run
+from toolkit.store import Store
+
+LIVE_S = 60.0
+"""A run without an end, of which something was stored so lately, is still on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A run and what is stored of it; the fields are the keys of `--json`."""
+
+    id: str
+    verb: str
+    state: Literal["ended", "on", "cut"]
+    """`cut`: it never said that it ended, and nothing more comes."""
+    started_at: float
+    """Seconds since 1970, as `ended_at`."""
+    ended_at: float | None
+    took_s: float | None
+    """To its end, else to the last that was stored of it."""
+    hosts: int
+    requests: int
+    """All that were sent, canaries included, warm-up left out."""
+    errors: int
+    client_ok: bool | None
+    """False: the measuring machine was the limit."""
+
+
+def listed(store: Store, runs: Iterable[Run], now: float) -> list[Listed]:
+    """Count what is stored of runs."""
+    return [_listed(store, run, now) for run in runs]
+
+
+def _listed(store: Store, run: Run, now: float) -> Listed:
+    content = store.content(run.id)
+    last_at = run.ended_at or content.last_at
+    is_on = run.ended_at is None and now - max(content.last_at or 0, run.started_at) < LIVE_S
+    return Listed(
+        id=run.id,
+        verb=run.verb,
+        state="on" if is_on else "cut" if run.ended_at is None else "ended",
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        took_s=None if last_at is None else max(0.0, last_at - run.started_at),
+        hosts=content.hosts,
+        requests=content.requests,
+        errors=content.errors,
+        client_ok=run.client_ok,
+    )
+
+
+def print_list(runs: Sequence[Listed], *, as_json: bool) -> None:
+    """Print them in their order."""
+    if as_json:
+        for run in runs:
+            print_json(asdict(run))
+    elif runs:
+        _print_table(runs)
+    else:
+        click.echo("No run yet. `toolkit bench HOSTS` or `toolkit blast HOSTS` makes one", err=True)
+
+
+def _print_table(runs: Sequence[Listed]) -> None:
+    from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
+
+    columns = [
+        Column(title="run"),
+        Column(title="verb"),
+        Column(title="began"),
+        Column(title="took", right=True),
+        Column(title="hosts", right=True, spare=1),
+        Column(title="requests", right=True),
+        Column(title="errors", right=True),
+        Column(title="client ok", spare=2),
+    ]
+    health = {True: "yes", False: "no: the limit", None: UNKNOWN}
+    rows = [
+        [
+            run.id,
+            run.verb,
+            clock(run.started_at),
+            _took(run),
+            f"{run.hosts:,}",
+            f"{run.requests:,}",
+            f"{run.errors:,}",
+            health[run.client_ok],
+        ]
+        for run in runs
+    ]
+    console = screen()
+    console.print(fit_table(columns, rows, console))
+
+
+def _took(run: Listed) -> str:
+    said = "-" if run.took_s is None else duration(run.took_s)
+    return {"ended": said, "on": f"{said}, still on", "cut": f"{said}, cut off"}[run.state]
+
+
+def duration(seconds: float) -> str:
+    """`3.2 s`, else `1:02:03`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def clock(at: float) -> str:
+    """A moment as this machine's clock and calendar show it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def size(count: float) -> str:
+    """Bytes as people say them: `1.2 GB`, `340 MB`, `48 kB`."""
+    for unit, each in (("GB", 1e9), ("MB", 1e6)):
+        if count >= each:
+            return f"{count / each:.3g} {unit}"
+    return f"{count / 1e3:.0f} kB"
+
+
+def counted(count: int, thing: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def in_a_line(run: Listed) -> str:
+    """A run in a few words."""
+    return (
+        f"run {run.id} ({run.verb} of {clock(run.started_at)}, {counted(run.hosts, 'host')}, "
+        f"{counted(run.requests, 'request')})"
+    )
