@@ -32,7 +32,8 @@ class Viewer:
     refresh_s: list[tuple[float, float]] = field(default_factory=list)
     """For each one that came: when it was there (monotonic clock), and how long after it was asked for."""
     faults: list[str] = field(default_factory=list)
-    _waiting: dict[str, float] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
+    """Refreshes that have not come yet: fragment -> when it was asked for."""
     _timers: dict[str, tuple[float, asyncio.Task[None]]] = field(default_factory=dict)
 
     async def watch(self) -> None:
@@ -78,7 +79,7 @@ class Viewer:
         if self.first_page_s is None:
             self.first_page_s = now - began
         for fragment in message.metadata.run.fragment_ids:
-            if (asked := self._waiting.pop(fragment, None)) is not None:
+            if (asked := self.waiting.pop(fragment, None)) is not None:
                 self.refresh_s.append((now, now - asked))
 
     def _set_timer(self, socket: ClientConnection, fragment: str, interval_s: float) -> None:
@@ -94,7 +95,7 @@ class Viewer:
         while True:
             await asyncio.sleep(interval_s)
             self.asked += 1
-            self._waiting.setdefault(fragment, time.monotonic())
+            self.waiting.setdefault(fragment, time.monotonic())
             await self._ask(socket, fragment)
 
 
