@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.board.outages import Outage
 from toolkit.board.standings import Board, RankBy, Standing
-from toolkit.board.story import figure, story
+from toolkit.board.story import figure, first_clause, story
 from toolkit.records import Event, Verdict
 
 CACHE = Verdict(
@@ -127,6 +127,27 @@ def test_the_surer_word_is_the_one_that_is_told() -> None:
     assert "(the engine was asked" in story(told, clock=clock, bench={"erin": [sure]})[0]
     same = replace(CUT, evidence="of the bench")
     assert "(1 token of 256)" in story(told, clock=clock, bench={"erin": [same]})[0]
+
+
+def test_a_trick_that_only_the_bench_saw_leaves_out_nobody_of_this_board() -> None:
+    lead = story(board(standing(1, "erin", 250, CLEAN)), clock=clock, bench={"erin": [CUT]})[0]
+    assert lead == "erin leads with 250 RPS: it cuts its answers short (1 token of 256)."
+
+
+@pytest.mark.parametrize(
+    ("evidence", "clause"),
+    [
+        (
+            "6 of 6 (medians, of all) were fast, and they bear ids",
+            "6 of 6 (medians, of all) were fast",
+        ),
+        ("they took 1,130 ms; more", "they took 1,130 ms"),
+        ("one sentence.", "one sentence"),
+        ("an open ( bracket, and more", "an open ( bracket, and more"),
+    ],
+)
+def test_evidence_is_told_up_to_its_first_comma(evidence: str, clause: str) -> None:
+    assert first_clause(evidence) == clause
 
 
 def test_a_hint_is_no_accusation() -> None:

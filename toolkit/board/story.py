@@ -62,8 +62,8 @@ def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
     beside = f", level with {', '.join(tied)}," if tied else ""
     if found is None:
         return f"{first.name} leads{beside} with {told}, and nothing speaks against it."
-    where = ", but not on the honest board" if reasons([found]) else ""
-    why = f"it {TRICKS[found.code]} ({_clause(found.evidence)})"
+    where = ", but not on the honest board" if reasons(first.verdicts) else ""
+    why = f"it {TRICKS[found.code]} ({first_clause(found.evidence)})"
     return f"{first.name} leads{beside} with {told}{where}: {why}."
 
 
@@ -88,7 +88,13 @@ def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
     return "; ".join([*lines, *shown] or ["Nobody else has answered"]) + "."
 
 
-def _clause(evidence: str) -> str:
+def first_clause(evidence: str) -> str:
+    """What stands before the first comma that no brackets hold: the tables tell the rest."""
+    depth = 0
+    for place, sign in enumerate(evidence):
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if depth == 0 and evidence[place : place + 2] in (", ", "; "):
+            return evidence[:place]
     return evidence.strip().rstrip(".")
 
 

@@ -1,0 +1,234 @@
+"""`toolkit demo` as a newcomer meets it: once whole, and what it refuses, leaves and starts beside that."""
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.cli import demo_page, main
+from toolkit.cli.demo_cast import CAST, SWITCHER, fleet_words, scenes
+from toolkit.cli.demo_children import environment
+from toolkit.errors import ToolkitError
+from toolkit.sim.personalities import PERSONALITIES
+
+TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+SHORT = ("demo", "--seconds", "12")
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo's own folder is made below `files`, and the user stands in `home`."""
+    for name in ("files", "home"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "files"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TOOLKIT_DB", str(tmp_path / "home" / "mine.db"))
+    monkeypatch.setenv("TOOLKIT_HOSTS", str(tmp_path / "home" / "mine.txt"))
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path
+
+
+def demo(*words: str) -> Result:
+    return CliRunner().invoke(main, ["demo", *words])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def started_in(folder: Path) -> list[psutil.Process]:
+    """Processes that stand in a folder."""
+    found = []
+    for process in psutil.process_iter(["cwd", "status"]):
+        if process.info["cwd"] and process.info["status"] != psutil.STATUS_ZOMBIE:
+            here = Path(process.info["cwd"])
+            if here == folder or folder in here.parents:
+                found.append(process)
+    return found
+
+
+# --- the whole ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_plays_through_tells_the_true_story_and_leaves_nothing(tmp_path: Path) -> None:
+    port = free_port()
+    done = subprocess.run(
+        [TOOLKIT, *SHORT, "--port", str(port)],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = done.stdout
+    commands = re.findall(r"^   \$ toolkit (\w+) hosts\.txt", told, re.MULTILINE)
+    assert commands == ["scout", "bench", "blast"]
+    told = told.partition("What it means:")[2]
+    # the cast's truth: a host that sends one token, one that remembers, one that fell for 2 s
+    assert re.search(
+        r"^   erin leads with .* RPS.*: it cuts its answers short \(", told, re.MULTILINE
+    )
+    assert "dave (rank 2) answers from a response cache" in told
+    best = re.search(r"The best whose own model does the work is (\w+) with", told)
+    assert best
+    assert best[1] in {"alice", "bob", "carol", "frank", "grace"}
+    assert re.search(
+        r"frank restarted at \d\d:\d\d:\d\d.* and was down for [2-9] s: \d+% errors in the window",
+        told,
+    )
+    assert f"The leaderboard answers at http://127.0.0.1:{port}/?window=6s" in told
+    assert list((tmp_path / "files").iterdir()) == []
+    assert list((tmp_path / "home").iterdir()) == []
+    assert started_in(tmp_path / "files") == []
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_it_all_and_takes_its_files_along(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [TOOLKIT, *SHORT, "--no-page"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if "$ toolkit bench" in line:
+                break
+        assert started_in(tmp_path / "files")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130
+    assert list((tmp_path / "files").iterdir()) == []
+    assert started_in(tmp_path / "files") == []
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_no_server_running(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [TOOLKIT, *SHORT, "--no-page"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if "$ toolkit bench" in line:
+                break
+        process.kill()
+    _, left = psutil.wait_procs(started_in(tmp_path / "files"), timeout=WAIT_S)
+    assert left == []
+
+
+# --- what is refused before anything begins -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--seconds", "11"), ("--seconds", "x"), ("--port", "0"), ("--no-page", "--port", "1")],
+)
+def test_a_wrong_command_line_exits_with_2(words: tuple[str, ...]) -> None:
+    assert demo(*words).exit_code == 2
+
+
+def test_without_a_real_vllm_the_command_that_brings_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLKIT_VLLM_HOME", str(tmp_path / "nothing"))
+    result = demo("--real", "--no-page")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"there is no real vLLM at `{tmp_path / 'nothing'}`" in result.stderr
+    assert "tests/real/install_vllm.sh" in result.stderr
+
+
+def test_a_taken_port_that_was_asked_for_is_refused_and_the_usual_one_gives_way() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = demo("--port", str(port))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"port {port} is taken" in result.stderr
+
+
+def test_the_usual_port_gives_way_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(demo_page, "PORT", taken.getsockname()[1])
+        other = demo_page.page_port(None)
+        assert other not in (0, demo_page.PORT)
+    assert demo_page.page_port(None) == demo_page.PORT
+
+
+def test_a_package_without_its_page_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match=r"leaderboard\.py` is not there") as caught:
+        demo_page.page_file(tmp_path)
+    assert "--no-page" in caught.value.hint
+
+
+# --- the page on a terminal -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_on_a_terminal_the_page_is_served_until_an_interrupt(tmp_path: Path) -> None:
+    port = free_port()
+    code = (
+        "from pathlib import Path; from toolkit.cli.demo_cast import scenes;"
+        "from toolkit.cli.demo_run import _show_page;"
+        f"_show_page(Path({str(tmp_path / 'files')!r}), {port}, scenes(60))"
+    )
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        said = ""
+        while "Ctrl-C ends it" not in said:
+            said += os.read(ours, 4096).decode()
+        assert f"http://127.0.0.1:{port}/?window=30s" in said
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=WAIT_S) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 0
+    os.close(ours)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+# --- cast and times -------------------------------------------------------------------------------------
+
+
+def test_the_cast_are_personalities_and_the_one_that_falls_can() -> None:
+    assert set(CAST.values()) <= set(PERSONALITIES)
+    assert PERSONALITIES[CAST[SWITCHER]].later is not None
+
+
+@pytest.mark.parametrize("seconds", [12, 60, 601])
+def test_the_last_window_holds_the_whole_downtime(seconds: int) -> None:
+    scene = scenes(seconds)
+    # a second later than planned at both ends: a blast starts and stops within one
+    assert scene.fall_at > seconds + 1 - scene.window
+    assert scene.fall_at + scene.down_for + 1 < seconds
+
+
+def test_the_fleet_waits_for_the_signal_and_its_downtime_is_in_its_own_seconds() -> None:
+    words = fleet_words(10.0)
+    assert words[:2] == ["alice=gptq-int4", "bob=awq"]
+    assert "down_after_s=none" in words
+    assert words[words.index("--time-scale") + 1] == "0.25"
+    assert "down_for_s=40" in words  # four times as fast: 40 s of the simulator's time are 10 s
+
+
+def test_the_commands_do_not_meet_the_users_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOMETHING", "else")
+    found = environment(TOOLKIT_DB="x")
+    assert (found["TOOLKIT_DB"], found["SOMETHING"]) == ("x", "else")
+    assert "TOOLKIT_HOSTS" not in found
