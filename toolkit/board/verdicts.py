@@ -116,8 +116,8 @@ def aligned(of_host: Mapping[str, Sequence[Shot]]) -> dict[str, list[Shot]]:
     """Number each host's canaries anew, so that equal slots are the same question at every host.
 
     A fast host sends more of them, so that in one window its slots are far ahead of a slow host's: the n-th question
-    of a kind is held against the others' n-th. Twins follow their unique; one whose unique left before the window
-    has none.
+    of a kind is held against the others' n-th. Twins follow their unique; one whose unique left before the
+    window is left out, for nobody could tell whether it was replayed.
     """
     slots: dict[tuple[object, ...], int] = {}
     return {name: _aligned(shots, slots) for name, shots in of_host.items()}
@@ -126,17 +126,16 @@ def aligned(of_host: Mapping[str, Sequence[Shot]]) -> dict[str, list[Shot]]:
 def _aligned(shots: Sequence[Shot], slots: dict[tuple[object, ...], int]) -> list[Shot]:
     in_order = sorted(shots, key=lambda shot: shot.sent_at or shot.planned_at)
     seen: dict[tuple[object, ...], int] = {}
-    new_slot: dict[int, int] = {}
-    told = []
+    slot_of: dict[int | None, int] = {}
     for shot in in_order:
         if shot.kind == "unique":
             question = (shot.prompt, shot.stream, shot.max_tokens)
             seen[question] = number = seen.get(question, 0) + 1
-            slot = slots.setdefault((*question, number), len(slots))
-            new_slot[shot.slot] = slot
-            told.append(replace(shot, slot=slot))
-        elif shot.kind == "twin":
-            pair = None if shot.pair is None else new_slot.get(shot.pair)
-            place = len(told) if pair is None else pair
-            told.append(replace(shot, slot=TWIN_SLOTS + place, pair=pair))
+            slot_of[shot.slot] = slots.setdefault((*question, number), len(slots))
+    told = []
+    for shot in in_order:
+        if shot.kind == "unique":
+            told.append(replace(shot, slot=slot_of[shot.slot]))
+        elif shot.kind == "twin" and (pair := slot_of.get(shot.pair)) is not None:
+            told.append(replace(shot, slot=TWIN_SLOTS + pair, pair=pair))
     return told

@@ -1,0 +1,178 @@
+"""Ranks and scores, worked out by hand."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.board.score import BAND, FEW_FOR_P50, FEW_FOR_P95, Figures, places, scores, values
+from toolkit.board.standings import RANK_BY, RankBy
+
+
+def figures(**more: Any) -> Figures:
+    """100 answers in 10 s, no errors."""
+    least = dict.fromkeys(Figures.__dataclass_fields__, 0)
+    usual = {
+        "counted_s": 10,
+        "ok": 100,
+        "p50_ms": 50.0,
+        "p95_ms": 100.0,
+        "ttft_p50_ms": 5.0,
+        "ttft_p95_ms": 10.0,
+        "output_tokens": 1000,
+    }
+    return Figures(**{**least, **usual, **more})
+
+
+NOTHING = figures(
+    ok=0, output_tokens=0, p50_ms=None, p95_ms=None, ttft_p50_ms=None, ttft_p95_ms=None
+)
+
+
+def ranks(hosts: list[Figures], rank_by: RankBy) -> list[int]:
+    return [place.rank for place in places(hosts, rank_by)]
+
+
+def test_rates_are_over_all_seconds_of_the_window() -> None:
+    seen = figures(ok=90, output_tokens=450, errors=10)
+    assert (seen.rps, seen.output_tokens_per_s, seen.error_rate) == (9.0, 45.0, 0.1)
+
+
+def test_nothing_has_no_error_rate_and_no_rate_is_divided_by_nothing() -> None:
+    assert NOTHING.error_rate is None
+    assert figures(counted_s=0).rps == 0.0
+
+
+def test_the_hit_share_is_of_the_answers_that_tell() -> None:
+    seen = figures(cache_told=10, cache_hits=4, cache_judged=40, cache_inferred=21)
+    # 25 hits of 50 answers
+    assert seen.hit_share == 0.5
+    assert figures().hit_share is None
+
+
+@pytest.mark.parametrize(
+    ("rank_by", "better", "worse"),
+    [
+        ("rps", {"ok": 101}, {"ok": 99}),
+        ("output_tokens_per_s", {"output_tokens": 1001}, {"output_tokens": 999}),
+        ("error_rate", {"errors": 1}, {"errors": 2}),
+        ("ttft_p50", {"ttft_p50_ms": 4.0}, {"ttft_p50_ms": 6.0}),
+        ("ttft_p95", {"ttft_p95_ms": 9.0}, {"ttft_p95_ms": 11.0}),
+        ("p50", {"p50_ms": 40.0}, {"p50_ms": 60.0}),
+        ("p95", {"p95_ms": 90.0}, {"p95_ms": 110.0}),
+        ("score", {"ok": 110}, {"ok": 90}),
+    ],
+)
+def test_each_ranking_has_the_better_one_first(
+    rank_by: RankBy, better: dict[str, Any], worse: dict[str, Any]
+) -> None:
+    assert ranks([figures(**worse), figures(**better)], rank_by) == [2, 1]
+
+
+# ties
+
+
+def test_counts_tie_only_when_they_are_equal() -> None:
+    found = places([figures(ok=1000), figures(ok=999), figures(ok=1000)], "rps")
+    assert [(place.rank, place.tied) for place in found] == [(1, True), (3, False), (1, True)]
+
+
+def test_latencies_of_neighbouring_buckets_are_tied_and_the_next_are_not() -> None:
+    # 100 ms and the two buckets above it
+    hosts = [figures(p95_ms=100.0 * BAND**steps) for steps in (2, 1, 0)]
+    assert [(p.rank, p.tied) for p in places(hosts, "p95")] == [(3, False), (1, True), (1, True)]
+
+
+def test_a_group_is_what_lies_within_the_band_of_its_own_best() -> None:
+    # each is within 2 % of the next: 100 and 101.9, then 103.8 and 105.8
+    hosts = [figures(p95_ms=value) for value in (100.0, 101.9, 103.8, 105.8)]
+    assert ranks(hosts, "p95") == [1, 1, 3, 3]
+
+
+def test_scores_are_tied_within_what_two_latencies_of_four_metrics_make() -> None:
+    # 1 % is the square root of the band: both latencies 2 % off make the mean of four metrics 1 % less
+    level, worse = figures(p95_ms=102.0, ttft_p95_ms=10.2), figures(p95_ms=104.0, ttft_p95_ms=10.4)
+    assert ranks([figures(), level], "score") == [1, 1]
+    assert ranks([figures(), worse], "score") == [1, 2]
+
+
+def test_scores_of_counts_alone_are_exact() -> None:
+    plain = {"p95_ms": None, "ttft_p95_ms": None}
+    assert ranks([figures(ok=1000, **plain), figures(ok=999, **plain)], "score") == [1, 2]
+
+
+@given(
+    st.lists(st.floats(1, 200), min_size=1, max_size=12),
+    st.sampled_from(["p50", "p95", "rps", "score"]),
+)
+def test_ranks_hold_together(latencies: list[float], rank_by: RankBy) -> None:
+    hosts = [figures(ok=round(value), p50_ms=value, p95_ms=value) for value in latencies]
+    found = places(hosts, rank_by)
+    told = sorted(place.rank for place in found)
+    # competition ranks: each is 1 + the number of hosts before its group
+    assert all(rank == told.index(rank) + 1 for rank in told)
+    assert all(place.tied == (told.count(place.rank) > 1) for place in found)
+    value = values(hosts, rank_by)
+    is_better = rank_by in ("rps", "score")
+    for one, place in zip(value, found, strict=True):
+        for other, its_place in zip(value, found, strict=True):
+            if one is not None and other is not None and place.rank < its_place.rank:
+                assert one > other if is_better else one < other
+
+
+# who is last
+
+
+@pytest.mark.parametrize("rank_by", RANK_BY)
+def test_a_host_that_answered_nothing_is_last_whatever_decides(rank_by: RankBy) -> None:
+    slow = dict.fromkeys(("p50_ms", "p95_ms", "ttft_p50_ms", "ttft_p95_ms"), 9e5)
+    failing = figures(ok=1, errors=99, output_tokens=1, **slow)
+    dead = figures(
+        **{name: getattr(NOTHING, name) for name in ("ok", "p50_ms", "p95_ms")}, errors=3
+    )
+    found = places([NOTHING, dead, figures(), failing], rank_by)
+    assert [place.rank for place in found] == [3, 3, 1, 2]
+
+
+def test_a_host_without_streams_is_behind_all_that_have_a_ttft() -> None:
+    without = figures(ttft_p50_ms=None, ttft_p95_ms=None)
+    assert ranks([without, figures(ttft_p50_ms=900.0), NOTHING], "ttft_p50") == [2, 1, 3]
+
+
+# score
+
+
+def test_the_score_is_the_mean_share_of_the_best_times_success() -> None:
+    best = figures()
+    # half the RPS, half the tokens, twice both latencies: every share is 1/2; one in five failed
+    half = figures(ok=50, errors=12.5, output_tokens=500, p95_ms=200.0, ttft_p95_ms=20.0)
+    assert scores([best, half]) == [1.0, pytest.approx(0.5 * 0.8)]
+    # only the RPS is half: (1/2)^(1/4)
+    assert scores([best, figures(ok=50)])[1] == pytest.approx(0.8408964)
+
+
+def test_a_metric_that_nobody_has_does_not_count() -> None:
+    best = figures(ttft_p95_ms=None)
+    half = figures(ok=50, ttft_p95_ms=None)
+    # a third metric is missing: (1/2)^(1/3)
+    assert scores([best, half])[1] == pytest.approx(0.7937005)
+
+
+def test_a_metric_that_only_one_host_lacks_is_a_zero() -> None:
+    assert scores([figures(), figures(ttft_p95_ms=None)]) == [1.0, 0.0]
+
+
+def test_nobody_has_a_score_where_nothing_was_answered() -> None:
+    assert scores([NOTHING, NOTHING]) == [None, None]
+    assert scores([NOTHING, figures()]) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("few", "q"), [(FEW_FOR_P50, 0.5), (FEW_FOR_P95, 0.95)])
+def test_from_that_many_answers_on_the_second_slowest_bounds_the_quantile(
+    few: int, q: float
+) -> None:
+    def risk(answers: int) -> float:
+        return q**answers + answers * q ** (answers - 1) * (1 - q)
+
+    assert risk(few) <= 0.01 < risk(few - 1)
