@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from toolkit.board.standings import RANK_BY, RankBy
 from toolkit.cli.inputs import database_option
@@ -98,8 +99,10 @@ class Options:
 def command(context: click.Context, /, **options: Any) -> None:
     """Show the board (the help text is EXAMPLES)."""
     chosen = Options(**options)
-    context.obj = chosen
     if context.invoked_subcommand is not None:
+        # `--db FILE freeze` would freeze the board of another file: freeze has a --db of its own
+        if any(_is_given(context, name) for name in options):
+            raise click.UsageError(f"options go after `{context.invoked_subcommand}`")
         return
     contradiction = _contradiction(chosen)
     if contradiction:
@@ -110,6 +113,10 @@ def command(context: click.Context, /, **options: Any) -> None:
         watch(chosen)
     else:
         _show_once(chosen)
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _contradiction(options: Options) -> str | None:
