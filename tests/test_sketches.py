@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.sketches import ABOVE_MS, BELOW_MS, Sketch
+from toolkit.sketches import ABOVE_MS, BELOW_MS, Sketch, merged
 
 WITHIN = 0.01 + 1e-12  # the bound, and what floats round away
 GAMMA = Fraction(101, 99)
@@ -272,3 +272,22 @@ def test_what_can_be_read_is_written_back_byte_for_byte(blob):
     except ValueError:
         return
     assert made.to_bytes() == blob
+
+
+# Blobs
+
+
+@given(parts=st.lists(many, max_size=4))
+def test_merged_blobs_are_the_blob_of_the_merged_sketches(parts):
+    whole = Sketch()
+    for pairs in parts:
+        whole.merge(counted(pairs))
+    assert merged([counted(pairs).to_bytes() for pairs in parts]) == whole.to_bytes()
+
+
+@pytest.mark.parametrize(
+    "blob", [b"\x01", struct.pack("<HHH", 1, 1, 2), struct.pack("<HH", 924, 1)]
+)
+def test_what_no_blob_can_be_is_not_merged(blob):
+    with pytest.raises(ValueError, match="sketch"):
+        merged([sketch([1.0]).to_bytes(), blob])

@@ -33,6 +33,7 @@ def test_a_file_is_a_write_ahead_log_file_with_patience_and_a_bounded_log(path):
             name: store._rows(f"PRAGMA {name}")[0][0]
             for name in (
                 "journal_mode",
+                "page_size",
                 "synchronous",
                 "busy_timeout",
                 "journal_size_limit",
@@ -42,6 +43,7 @@ def test_a_file_is_a_write_ahead_log_file_with_patience_and_a_bounded_log(path):
     # synchronous 1 is NORMAL; 64 MiB = 64 * 1,048,576 = 67,108,864 bytes
     assert settings_ == {
         "journal_mode": "wal",
+        "page_size": 8192,
         "synchronous": 1,
         "busy_timeout": 5000,
         "journal_size_limit": 67_108_864,
@@ -242,8 +244,8 @@ def test_a_damaged_file_is_called_damaged(path):
     with Store.open(path) as store:
         store.add_sightings([seen(float(at), error="x" * 500) for at in range(100)])
     with path.open("r+b") as file:
-        file.seek(4096)  # past the first page, which holds the schema
-        file.write(b"\xa5" * (path.stat().st_size - 4096))
+        file.seek(8192)  # past the first page, which holds the schema
+        file.write(b"\xa5" * (path.stat().st_size - 8192))
     with pytest.raises(ToolkitError, match="is damaged") as caught, Store.open(path) as store:
         store.known_names()
     assert ".recover" in caught.value.hint

@@ -28,6 +28,9 @@ BUSY_TIMEOUT_S = 5.0
 JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 """A bulk load was seen to leave a 48 MB write-ahead log in place; this caps what stays."""
 
+PAGE_BYTES = 8192
+"""Of a new file. A busy second's tally has 1.4 to 2.3 KB: in SQLite's own 4 KiB a third of each page stayed empty."""
+
 MIGRATION_SET = "toolkit"
 
 _Mode = Literal["rwc", "rw", "ro"]
@@ -76,6 +79,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     migrations = sqlite_utils.Migrations(MIGRATION_SET)
     for name, step in STEPS.items():
         migrations(name=name)(step)
+    connection.execute(
+        f"PRAGMA page_size = {PAGE_BYTES}"
+    )  # a file that holds anything keeps its own
     _leave_rollback_journal(connection)
     # One lock around the look and the change: `apply` alone makes its own table outside any
     # transaction, so two processes on a new file would trip over each other.

@@ -27,7 +27,7 @@ from toolkit.records import (
     Tally,
     TallyKind,
 )
-from toolkit.sketches import Sketch
+from toolkit.sketches import merged
 from toolkit.store_runs import Keys, Runs
 
 TOGETHER = "+"
@@ -163,9 +163,13 @@ class Blasts(Runs):
         """
         if not (tallies or seconds or shots or events):
             return
+        try:
+            summed = _summed(tallies)
+        except ValueError as error:
+            raise ToolkitError(f"a tally cannot be stored: {error}") from error
         with self._transaction():
             keys = self._keys()
-            self._insert_tallies(_summed(tallies), keys)
+            self._insert_tallies(summed, keys)
             self._insert_loader_seconds(seconds)
             self._insert_shots(shots, keys)
             self._insert_events(events, keys)
@@ -339,20 +343,10 @@ def _sum(said: Sequence[Tally]) -> Tally:
         said[0],
         worker=TOGETHER.join(sorted({tally.worker for tally in said})),
         error_kinds=tuple(ErrorCount(kind=kind, count=count) for kind, count in kinds.items()),
-        e2e=_merged(tally.e2e for tally in said),
-        ttft=_merged(tally.ttft for tally in said),
+        e2e=merged(tally.e2e for tally in said),
+        ttft=merged(tally.ttft for tally in said),
         **sums,
     )
-
-
-def _merged(blobs: Iterable[bytes]) -> bytes:
-    whole = Sketch()
-    try:
-        for blob in blobs:
-            whole.merge(Sketch.from_bytes(blob))
-    except ValueError as error:
-        raise ToolkitError(f"a tally cannot be stored: {error}") from error
-    return whole.to_bytes()
 
 
 def _capped(tally: Tally) -> Tally:
