@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import gevent
@@ -40,14 +40,26 @@ class Books:
 
     def __init__(self, path: Path) -> None:
         """Raises ToolkitError when it cannot be used."""
-        self.path = path
         self._thread = ThreadPool(1)
-        self._store: Store = self._thread.apply(Store.open, (path,))
+        self._store: Store = self._returned(lambda: Store.open(path))
 
     def do(self, work: Callable[[Store], Given]) -> Given:
         """Have something done with the store. Raises ToolkitError."""
-        result: Given = self._thread.apply(work, (self._store,))
-        return result
+        return self._returned(lambda: work(self._store))
+
+    def _returned(self, work: Callable[[], Given]) -> Given:
+        """Do it in the thread, and raise here what it raises: gevent prints all that a thread raises itself."""
+
+        def outcome() -> tuple[Given | None, Exception | None]:
+            try:
+                return work(), None
+            except Exception as error:  # noqa: BLE001 (raised below)
+                return None, error
+
+        result, error = self._thread.apply(outcome)
+        if error is not None:
+            raise error
+        return cast("Given", result)
 
     def close(self) -> None:
         """Close it, so that all of it is in one file."""
@@ -103,6 +115,7 @@ class Master:
     def resume(self, plan: Plan, hosts: Sequence[Host], *, users: int, run: str) -> Plan:
         """Go on with a stored run; its plan. Raises ToolkitError when it is none of ours."""
         now = time.time()
+        plan = begun(plan, run=run, users_per_host=max(1, users // len(hosts)))
 
         def reopen(store: Store) -> int:
             found = store.run(run)
@@ -116,10 +129,7 @@ class Master:
             store.add_event(Event(run=run, at=now, kind="resume", text=_start_text(plan)))
             return earlier + 1
 
-        resumptions = self._books.do(reopen)
-        plan = begun(
-            plan, run=run, resumptions=resumptions, users_per_host=max(1, users // len(hosts))
-        )
+        plan = begun(plan, resumptions=self._books.do(reopen))
         self._start_writing(plan)
         return plan
 
@@ -216,8 +226,12 @@ class Master:
             self._news.clear()
             self._news.wait(timeout=max(0.0, due_s - at_s))
             self._told.clear()
-            if self.plan is not None:
+            if self.plan is None:
+                return
+            try:
                 self._recorder.write_out()
+            except Exception as error:  # noqa: BLE001 (a mistake of ours must not end the writing)
+                self._say(f"What was counted could not be stored and is kept: {error!r}")
 
     def _write(self, *batch: Any) -> None:
         self._books.do(lambda store: store.add_second(*batch))
@@ -248,5 +262,6 @@ def _close(store: Store, run: str, ended_at: float) -> None:
 
 
 def say(sentence: str) -> None:
-    """Tell a person."""
-    print(sentence, file=sys.stderr, flush=True)
+    """Tell a person, if one is there: a terminal that is gone must not keep the last seconds from being stored."""
+    with contextlib.suppress(OSError, ValueError):
+        print(sentence, file=sys.stderr, flush=True)

@@ -142,7 +142,7 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
         self.is_complete = False
         self.bytes = 0
         self._is_final = self._is_followed = False
-        self._parts: list[bytes] = []
+        self._parts: list[bytearray] = []
         self._name: str | None = None
         self._value = ""
 
@@ -154,8 +154,9 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
         else:
             self._end()
         if self._is_final:
-            parts, self._parts = self._parts, []
-            self.read(parts[0] if len(parts) == 1 else b"".join(parts), at)
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self.read(data, at)
         elif self.bytes > MOST_HEAD_BYTES:
             raise HTTPParseError("the headers do not end")
 
@@ -189,6 +190,8 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
     def _on_message_begin(self) -> None:
         # after an interim answer (1xx) comes another one; after a final one nothing may
         self._is_followed = self._is_final
+        if self._is_followed:
+            self._on_body = _ignore
         self._name, self._value = None, ""
 
     def _on_status(self, text: str) -> None:
@@ -213,7 +216,7 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
 
     def _on_body(self, data: bytearray) -> None:
         if not self._is_followed:
-            self._parts.append(bytes(data))
+            self._parts.append(data)
 
     def _on_message_complete(self) -> None:
         self.is_complete = self._is_final
@@ -226,6 +229,10 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
             self.content_type = self._value
         elif name in CACHE_HEADERS and (self.cache_status is None or name == CACHE_HEADERS[0]):
             self.cache_status = line(self._value)
+
+
+def _ignore(data: bytearray) -> None:
+    """What follows an answer is nobody's."""
 
 
 class _ChatReply(_Reply):

@@ -127,15 +127,23 @@ class Recorder:
             return True
         try:
             self._write(batch.tallies, batch.seconds, batch.shots, batch.events)
-        except ToolkitError as error:
+        except BaseException as error:
             self._waiting = batch.followed_by(self._waiting)
             self._limit()
+            if not isinstance(error, ToolkitError):
+                raise
             if not self._is_refused:
                 self._say(f"{error.message}; what was counted is kept and tried again each second")
             self._is_refused = True
             return False
         if self._is_refused:
-            self._say("The database takes what was counted again; nothing of it was lost")
+            lost = (
+                f"the oldest {self._dropped:,} tallies were"
+                if self._dropped
+                else "nothing of it was"
+            )
+            self._say(f"The database takes what was counted again; {lost} lost")
+            self._dropped = 0
         self._is_refused = False
         return True
 

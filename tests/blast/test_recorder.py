@@ -1,0 +1,291 @@
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from toolkit.blast import recorder
+from toolkit.blast.recorder import Recorder, Reporter, plain
+from toolkit.blast.tallying import Tallying
+from toolkit.errors import ToolkitError
+from toolkit.records import ErrorCount, Event, LoaderSecond, Shot, Tally
+
+RUN, WORKER = "0123456789ab", "0-cafe"
+ALICE = ("alice", "http://10.0.0.4:8000")
+TALLY = Tally(
+    run=RUN,
+    name="alice",
+    url=ALICE[1],
+    at_s=100,
+    worker=WORKER,
+    kind="ranked",
+    ok=3,
+    errors=2,
+    error_kinds=(ErrorCount(kind="cut", count=1), ErrorCount(kind="timeout", count=1)),
+    streamed=1,
+    prompt_tokens=21,
+    output_tokens=6,
+    output_tokens_estimated=2,
+    cache_told=1,
+    cache_hits=1,
+    cache_judged=1,
+    cache_inferred=1,
+    e2e=b"\x01\x00\x03\x00",
+    ttft=b"\x01\x00\x01\x00",
+)
+SECOND = LoaderSecond(
+    run=RUN, at_s=100, worker=WORKER, users=8, cpu_share=0.5, lag_ms=60.0, limited=True
+)
+SHOT = Shot(
+    run=RUN,
+    name="alice",
+    url=ALICE[1],
+    slot=7,
+    kind="twin",
+    pair=6,
+    prompt="robot",
+    stream=True,
+    max_tokens=16,
+    planned_at=100.25,
+    sent_at=100.5,
+    ok=True,
+    e2e_ms=12.5,
+    itl=b"\x01\x00\x01\x00",
+)
+
+
+class Database:
+    """Keeps what it is given, or refuses."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Sequence[Any], ...]] = []
+        self.refuses = False
+        self.tried = 0
+
+    def write(self, *batch: Sequence[Any]) -> None:
+        self.tried += 1
+        if self.refuses:
+            raise ToolkitError("`toolkit.db` is locked by another process")
+        self.batches.append(tuple(list(part) for part in batch))
+
+    def stored(self, part: int) -> list[Any]:
+        return [each for batch in self.batches for each in batch[part]]
+
+
+def message(**changes: Any) -> dict[str, Any]:
+    usual = {
+        "run": RUN,
+        "worker": WORKER,
+        "sent_at": 101.05,
+        "final": False,
+        "tallies": [plain(TALLY)],
+        "seconds": [plain(SECOND)],
+        "shots": [plain(SHOT)],
+    }
+    return usual | changes
+
+
+def recording() -> tuple[Recorder, Database, list[str]]:
+    database, said = Database(), list[str]()
+    return Recorder(database.write, said.append), database, said
+
+
+def test_what_a_worker_says_is_stored_as_it_was_in_one_go() -> None:
+    record, database, _ = recording()
+    record.hear(message())
+    start = Event(run=RUN, at=99.0, kind="start")
+    record.add_event(start)
+    assert record.write_out()
+    assert database.batches == [([TALLY], [SECOND], [SHOT], [start])]
+
+
+def test_every_field_survives_the_way() -> None:
+    """Each of the records above has a value in every field that could get lost on it."""
+    for whole in (TALLY, SECOND):
+        for each in fields(whole):
+            assert getattr(whole, each.name) not in (None, 0, b"", ()), each.name
+    record, database, _ = recording()
+    record.hear(message())
+    record.write_out()
+    assert database.stored(0) == [TALLY]
+    assert database.stored(1) == [SECOND]
+
+
+def test_a_message_holds_plain_values_only() -> None:
+    def check(value: object) -> None:
+        if isinstance(value, dict):
+            assert all(type(key) is str for key in value)
+            check(list(value.values()))
+        elif isinstance(value, list):
+            for each in value:
+                check(each)
+        else:
+            assert value is None or type(value) in (int, float, bool, str, bytes)
+
+    check(message())
+
+
+def test_a_worker_whose_clock_is_off_has_its_seconds_moved() -> None:
+    record, database, _ = recording()
+    record.hear(message(), shift_s=-3)
+    record.write_out()
+    (tally,), (second,), (shot,), _ = database.batches[0]
+    assert (tally.at_s, second.at_s) == (97, 97)
+    assert (shot.planned_at, shot.sent_at) == (97.25, 97.5)
+
+
+def test_a_shot_that_never_left_has_no_moment_to_move() -> None:
+    record, database, _ = recording()
+    unsent = {**plain(SHOT), "sent_at": None}
+    record.hear(message(shots=[unsent]), shift_s=2)
+    record.write_out()
+    (shot,) = database.stored(2)
+    assert (shot.planned_at, shot.sent_at) == (102.25, None)
+
+
+def test_nothing_is_written_where_nothing_was_heard() -> None:
+    record, database, _ = recording()
+    assert record.is_empty
+    assert record.write_out()
+    assert database.tried == 0
+
+
+def test_what_is_refused_is_kept_in_order_said_once_and_stored_later() -> None:
+    record, database, said = recording()
+    database.refuses = True
+    record.hear(message())
+    assert not record.write_out()
+    record.hear(message(tallies=[plain(TALLY) | {"at_s": 101}], seconds=[], shots=[]))
+    assert not record.write_out()
+    assert not record.is_empty
+    assert len(said) == 1
+    assert said[0].startswith("`toolkit.db` is locked by another process; ")
+    database.refuses = False
+    assert record.write_out()
+    assert [tally.at_s for tally in database.stored(0)] == [100, 101]
+    assert database.stored(1) == [SECOND]
+    assert len(said) == 2
+    assert "nothing of it was lost" in said[1]
+    assert record.is_empty
+
+
+def test_what_is_heard_during_a_write_waits_for_the_next() -> None:
+    record, _, said = recording()
+    batches = []
+
+    def write(*batch: Sequence[Any]) -> None:
+        if not batches:
+            record.hear(message(tallies=[plain(TALLY) | {"at_s": 101}]))
+        batches.append([tally.at_s for tally in batch[0]])
+
+    record = Recorder(write, said.append)
+    record.hear(message())
+    assert record.write_out()
+    assert record.write_out()
+    assert batches == [[100], [101]]
+
+
+def test_another_fault_than_a_refusal_is_not_swallowed_and_costs_nothing() -> None:
+    stored = []
+
+    def write(*batch: Sequence[Any]) -> None:
+        if not stored:
+            stored.append("broken")
+            raise TypeError("a mistake of ours")
+        stored.extend(batch[0])
+
+    record = Recorder(write, lambda _: None)
+    record.hear(message())
+    with pytest.raises(TypeError):
+        record.write_out()
+    assert record.write_out()
+    assert stored == ["broken", TALLY]
+
+
+def test_a_database_that_refuses_for_ever_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder, "MOST_TALLIES", 3)
+    monkeypatch.setattr(recorder, "MOST_SHOTS", 1)
+    record, database, said = recording()
+    database.refuses = True
+    for at_s in range(100, 105):
+        record.hear(message(tallies=[plain(TALLY) | {"at_s": at_s}]))
+        record.write_out()
+    database.refuses = False
+    record.write_out()
+    assert [tally.at_s for tally in database.stored(0)] == [102, 103, 104]
+    assert len(database.stored(2)) == 1
+    # how the loader fared is a few bytes a second, and all of it is kept
+    assert len(database.stored(1)) == 5
+    assert any("given up" in sentence for sentence in said)
+    assert "the oldest 2 tallies were lost" in said[-1]
+
+
+def reporting() -> tuple[Reporter, Tallying, list[Any]]:
+    sent: list[Any] = []
+    tallying = Tallying(RUN, WORKER)
+    return Reporter(tallying, sent.append, run=RUN, worker=WORKER), tallying, sent
+
+
+def count(tallying: Tallying, at: float) -> None:
+    tallying.add(ALICE, at, kind="ranked", prompt="robot", repeats=False, ok=True, e2e_ms=5.0)
+
+
+def test_a_report_holds_the_seconds_that_are_over_each_once() -> None:
+    reporter, tallying, sent = reporting()
+    count(tallying, 100.2)
+    count(tallying, 101.0)
+    reporter.add_second(SECOND)
+    reporter.add_shot(SHOT)
+    reporter.report(101.05, before_s=101)
+    reporter.report(101.6, before_s=None, final=True)
+    first, last = sent
+    assert [tally["at_s"] for tally in first["tallies"]] == [100]
+    assert (first["sent_at"], first["final"], first["worker"], first["run"]) == (
+        101.05,
+        False,
+        WORKER,
+        RUN,
+    )
+    assert (len(first["seconds"]), len(first["shots"])) == (1, 1)
+    assert [tally["at_s"] for tally in last["tallies"]] == [101]
+    assert (last["final"], last["seconds"], last["shots"]) == (True, [], [])
+
+
+def test_a_report_goes_out_though_nothing_was_asked() -> None:
+    """A master that hears nothing takes a worker for dead."""
+    reporter, _, sent = reporting()
+    reporter.report(101.05, before_s=101)
+    assert len(sent) == 1
+
+
+def test_what_could_not_be_sent_goes_with_the_next_report() -> None:
+    sent: list[Any] = []
+    broken = [True]
+
+    def send(told: Any) -> None:
+        if broken.pop() if broken else False:
+            raise OSError("the master is gone")
+        sent.append(told)
+
+    tallying = Tallying(RUN, WORKER)
+    reporter = Reporter(tallying, send, run=RUN, worker=WORKER)
+    count(tallying, 100.2)
+    reporter.add_second(SECOND)
+    reporter.add_shot(SHOT)
+    with pytest.raises(OSError, match="gone"):
+        reporter.report(101.05, before_s=101)
+    count(tallying, 101.2)
+    reporter.report(102.05, before_s=102)
+    (told,) = sent
+    assert [tally["at_s"] for tally in told["tallies"]] == [100, 101]
+    assert (len(told["seconds"]), len(told["shots"])) == (1, 1)
+
+
+def test_a_message_is_small() -> None:
+    """20 hosts and a canary of each: fields that say nothing are left out."""
+    bare = Tally(run=RUN, name="alice", url=ALICE[1], at_s=100, worker=WORKER, kind="ranked")
+    assert set(plain(bare)) == {"run", "name", "url", "at_s", "worker", "kind", "error_kinds"}
+    assert len(json.dumps(plain(bare))) < 200
