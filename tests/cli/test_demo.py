@@ -15,7 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from toolkit.cli import demo_page, main
+from toolkit.cli import demo_page, demo_run, main
 from toolkit.cli.demo_cast import CAST, SWITCHER, fleet_words, scenes
 from toolkit.cli.demo_children import environment
 from toolkit.errors import ToolkitError
@@ -98,7 +98,10 @@ def test_the_demo_plays_through_tells_the_true_story_and_leaves_nothing(tmp_path
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_it_all_and_takes_its_files_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_all_and_takes_its_files_along(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     with subprocess.Popen(
         [TOOLKIT, *SHORT, "--no-page"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -107,9 +110,9 @@ def test_an_interrupt_ends_it_all_and_takes_its_files_along(tmp_path: Path) -> N
             if "$ toolkit bench" in line:
                 break
         assert started_in(tmp_path / "files")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate(timeout=WAIT_S)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert list((tmp_path / "files").iterdir()) == []
     assert started_in(tmp_path / "files") == []
 
@@ -166,6 +169,23 @@ def test_the_usual_port_gives_way_when_it_is_taken(monkeypatch: pytest.MonkeyPat
         other = demo_page.page_port(None)
         assert other not in (0, demo_page.PORT)
     assert demo_page.page_port(None) == demo_page.PORT
+
+
+def test_what_is_kept_is_said_to_be_and_the_rest_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    with demo_run._folder(keep=True) as kept, demo_run._folder(keep=False) as gone:
+        assert kept.is_dir()
+    assert kept.is_dir()
+    assert not gone.exists()
+    assert capsys.readouterr().out == f"\nHosts file and database stay in {kept}\n"
+
+
+def test_without_a_folder_for_temporary_files_the_way_out_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    result = demo("--no-page")
+    assert result.exit_code == 1
+    assert "TMPDIR" in result.stderr
 
 
 def test_a_package_without_its_page_says_where_it_looked(tmp_path: Path) -> None:

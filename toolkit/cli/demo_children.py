@@ -66,7 +66,8 @@ def stop(process: "subprocess.Popen[bytes]", *, ask: bool = True) -> None:
 @contextlib.contextmanager
 def command(words: Sequence[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A command that prints to our screen and has ended at the end of the block; interrupted once, as we are."""
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed, as by `>&-`
+        sys.stdout.flush()
     process = subprocess.Popen(  # noqa: S603 (our own words)
         [sys.executable, str(LEASH), str(os.getpid()), *words],
         cwd=folder,

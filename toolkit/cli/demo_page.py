@@ -6,9 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.cli.demo_children import LOOPBACK, answers, environment, free_port, refuse_dead, server
 from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import subprocess
 
 PAGE = Path("dashboards", "leaderboard.py")
 PORT = 8501
@@ -36,12 +40,22 @@ def page_port(wanted: int | None) -> int:
     return free_port()
 
 
+def page_url(port: int) -> str:
+    """Where it is served."""
+    return f"http://{LOOPBACK}:{port}"
+
+
+def page_log(folder: Path) -> Path:
+    """Where it writes what it has to say."""
+    return folder / "page.log"
+
+
 @contextlib.contextmanager
-def served(database: Path, port: int, folder: Path) -> Iterator[str]:
-    """The page over a database until the end of the block; its URL, once it answers."""
+def served(database: Path, port: int, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """The page over a database until the end of the block, which begins once it answers."""
     words = [sys.executable, "-m", "streamlit", "run", str(page_file())]
     words += ["--server.port", str(port)]
-    log, url = folder / "page.log", f"http://{LOOPBACK}:{port}"
+    log, url = page_log(folder), page_url(port)
     with server(words, folder, log, environment(TOOLKIT_DB=str(database))) as process:
         give_up_s = time.monotonic() + START_LIMIT_S
         while not (answers(f"{url}/_stcore/health") and answers(url)):
@@ -49,7 +63,7 @@ def served(database: Path, port: int, folder: Path) -> Iterator[str]:
             if time.monotonic() > give_up_s:
                 raise ToolkitError(f"the leaderboard did not answer within {START_LIMIT_S:.0f} s")
             time.sleep(0.1)
-        yield url
+        yield process
 
 
 def _is_free(port: int) -> bool:

@@ -28,8 +28,8 @@ from toolkit.cli.demo_cast import (
     scenes,
 )
 from toolkit.cli.demo_children import TOOLKIT, command, environment, refuse_dead, server
-from toolkit.cli.demo_page import page_file, page_port, served
-from toolkit.cli.demo_real import real_host, vllm_home
+from toolkit.cli.demo_page import page_file, page_log, page_port, page_url, served
+from toolkit.cli.demo_real import NAME, real_host, vllm_home
 from toolkit.cli.inputs import DATABASE
 from toolkit.errors import ToolkitError
 
@@ -42,11 +42,13 @@ HOSTS = "hosts.txt"
 
 def run_demo(options: Options) -> int:
     """Play it; the exit code. Ctrl-C ends it, and what it made goes."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         _demo(options)
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return WORKED
 
 
@@ -54,14 +56,13 @@ def _demo(options: Options) -> None:
     # what is missing is told before anything begins
     home = vllm_home() if options.real else None
     locustfile()
-    port = None
     if options.page:
         page_file()
-        port = page_port(options.port)
+        page_port(options.port)
     with _folder(keep=options.keep) as folder:
         _play(Stage(folder=folder, scene=scenes(options.seconds)), home)
-        if port is not None:
-            _show_page(folder, port, scenes(options.seconds))
+        if options.page:
+            _show_page(folder, page_port(options.port), scenes(options.seconds))
 
 
 class Stage:
@@ -126,7 +127,7 @@ def _play(stage: Stage, home: Path | None) -> None:
         )
         stage.run("bench", HOSTS, "--requests", str(BENCH_REQUESTS))
         _blast(stage, fleet, hosts=len(CAST) + bool(lines))
-    _tell(stage)
+    _tell(stage, with_real=home is not None)
 
 
 @contextlib.contextmanager
@@ -179,10 +180,15 @@ def _began(database: Path) -> float | None:
 # --- the end ------------------------------------------------------------------------------------------
 
 
-def _tell(stage: Stage) -> None:
+def _tell(stage: Stage, *, with_real: bool) -> None:
     stage.step("What it means:")
     click.echo()
-    cast = ", ".join(f"{name} {person}" for name, person in CAST.items())
+    cast = ", ".join(
+        [
+            *(f"{name} {person}" for name, person in CAST.items()),
+            *([f"{NAME} a vLLM on the CPU"] if with_real else []),
+        ]
+    )
     for line in _story(stage.database, stage.scene.window):
         click.echo(_wrapped(line))
     click.echo("\n" + _wrapped(f"What they were (`toolkit sim list`): {cast}."))
@@ -226,21 +232,28 @@ def _story(database: Path, window_s: int) -> Sequence[str]:
 
 def _show_page(folder: Path, port: int, scene: Scenes) -> None:
     """Serve the leaderboard until Ctrl-C; where nobody watches, see only that it answers."""
-    with served(folder / DATABASE, port, folder) as url:
-        link = f"{url}/?window={scene.window}s"
-        if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+    with served(folder / DATABASE, port, folder) as process:
+        link = f"{page_url(port)}/?window={scene.window}s"
+        if not all(file and file.isatty() for file in (sys.stdin, sys.stdout)):
             click.echo(f"\nThe leaderboard answers at {link}")
             return
         click.secho(f"\nThe leaderboard: {link}", bold=True)
         click.echo("Ctrl-C ends it.")
         with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+            process.wait()
+            refuse_dead(process, "the leaderboard", page_log(folder))
 
 
 @contextlib.contextmanager
 def _folder(*, keep: bool) -> Iterator[Path]:
     """A folder of the demo's own, so that the user's database learns nothing of it."""
-    folder = Path(tempfile.mkdtemp(prefix="toolkit-demo-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="toolkit-demo-"))
+    except OSError as error:
+        raise ToolkitError(
+            "there is no folder for temporary files that can be written to",
+            "Name one in the variable TMPDIR",
+        ) from error
     try:
         yield folder
     finally:
