@@ -134,6 +134,13 @@ def test_an_empty_database_says_how_to_fill_it() -> None:
     assert said("--json") == ""
 
 
+@pytest.mark.usefixtures("two_runs")
+def test_a_verb_without_runs_is_named() -> None:
+    result = runs("--verb", "blsat")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "No run of `blsat`. `toolkit runs` lists those of all commands\n"
+
+
 def test_a_missing_database_is_not_made() -> None:
     assert refused().message == "`data/toolkit.db` does not exist"
     assert not Path("data").exists()

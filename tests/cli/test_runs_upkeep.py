@@ -9,6 +9,7 @@ from support.blasted import blasted
 from support.sightings import rows, seen
 from support.tallies import second
 
+import toolkit.database
 from toolkit.cli import runs_prune
 from toolkit.cli.runs import command
 from toolkit.errors import ToolkitError
@@ -105,6 +106,17 @@ def test_several_files_may_be_merged_into_a_new_one_oldest_run_first() -> None:
     ]
 
 
+def test_an_older_file_is_brought_up_to_date_before_it_is_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = dict(list(toolkit.database.STEPS.items())[:2])
+    with monkeypatch.context() as patch:
+        patch.setattr(toolkit.database, "STEPS", steps)
+        add_runs(1, path=Path("old.db"))
+    assert "Copied run 1d" in done("merge", "old.db")
+    assert ids() == ["1d"]
+
+
 def test_a_file_that_is_missing_or_the_database_itself_is_refused() -> None:
     add_runs(1)
     assert refused("merge", "gone.db").message == "`gone.db` does not exist"
@@ -167,6 +179,17 @@ def test_a_run_that_is_still_on_is_never_deleted() -> None:
     error = refused("prune", "--keep", "1", "--yes")
     assert error.message == "run `live` is still on, and would be deleted"
     assert ids() == ["1d", "live"]
+
+
+def test_room_that_cannot_be_given_back_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(_: Store) -> None:
+        raise ToolkitError("`data/toolkit.db` cannot grow, the disk is full")
+
+    monkeypatch.setattr(Store, "shrink", full_disk)
+    add_runs(1, 2)
+    told = done("prune", "--keep", "1", "--yes")
+    assert "The room is left for new rows: `data/toolkit.db` cannot grow, the disk is full" in told
+    assert ids() == ["1d"]
 
 
 def test_a_file_that_somebody_writes_keeps_its_size() -> None:

@@ -47,7 +47,7 @@ def command(context: click.Context, verb: str | None, as_json: bool, database: P
     from toolkit.store import Store
 
     with Store.open_readonly(database) as store:
-        print_list(listed(store, store.runs(verb=verb), time.time()), as_json=as_json)
+        print_list(listed(store, store.runs(verb=verb), time.time()), verb, as_json=as_json)
 
 
 def _database(context: click.Context, database: Path) -> Path:

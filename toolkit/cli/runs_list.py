@@ -59,13 +59,15 @@ def _listed(store: Store, run: Run, now: float) -> Listed:
     )
 
 
-def print_list(runs: Sequence[Listed], *, as_json: bool) -> None:
-    """Print them in their order."""
+def print_list(runs: Sequence[Listed], verb: str | None, *, as_json: bool) -> None:
+    """Print them in their order; `verb` is the only one that was asked for."""
     if as_json:
         for run in runs:
             print_json(asdict(run))
     elif runs:
         _print_table(runs)
+    elif verb:
+        click.echo(f"No run of `{verb}`. `toolkit runs` lists those of all commands", err=True)
     else:
         click.echo("No run yet. `toolkit bench HOSTS` or `toolkit blast HOSTS` makes one", err=True)
 
