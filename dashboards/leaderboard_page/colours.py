@@ -32,3 +32,13 @@ def looks(names: Iterable[str]) -> Mapping[str, Look]:
         name: Look(f"var(--c{place % COLOURS})", STROKES[place // COLOURS % len(STROKES)])
         for place, name in enumerate(sorted(set(names)))
     }
+
+
+def solid(looks: Mapping[str, Look], names: Iterable[str]) -> Mapping[str, Look]:
+    """The looks of a few hosts: solid lines, but where two of them have one colour."""
+    found: dict[str, Look] = {}
+    for name in names:
+        look = looks.get(name, NOBODY)
+        is_first = look.colour not in {other.colour for other in found.values()}
+        found[name] = Look(look.colour, "") if is_first else look
+    return found

@@ -39,8 +39,7 @@ def density_chart(densities: Sequence[Density], *, looks: Mapping[str, Look], ke
         key=key,
         title="How long answers take",
         told="Share of each host's answers by latency, logarithmic: two humps are cache hits and misses",
-        x_title="latency, logarithmic",
-        y_title="share of answers",
+        axes="share of answers by latency, on a logarithmic axis",
     )
     filled = [one for one in densities if sum(one.counts)]
     if not filled:
@@ -153,7 +152,7 @@ def heat_strip(heat: Heat) -> Markup:
         key="heat",
         title="Latency over time",
         told=f"Latencies of {heat.name} over time, logarithmic; each column adds up to its moment's answers",
-        y_title="latency, logarithmic",
+        axes="on a logarithmic axis; the brighter, the more answers",
     )
     rows = [column for column in heat.counts if any(column)]
     if not rows or len(heat.times) < 2:

@@ -93,15 +93,16 @@ def time_ticks(begin: float, end: float, *, most: int = 6) -> list[tuple[float, 
 def trace(points: Sequence[Point | None]) -> str:
     """An SVG path through points of 0..1 (y upwards); a gap where one is None, a dot where it stands alone."""
     parts: list[str] = []
-    drawing = False
+    last = len(points) - 1
     for place, point in enumerate(points):
         if point is None:
-            drawing = False
             continue
+        before = points[place - 1] if place else None
+        after = points[place + 1] if place < last else None
+        if before and after and before[1] == point[1] == after[1]:
+            continue  # on a level line; most of a rank's points are
         told = f"{point[0] * BOX:.1f} {(1 - point[1]) * BOX:.1f}"
-        follows = place + 1 < len(points) and points[place + 1] is not None
-        parts.append(f"L{told}" if drawing else f"M{told}" + ("" if follows else "h0"))
-        drawing = True
+        parts.append(f"L{told}" if before else f"M{told}" + ("" if after else "h0"))
     return "".join(parts)
 
 
@@ -174,8 +175,8 @@ class Frame:
     title: str
     told: str
     """The chart in a sentence, for who cannot see it."""
-    x_title: str = ""
-    y_title: str = ""
+    axes: str = ""
+    """What its axes are, in a few words."""
 
 
 def chart(
@@ -184,7 +185,12 @@ def chart(
     """The whole figure: title, drawing, words on it, and what stands below."""
     return tag(
         "figure",
-        tag("figcaption", tag("b", frame.title), tag("span", frame.told, class_="unseen")),
+        tag(
+            "figcaption",
+            tag("b", frame.title),
+            tag("small", frame.axes) if frame.axes else None,
+            tag("span", frame.told, class_="unseen"),
+        ),
         tag(
             "div",
             tag(
@@ -196,8 +202,6 @@ def chart(
                 aria_label=frame.told,
             ),
             words,
-            tag("span", frame.y_title, class_="axis y") if frame.y_title else None,
-            tag("span", frame.x_title, class_="axis x") if frame.x_title else None,
             class_="plot",
         ),
         below,

@@ -28,6 +28,8 @@ MOST_POINTS = 240
 """Moments drawn: more are finer than a screen shows, and cost every viewer bytes."""
 MARKED = frozenset({"mark", "restart", "model", "config", "phase", "freeze", "reveal", "resume"})
 SAME_MOMENT_S = 5.0
+CROWDED = 0.03
+"""Marks that are nearer to each other than this share of the axis would hide one another."""
 
 
 def rank_chart(
@@ -143,21 +145,34 @@ def _marks(
 ) -> tuple[list[Markup], list[Markup]]:
     """A rule across for what concerns all, a ring on the line for what concerns one host; and their numbers."""
     rules, words = [], []
+    taken: list[Point] = []
     for number, event in enumerate(_shown(events, x), 1):
         at = x.at(event.at)
         if event.name is None:
             rules.append(rule(at, class_=event.kind, title=sentence(event)))
-            words.append(_number(number, event, at, 1.0))
+            place: Point | None = (at, 1.0)
+        else:
+            near = _nearest(points.get(event.name, ()), at)
+            place = None if near is None else (at, near[1])
+        if place is None or place[1] < 0:
             continue
-        point = _nearest(points.get(event.name, ()), at)
-        if point is not None and point[1] >= 0:
-            words.append(_number(number, event, at, point[1]))
+        beside = sum(abs(at - x) < CROWDED and y == place[1] for x, y in taken)
+        taken.append(place)
+        words.append(_number(number, event, place, beside))
     return rules, words
 
 
-def _number(number: int, event: Event, x: float, y: float) -> Markup:
-    kind = f"mark {event.kind}" + (" all" if event.name is None else "")
-    return word(number, x=x, y=y, class_=kind, title=sentence(event), data_key=f"mark/{number}")
+def _number(number: int, event: Event, place: Point, beside: int) -> Markup:
+    """A mark's number; `beside` marks are there already, and it stands to their right."""
+    return word(
+        number,
+        x=place[0],
+        y=place[1],
+        class_=f"mark {event.kind}" + (" all" if event.name is None else ""),
+        title=sentence(event),
+        data_key=f"mark/{number}",
+        style=f"margin-left:{1.7 * beside:.1f}em",
+    )
 
 
 def _nearest(points: Sequence[Point | None], x: float) -> Point | None:
@@ -191,8 +206,14 @@ WORDS = {
 }
 
 
+TOLD_BY_TEXT = frozenset({"restart", "model", "config"})
+"""Kinds whose text, where there is any, says it all."""
+
+
 def sentence(event: Event) -> str:
     """An event in words: `14:32:10 alice restarted: vLLM 0.11.2`."""
     what = WORDS.get(event.kind, event.kind)
+    if event.text and event.kind in TOLD_BY_TEXT:
+        what = ""
     told = ": ".join(part for part in (what, event.text) if part)
     return " ".join(part for part in (time_of_day(event.at), event.name, told) if part)

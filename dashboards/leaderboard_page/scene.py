@@ -12,7 +12,7 @@ from functools import cached_property
 from leaderboard_page.address import Address
 from leaderboard_page.badges import evidence
 from leaderboard_page.colours import Look as HostLook
-from leaderboard_page.colours import looks
+from leaderboard_page.colours import looks, solid
 from leaderboard_page.host_charts import density_chart, heat_strip, series_chart
 from leaderboard_page.markup import Markup, tag
 from leaderboard_page.rank_chart import rank_chart
@@ -219,7 +219,10 @@ class Scene:
 
     def _compare_part(self) -> bytes:
         chosen = self._chosen(self.address.compare)
+        if not chosen:
+            return b""
         names = [one.name for one in chosen]
+        drawn = solid(self.looks, names)
         densities = [
             self.feed.density(name, window_s=self.window_s, at_s=self.board.at_s) for name in names
         ]
@@ -227,9 +230,9 @@ class Scene:
             self.feed.series(name, step_s=self.step_s, to_s=self.board.at_s) for name in names
         ]
         charts = [
-            density_chart(densities, looks=self.looks, key="densities"),
-            series_chart(series, metric="rps", title="Requests/s", looks=self.looks),
-            series_chart(series, metric="p95_ms", title="Latency p95", looks=self.looks),
+            density_chart(densities, looks=drawn, key="densities"),
+            series_chart(series, metric="rps", title="Requests/s", looks=drawn),
+            series_chart(series, metric="p95_ms", title="Latency p95", looks=drawn),
         ]
         return _bytes(
             Markup.joined((tag("div", charts, class_="triple"), differences(chosen, self.looks)))
@@ -250,7 +253,10 @@ class Scene:
             sightings=self._sightings(one.name),
             events=self.events,
         )
-        charts = (heat_strip(heat), density_chart([density], looks=self.looks, key="density"))
+        charts = (
+            heat_strip(heat),
+            density_chart([density], looks=solid(self.looks, [one.name]), key="density"),
+        )
         return _bytes(Markup.joined((tag("div", charts, class_="pair"), facts)))
 
     def _sightings(self, name: str) -> Sequence[Sighting]:

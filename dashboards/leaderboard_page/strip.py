@@ -119,8 +119,8 @@ def _clock(board: Board, moment: Moment) -> list[object]:
     told: list[object] = [stopwatch(end - run.started_at)]
     whole = planned_s(run)
     if whole and not board.ended and not moment.replayed:
-        left = max(0.0, run.started_at + whole - end)
-        told.append(tag("small", f" {stopwatch(left)} left"))
+        left = run.started_at + whole - end
+        told.append(tag("small", f" {stopwatch(left)} left") if left >= 1 else None)
     return told
 
 

@@ -24,8 +24,7 @@ FRAME = Frame(
     key="tradeoff",
     title="Requests/s against latency p95",
     told="Each host's requests a second against the 95th percentile of its latency; up and left is better",
-    x_title="latency p95, logarithmic",
-    y_title="requests/s",
+    axes="requests/s upwards, latency on a logarithmic axis; the line joins hosts that nobody beats in both",
 )
 
 
