@@ -18,8 +18,10 @@ from toolkit.board.impact import (
     planned,
     recorded,
     short,
+    shown_at,
     spoken,
     still_in_window,
+    turning_points,
 )
 from toolkit.board.outages import outages
 
@@ -108,6 +110,38 @@ def test_parts_of_a_second_count() -> None:
     assert rate_at(half, 1) == pytest.approx(0.5)
     assert [each.t_s for each in planned(half).series] == [0, 1, 2]
     assert planned(half).series[-1].error_rate == 0
+
+
+def test_the_moments_that_matter_stand_in_their_order_and_show_what_the_board_does() -> None:
+    told = planned(replace(CONTEST, gain=1.3))
+    points = turning_points(told)
+    assert [(round(at_s), what) for at_s, what in points] == [
+        (0, "goes down"),
+        (300, "is back"),
+        (900, "the downtime begins to leave the window"),
+        (992, "the board shows the old RPS"),
+        (1200, "no error left in the window"),
+        (1300, "paid back"),
+    ]
+    shown = [shown_at(told, at_s) for at_s, _ in points]
+    assert [each and each.t_s for each in shown] == [0, 300, 900, 992, 1200, 1200]
+    assert shown[-1] == told.series[-1]
+
+
+def test_what_a_run_did_not_live_to_see_is_not_shown() -> None:
+    told = planned(CONTEST)
+    cut = replace(told, series=told.series[:400])
+    assert shown_at(cut, 399.5) == told.series[399]
+    assert shown_at(cut, 400) is None
+    assert shown_at(replace(told, series=()), 0) is None
+
+
+def test_a_downtime_as_long_as_the_window_leaves_no_answer_in_it() -> None:
+    whats = [
+        what for _, what in turning_points(planned(replace(CONTEST, downtime_s=900, error_rps=0)))
+    ]
+    assert "no answer in the window" in whats
+    assert "no error left in the window" not in whats
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`toolkit impact`: what a restart costs, before somebody does it or after a run saw one."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
 
 RPS, GAIN = 10.0, 1.0
+LARGEST = 1e9
 LONGEST_S = 86_400
 """Of a downtime or a window: the series has a row for each second."""
 
@@ -126,7 +126,10 @@ def _contradiction(options: Options) -> str | None:
             "say how long it is down: --downtime 5m, or whose outage of a run: --host NAME",
         ),
         *(
-            (number is not None and not _is_amount(number, least), f"{name} must be {words}")
+            (
+                number is not None and not _is_amount(number, least),
+                f"{name} must be {words}, and at most {LARGEST:,.0f}",
+            )
             for name, number, least, words in (
                 ("--rps", options.rps, None, "above 0"),
                 ("--error-rps", options.error_rps, 0.0, "0 or above"),
@@ -146,5 +149,5 @@ def _contradiction(options: Options) -> str | None:
 
 
 def _is_amount(number: float, least: float | None) -> bool:
-    """Whether it is finite (`nan` and `inf` are floats, too) and large enough; None: above 0."""
-    return math.isfinite(number) and (number > 0 if least is None else number >= least)
+    """Whether it is large enough (None: above 0) and such that arithmetic goes well: neither `nan` nor endless."""
+    return number <= LARGEST and (number > 0 if least is None else number >= least)
