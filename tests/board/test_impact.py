@@ -131,8 +131,9 @@ def test_the_moments_that_matter_stand_in_their_order_and_show_what_the_board_do
 def test_what_a_run_did_not_live_to_see_is_not_shown() -> None:
     told = planned(CONTEST)
     cut = replace(told, series=told.series[:400])
-    assert shown_at(cut, 399.5) == told.series[399]
-    assert shown_at(cut, 400) is None
+    assert shown_at(cut, 399) == told.series[399]
+    assert shown_at(cut, 398.5) == told.series[398]
+    assert shown_at(cut, 399.5) is None
     assert shown_at(replace(told, series=()), 0) is None
 
 
