@@ -155,20 +155,22 @@ def seconds_of(
         yield tallies, health, list(shots(second, gaps, chance)) if second % PAIR_S == 0 else []
 
 
-def write(path: Path, workers: int) -> tuple[list[float], float]:
-    """Write a blast; each commit's wall time, and bytes an hour."""
-    taken = []
+def write(path: Path, workers: int) -> tuple[list[float], float, float]:
+    """Write a blast; each commit's wall time, a commit's mean CPU, and bytes an hour."""
+    taken, worked = [], 0.0
     with Store.open(path) as store:
         store.add_run(RUN)
         store.plan_hosts(RUN.id, HOSTS)
         store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
         before = path.stat().st_size
         for tallies, health, canaries in seconds_of(workers, MEASURED_S[workers]):
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             store.add_second(tallies, health, canaries)
             taken.append(time.perf_counter() - began)
+            worked += time.process_time() - cpu_began
         store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
-    return taken, (path.stat().st_size - before) * 3600 / MEASURED_S[workers]
+    seconds = MEASURED_S[workers]
+    return taken, worked / seconds, (path.stat().st_size - before) * 3600 / seconds
 
 
 def cpu(action: Callable[[], object]) -> float:
@@ -198,11 +200,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for workers, seconds in MEASURED_S.items():
             path = Path(folder, f"{workers}.db")
-            taken, hour = write(path, workers)
+            taken, worked, hour = write(path, workers)
             p50, p95 = np.quantile(taken, [0.5, 0.95])
             print(
                 f"{workers} workers, {seconds} s: {hour / 1e6:.0f} MB an hour; "
-                f"a second's commit p50 {1000 * p50:.1f} ms, p95 {1000 * p95:.1f} ms"
+                f"a second's commit p50 {1000 * p50:.1f} ms, p95 {1000 * p95:.1f} ms, CPU {1000 * worked:.1f} ms"
             )
             ratios[f"tallies_hour_{workers}"] = hour / BAR_BYTES_AN_HOUR
             ratios[f"tallies_commit_{workers}"] = p95 / BAR_COMMIT_S
