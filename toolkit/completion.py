@@ -7,13 +7,14 @@ stamps are seconds of any monotonic clock.
 import json
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import pairwise
+from operator import sub
 from typing import Any
 
 import orjson
 
+from toolkit.alike import MOST_TRIES, Frame, frame
 from toolkit.choices import EMPTY, ROLE, VISIBLE, Choice, token_count
-from toolkit.event_stream import Event, EventStream
+from toolkit.event_stream import LAST_LINE_ENDS, Event, EventStream
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_EVENT_BYTES = 4 * 2**20
@@ -114,7 +115,7 @@ class Completion:
     __slots__ = (
         *("finished", "too_large", "_status", "_stream", "_body", "_bytes", "_last_at", "_fault"),
         *("_usage", "_model", "_id", "_choices", "_first_visible_at", "_stamps", "_places"),
-        *("_totals", "_read", "_told"),
+        *("_totals", "_read", "_told", "_frame", "_framed", "_tries"),
     )
 
     def __init__(self, *, status: int, content_type: str) -> None:
@@ -145,6 +146,11 @@ class Completion:
         """Chunks with a choice so far, without those that only tell a role."""
         self._told = 0
         """Tokens that the `usage` of such chunks told so far."""
+        self._frame: Frame | None = None
+        self._framed: list[str] = []
+        """The texts of the choice whose chunks stand in the frame."""
+        self._tries = 0
+        """Chunks that were parsed since the frame was of use."""
 
     @property
     def _has_answer(self) -> bool:
@@ -163,7 +169,7 @@ class Completion:
         if self._stream is None:
             self._body.append(data)
         else:
-            self._take(self._stream.feed(data), at)
+            self._read_events(self._stream, data, at)
         if excess > 0 and not self.finished:
             self._refuse(f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB")
 
@@ -174,6 +180,57 @@ class Completion:
         return self._streamed(self._stream, at, broken)
 
     # --- an event stream -----------------------------------------------------------------------
+
+    def _read_events(self, stream: EventStream, data: bytes, at: float) -> None:
+        """Take the events that these bytes complete, those that are like the ones before without parsing."""
+        while data and not (self.finished or self.too_large):
+            if self._tries >= MOST_TRIES or len(data) > MAX_EVENT_BYTES:
+                self._take(stream.feed(data), at)
+                return
+            texts: list[str] = []
+            used = 0
+            if self._frame is not None and stream.is_between:
+                text = self._frame.text(data)
+                if text is not None:
+                    self._take_text(text, at)
+                    return
+                texts, used = self._frame.texts(data)
+            if texts:
+                self._take_texts(texts, at)
+            else:
+                used = data.find(LAST_LINE_ENDS) + len(LAST_LINE_ENDS)
+                # without an end in it, it is part of an event
+                used = used if used >= len(LAST_LINE_ENDS) else len(data)
+                self._take(stream.feed(data[:used]), at)
+            data = data[used:]
+
+    def _take_text(self, text: str, at: float) -> None:
+        """What `_take_chunk` does with a chunk of one choice, a text and nothing else that is new."""
+        self._tries = 0
+        self._read += 1
+        self._framed.append(text)
+        self._stamps.append(at)
+        self._places.append(self._read)
+
+    def _take_texts(self, texts: list[str], at: float) -> None:
+        """The same with many of them, which one read brought."""
+        first = self._read + 1
+        self._read += len(texts)
+        self._tries = 0
+        self._framed += texts
+        self._stamps += [at] * len(texts)
+        self._places += range(first, self._read + 1)
+
+    def _find_frame(self, data: bytes, chunk: dict[str, Any]) -> None:
+        """Look for the frame of a chunk that was parsed, so that the next ones need not be."""
+        if self._tries >= MOST_TRIES:
+            return
+        self._tries += 1
+        found = frame(data, chunk)
+        if found is not None:
+            self._frame, key = found
+            choice = self._choice(chunk["choices"][0])
+            self._framed = choice.text if key == "content" else choice.reasoning
 
     def _take(self, events: list[Event], at: float) -> None:
         for name, data in events:
@@ -189,9 +246,8 @@ class Completion:
             if name == b"error":
                 self._blame("stream_error", _told_by(chunk, data) or "an error without a message")
             elif type(chunk) is dict:
-                if "error" in chunk or chunk.get("object") == "error":
-                    self._take_error(chunk, data)
-                self._take_chunk(chunk, at)
+                self._take_chunk(chunk, data, at)
+                self._find_frame(data, chunk)
             elif data.strip():
                 self._blame("garbage", f"an event is no JSON object: {_text(data)}")
         if self._stream and self._stream.too_large:
@@ -203,7 +259,9 @@ class Completion:
         # a second try for every event of a flood of garbage would cost other hosts their fair share of this processor
         return _json(data) if self._fault is None else None
 
-    def _take_chunk(self, chunk: dict[str, Any], at: float) -> None:
+    def _take_chunk(self, chunk: dict[str, Any], data: bytes, at: float) -> None:
+        if "error" in chunk or chunk.get("object") == "error":
+            self._take_error(chunk, data)
         if self._model is None:
             self._model = chunk.get("model")
         if self._id is None:
@@ -263,7 +321,7 @@ class Completion:
         output_tokens = token_count(usage.get("completion_tokens"))
         chunks = len(self._stamps)
         tokens, known = self._tokens_by_chunk(output_tokens)
-        waits = (later - earlier for earlier, later in pairwise(self._stamps))
+        waits = map(sub, self._stamps[1:], self._stamps)
         is_cut = broken is not None and not self.finished
         return self._answer(
             fault=self._verdict(broken if is_cut else None),
@@ -375,7 +433,7 @@ class Completion:
 
 
 def _steps(totals: list[int]) -> list[int]:
-    return [now - before for before, now in pairwise([0, *totals])]
+    return list(map(sub, totals, [0, *totals]))
 
 
 def _detail(usage: dict[str, Any], details: str, key: str) -> int | None:
@@ -413,7 +471,8 @@ def _text(body: bytes) -> str:
 def _sentence(text: str) -> str:
     """One printable line of at most TOLD_CHARACTERS: an escape sequence must not reach a terminal."""
     line = " ".join(text.lstrip()[: 4 * TOLD_CHARACTERS].split())
-    line = "".join(char if char.isprintable() else "?" for char in line)
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else "?" for char in line)
     return line if len(line) <= TOLD_CHARACTERS else f"{line[: TOLD_CHARACTERS - 1]}…"
 
 

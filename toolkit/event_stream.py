@@ -38,6 +38,11 @@ class EventStream:
         self._after_cr = False
         self._started = False
 
+    @property
+    def is_between(self) -> bool:
+        """What comes next begins an event: nothing of one is held."""
+        return not (self._held or self._partial or self._after_cr)
+
     def feed(self, data: bytes) -> list[Event]:
         """Return the events whose blank line is among these bytes."""
         line = len(data) - len(LAST_LINE_ENDS)
