@@ -79,7 +79,7 @@ def page(source: Source, address: Address, scene: Scene) -> None:
         controls.ranking(address, usual_window_s(scene.run))
         controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):
-            controls.more(address, scene.look.runs, lambda: as_csv(source))
+            controls.more(address, scene.look.runs, lambda: as_csv(source, address))
     controls.replay(address, first_s, last_s, scene.step_s)
     playing = st.session_state.get("playing") is not None
     every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
@@ -105,9 +105,9 @@ def every(seconds: float, part: Callable[..., None], *told: object) -> None:
     st.fragment(part, run_every=seconds * (1 + late))(*told)
 
 
-def as_csv(source: Source) -> bytes:
-    """The standings as they are when the button is pressed."""
-    scene = scene_of(source, controls.current(), time.time())
+def as_csv(source: Source, address: Address) -> bytes:
+    """The standings of this view as they are when the button is pressed; that is outside any run, where no widget is known."""
+    scene = scene_of(source, address, time.time())
     return csv_of(scene.board) if isinstance(scene, Scene) else b""
 
 

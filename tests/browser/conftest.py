@@ -6,6 +6,8 @@ The hosts are support/feeder.py's. `finished` is a blast of 300 s that is over:
     hN      N              N/10 s  N x 10 ms  0       N x (9 - N) x 10
     but h3  3                                 25 %    one error a second beside three answers
     and h8  8 x 240/300 = 6.4                 0       80 x 240/300 = 64; it came after 60 s
+
+`cast` is a blast of 600 s of support/blasted.py's hosts, tricks and accidents included.
 """
 
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
-from support import feeder
+from support import blasted, feeder
 from support.browser import OpenTab, Tab, chromium, tab_of
 from support.feeder import RUN, Blast, blast_on
 from support.page_server import PageServer, page_over
@@ -58,6 +60,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     feeder.begin(database, RUN, started_s=STARTED_S, seconds=LENGTH_S)
     with Store.open(database) as store:
         store.end_run(RUN, ended_at=STARTED_S + LENGTH_S, client_ok=True)
+    with page_over(database, folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
+    """The page over a blast in which hosts cheat, fall and die."""
+    folder = tmp_path_factory.mktemp("cast")
+    database = folder / "blast.db"
+    blasted.blasted(database, hosts=12, seconds=600)
     with page_over(database, folder) as server:
         yield server
 

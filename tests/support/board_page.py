@@ -58,3 +58,31 @@ def fact(tab: Tab, name: str) -> str:
 def control(tab: Tab, key: str) -> Locator:
     """A Streamlit widget by its key."""
     return tab.page.locator(f".st-key-{key}")
+
+
+def choose(tab: Tab, key: str, option: str) -> None:
+    """Pick an entry of a select box."""
+    control(tab, key).get_by_role("combobox").click()
+    tab.page.get_by_role("option", name=option, exact=True).click()
+
+
+def switch(tab: Tab, key: str) -> None:
+    """Flip a toggle."""
+    control(tab, key).get_by_role("switch").dispatch_event("click")
+
+
+def move(tab: Tab, share: float) -> None:
+    """Click on the replay's slider, this share of its length from the left."""
+    track = control(tab, "t").locator('[role="group"] > div').first
+    box = track.bounding_box()
+    assert box is not None
+    track.click(position={"x": box["width"] * share, "y": box["height"] / 2})
+
+
+def chart(tab: Tab, name: str) -> Locator:
+    return tab.page.locator(f'figure.chart[data-chart="{name}"]')
+
+
+def query(tab: Tab) -> str:
+    """What the link says behind its question mark."""
+    return tab.page.url.partition("?")[2]

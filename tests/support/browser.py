@@ -9,7 +9,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, WebSocket, expect, sync_playwright
 
 INSTALL = "apt-get install chromium"
 FLAGS = (
@@ -48,11 +48,13 @@ class Tab:
     page: Page
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+    frames: int = 0
+    """Messages from the server."""
 
     def __post_init__(self) -> None:
         self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("websocket", lambda socket: self.requests.append(socket.url))
+        self.page.on("websocket", self._meet)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on(
             "console",
@@ -62,6 +64,13 @@ class Tab:
                 else None
             ),
         )
+
+    def _meet(self, socket: WebSocket) -> None:
+        self.requests.append(socket.url)
+        socket.on("framereceived", self._count)
+
+    def _count(self, _: object) -> None:
+        self.frames += 1
 
     def strangers(self) -> set[str]:
         """Hosts other than this machine that were asked for anything; `data:` and `blob:` ask nobody."""
