@@ -1,0 +1,458 @@
+"""dashboards/leaderboard.py from end to end, without a browser: what a link and each control show.
+
+The blast is support/feeder.py's, which anybody can reckon: hN answers N requests a second in N x 100 ms, the first token
+after N x 10 ms, N x (9 - N) x 10 tokens a second; h3 fails once a second; h8 is silent in the first minute.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from leaderboard_page import page as page_module
+from leaderboard_page.address import USUAL
+from leaderboard_page.csv_file import csv_of
+from leaderboard_page.page import source_of
+from leaderboard_page.scene import Scene, scene_of
+from leaderboard_page.wording import time_of_day
+from support import feeder
+from support.page_app import (
+    again,
+    board,
+    charts,
+    fact,
+    figure,
+    hosts,
+    html,
+    opened,
+    page,
+    ranking,
+)
+
+from toolkit.records import Event, Host, Run, Tally
+from toolkit.store import Store
+
+BEGAN = 1_750_000_000
+SECONDS = 120
+DOWN = [f"h{n}" for n in range(8, 0, -1)]
+UP = DOWN[::-1]
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "toolkit.db"
+    monkeypatch.setenv("TOOLKIT_DB", str(path))
+    # this process's garbage is the test runner's business, and every look is a new one
+    monkeypatch.setattr(page_module, "keep_quiet", lambda: None)
+    monkeypatch.setattr("leaderboard_page.source.EVERY_S", 0.0)
+    yield path
+    st.cache_resource.clear()
+
+
+@pytest.fixture
+def blast(database: Path) -> Path:
+    feeder.begin(database, feeder.RUN, started_s=BEGAN, seconds=SECONDS)
+    return database
+
+
+def tell(path: Path, at: float, kind: str, text: str = "") -> None:
+    with Store.open(path) as store:
+        store.add_event(Event(run=feeder.RUN, at=at, kind=kind, text=text))  # type: ignore[arg-type]
+
+
+def go_on(path: Path, from_s: int, to_s: int) -> None:
+    with Store.open(path) as store:
+        feeder.extend(store, feeder.RUN, BEGAN + from_s, BEGAN + to_s, started_s=BEGAN)
+
+
+# --- nothing, little, much ------------------------------------------------------------------------
+
+
+def test_without_a_database_the_page_says_how_to_feed_it(database: Path) -> None:
+    shown = page(opened()).one("div", id="feeding").text
+    assert "toolkit blast hosts.txt" in shown
+    assert "locust -f locustfiles/blast.py" in shown
+    assert str(database) in shown
+
+
+def test_an_empty_database_says_the_same_without_a_complaint(database: Path) -> None:
+    Store.open(database).close()
+    shown = page(opened())
+    assert "toolkit blast hosts.txt" in shown.text
+    assert shown.all(class_="trouble") == []
+
+
+def test_a_damaged_database_is_a_sentence(database: Path) -> None:
+    database.write_bytes(b"no database " * 100)
+    assert "is not a SQLite database" in page(opened()).one("p", class_="trouble").text
+
+
+def test_a_blast_appears_by_itself_on_a_page_that_waited(database: Path) -> None:
+    app = opened()
+    feeder.begin(database, feeder.RUN, started_s=BEGAN, seconds=10)
+    assert len(hosts(again(app))) == 8
+
+
+def test_one_host_and_one_second_are_a_board(database: Path) -> None:
+    host = Host(name="only", url="http://10.0.0.1:8000")
+    with Store.open(database) as store:
+        store.add_run(Run(id="abc", verb="blast", started_at=float(BEGAN)))
+        store.plan_hosts("abc", [host])
+        tally = Tally(
+            run="abc",
+            name="only",
+            url=host.url,
+            at_s=BEGAN,
+            worker="w",
+            kind="ranked",
+            ok=3,
+            e2e=feeder.blob(50.0, 3),
+        )
+        store.add_second([tally], [feeder.second_of("abc", BEGAN)])
+    app = opened(host="only", cmp="only")
+    assert ranking(app) == [("1", "only")]
+    assert figure(app, "only", "rps") == "3.00"
+
+
+def test_hosts_that_were_planned_and_never_answered_are_on_the_board(database: Path) -> None:
+    with Store.open(database) as store:
+        store.add_run(Run(id="abc", verb="blast", started_at=float(BEGAN)))
+        store.plan_hosts("abc", feeder.HOSTS)
+    app = opened()
+    assert len(hosts(app)) == 8
+    assert figure(app, "h1", "rps") == "0"
+    assert "nobody has answered yet" in page(app).text
+
+
+def test_a_host_that_only_fails_keeps_its_errors(database: Path) -> None:
+    dead = Host(name="dead", url="http://10.0.0.9:8000")
+    feeder.begin(database, feeder.RUN, started_s=BEGAN, seconds=70)
+    with Store.open(database) as store:
+        store.plan_hosts(feeder.RUN, [dead])
+        store.add_tallies(
+            [
+                Tally(
+                    run=feeder.RUN,
+                    name="dead",
+                    url=dead.url,
+                    at_s=BEGAN + n,
+                    worker=feeder.WORKER,
+                    kind="ranked",
+                    errors=7,
+                )
+                for n in range(10)
+            ]
+        )
+    app = opened()
+    assert hosts(app)[-1] == "dead"
+    assert "70 errors" in board(app).one("tr", data_host="dead").text
+    assert figure(app, "dead", "errors") == "100 %"
+
+
+# --- the ranking ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rank_by", "expected"),
+    [
+        # h8 answered in 60 of 120 s: 4 a second, as h4 in all of them, and both are counts: tied
+        ("rps", ["h7", "h6", "h5", {"h4", "h8"}, "h3", "h2", "h1"]),
+        ("p50", UP),
+        ("p95", UP),
+        ("ttft_p50", UP),
+        ("ttft_p95", UP),
+        # h3 fails in 1 of 4; all others never do
+        ("error_rate", [{"h1", "h2", "h4", "h5", "h6", "h7", "h8"}, "h3"]),
+        # N x (9 - N) x 10: 200 of h4 and h5, 180 of h3 and h6, 140 of h2 and h7, 80 of h1; h8 half of its 80
+        (
+            "output_tokens_per_s",
+            [{"h4", "h5"}, {"h3", "h6"}, {"h2", "h7"}, "h1", "h8"],
+        ),
+    ],
+)
+@pytest.mark.usefixtures("blast")
+def test_hosts_stand_in_the_order_of_each_ranking_and_ties_share_a_rank(
+    rank_by: str, expected: list[str | set[str]]
+) -> None:
+    app = opened(rank=rank_by)
+    wanted, place = {}, 1
+    for group in expected:
+        names = group if isinstance(group, set) else {group}
+        wanted |= dict.fromkeys(names, str(place))
+        place += len(names)
+    found = ranking(app)
+    assert {name: rank for rank, name in found} == wanted
+    assert [int(rank or 0) for rank, _ in found] == sorted(int(rank) for rank in wanted.values())
+    assert board(app)["data-rank-by"] == rank_by
+
+
+@pytest.mark.usefixtures("blast")
+def test_tied_hosts_are_marked() -> None:
+    app = opened()
+    assert figure(app, "h4", "rank") == "4 ="
+    assert figure(app, "h7", "rank") == "1"
+
+
+@pytest.mark.usefixtures("blast")
+def test_the_figures_are_what_was_counted() -> None:
+    app = opened()
+    assert figure(app, "h7", "rps") == "7.00"
+    assert figure(app, "h7", "tokens") == "140"
+    # 700 ms and 70 ms, within the sketch's 1 %
+    assert float(figure(app, "h7", "p95").split()[0]) == pytest.approx(700, rel=0.01)
+    assert float(figure(app, "h7", "ttft50").split()[0]) == pytest.approx(70, rel=0.01)
+    assert figure(app, "h3", "errors") == "25.0 %"
+
+
+@pytest.mark.usefixtures("blast")
+def test_choosing_a_ranking_reorders_and_stands_in_the_link() -> None:
+    app = opened()
+    app.selectbox(key="rank").set_value("p95")
+    again(app)
+    assert hosts(app) == UP
+    assert app.query_params == {"rank": "p95"}
+    app.selectbox(key="rank").set_value("rps")
+    assert again(app).query_params == {}
+
+
+@pytest.mark.usefixtures("blast")
+def test_a_shorter_window_forgets_what_came_before_it() -> None:
+    # in the last minute h8 answered 8 a second
+    app = opened(window="1m")
+    assert hosts(app) == DOWN
+    assert figure(app, "h8", "rps") == "8.00"
+    assert app.selectbox(key="window").value == 60
+
+
+@pytest.mark.usefixtures("blast")
+def test_only_the_first_hosts_are_shown_where_the_link_says_so() -> None:
+    app = opened(top="3")
+    assert hosts(app) == ["h7", "h6", "h5"]
+    assert "and 5 more" in page(app).text
+
+
+def test_new_seconds_move_the_numbers(blast: Path) -> None:
+    app = opened(window="1m")
+    assert fact(app, "window").endswith(time_of_day(BEGAN + SECONDS))
+    go_on(blast, SECONDS, SECONDS + 5)
+    assert fact(again(app), "window").endswith(time_of_day(BEGAN + SECONDS + 5))
+
+
+def test_a_new_run_appears_by_itself_and_the_old_one_stays_where_it_was_chosen(
+    blast: Path,
+) -> None:
+    newest, chosen = opened(), opened(run=feeder.RUN)
+    feeder.begin(blast, "ffffffffffff", started_s=BEGAN + 1000, seconds=7)
+    assert fact(again(newest), "clock") == "0:07"
+    assert fact(again(chosen), "clock") == "2:00"
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("blast")
+def test_a_deep_link_sets_every_control() -> None:
+    app = opened(
+        rank="p95", window="5m", top="5", honest="1", cmp="h1,h2", host="h3", theme="light"
+    )
+    assert app.selectbox(key="rank").value == "p95"
+    assert app.selectbox(key="window").value == 300
+    assert app.selectbox(key="top").value == 5
+    assert app.toggle(key="honest").value is True
+    assert app.multiselect(key="cmp").value == ["h1", "h2"]
+    assert app.selectbox(key="host").value == "h3"
+    assert app.selectbox(key="theme").value == "light"
+    assert app.query_params == {
+        "rank": "p95",
+        "window": "5m",
+        "top": "5",
+        "honest": "1",
+        "cmp": "h1,h2",
+        "host": "h3",
+        "theme": "light",
+    }
+
+
+@pytest.mark.usefixtures("blast")
+def test_nonsense_in_a_link_is_the_usual_view() -> None:
+    app = opened(rank="charm", window="long", top="many", t="now", cmp=",,", theme="pink")
+    assert len(hosts(app)) == 8
+    assert app.query_params == {}
+
+
+@pytest.mark.usefixtures("blast")
+def test_hosts_of_a_link_that_are_not_in_this_run_are_no_fault() -> None:
+    app = opened(cmp="h1,gone", host="gone")
+    assert len(hosts(app)) == 8
+    assert [
+        head.text for head in page(app).one("table", class_="differences").all("th", scope="col")
+    ] == ["", "h1"]
+    assert page(app).all(class_="facts-of-host") == []
+
+
+@pytest.mark.usefixtures("blast")
+def test_a_moment_of_the_link_shows_the_board_of_then() -> None:
+    # h8 was silent in the first minute
+    app = opened(t=str(BEGAN + 59))
+    assert hosts(app)[-1] == "h8"
+    assert fact(app, "phase") == "replay"
+    assert app.toggle(key="live").value is False
+    app.toggle(key="live").set_value(True)
+    again(app)
+    assert hosts(app)[-1] == "h1"
+    assert app.query_params == {}
+
+
+@pytest.mark.usefixtures("blast")
+def test_leaving_the_present_begins_at_its_last_second() -> None:
+    app = opened()
+    app.toggle(key="live").set_value(False)
+    again(app)
+    assert app.query_params == {"t": str(BEGAN + SECONDS - 1)}
+    assert fact(app, "as-of") == time_of_day(BEGAN + SECONDS - 1)
+
+
+@pytest.mark.usefixtures("blast")
+def test_a_kiosk_has_no_controls_and_ten_hosts_beside_their_ranks() -> None:
+    app = opened(kiosk="1")
+    assert len(hosts(app)) == 8
+    assert charts(app) == {"ranks"}
+    assert not app.selectbox
+    assert not app.toggle
+    assert not app.multiselect
+    assert not app.button
+
+
+# --- more than the table --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("blast")
+def test_charts_are_drawn_without_asking_and_more_on_demand() -> None:
+    app = opened()
+    assert charts(app) == {"ranks", "tradeoff"}
+    app.multiselect(key="cmp").set_value(["h1", "h8"])
+    assert charts(again(app)) >= {"densities", "series-rps", "series-p95_ms"}
+    app.selectbox(key="host").set_value("h3")
+    assert charts(again(app)) >= {"heat", "density"}
+
+
+@pytest.mark.usefixtures("blast")
+def test_compared_hosts_are_held_against_the_first() -> None:
+    told = page(opened(cmp="h2,h1")).one("table", class_="differences")
+    row = next(row for row in told.all("tr") if row.text.startswith("requests/s"))
+    assert [cell.text for cell in row.all("td")] == ["2.00", "1.00 -50.0 %"]
+
+
+@pytest.mark.usefixtures("blast")
+def test_one_host_in_full_tells_its_errors_by_kind() -> None:
+    told = page(opened(host="h3")).one("div", class_="facts-of-host")
+    assert told.one("ul", class_="kinds").text == "http 503 120"
+    assert "120 of 480 requests" in told.text
+
+
+@pytest.mark.usefixtures("blast")
+def test_the_method_is_told_in_the_words_of_the_code() -> None:
+    assert "p95 = 95th percentile of E2E" in page(opened(rank="p95")).one(class_="method").text
+
+
+def test_a_hosts_name_is_never_markup_anywhere(database: Path) -> None:
+    evil = '<img src=x onerror="alert(1)">'
+    host = Host(name=evil, url="http://10.0.0.1:8000")
+    with Store.open(database) as store:
+        store.add_run(Run(id="abc", verb="blast", started_at=float(BEGAN)))
+        store.plan_hosts("abc", [host])
+        store.add_second(
+            [
+                Tally(
+                    run="abc",
+                    name=evil,
+                    url=host.url,
+                    at_s=BEGAN + n,
+                    worker="w",
+                    kind="ranked",
+                    ok=3,
+                    errors=1,
+                    e2e=feeder.blob(50.0, 3),
+                )
+                for n in range(30)
+            ],
+            [feeder.second_of("abc", BEGAN + n) for n in range(30)],
+            events=[
+                Event(run="abc", name=evil, url=host.url, at=BEGAN + 9.0, kind="mark", text=evil)
+            ],
+        )
+    app = opened(host=evil, cmp=evil.replace(",", "%2C"))
+    assert page(app).all("img") == []
+    assert hosts(app) == [evil]
+
+
+# --- freeze and reveal ----------------------------------------------------------------------------
+
+
+def test_a_frozen_board_shows_nothing_later_in_any_part(blast: Path) -> None:
+    tell(blast, BEGAN + 60.5, "freeze")
+    everything = {"host": "h8", "cmp": "h7,h8"}
+    before = opened(**everything)
+    assert fact(before, "frozen") == f"frozen at {time_of_day(BEGAN + 60)}"
+    # h8's single second before the freeze: 8 answers in 61 s
+    assert figure(before, "h8", "rps") == "0.13"
+    assert fact(before, "window").endswith(time_of_day(BEGAN + 61))
+    told = without_viewers(html(before))
+    go_on(blast, SECONDS, SECONDS + 30)
+    assert without_viewers(html(again(before))) == told
+
+
+def without_viewers(told: str) -> str:
+    """Each page that a test opens is one viewer more."""
+    begin, _, rest = told.partition('<li class="viewers">')
+    return begin + rest.partition("</li>")[2]
+
+
+def test_a_link_into_the_time_after_a_freeze_stops_at_it(blast: Path) -> None:
+    tell(blast, BEGAN + 60.5, "freeze")
+    app = opened(t=str(BEGAN + 110))
+    assert fact(app, "window").endswith(time_of_day(BEGAN + 61))
+
+
+def test_a_frozen_board_is_frozen_as_csv(blast: Path) -> None:
+    tell(blast, BEGAN + 60.5, "freeze")
+    source = source_of(blast)
+    scene = scene_of(source, USUAL, float(BEGAN + SECONDS))
+    assert isinstance(scene, Scene)
+    lines = csv_of(scene.board).decode().splitlines()[1:]
+    assert {line.rsplit(",", 1)[1] for line in lines} == {str(BEGAN + 60)}
+
+
+def test_a_reveal_uncovers_place_by_place_and_ends_with_all(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(blast, BEGAN + 60.5, "freeze")
+    tell(blast, BEGAN + 119.0, "reveal")
+    now = [BEGAN + 119.0]
+    monkeypatch.setattr("leaderboard_page.page.time.time", lambda: now[0])
+    app = opened()
+    # seven of eight are covered, and no part but the last row knows the end
+    assert hosts(app) == [None] * 7 + ["h1"]
+    assert fact(app, "reveal") == "reveal"
+    assert fact(app, "window").endswith(time_of_day(BEGAN + 61))
+    assert charts(app) == {"ranks", "tradeoff"}
+    now[0] += 8.0
+    assert hosts(again(app)) == [None] * 5 + ["h3", "h2", "h1"]
+    now[0] += 1000.0
+    assert len([name for name in hosts(again(app)) if name]) == 8
+    assert fact(app, "window").endswith(time_of_day(BEGAN + SECONDS))
+
+
+# --- trouble --------------------------------------------------------------------------------------
+
+
+def test_a_database_that_vanishes_leaves_the_figures_and_a_sentence(blast: Path) -> None:
+    app = opened(host="h3", cmp="h1,h2")
+    for part in blast.parent.glob("toolkit.db*"):
+        part.unlink()
+    again(app)
+    assert len(hosts(app)) == 8
+    assert "last figures" in page(app).one("p", class_="trouble").text
+    feeder.begin(blast, "ffffffffffff", started_s=BEGAN + 1000, seconds=7)
+    assert fact(again(app), "clock") == "0:07"
+    assert page(app).all("p", class_="trouble") == []
