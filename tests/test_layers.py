@@ -46,9 +46,9 @@ ROOMS = {
     ),
     "board": (
         set(
-            "freeze history honesty impact looks outages score standings story taints verdicts window".split()
+            "books freeze history honesty impact looks outages score standings story taints verdicts window".split()
         ),
-        {"chart", "feed", "follow"},
+        {"chart", "feed", "follow", "judging"},
     ),
     "scout": (
         {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},

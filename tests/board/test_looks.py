@@ -17,8 +17,9 @@ def sighting(at: float, **more: Any) -> Sighting:
 
 def seen(*sightings: Sighting) -> list[tuple[str, float, str]]:
     found = changes("a", "u", [look_of(each) for each in sightings])
-    assert all((each.name, each.url, each.run) == ("a", "u", None) for each in found)
-    return [(each.kind, each.at - AT, each.text) for each in found]
+    events = [each.event for each in found]
+    assert all((each.name, each.url, each.run) == ("a", "u", None) for each in events)
+    return [(each.kind, each.at - AT, each.text) for each in events]
 
 
 def test_a_host_that_stays_as_it_is_tells_nothing() -> None:
@@ -27,6 +28,11 @@ def test_a_host_that_stays_as_it_is_tells_nothing() -> None:
 
 def test_a_restart_lies_at_the_start_of_the_new_process() -> None:
     assert seen(sighting(0), sighting(30, started_at=AT + 12)) == [("restart", 12, "started anew")]
+
+
+def test_nobody_knew_before_the_second_look() -> None:
+    (only,) = changes("a", "u", [look_of(sighting(0)), look_of(sighting(30, started_at=AT + 12))])
+    assert only.noticed_at == AT + 30
 
 
 @pytest.mark.parametrize(("started", "told"), [(-50.0, 0.0), (700.0, 30.0)])

@@ -126,7 +126,7 @@ def test_a_restart_and_other_settings_in_the_window_are_told() -> None:
         look_of(look(0, config_hash="c1", max_model_len=8192)),
         look_of(look(30, config_hash="c2", max_model_len=4096, started_at=AT + 20.0)),
     ]
-    events = tuple(changes("a", "http://a:1", looks))
+    events = tuple(each.event for each in changes("a", "http://a:1", looks))
     found = told(canaries("a"), canaries("b"), looks={"a": looks}, events=events)
     assert list(found["a"]) == ["clean", "restarted", "config_drift"]
     # the window ends with the end of second 600, the process began 20 s after its beginning

@@ -10,7 +10,7 @@ Measured (tests/benchmarks/bench_board.py).
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,27 +18,15 @@ from toolkit.board.follow import Follow, Reader, keep
 from toolkit.board.freeze import frozen_at_s
 from toolkit.board.history import Density, Heat, Ranks, Series, Steps, all_figures, density
 from toolkit.board.honesty import reasons
-from toolkit.board.looks import changes, together
-from toolkit.board.outages import Course
+from toolkit.board.judging import AGO_S, Judging, Verdicts
 from toolkit.board.score import Figures, Place, places, scores
 from toolkit.board.standings import WINDOW_S, Board, RankBy, Standing, Taint
-from toolkit.board.taints import tainted_s, taints
-from toolkit.board.verdicts import judged
+from toolkit.board.taints import tainted_s
 from toolkit.board.window import E2E, TTFT, Totals
 from toolkit.errors import ToolkitError
-from toolkit.records import Event, Host, Run, Verdict
+from toolkit.records import Event, Host, Run
 
-AGO_S = (60, 300)
-"""Rank changes are told against a minute and five minutes ago."""
-JUDGED_EVERY_S = 10
-"""Verdicts are those of the last moment on this grid: they rest on a few canaries a minute, and judging costs more
-than counting."""
-LOOKED_BEFORE_S = 900
-"""What a host was before the run, as far back as that: a change needs a look before it."""
 KEPT_BOARDS = 64
-KEPT_VERDICTS = 64
-
-_Verdicts = Mapping[str, tuple[Verdict, ...]]
 
 
 class _Asked(NamedTuple):
@@ -55,10 +43,10 @@ class Feed:
     def __init__(self, reader: Reader, run: Run, *, everything: bool = False) -> None:
         """Read nothing yet: the first refresh, or the first question, does."""
         self._follow = Follow(reader, run)
+        self._judging = Judging(self._follow)
         self._everything = everything
         self._lock = threading.RLock()
         self._boards: dict[_Asked, Board] = {}
-        self._verdicts: dict[tuple[int, int], _Verdicts] = {}
 
     def refresh(self) -> bool:
         """Read what is new; tell whether anything was. Raises ToolkitError, and keeps what it knew."""
@@ -111,9 +99,7 @@ class Feed:
             self._ensure()
             limit_s = self._limit_s()
             to_at = float("inf") if limit_s is None else float(limit_s + 1)
-            seen = self._changes(self.start_s, to_at)
-            noted = [each for each in self._follow.events if each.at < to_at]
-            return together(noted, seen)
+            return self._judging.happened(float("-inf"), to_at)
 
     def _hosts(self) -> list[Host]:
         return list(self._follow.hosts.values())
@@ -126,16 +112,6 @@ class Feed:
         if found is not None and limit_s is not None:
             found = min(found, limit_s)
         return None if found is None or found < self.start_s else found
-
-    def _changes(self, from_s: float, to_at: float) -> list[Event]:
-        """Restarts and other settings that scout saw from a second on and before a moment."""
-        looks = self._follow.looks(min(from_s, self.start_s) - LOOKED_BEFORE_S, to_at)
-        return [
-            change
-            for host, of_host in looks.items()
-            for change in changes(host.name, host.url, of_host)
-            if from_s <= change.at < to_at
-        ]
 
     # --- the board --------------------------------------------------------------------------------
 
@@ -165,7 +141,7 @@ class Feed:
         if at_s is not None:
             agos_s = [ago_s for ago_s in (0, *AGO_S) if at_s - ago_s >= self.start_s]
             self._follow.prepare(window_s, at_s, agos_s)
-        told = self._judged(window_s, self.start_s - 1 if at_s is None else at_s)
+        told = self._judging.verdicts(window_s, self.start_s - 1 if at_s is None else at_s)
         rows = self._ranked_rows(told, honest=asked.honest)
         limited = [] if at_s is None else self._follow.limited(self._from_s(at_s, window_s), at_s)
         skipped = limited if asked.skip_limited else []
@@ -193,7 +169,7 @@ class Feed:
         """The first second of a window that the run has lived through."""
         return max(self.start_s, at_s - window_s + 1)
 
-    def _ranked_rows(self, told: _Verdicts, *, honest: bool) -> list[int]:
+    def _ranked_rows(self, told: Verdicts, *, honest: bool) -> list[int]:
         return [
             row
             for row, host in enumerate(self._hosts())
@@ -211,14 +187,16 @@ class Feed:
         return all_figures(totals, counted_s)
 
     def _standings(
-        self, asked: _Asked, seen: Sequence[Figures], rows: Sequence[int], told: _Verdicts
+        self, asked: _Asked, seen: Sequence[Figures], rows: Sequence[int], told: Verdicts
     ) -> list[Standing]:
         """Everybody's, in the order of the plan."""
         now = dict(zip(rows, places([seen[row] for row in rows], asked.rank_by), strict=True))
         score = dict(zip(rows, scores([seen[row] for row in rows]), strict=True))
         before = [self._places_before(asked, ago_s, rows) for ago_s in AGO_S]
-        tainted = self._taints(asked)
         at = self.start_s if asked.at_s is None else asked.at_s
+        tainted: list[tuple[Taint, ...]] = [() for _ in seen]
+        if asked.at_s is not None:
+            tainted = self._judging.taints(asked.window_s, asked.at_s)
         return [
             replace(
                 _standing(host, seen[row], now.get(row), [each.get(row) for each in before]),
@@ -241,80 +219,6 @@ class Feed:
         seen = all_figures(self._follow.totals(asked.window_s, asked.at_s, ago_s=ago_s), counted_s)
         return dict(zip(rows, places([seen[row] for row in rows], asked.rank_by), strict=True))
 
-    # --- outages and verdicts -----------------------------------------------------------------------
-
-    def _taints(self, asked: _Asked) -> list[tuple[Taint, ...]]:
-        """Each host's outages that are still in the window."""
-        at_s = asked.at_s
-        if at_s is None:
-            return [() for _ in self._hosts()]
-        from_s = self._course_from_s(asked.window_s, at_s)
-        restarts: dict[str, list[float]] = {}
-        for event in together(self._follow.events, self._changes(from_s, at_s + 1)):
-            if event.kind == "restart" and event.name is not None and event.at < at_s + 1:
-                restarts.setdefault(event.name, []).append(event.at)
-        failed = self._follow.totals(asked.window_s, at_s).failed_down()
-        return [
-            taints(
-                self._course(row, asked.window_s, from_s, at_s),
-                restarts.get(host.name, ()),
-                at_s=at_s,
-                window_s=asked.window_s,
-            )
-            # where no second was lost and nobody restarted there is no outage
-            if failed[row] or host.name in restarts
-            else ()
-            for row, host in enumerate(self._hosts())
-        ]
-
-    def _course_from_s(self, window_s: int, at_s: int) -> int:
-        """The first second that the windows of now and before hold without a gap: outages begin before the window."""
-        from_s = at_s - window_s + 1
-        for ago_s in AGO_S:
-            if at_s - ago_s >= from_s - 1:
-                from_s = at_s - ago_s - window_s + 1
-        return max(self.start_s, from_s)
-
-    def _course(self, row: int, window_s: int, from_s: int, at_s: int) -> Course:
-        ok: list[int] = []
-        errors: list[int] = []
-        for ago_s in (*reversed(AGO_S), 0):
-            to_s = at_s - ago_s
-            if to_s < from_s:
-                continue
-            totals = self._follow.totals(window_s, at_s, ago_s=ago_s)
-            more = totals.seconds(row, max(from_s + len(ok), to_s - window_s + 1), to_s)
-            ok += more[0]
-            errors += more[1]
-        return Course(first_s=from_s, ok=tuple(ok), errors=tuple(errors))
-
-    def _judged(self, window_s: int, at_s: int) -> _Verdicts:
-        """Verdicts on the window at the last moment of the grid, kept; none before the first."""
-        is_last = self.run.ended_at is not None and at_s == self._follow.end_s()
-        if not is_last:
-            at_s -= (at_s + 1 - self.start_s) % JUDGED_EVERY_S
-        if at_s < self.start_s:
-            return {}
-        key = (window_s, at_s)
-        told = self._verdicts.pop(key, None)
-        if told is None:
-            told = self._verdicts_at(window_s, at_s)
-        keep(self._verdicts, key, told, KEPT_VERDICTS)
-        return told
-
-    def _verdicts_at(self, window_s: int, at_s: int) -> _Verdicts:
-        from_s = self._from_s(at_s, window_s)
-        looks = self._follow.looks(from_s, at_s + 1)
-        noted = [each for each in self._follow.events if from_s <= each.at < at_s + 1]
-        return judged(
-            self._follow.reader.shots_between(self.run.id, from_s, at_s + 1),
-            {host.name: found for host, found in looks.items()},
-            together(noted, self._changes(from_s, at_s + 1)),
-            hosts=self._hosts(),
-            run=self.run.id,
-            at_s=at_s,
-        )
-
     # --- over time --------------------------------------------------------------------------------
 
     def ranks(
@@ -332,7 +236,7 @@ class Feed:
         with self._lock:
             self._ensure()
             end_s = self._last_seen_s()
-            rows = self._ranked_rows(self._judged(window_s, end_s), honest=honest)
+            rows = self._ranked_rows(self._judging.verdicts(window_s, end_s), honest=honest)
             names = [host.name for host in self._hosts()]
             return self._follow.steps(step_s).ranks(
                 window_s=window_s,

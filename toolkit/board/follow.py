@@ -18,7 +18,7 @@ from math import floor, inf
 from typing import Protocol, TypeVar
 
 from toolkit.board.history import Steps
-from toolkit.board.looks import Look, look_of
+from toolkit.board.looks import Change, Look, changes, look_of
 from toolkit.board.window import Totals
 from toolkit.errors import ToolkitError
 from toolkit.records import (
@@ -126,10 +126,12 @@ class Follow:
         self._event_row = 0
         self._newest_of: dict[str, int] = {}
         self._limited: set[int] = set()
+        self._users: dict[int, dict[str, int]] = {}
         self._last_s: int | None = None
         self._windows: dict[tuple[int, int], _Window] = {}
         self._steps: dict[int, Steps] = {}
         self._looks: dict[tuple[str, str], dict[float, Look]] = {}
+        self._changes: dict[tuple[str, str], list[Change]] = {}
         self._looks_from = inf
         self._last_look = -inf
 
@@ -228,6 +230,8 @@ class Follow:
             self._newest_of[second.worker] = max(second.at_s, known)
             if second.limited:
                 self._limited.add(second.at_s)
+            if second.users is not None:
+                self._users.setdefault(second.at_s, {})[second.worker] = second.users
 
     def end_s(self) -> int | None:
         """The last second that every live worker has reported; of an ended run, that any has."""
@@ -238,10 +242,19 @@ class Follow:
 
     def limited(self, from_s: int, to_s: int) -> list[int]:
         """The seconds in which the load generator was the limit at any worker."""
+        self._reach_seconds(from_s)
+        return sorted(each for each in self._limited if from_s <= each <= to_s)
+
+    def most_users(self, from_s: int, to_s: int) -> int | None:
+        """The most users of all workers at once; None: nobody told."""
+        self._reach_seconds(from_s)
+        told = (self._users[each] for each in range(from_s, to_s + 1) if each in self._users)
+        return max((sum(of_worker.values()) for of_worker in told), default=None)
+
+    def _reach_seconds(self, from_s: int) -> None:
         if from_s < self._loader_from_s:
             self._take_seconds(self.reader.loader_seconds(self.run.id, from_s=from_s))
             self._loader_from_s = from_s
-        return sorted(each for each in self._limited if from_s <= each <= to_s)
 
     # --- sums -------------------------------------------------------------------------------------
 
@@ -324,9 +337,7 @@ class Follow:
 
     def looks(self, from_at: float, to_at: float) -> dict[Host, list[Look]]:
         """What scout saw of each host between two moments, in order of time."""
-        if from_at < self._looks_from:
-            self._take_sightings(self.reader.sightings_between(from_at, self._looks_to()))
-            self._looks_from = from_at
+        self._reach_looks(from_at)
         return {
             host: [
                 look
@@ -336,14 +347,33 @@ class Follow:
             for host in self.hosts.values()
         }
 
+    def changes(self, from_at: float) -> list[Change]:
+        """Restarts and other settings that scout saw, with looks from a moment on."""
+        self._reach_looks(from_at)
+        for host in self.hosts.values():
+            key = (host.name, host.url)
+            if key in self._looks and key not in self._changes:
+                looks = [look for _, look in sorted(self._looks[key].items())]
+                self._changes[key] = changes(*key, looks)
+        hosts = ((host.name, host.url) for host in self.hosts.values())
+        return [change for key in hosts for change in self._changes.get(key, ())]
+
+    def _reach_looks(self, from_at: float) -> None:
+        if from_at < self._looks_from:
+            self._take_sightings(self.reader.sightings_between(from_at, self._looks_to()))
+            self._looks_from = from_at
+
     def _looks_to(self) -> float:
         """Scout may go on for days after a run; what it sees then is none of the run's."""
         return inf if self.run.ended_at is None else self.run.ended_at + LOOK_BACK_S
 
     def _take_sightings(self, sightings: Sequence[Sighting]) -> None:
         for sighting in sightings:
-            of_host = self._looks.setdefault((sighting.name, sighting.url), {})
-            of_host[sighting.at] = look_of(sighting)
+            key = (sighting.name, sighting.url)
+            of_host = self._looks.setdefault(key, {})
+            if sighting.at not in of_host:
+                of_host[sighting.at] = look_of(sighting)
+                self._changes.pop(key, None)
             self._last_look = max(self._last_look, sighting.at)
 
 

@@ -38,6 +38,14 @@ class Look(NamedTuple):
     generation_tokens: float | None
 
 
+class Change(NamedTuple):
+    """Something that two looks contradict."""
+
+    noticed_at: float
+    """Of the second one: before that nobody knew."""
+    event: Event
+
+
 def look_of(sighting: Sighting) -> Look:
     """Keep what is needed of a sighting."""
     return Look(
@@ -53,12 +61,12 @@ def look_of(sighting: Sighting) -> Look:
     )
 
 
-def changes(name: str, url: str, looks: Sequence[Look]) -> list[Event]:
+def changes(name: str, url: str, looks: Sequence[Look]) -> list[Change]:
     """Restarts and other settings between one host's looks, which are in order of time."""
-    found: list[Event] = []
+    found: list[Change] = []
 
-    def tell(kind: EventKind, at: float, text: str) -> None:
-        found.append(Event(name=name, url=url, at=at, kind=kind, text=text))
+    def tell(now: Look, kind: EventKind, at: float, text: str) -> None:
+        found.append(Change(now.at, Event(name=name, url=url, at=at, kind=kind, text=text)))
 
     before: Look | None = None
     newest = float("-inf")
@@ -67,13 +75,13 @@ def changes(name: str, url: str, looks: Sequence[Look]) -> list[Event]:
             continue
         if before is not None:
             if (at := _restarted_at(before, now, newest)) is not None:
-                tell("restart", at, "started anew")
+                tell(now, "restart", at, "started anew")
             if before.models and now.models and before.models != now.models:
-                tell("model", now.at, f"{_names(before.models)} -> {_names(now.models)}")
+                tell(now, "model", now.at, f"{_names(before.models)} -> {_names(now.models)}")
             if None not in (before.config_hash, now.config_hash) and (
                 before.config_hash != now.config_hash
             ):
-                tell("config", now.at, _differences(before, now))
+                tell(now, "config", now.at, _differences(before, now))
         newest = max(newest, now.started_at or newest)
         before = now if before is None else _filled(before, now)
     return found

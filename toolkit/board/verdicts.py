@@ -2,7 +2,7 @@
 
 The rules are bench's. What they need and a blast has: canary shots (unique prompts and their twins, a few of each host
 in a minute), the other hosts' canaries as peers, and what scout saw meanwhile. What a blast has not: counters read at
-quiet moments, so nobody is accused of their difference, and a beginning, so nobody is called cold. No network, no clock.
+quiet moments (books.py compares them where that is sure), and a beginning, so nobody is called cold. No network, no clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def judged(
 
     `looks` and `changes` are those of the window. A host without canaries is judged by its looks alone.
     """
-    ended = [shot for shot in shots if _ended_by(shot, at_s)]
+    ended = [shot for shot in shots if ended_by(shot, at_s)]
     of_host = {host.name: [s for s in ended if s.name == host.name] for host in hosts}
     canaries = aligned(of_host)
     return {
@@ -47,10 +47,22 @@ def judged(
     }
 
 
-def _ended_by(shot: Shot, at_s: int) -> bool:
+def ended_by(shot: Shot, at_s: int) -> bool:
     """Whether a board of that second could know it: a look at the past must tell what was told then."""
     ended = ended_at(shot)
     return ended is not None and ended < at_s + 1
+
+
+def with_books(told: tuple[Verdict, ...], of_books: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Add what the counters say; a response cache explains what they lack, and who is accused is not clean."""
+    codes = {verdict.code for verdict in told}
+    new = [
+        each
+        for each in of_books
+        if each.code not in codes
+        and not (each.code == "hidden_backend" and "response_cache" in codes)
+    ]
+    return (*(each for each in told if not new or each.code != "clean"), *new)
 
 
 def _of_canaries(

@@ -36,6 +36,8 @@ _FIRST = Part._fields.index("ok")
 _BLOBS = Part._fields.index("e2e")
 COUNTS = Part._fields[_FIRST:_BLOBS]
 """The counts of a part, in the order of their columns."""
+PULSES = ("ok", "errors", "output_tokens", "output_tokens_estimated")
+"""The counts that are kept for single seconds, too."""
 MOST = 2**32
 """Of one count in one part: a host that claims absurd usage must not break the sums, which are exact up to 2**53."""
 FEW = 400
@@ -85,14 +87,14 @@ class Totals:
     __slots__ = ("_hosts", "_pulse_s", "_rows", "counts", "histograms", "pulse")
 
     def __init__(self, hosts: Sequence[int], *, pulse_s: int = 0) -> None:
-        """Begin empty. `pulse_s`: keep ok and errors of single seconds, too, for stretches of at most so many."""
+        """Begin empty. `pulse_s`: keep single seconds' counts (PULSES), too, for stretches of at most so many."""
         self._hosts = tuple(hosts)
         self._rows: Integers = np.zeros(max(hosts, default=0) + 1, dtype=np.int64)
         self._rows[list(hosts)] = np.arange(len(hosts))
         self._pulse_s = pulse_s
         self.counts: Integers = np.zeros((len(hosts), len(COUNTS)), dtype=np.int64)
         self.histograms: Integers = np.zeros((len(hosts), METRICS, BUCKETS), dtype=np.int64)
-        self.pulse: NDArray[np.int32] = np.zeros((len(hosts), 2, pulse_s), dtype=np.int32)
+        self.pulse: Integers = np.zeros((len(hosts), len(PULSES), pulse_s), dtype=np.int64)
 
     def add(self, parts: Sequence[Part]) -> None:
         """Add parts that are not in here yet."""
@@ -126,10 +128,11 @@ class Totals:
         cells = np.flatnonzero(flat)
         return Slab(self.counts.copy(), cells.astype(np.int32), flat[cells])
 
-    def seconds(self, row: int, from_s: int, to_s: int) -> tuple[list[int], list[int]]:
-        """Ok and errors of one host in each second from `from_s` to `to_s`."""
+    def seconds(self, row: int, from_s: int, to_s: int) -> list[list[int]]:
+        """PULSES of one host in each second from `from_s` to `to_s`."""
         places = np.arange(from_s, to_s + 1) % self._pulse_s
-        return self.pulse[row, 0, places].tolist(), self.pulse[row, 1, places].tolist()
+        told: list[list[int]] = self.pulse[row][:, places].tolist()
+        return told
 
     def quantiles_ms(self, *percents: int) -> Quantiles:
         """Nearest-rank quantiles of each host, for each metric, in the order of `percents`; None of nothing."""
@@ -165,9 +168,9 @@ class Totals:
             self.counts[:, place] += sign * _sums(rows, counts[:, place], len(self.counts))
         if self._pulse_s:
             pulse = self.pulse.reshape(-1)
-            for kind in (0, 1):  # ok, errors
-                places = (2 * rows + kind) * self._pulse_s + seconds % self._pulse_s
-                np.add.at(pulse, places, sign * counts[:, kind])
+            for plane, name in enumerate(PULSES):
+                places = (len(PULSES) * rows + plane) * self._pulse_s + seconds % self._pulse_s
+                np.add.at(pulse, places, sign * counts[:, COUNTS.index(name)])
 
     def _histograms(self, parts: Sequence[Part], rows: Integers) -> Integers:
         if len(parts) <= FEW:

@@ -1,0 +1,173 @@
+"""Whether a host's own counters hold what a blast got from it: told only where nothing else explains the difference.
+
+A blast never stands still, so two looks at counters are compared with the tallies between them within bounds: what was
+in flight at either look, what ended within a few seconds of it, what failed. A response cache keeps requests from the
+engine, too, so a host is accused only where its answers are known not to come from one. No network, no clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, floor
+
+from toolkit.bench.counters import START_SLACK_S
+from toolkit.bench.evidence import count, middle, of
+from toolkit.board.looks import Look
+from toolkit.records import Shot, Verdict
+
+GRACE_S = 6
+"""A look takes up to 5 s, and a second's tally is placed within one."""
+LEAST_LOOKS = 4
+"""In a row, none of which falls below the one before: behind a balancer of two hosts they would."""
+LEAST_S = 60
+"""Between the first and the last of them."""
+MISSING, SURPLUS = 0.2, 0.2
+"""Of what was answered, or of what can have been sent: what is less may have an innocent reason that nobody thought of."""
+LEAST_REQUESTS = 50
+LEAST_PAIRS = 6
+AS_SLOW = 0.8
+"""A twin in four fifths of its unique's time or more: no cache answered it."""
+TOLD = 0.9
+"""Of the answers must tell, or be judged, that no cache answered them."""
+HITS = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """What the blast counted of one host, second by second, and what it may have had in flight."""
+
+    from_s: int
+    ok: Sequence[int]
+    errors: Sequence[int]
+    tokens: Sequence[int]
+    """Output tokens of the ok answers; estimates are none."""
+    cache_known: int
+    """Ok answers in all of it that tell whether a cache answered them, or could be judged."""
+    cache_hits: int
+    in_flight: int
+    """The most users at once: so many requests may be half done at any moment."""
+    max_tokens: int
+    """The most that any request asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Looks at one process, whose counters never fell: how much they rose, and in which seconds."""
+
+    first_at: float
+    last_at: float
+    requests: float
+    tokens: float
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """Seconds that surely lie between the two looks."""
+        return ceil(self.first_at) + GRACE_S, floor(self.last_at) - GRACE_S
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """Seconds that surely hold all that lies between the two looks."""
+        return floor(self.first_at) - GRACE_S, ceil(self.last_at) + GRACE_S
+
+
+def stretch(looks: Sequence[Look], from_s: int, to_s: int) -> Stretch | None:
+    """The longest stretch on one process whose surroundings lie in the seconds from `from_s` to `to_s`."""
+    best: list[Look] = []
+    row: list[Look] = []
+    for look in looks:
+        if look.requests is None or look.generation_tokens is None:
+            row = row if look.is_down or look.started_at is None else []
+            continue
+        if not from_s + GRACE_S <= look.at <= to_s - GRACE_S:
+            continue
+        row = [*row, look] if row and _goes_on(row[-1], look) else [look]
+        if not best or row[-1].at - row[0].at > best[-1].at - best[0].at:
+            best = row
+    if len(best) < LEAST_LOOKS or best[-1].at - best[0].at < LEAST_S:
+        return None
+    return Stretch(
+        first_at=best[0].at,
+        last_at=best[-1].at,
+        requests=sum((b.requests or 0) - (a.requests or 0) for a, b in pairwise(best)),
+        tokens=sum(
+            (b.generation_tokens or 0) - (a.generation_tokens or 0) for a, b in pairwise(best)
+        ),
+    )
+
+
+def _goes_on(before: Look, now: Look) -> bool:
+    if None in (before.started_at, now.started_at):
+        same = before.started_at == now.started_at
+    else:
+        same = abs((now.started_at or 0) - (before.started_at or 0)) <= START_SLACK_S
+    rises = (now.requests or 0) >= (before.requests or 0)
+    return same and rises and (now.generation_tokens or 0) >= (before.generation_tokens or 0)
+
+
+def hidden_backend(seen: Stretch, ours: Ours, canaries: Sequence[Shot]) -> Verdict | None:
+    """Accuse a host whose counters lack both requests and tokens that it answered, and that has no cache."""
+    if not _has_no_cache(ours, canaries):
+        return None
+    answers, tokens = (_between(row, ours.from_s, seen.inside) for row in (ours.ok, ours.tokens))
+    # what ended inside may have begun before the first look, whose counter holds a part of its tokens already
+    lost_tokens = tokens - seen.tokens - ours.in_flight * ours.max_tokens
+    lost = answers - seen.requests - ours.in_flight
+    if answers < LEAST_REQUESTS or lost < MISSING * answers or lost_tokens < MISSING * tokens:
+        return None
+    return Verdict(
+        code="hidden_backend",
+        confidence="medium",
+        evidence=(
+            f"between two looks at its counters they lack at least {of(lost, answers, 'answered requests')}"
+            f" and {of(lost_tokens, tokens, 'answered tokens')}, and repeated requests take as long as new ones"
+        ),
+    )
+
+
+def _has_no_cache(ours: Ours, canaries: Sequence[Shot]) -> bool:
+    """Whether the tallies and the twins both say that the engine itself answers repeated requests."""
+    ok = sum(ours.ok)
+    if ours.cache_known < TOLD * ok or ours.cache_hits > HITS * ok:
+        return False
+    uniques = {shot.slot: shot for shot in canaries if shot.kind == "unique" and shot.e2e_ms}
+    shares = [
+        (shot.e2e_ms or 0.0) / (uniques[shot.pair].e2e_ms or 1.0)
+        for shot in canaries
+        if shot.kind == "twin" and shot.ok and shot.pair in uniques
+    ]
+    usual = middle(shares)
+    return len(shares) >= LEAST_PAIRS and usual is not None and usual >= AS_SLOW
+
+
+def surplus(seen: Stretch, ours: Ours) -> float:
+    """Requests that the host counted beyond the ranked ones that can have reached it; canaries are not among these."""
+    most = _between(ours.ok, ours.from_s, seen.around) + _between(
+        ours.errors, ours.from_s, seen.around
+    )
+    return seen.requests - most - ours.in_flight
+
+
+def foreign_traffic(seen: Stretch, ours: Ours, canaries: int) -> Verdict | None:
+    """Tell of load that is not ours; `canaries` are all that ended in the stretch's surroundings."""
+    beyond = surplus(seen, ours) - canaries
+    sent = seen.requests - beyond
+    if beyond < max(LEAST_REQUESTS, SURPLUS * sent):
+        return None
+    return Verdict(
+        code="foreign_traffic",
+        confidence="medium",
+        evidence=(
+            f"between two looks its counters rose by {count(seen.requests)} requests, and no more than"
+            f" {count(sent)} of them can have been ours"
+        ),
+    )
+
+
+def is_suspicious(seen: Stretch, ours: Ours) -> bool:
+    """Whether it is worth counting the canaries, too."""
+    return surplus(seen, ours) >= LEAST_REQUESTS
+
+
+def _between(row: Sequence[int], first_s: int, seconds: tuple[int, int]) -> int:
+    low, high = seconds
+    return sum(row[max(0, low - first_s) : max(0, high - first_s + 1)])

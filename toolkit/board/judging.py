@@ -1,0 +1,170 @@
+"""What explains the figures of a window: verdicts, outages, restarts; gathered for the rules that judge them.
+
+The rules are verdicts.py's, books.py's, taints.py's and looks.py's. It reads through the feed's following, and keeps
+verdicts, for they cost 0.15 s of CPU at 20 hosts of 200 canaries.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from toolkit.board.books import (
+    Ours,
+    Stretch,
+    foreign_traffic,
+    hidden_backend,
+    is_suspicious,
+    stretch,
+)
+from toolkit.board.follow import Follow, keep
+from toolkit.board.looks import together
+from toolkit.board.outages import Course
+from toolkit.board.standings import Taint
+from toolkit.board.taints import taints
+from toolkit.board.verdicts import ended_by, judged, with_books
+from toolkit.board.window import COUNTS
+from toolkit.records import Event, Host, Shot, Verdict
+
+AGO_S = (60, 300)
+"""Rank changes are told against a minute and five minutes ago."""
+JUDGED_EVERY_S = 10
+"""Verdicts are those of the last moment on this grid: they rest on a few canaries a minute, and judging costs more
+than counting."""
+LOOKED_BEFORE_S = 900
+"""What a host was before the run, as far back as that: a change needs a look before it."""
+KEPT_VERDICTS = 64
+
+Verdicts = Mapping[str, tuple[Verdict, ...]]
+"""By host name."""
+
+
+class Judging:
+    """What explains the figures of one run's windows. Not for several threads at once: the feed has the lock."""
+
+    def __init__(self, follow: Follow) -> None:
+        """Know nothing yet."""
+        self._follow = follow
+        self._verdicts: dict[tuple[int, int], Verdicts] = {}
+
+    def changes(self, from_s: float, to_at: float) -> list[Event]:
+        """Restarts and other settings from a second on, as far as scout knew of them before a moment."""
+        return [
+            change.event
+            for change in self._follow.changes(self._follow.start_s - LOOKED_BEFORE_S)
+            if change.noticed_at < to_at and from_s <= change.event.at < to_at
+        ]
+
+    def happened(self, from_s: float, to_at: float) -> list[Event]:
+        """What was noted and what scout saw during the run, by time."""
+        noted = [each for each in self._follow.events if from_s <= each.at < to_at]
+        return together(noted, self.changes(max(from_s, self._follow.start_s), to_at))
+
+    def taints(self, window_s: int, at_s: int) -> list[tuple[Taint, ...]]:
+        """Each host's outages that are still in the window."""
+        from_s = self._course_from_s(window_s, at_s)
+        restarts: dict[str, list[float]] = {}
+        for event in self.happened(from_s, at_s + 1):
+            if event.kind == "restart" and event.name is not None:
+                restarts.setdefault(event.name, []).append(event.at)
+        failed = self._follow.totals(window_s, at_s).failed_down()
+        return [
+            taints(
+                self._course(row, window_s, from_s, at_s),
+                restarts.get(host.name, ()),
+                at_s=at_s,
+                window_s=window_s,
+            )
+            # where no second was lost and nobody restarted there is no outage
+            if failed[row] or host.name in restarts
+            else ()
+            for row, host in enumerate(self._follow.hosts.values())
+        ]
+
+    def _course_from_s(self, window_s: int, at_s: int) -> int:
+        """The first second that the windows of now and before hold without a gap: outages begin before the window."""
+        from_s = at_s - window_s + 1
+        for ago_s in AGO_S:
+            if at_s - ago_s >= from_s - 1:
+                from_s = at_s - ago_s - window_s + 1
+        return max(self._follow.start_s, from_s)
+
+    def _course(self, row: int, window_s: int, from_s: int, at_s: int) -> Course:
+        ok: list[int] = []
+        errors: list[int] = []
+        for ago_s in (*reversed(AGO_S), 0):
+            to_s = at_s - ago_s
+            if to_s < from_s:
+                continue
+            totals = self._follow.totals(window_s, at_s, ago_s=ago_s)
+            more = totals.seconds(row, max(from_s + len(ok), to_s - window_s + 1), to_s)
+            ok += more[0]
+            errors += more[1]
+        return Course(first_s=from_s, ok=tuple(ok), errors=tuple(errors))
+
+    def verdicts(self, window_s: int, at_s: int) -> Verdicts:
+        """Verdicts on the window at the last moment of the grid, kept; none before the first."""
+        is_last = self._follow.run.ended_at is not None and at_s == self._follow.end_s()
+        if not is_last:
+            at_s -= (at_s + 1 - self._follow.start_s) % JUDGED_EVERY_S
+        if at_s < self._follow.start_s:
+            return {}
+        key = (window_s, at_s)
+        told = self._verdicts.pop(key, None)
+        if told is None:
+            told = self._verdicts_at(window_s, at_s)
+        keep(self._verdicts, key, told, KEPT_VERDICTS)
+        return told
+
+    def _verdicts_at(self, window_s: int, at_s: int) -> Verdicts:
+        from_s = max(self._follow.start_s, at_s - window_s + 1)
+        looks = {h.name: found for h, found in self._follow.looks(from_s, at_s + 1).items()}
+        shots = self._follow.reader.shots_between(self._follow.run.id, from_s, at_s + 1)
+        told = judged(
+            shots,
+            looks,
+            self.happened(from_s, at_s + 1),
+            hosts=list(self._follow.hosts.values()),
+            run=self._follow.run.id,
+            at_s=at_s,
+        )
+        canaries = [shot for shot in shots if ended_by(shot, at_s)]
+        for row, host in enumerate(self._follow.hosts.values()):
+            seen = stretch(looks[host.name], from_s, at_s)
+            ours = self._ours(row, from_s, at_s, window_s, canaries) if seen else None
+            if seen and ours:
+                own = [shot for shot in canaries if shot.name == host.name]
+                found = self._of_books(host, seen, ours, own)
+                told[host.name] = with_books(told[host.name], found)
+        return told
+
+    def _ours(
+        self, row: int, from_s: int, at_s: int, window_s: int, canaries: Sequence[Shot]
+    ) -> Ours | None:
+        """What the blast counted of a host; None where nobody told how many users there were."""
+        users = self._follow.most_users(from_s, at_s)
+        if users is None or not canaries:
+            return None
+        totals = self._follow.totals(window_s, at_s)
+        ok, errors, tokens, estimated = totals.seconds(row, from_s, at_s)
+        of_host = dict(zip(COUNTS, totals.counts[row].tolist(), strict=True))
+        return Ours(
+            from_s=from_s,
+            ok=ok,
+            errors=errors,
+            tokens=[all_ - guessed for all_, guessed in zip(tokens, estimated, strict=True)],
+            cache_known=of_host["cache_told"] + of_host["cache_judged"],
+            cache_hits=of_host["cache_hits"] + of_host["cache_inferred"],
+            in_flight=-(-users // len(self._follow.hosts)),
+            max_tokens=max(shot.max_tokens for shot in canaries),
+        )
+
+    def _of_books(
+        self, host: Host, seen: Stretch, ours: Ours, canaries: Sequence[Shot]
+    ) -> list[Verdict]:
+        found = [hidden_backend(seen, ours, canaries)]
+        if is_suspicious(seen, ours):
+            first_s, last_s = seen.around
+            tallies = self._follow.reader.tallies(
+                self._follow.run.id, name=host.name, kind="canary", from_s=first_s, to_s=last_s
+            )
+            known = sum(each.ok + each.errors for each in tallies)
+            found.append(foreign_traffic(seen, ours, known))
+        return [each for each in found if each]
