@@ -143,6 +143,8 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
         self.bytes = 0
         self._is_final = self._is_followed = False
         self._parts: list[bytearray] = []
+        # a method of C: a stream that comes in one burst has a part for each token
+        self._on_body: Callable[[bytearray], None] = self._parts.append
         self._name: str | None = None
         self._value = ""
 
@@ -213,10 +215,6 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
             self.status = self.get_code()
             self._is_final = self.status >= 200
         return False
-
-    def _on_body(self, data: bytearray) -> None:
-        if not self._is_followed:
-            self._parts.append(data)
 
     def _on_message_complete(self) -> None:
         self.is_complete = self._is_final
