@@ -6,7 +6,10 @@ following, and all that is read, is follow.py's.
 Whatever the reader raises is the caller's to show; nothing is half applied then, and the next refresh goes on. A Feed is
 of one file: a caller whose file was replaced opens it anew and makes another Feed.
 
-Measured (tests/benchmarks/bench_board.py).
+CPU, 20 hosts of 1,000 requests a second, two busy cores (tests/benchmarks/bench_board.py): a window of 15 minutes from
+nothing 90 to 110 ms, the whole board 2 s later 2.5 to 4.5 ms, all ranks of 21 minutes 0.25 s and 35 ms for another
+figure. Every 10 s verdicts are judged anew: 0.15 s with 200 canaries a host. Kept for what is drawn over time: 1.1 MB a
+host and hour in steps of 10 s.
 """
 
 import threading

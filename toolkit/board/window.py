@@ -72,8 +72,8 @@ class Slab:
     """Hosts x COUNTS."""
     cells: NDArray[np.int32]
     """Which cells of the flat histograms hold any, ascending."""
-    values: Integers
-    """What these hold."""
+    values: NDArray[np.integer[Any]]
+    """What these hold, in 4 bytes each where that is enough."""
 
     @property
     def nbytes(self) -> int:
@@ -126,7 +126,10 @@ class Totals:
         """Keep what is in here in less memory; the pulse is not kept."""
         flat = self.histograms.reshape(-1)
         cells = np.flatnonzero(flat)
-        return Slab(self.counts.copy(), cells.astype(np.int32), flat[cells])
+        values: NDArray[np.integer[Any]] = flat[cells]
+        if values.max(initial=0) < 2**31:
+            values = values.astype(np.int32)
+        return Slab(self.counts.copy(), cells.astype(np.int32), values)
 
     def seconds(self, row: int, from_s: int, to_s: int) -> list[list[int]]:
         """PULSES of one host in each second from `from_s` to `to_s`."""

@@ -1,6 +1,7 @@
 """`toolkit board`: who leads a blast over a rolling window, now or at any moment of the past."""
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,7 @@ def _show_once(options: Options) -> None:
     else:
         from toolkit.cli.board_table import print_board
 
-        print_board(board, events)
+        print_board(board, events, now=time.time() if options.at is None else None)
 
 
 @command.command("freeze", short_help="Let the public board stop at a moment.")

@@ -151,7 +151,7 @@ def heading(board: Board, now: float | None = None) -> Text:
     if board.elapsed_s < board.window_s:
         window = f"first {spoken(board.elapsed_s)} (of a window of {spoken(board.window_s)})"
     text = Text.assemble((run, "bold"), f", {window} up to {time_of_day(board.at_s + 1)}")
-    if board.ended and board.at_s == board.data_end_s:
+    if board.ended and board.at_s == board.data_end_s and board.frozen_at_s is None:
         text.append(", ended")
     elif now is not None:
         age_s = max(0.0, now - board.at_s - 1)
