@@ -20,6 +20,7 @@ from toolkit.bench.faults import hidden
 from toolkit.bench.lane import LONGEST_PAUSE_S, PAUSE_S
 from toolkit.bench.models import choice
 from toolkit.bench.shots import Course, Failure, Moments, shot
+from toolkit.blast.canaries import Keeping
 from toolkit.blast.pacing import Pace
 from toolkit.blast.script import Caller, Order, Script
 from toolkit.blast.tallying import Tallying
@@ -100,7 +101,7 @@ class Desk:
         self._learn_at_s = 0.0
         self._fault = Failure(kind="connect", error="it was not asked yet")
         self._told: set[str] = set()
-        self._kept_at_s, self._kept_slot = float("-inf"), -1
+        self._keeping = Keeping(SHOT_EVERY_S * plan.workers)
         self._pace: Pace | None = None
         self._paced_for = (0, 0)
         self._course = Course(
@@ -303,12 +304,11 @@ class Desk:
 
     def _keep_canary(self, setting: Setting, order: Order, timed: Timed, planned_s: float) -> None:
         """Have now and then a pair stored whole: verdicts are made of shots."""
-        now_s = time.monotonic()
         if order.kind == "unique":
-            if now_s - self._kept_at_s < SHOT_EVERY_S * setting.plan.workers:
-                return
-            self._kept_at_s, self._kept_slot = now_s, order.slot or 0
-        elif order.pair != self._kept_slot:
+            is_kept = self._keeping.begins(order.slot or 0, time.monotonic())
+        else:
+            is_kept = self._keeping.completes(order.pair or 0)
+        if not is_kept:
             return
         ask = Ask(
             slot=order.slot or 0,

@@ -1,10 +1,10 @@
-"""Where the unique canaries stand."""
+"""Where the unique canaries stand, and which of them are stored whole."""
 
 from fractions import Fraction
 
 import pytest
 
-from toolkit.blast.canaries import unique_at
+from toolkit.blast.canaries import Keeping, unique_at
 
 
 def test_of_one_per_cent_every_two_hundredth_request_is_unique_after_two_early_ones() -> None:
@@ -27,3 +27,23 @@ def test_places_rise_and_never_pass_half_of_the_share_but_for_the_first_two(
     assert places == sorted(set(places))
     for number, place in enumerate(places):
         assert number + 1 <= max(2, share / 2 * (place + 1))
+
+
+def test_one_pair_in_five_seconds_is_stored_whole() -> None:
+    keeping = Keeping(5.0)
+    # (what, slot, ended at): 0 is kept, 2 comes 4 s later, 4 comes 5 s later
+    assert [keeping.begins(0, 100.0), keeping.begins(2, 104.0), keeping.begins(4, 105.0)] == [
+        True,
+        False,
+        True,
+    ]
+    assert [keeping.completes(0), keeping.completes(2), keeping.completes(4)] == [True, False, True]
+
+
+def test_a_twin_that_ends_after_later_pairs_began_is_stored_with_its_unique() -> None:
+    keeping = Keeping(5.0)
+    # a host that takes 20 s: the twin of slot 0 is on its way while three more uniques end
+    began = [keeping.begins(slot, at) for slot, at in ((0, 20.0), (2, 26.0), (4, 32.0), (6, 38.0))]
+    assert began == [True, True, True, True]
+    assert keeping.completes(0)
+    assert not keeping.completes(0), "a twin is stored once"

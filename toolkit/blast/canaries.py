@@ -1,4 +1,6 @@
-"""When is a canary due? Of every 1/share requests of a host on a worker two: a unique one and its exact twin. Pure.
+"""When is a canary due, and which are stored whole? Pure.
+
+Of every 1/share requests of a host on a worker two: a unique one and its exact twin.
 
 The first two unique ones come among the first five requests, so that verdicts and inferred hits start soon. From the
 third on they come where the share lets them: up to any request there were at most max(4, share x requests) canaries. A
@@ -20,3 +22,33 @@ def unique_at(number: int, share: Fraction) -> int | None:
         return FIRST[number]
     # half of the canaries are unique: the place that completes its stretch of 2/share requests
     return math.ceil((number + 1) * 2 / share) - 1
+
+
+class Keeping:
+    """Which of a host's canaries on one worker are stored whole: now and then a pair, for all of them would fill a disk.
+
+    A slow host's twins end long after others' uniques did: a pair that was begun is kept whole, however many began
+    meanwhile, for a unique without its twin tells nothing of a cache.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        """Keep at most one new pair in so long."""
+        self._every_s = every_s
+        self._kept_at_s = float("-inf")
+        # that of a unique that failed stays, as it gets no twin: one in `every_s` at most
+        self._awaited: set[int] = set()
+
+    def begins(self, slot: int, now_s: float) -> bool:
+        """Whether a unique canary that ended now is kept."""
+        if now_s - self._kept_at_s < self._every_s:
+            return False
+        self._kept_at_s = now_s
+        self._awaited.add(slot)
+        return True
+
+    def completes(self, pair: int) -> bool:
+        """Whether a twin is kept: if its unique was, once."""
+        if pair not in self._awaited:
+            return False
+        self._awaited.discard(pair)
+        return True
