@@ -114,6 +114,23 @@ def test_jsonl_keys_that_nobody_will_send_are_told() -> None:
     assert read_profile(lines, "mine", "jsonl").left_out == ("tools", "top_p")
 
 
+@pytest.mark.parametrize(
+    ("flags", "share"),
+    [
+        (('"stream": true, ', "", '"stream": false, ', ""), 0.25),  # left out is false
+        (("", ""), None),
+        (('"stream": null, ', '"stream": 1, '), None),
+        (('"stream": false, ', '"stream": 1, '), 0.0),
+        (('"stream": true, ', "", ""), 0.3333),
+    ],
+)
+def test_jsonl_bodies_tell_how_many_of_them_were_streamed(
+    flags: tuple[str, ...], share: float | None
+) -> None:
+    lines = "\n".join(f'{{{flag}"prompt": "Hi"}}' for flag in flags)
+    assert read_profile(lines, "mine", "jsonl").stream_share == share
+
+
 def test_a_message_of_parts_and_a_turn_of_tool_calls_stay_as_they_are() -> None:
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url"}]},

@@ -112,28 +112,38 @@ def read_profile(text: str, name: str, kind: Kind) -> Profile:
     text = text.removeprefix("\ufeff")
     if kind == "toml":
         return _toml_profile(text, name)
-    prompts, left_out = _jsonl_prompts(text, name) if kind == "jsonl" else _lines(text, name)
-    _refuse_none(prompts, name, BODY_EXAMPLE if kind == "jsonl" else "Write one prompt a line")
-    return Profile(name=name, prompts=tuple(prompts), left_out=left_out)
+    return _jsonl_profile(text, name) if kind == "jsonl" else _lines(text, name)
 
 
-def _lines(text: str, name: str) -> tuple[list[Prompt], tuple[str, ...]]:
+def _lines(text: str, name: str) -> Profile:
     """One prompt a line, whatever it begins with: `#` may be a prompt's first character."""
     prompts = [
         _prompt({"text": line}, f"line-{number}", f"`{name}` line {number}")
         for number, line in _numbered(text)
     ]
-    return prompts, ()
+    _refuse_none(prompts, name, "Write one prompt a line")
+    return Profile(name=name, prompts=tuple(prompts))
 
 
-def _jsonl_prompts(text: str, name: str) -> tuple[list[Prompt], tuple[str, ...]]:
-    prompts, left_out = [], set[str]()
+def _jsonl_profile(text: str, name: str) -> Profile:
+    """A request body a line, as clients sent them."""
+    prompts, left_out, flags = [], set[str](), []
     for number, line in _numbered(text):
         where = f"`{name}` line {number}"
         body = _body(line, where)
         left_out.update(body.keys() - DECIDED_ELSEWHERE)
         prompts.append(_prompt(_fields_of(body, where), f"line-{number}", where))
-    return prompts, tuple(map(checks.shown, sorted(left_out)))
+        flags.append(body.get("stream"))
+    _refuse_none(prompts, name, BODY_EXAMPLE)
+    # who sends bodies like these leaves `stream` out where it is false
+    is_told = any(isinstance(flag, bool) for flag in flags)
+    streamed = sum(flag is True for flag in flags)
+    return Profile(
+        name=name,
+        prompts=tuple(prompts),
+        stream_share=round(streamed / len(flags), 4) if is_told else None,
+        left_out=tuple(map(checks.shown, sorted(left_out))),
+    )
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:

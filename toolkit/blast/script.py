@@ -142,7 +142,8 @@ class Script:
         return self._then.get(order.prompt)
 
     def step(self, first: Order, prompt: Prompt, number: int, answer: str) -> Order:
-        """Step `number` of a chain, counted from 1, after the answer to the one before."""
+        """Take step `number` of a chain, counted from 1, after the answer to the one before."""
+        self._sent += 1  # canaries are a share of all requests
         messages = step_messages(prompt.messages, prompt.then[number - 2], answer)
         return replace(
             first,
