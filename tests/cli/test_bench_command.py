@@ -294,7 +294,7 @@ def test_a_duration_ends_the_run(start: Callable[..., SimThread]) -> None:
         (
             (NOBODY, "--profile", "tailor"),
             "no profile is called `tailor`",
-            "Known profiles: bench, contest, long-prompt, short-answer; or name a file",
+            "Known profiles: bench, chain, contest, long-prompt, ramp, shared-prefix, short-answer; or name a file",
         ),
         (
             (NOBODY, "--profile", "missing.txt"),
