@@ -176,7 +176,10 @@ def test_what_is_kept_is_said_to_be_and_the_rest_goes(capsys: pytest.CaptureFixt
         assert kept.is_dir()
     assert kept.is_dir()
     assert not gone.exists()
-    assert capsys.readouterr().out == f"\nHosts file and database stay in {kept}\n"
+    assert capsys.readouterr().out == (
+        f"\n{gone} is gone with all runs in it; --keep would have left it.\n"
+        f"\nHosts file and database stay in {kept}\n"
+    )
 
 
 def test_without_a_folder_for_temporary_files_the_way_out_is_told(

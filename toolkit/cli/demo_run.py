@@ -111,8 +111,8 @@ class Stage:
 
 def _play(stage: Stage, home: Path | None) -> None:
     click.echo(
-        f"A contest in small: {len(CAST)} simulated servers on this machine, {SPEED} times as fast as real ones. "
-        "What it makes goes with it; --keep keeps it."
+        f"A contest in small: {len(CAST)} simulated servers on this machine, {SPEED} times as fast as real ones.\n"
+        f"Its hosts file and database lie in {stage.folder} until it ends; --keep leaves them there."
     )
     with contextlib.ExitStack() as running:
         lines = ""
@@ -261,3 +261,4 @@ def _folder(*, keep: bool) -> Iterator[Path]:
             click.echo(f"\nHosts file and database stay in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+            click.echo(f"\n{folder} is gone with all runs in it; --keep would have left it.")
