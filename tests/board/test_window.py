@@ -181,3 +181,12 @@ def test_a_damaged_sketch_is_an_error_and_not_a_latency(blob: bytes) -> None:
     with pytest.raises(ToolkitError, match="damaged sketch"):
         totals.add([part._replace(e2e=blob)])
     assert totals.equals(Totals([1]))
+
+
+@pytest.mark.parametrize("hosts", [[2], [7], []])
+def test_a_part_of_an_unknown_host_is_nobody_elses(hosts: list[int]) -> None:
+    (part,) = parts_of([5.0])
+    totals = Totals(hosts)
+    with pytest.raises(ToolkitError, match="takes no part in its run"):
+        totals.add([part])
+    assert totals.equals(Totals(hosts))

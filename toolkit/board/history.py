@@ -27,6 +27,9 @@ from toolkit.board.window import (
 from toolkit.records import Part
 from toolkit.sketches import BUCKETS
 
+KEPT_LINES = 32
+"""Kinds of ranking that are remembered: 0.2 MB each after two hours of 20 hosts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
@@ -149,9 +152,16 @@ class Steps:
         names: Sequence[str],
         end_s: int,
     ) -> Ranks:
-        """Rank the hosts of `rows`, who are called `names`, at the end of every complete step."""
+        """Rank the hosts of `rows`, who are called `names`, at the end of every complete step.
+
+        The window is rounded to whole steps.
+        """
         steps, width = self.complete(end_s), max(1, round(window_s / self.step_s))
-        lines = self._lines.setdefault((width, rank_by, tuple(rows)), [])
+        key = (width, rank_by, tuple(rows))
+        lines = self._lines.pop(key, [])
+        self._lines[key] = lines
+        if len(self._lines) > KEPT_LINES:
+            del self._lines[next(iter(self._lines))]
         lines += self._ranked(len(lines), steps, width, rank_by, rows)
         return Ranks(
             times=tuple(self.first_s(step + 1) - 1 for step in range(steps)),

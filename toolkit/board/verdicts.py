@@ -36,7 +36,9 @@ def judged(
     `looks` and `changes` are those of the window. A host without canaries is judged by its looks alone.
     """
     ended = [shot for shot in shots if ended_by(shot, at_s)]
-    of_host = {host.name: [s for s in ended if s.name == host.name] for host in hosts}
+    of_host = {
+        host.name: [s for s in ended if (s.name, s.url) == (host.name, host.url)] for host in hosts
+    }
     canaries = aligned(of_host)
     return {
         host.name: (

@@ -89,7 +89,7 @@ class Totals:
     def __init__(self, hosts: Sequence[int], *, pulse_s: int = 0) -> None:
         """Begin empty. `pulse_s`: keep single seconds' counts (PULSES), too, for stretches of at most so many."""
         self._hosts = tuple(hosts)
-        self._rows: Integers = np.zeros(max(hosts, default=0) + 1, dtype=np.int64)
+        self._rows: Integers = np.full(max(hosts, default=0) + 1, -1, dtype=np.int64)
         self._rows[list(hosts)] = np.arange(len(hosts))
         self._pulse_s = pulse_s
         self.counts: Integers = np.zeros((len(hosts), len(COUNTS)), dtype=np.int64)
@@ -162,7 +162,7 @@ class Totals:
         # one pass over all integers of all parts: four times as fast as a column after the other
         flat = chain.from_iterable(map(_INTEGERS, parts))
         columns = np.fromiter(flat, dtype=np.int64, count=len(parts) * _WIDTH).reshape(-1, _WIDTH)
-        rows, seconds = self._rows[columns[:, 0]], columns[:, 1]
+        rows, seconds = self._rows_of(columns[:, 0]), columns[:, 1]
         counts = np.minimum(columns[:, 2:], MOST)
         histograms = self._histograms(parts, rows)
         # nothing below refuses: all of it is applied, or none
@@ -174,6 +174,16 @@ class Totals:
             for plane, name in enumerate(PULSES):
                 places = (len(PULSES) * rows + plane) * self._pulse_s + seconds % self._pulse_s
                 np.add.at(pulse, places, sign * counts[:, COUNTS.index(name)])
+
+    def _rows_of(self, hosts: Integers) -> Integers:
+        if hosts.max() < len(self._rows):
+            rows: Integers = self._rows[hosts]
+            if rows.min() >= 0:
+                return rows
+        raise ToolkitError(
+            "a tally in the database is of a host that takes no part in its run",
+            "Was it written by another program? Export the run, or start a new one",
+        )
 
     def _histograms(self, parts: Sequence[Part], rows: Integers) -> Integers:
         if len(parts) <= FEW:

@@ -98,7 +98,7 @@ def watch(options: Options) -> None:
 
 
 def _draw_on(watched: Watched, options: Options, console: Console, live: Live | None) -> None:
-    drawn = 0
+    drawn, said = 0, ""
     while options.count is None or drawn < options.count:
         if drawn:
             time.sleep(INTERVAL_S)
@@ -106,6 +106,10 @@ def _draw_on(watched: Watched, options: Options, console: Console, live: Live | 
         if live:
             live.update(_whole(view, console), refresh=True)
         else:
+            # into a pipe only what is new, so that a blast that ended does not fill it
+            if view.error and view.error.message != said:
+                click.echo(_line(view).plain, err=True)
+            said = view.error.message if view.error else ""
             _print(view, options, console)
         drawn += 1
 
@@ -127,12 +131,10 @@ def _line(view: View) -> Text:
 
 
 def _print(view: View, options: Options, console: Console) -> None:
-    """Into a pipe a board only when it is another one, so that a stopped blast does not fill it."""
-    if view.error:
-        click.echo(_line(view).plain, err=True)
-    elif view.board and view.is_new:
-        if options.as_json:
-            print_json_board(view.board)
-        else:
-            console.print(picture(view.board, console, events=view.events, now=time.time()))
-            console.print()
+    if view.error or view.board is None or not view.is_new:
+        return
+    if options.as_json:
+        print_json_board(view.board)
+    else:
+        console.print(picture(view.board, console, events=view.events, now=time.time()))
+        console.print()
