@@ -1,5 +1,6 @@
 """Locust processes against simulated servers: what was stored is what the servers counted, request for request."""
 
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from support.locusts import (
     free_port,
     headless,
     newest,
+    requests_kept,
     run,
     settings,
     start,
     stored,
+    until,
     urls_in,
     wait_for,
 )
@@ -139,24 +142,15 @@ def test_an_interrupt_loses_nothing(
     words = headless("-u", "8", "--max-tokens", "16", *processes, *ports)
     with start(folder, words) as running:
         wait_for(running, "All users spawned")
-        said = _interrupted(running, how, folder)
+        until(lambda: requests_kept(folder))
+        if how is signal.SIGINT:
+            os.killpg(running.pid, how)  # as a terminal does
+        else:
+            running.send_signal(how)
+        said, _ = running.communicate(timeout=60)
     assert running.returncode == 0, said
     assert stored(folder) == servers.since()
     assert newest(folder).ended_at is not None
-
-
-def _interrupted(running, how: signal.Signals, folder: Path) -> str:
-    import os
-
-    from support.locusts import until
-
-    until(lambda: (folder / DATABASE).exists() and sum(c.requests for c in stored(folder).values()))
-    if how is signal.SIGINT:
-        os.killpg(running.pid, how)  # as a terminal does
-    else:
-        running.send_signal(how)
-    said, _ = running.communicate(timeout=60)
-    return str(said)
 
 
 def test_a_key_is_sent_and_kept_nowhere(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import signal
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +19,12 @@ from support.locusts import (
     free_port,
     headless,
     newest,
+    requests_kept,
     run,
+    start,
     stored,
+    until,
+    wait_for,
 )
 from support.raw_server import RawServer, http, recorded, serving
 
@@ -224,23 +230,19 @@ def test_a_model_that_is_swapped_is_learned(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> None:
-    import sqlite3
-
-    from support.locusts import start, until, wait_for
-
     with fleet(good=GOOD) as servers:
         write_hosts(tmp_path, servers)
         words = headless("-u", "2", *ONLY_WHOLE)
         with start(tmp_path, words) as running:
             wait_for(running, "All users spawned")
-            until(lambda: stored(tmp_path))
+            until(lambda: requests_kept(tmp_path))
             lock = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
             lock.execute("BEGIN IMMEDIATE")
             told = wait_for(running, "is locked by another process")
             lock.execute("ROLLBACK")
             lock.close()
             told += wait_for(running, "nothing of it was lost")
-            running.send_signal(2)
+            running.send_signal(signal.SIGINT)
             said, _ = running.communicate(timeout=60)
         asked = chats(servers["good"])
     assert running.returncode == 0, said

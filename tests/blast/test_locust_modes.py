@@ -22,6 +22,7 @@ from support.locusts import (
     free_port,
     headless,
     newest,
+    requests_kept,
     run,
     start,
     stored,
@@ -66,15 +67,12 @@ def web(folder: Path, *words: str) -> Iterator[int]:
     port = free_port()
     asked = command("--web-host", "127.0.0.1", "--web-port", str(port), *words)
     with start(folder, asked) as running:
-        try:
-            wait_for(running, "Starting web interface")
-            until(lambda: answers(port))
-            yield port
-            running.send_signal(signal.SIGINT)
-            said, _ = running.communicate(timeout=60)
-            assert running.returncode == 0, said
-        finally:
-            running.kill()
+        wait_for(running, "Starting web interface")
+        until(lambda: answers(port))
+        yield port
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=60)
+        assert running.returncode == 0, said
 
 
 def answers(port: int) -> bool:
@@ -85,23 +83,17 @@ def answers(port: int) -> bool:
         return False
 
 
-def requests_stored(folder: Path, *, besides: str = "") -> int:
-    with Store.open_readonly(folder / DATABASE) as store:
-        runs = [run.id for run in store.runs() if run.id != besides]
-    return sum(each.requests for run in runs for each in stored(folder, run).values())
-
-
 def test_each_start_on_the_web_page_is_a_run_of_its_own(tmp_path: Path, hosts: str) -> None:
     (tmp_path / HOSTS).write_text(hosts)
     since = before_and_after(hosts)
     with web(tmp_path, "--max-tokens", "4") as port:
         assert post(port, "/swarm", user_count=3, spawn_rate=100, host="")["success"]
-        until(lambda: requests_stored(tmp_path) > 5)
+        until(lambda: requests_kept(tmp_path) > 5)
         assert post(port, "/stop")["success"]
         first = newest(tmp_path)
         assert first.ended_at is not None
         until(lambda: post(port, "/swarm", user_count=2, spawn_rate=100, mix=100)["success"])
-        until(lambda: requests_stored(tmp_path, besides=first.id) > 5)
+        until(lambda: requests_kept(tmp_path, besides=first.id) > 5)
     second = newest(tmp_path)
     assert second.ended_at is not None
     of_both = [stored(tmp_path, each.id) for each in (first, second)]

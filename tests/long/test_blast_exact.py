@@ -5,6 +5,7 @@ token for token: prompts, answers, streams and canaries, whatever the host is li
 """
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,9 @@ def test_tallies_equal_what_the_servers_counted(tmp_path: Path) -> None:
         (tmp_path / HOSTS).write_text(hosts)
         master = headless("--master", "--master-bind-port", port, *words)
         worker = headless("--worker", "--master-port", port)
-        with start(tmp_path, master) as leading:
-            following = [start(tmp_path, worker) for _ in range(WORKERS)]
+        with ExitStack() as stack:
+            leading = stack.enter_context(start(tmp_path, master))
+            following = [stack.enter_context(start(tmp_path, worker)) for _ in range(WORKERS)]
             said, _ = leading.communicate(timeout=SECONDS + 100)
             for each in following:
                 each.communicate(timeout=60)

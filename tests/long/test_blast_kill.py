@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +22,7 @@ from support.locusts import (
     CAST,
     DATABASE,
     HOSTS,
+    Started,
     counted_everywhere,
     free_port,
     headless,
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.timeout(120 + 60 * ROUNDS)
 
 
 @contextmanager
-def blast(folder: Path, *words: str) -> Iterator[list[subprocess.Popen[str]]]:
+def blast(folder: Path, *words: str) -> Iterator[list[Started]]:
     """A master and its workers, which are all gone afterwards."""
     port = str(free_port())
     asked = ("--expect-workers", str(WORKERS), "-u", str(USERS), "--max-tokens", "8")
@@ -58,9 +58,7 @@ def blast(folder: Path, *words: str) -> Iterator[list[subprocess.Popen[str]]]:
         yield members
     finally:
         for each in members:
-            each.kill()
-        for each in members:
-            each.communicate(timeout=30)
+            each.end()
 
 
 def requests(urls: dict[str, str]) -> dict[str, int]:
@@ -134,7 +132,7 @@ def _check_kept(
         assert now.get(name, 0) - before.get(name, 0) >= owed - counted[name], name
 
 
-def _check_the_rest(folder: Path, master: subprocess.Popen[str]) -> None:
+def _check_the_rest(folder: Path, master: Started) -> None:
     """The dead worker's users go on at the other one; then the master ends in order."""
     with Store.open_readonly(folder / DATABASE) as store:
         seconds = len(store.loader_seconds(RUN))

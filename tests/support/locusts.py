@@ -2,12 +2,15 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ DATABASE = "toolkit.db"
 HOSTS = "hosts.txt"
 NOT_OURS = ("TOOLKIT_", "LOCUST_")
 """Variables of whoever runs the tests must not reach what is tested."""
+PATIENCE_S = 60.0
 CAST = {
     "fp8": ("fp8", {"time_scale": 0.02}),
     "gptq-int4": ("gptq-int4", {"time_scale": 0.02}),
@@ -58,9 +62,23 @@ def environment(**more: str) -> dict[str, str]:
     return kept | more
 
 
-def start(folder: Path, words: list[str], **variables: str) -> subprocess.Popen[str]:
+class Started(subprocess.Popen[str]):
+    """A process and those it forks; none of them outlives the block that started it, whatever went wrong there."""
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+        if self.stdout is not None:
+            self.stdout.close()
+
+
+def start(folder: Path, words: list[str], **variables: str) -> Started:
     """Start one in its own folder and process group, as a shell does."""
-    return subprocess.Popen(
+    return Started(
         words,
         cwd=folder,
         env=environment(TOOLKIT_DB=DATABASE, **variables),
@@ -75,23 +93,32 @@ def start(folder: Path, words: list[str], **variables: str) -> subprocess.Popen[
 def run(folder: Path, words: list[str], *, code: int = 0, **variables: str) -> str:
     """Run one to its end; all it said."""
     with start(folder, words, **variables) as running:
-        try:
-            said, _ = running.communicate(timeout=100)
-        finally:
-            running.kill()
+        said, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == code, said
     return said
 
 
-def wait_for(running: subprocess.Popen[str], words: str) -> str:
+def wait_for(running: Started, words: str) -> str:
     """Read what a process says until it says this; all up to there."""
     assert running.stdout is not None
     said = ""
-    for line in running.stdout:
-        said += line
-        if words in line:
-            return said
+    give_up = threading.Timer(PATIENCE_S, running.kill)
+    give_up.start()
+    try:
+        for line in running.stdout:
+            said += line
+            if words in line:
+                return said
+    finally:
+        give_up.cancel()
     raise AssertionError(f"it ended without `{words}`:\n{said}")
+
+
+def requests_kept(folder: Path, *, besides: str = "") -> int:
+    """Of all runs but one."""
+    with Store.open_readonly(folder / DATABASE) as store:
+        runs = [run.id for run in store.runs(verb="blast") if run.id != besides]
+    return sum(each.requests for run in runs for each in stored(folder, run).values())
 
 
 def free_port() -> int:

@@ -1,0 +1,53 @@
+"""Workers whose master is gone: hosts must not be loaded while nobody writes it down."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+from support import sim_fleet
+from support.locusts import (
+    CAST,
+    HOSTS,
+    counted,
+    free_port,
+    headless,
+    start,
+    until,
+    urls_in,
+    wait_for,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_forked_workers_end_with_their_master(tmp_path: Path) -> None:
+    port = str(free_port())
+    words = ("--processes", "2", "--master-port", port, "--master-bind-port", port)
+    with sim_fleet.running(CAST) as hosts:
+        (tmp_path / HOSTS).write_text(hosts)
+        with start(tmp_path, headless("-u", "4", *words)) as master:
+            wait_for(master, "All users spawned")
+            workers = psutil.Process(master.pid).children()
+            assert len(workers) == 2
+            master.kill()
+            until(lambda: not any(worker.is_running() for worker in workers))
+
+
+def test_a_worker_leaves_the_hosts_alone_when_its_master_is_silent(tmp_path: Path) -> None:
+    port = str(free_port())
+    with sim_fleet.running(CAST) as hosts:
+        (tmp_path / HOSTS).write_text(hosts)
+        url = urls_in(hosts)["fp8"]
+        master = start(tmp_path, headless("-u", "4", "--master", "--master-bind-port", port))
+        worker = start(tmp_path, headless("--worker", "--master-port", port))
+        with master, worker:
+            wait_for(master, "All users spawned")
+            master.end()
+            seen = [counted(url).requests]
+
+            def is_still() -> bool:
+                seen.append(counted(url).requests)
+                return len(seen) > 10 and len(set(seen[-10:])) == 1
+
+            until(is_still)
+            assert worker.poll() is None

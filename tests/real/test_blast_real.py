@@ -1,0 +1,71 @@
+"""A blast against a real vLLM: what was stored is what its `/metrics` counted, request for request and token for token."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.locusts import (
+    DATABASE,
+    HOSTS,
+    Counted,
+    all_sums,
+    counted,
+    errors,
+    free_port,
+    headless,
+    newest,
+    run,
+    stored,
+)
+
+from toolkit.store import Store
+
+KEY_VARIABLE = "TOOLKIT_TEST_REAL_KEY"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_totals_equal_what_the_server_counted(
+    vllm_home: Path,
+    serving: Callable[..., AbstractContextManager[Any]],
+    tmp_path: Path,
+    processes: int,
+) -> None:
+    port = str(free_port())
+    ports = ("--processes", "2", "--master-port", port, "--master-bind-port", port)
+    words = ("-u", "8", "-t", "10s", "--max-tokens", "24", "--canaries", "10")
+    with serving(vllm_home, "tiny-slow") as server:
+        (tmp_path / HOSTS).write_text(f"real {server.url}\n")
+        before = counted(server.url)
+        run(tmp_path, headless(*words, *(ports if processes > 1 else ())))
+        truth = counted(server.url).since(before)
+    assert stored(tmp_path) == {"real": truth}
+    assert errors(tmp_path) == {"real": {}}
+    assert truth.requests > 20
+    sums = {kind: each for (_, _, kind), each in all_sums(tmp_path).items()}
+    assert 0.3 < sums["ranked"].streamed / sums["ranked"].ok < 0.7
+    assert sums["ranked"].output_tokens_estimated == 0
+    with Store.open_readonly(tmp_path / DATABASE) as store:
+        shots = store.shots(newest(tmp_path).id)
+    assert {shot.kind for shot in shots} == {"unique", "twin"}
+    for shot in shots:
+        assert shot.ok
+        assert shot.e2e_ms is not None
+        assert 0 < (shot.ttft_ms or shot.e2e_ms) <= shot.e2e_ms
+
+
+def test_a_server_behind_a_key_is_loaded_with_it_and_the_key_is_kept_nowhere(
+    locked_server: Any, tmp_path: Path
+) -> None:
+    (tmp_path / HOSTS).write_text(f"locked {locked_server.url} api_key_env={KEY_VARIABLE}\n")
+    before = counted(locked_server.url)
+    words = headless("-u", "4", "-t", "3s", "--max-tokens", "8")
+    said = run(tmp_path, words, **{KEY_VARIABLE: locked_server.key})
+    assert stored(tmp_path) == {"locked": counted(locked_server.url).since(before)}
+    refused = run(tmp_path, words, **{KEY_VARIABLE: "wrong"})
+    assert set(errors(tmp_path)["locked"]) <= {"http_401", "http_403"}
+    assert stored(tmp_path)["locked"] == Counted(0, 0, 0)
+    assert locked_server.key not in said + refused
+    files = b"".join(file.read_bytes() for file in tmp_path.glob(f"{DATABASE}*"))
+    assert locked_server.key.encode() not in files
