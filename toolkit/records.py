@@ -329,8 +329,8 @@ class Tally:
     """Ok answers with a `Cache-Status` or `X-Cache` header, and of these the hits."""
     cache_hits: int = 0
     cache_judged: int = 0
-    """Ok answers without such a header that could be held against unique canaries of the same prompt, and of these the
-    ones in less than a tenth of their median."""
+    """Ok answers without such a header that could be told from unique canaries of the same prompt, and of these the
+    ones in less than a tenth of their median, and in less time than writing them takes."""
     cache_inferred: int = 0
     e2e: bytes = b""
     """Sketch (sketches.py) of the ok answers' E2E, milliseconds."""

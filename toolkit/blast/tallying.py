@@ -4,8 +4,9 @@
 stream (two sketches), 0.6 us for a failure.
 
 What no header tells is inferred: a ranked answer that repeats an earlier request exactly came from memory if it took
-less than a tenth of what unique requests of the same prompt take at this host. Whole answers and streams are held
-against the same median, for E2E ends with the last token of both.
+less than a tenth of what unique requests of the same prompt take at this host, and less than an engine takes to write
+so many tokens; of what is in between nobody can tell. Whole answers and streams are held against the same median, for
+E2E ends with the last token of both.
 """
 
 from collections import Counter, deque
@@ -22,7 +23,11 @@ from toolkit.sketches import Sketch
 Kind = Literal["ranked", "unique", "twin"]
 
 HIT_SHARE = 0.1
-"""Of the unique canaries' median E2E: a repeat that took less came from memory."""
+"""Of the unique canaries' median E2E: a repeat that took less may have come from memory."""
+WRITING_MS = 4.0
+"""A token, of a whole answer's E2E: what took longer may have been written. A prefix cache that saves a long prompt's
+reading, or a queue that has gone since the canaries, makes an honest answer ten times as fast, but does not write for
+its engine. The contest's servers took 14 ms or more, its cache 5 ms for 256 tokens."""
 LEAST_KNOWN = 3
 """Unique canaries of a prompt; with fewer nothing is inferred for it."""
 MOST_KNOWN = 15
@@ -65,6 +70,14 @@ class _Cell:
         self.cache_told += 1
         self.cache_hits += hit
         return hit
+
+    def infer(self, e2e_ms: float, limit_ms: float, output_tokens: int | None) -> None:
+        """Count whether a repeat came from memory, unless nobody can tell."""
+        if e2e_ms >= limit_ms:
+            self.cache_judged += 1
+        elif output_tokens is None or e2e_ms < WRITING_MS * output_tokens:
+            self.cache_judged += 1
+            self.cache_inferred += 1
 
 
 class _Host:
@@ -151,8 +164,7 @@ class Tallying:
             if not told_hit:
                 here.learn(prompt, e2e_ms)
         elif repeats and kind == "ranked" and cache_status is None and prompt in here.limits:
-            cell.cache_judged += 1
-            cell.cache_inferred += e2e_ms < here.limits[prompt]
+            cell.infer(e2e_ms, here.limits[prompt], output_tokens)
 
     def take(self, before_s: int | None = None) -> list[Tally]:
         """Hand out the seconds before `before_s`, or all: each count once, by second, then by host.
