@@ -14,12 +14,14 @@ from support.board_page import (
     control,
     fact,
     figure,
+    frames_seen,
     hosts,
     move,
     query,
     ranking,
     switch,
     until,
+    watch_frames,
 )
 from support.browser import OpenTab, Tab
 from support.page_server import PageServer
@@ -70,7 +72,7 @@ def test_a_shorter_window_forgets_what_was_before_it(
     choose(tab, "window", "over 1 min")
     comes(tab, lambda: hosts(tab)[0], "h8")
     assert figure(tab, "h8", "rps") == "8.00"
-    assert query(tab) == "window=1m"
+    comes(tab, lambda: query(tab), "window=1m")
 
 
 def test_an_honest_board_leaves_out_who_sends_one_token_and_says_why(
@@ -86,10 +88,10 @@ def test_an_honest_board_leaves_out_who_sends_one_token_and_says_why(
     comes(tab, lambda: "one-token" in hosts(tab), False)
     expect(tab.page.locator('#left-out tr[data-host="one-token"] .badge')).to_have_text("truncated")
     assert hosts(tab)[0] == "memory"
-    assert query(tab) == "honest=1"
+    comes(tab, lambda: query(tab), "honest=1")
     switch(tab, "honest")
     comes(tab, lambda: hosts(tab)[:2], ["memory", "one-token"])
-    assert query(tab) == ""
+    comes(tab, lambda: query(tab), "")
 
 
 def test_hosts_that_fell_or_died_say_so(cast: PageServer, open_tab: OpenTab) -> None:
@@ -108,7 +110,7 @@ def test_only_as_many_hosts_as_wanted_are_shown(finished: PageServer, open_tab: 
     choose(tab, "top", "up to 5 hosts")
     comes(tab, lambda: hosts(tab), ["h7", "h8", "h6", "h5", "h4"])
     expect(tab.page.get_by_text("and 3 more")).to_be_visible()
-    assert query(tab) == "top=5"
+    comes(tab, lambda: query(tab), "top=5")
 
 
 def test_the_csv_holds_the_board_as_it_is_shown(finished: PageServer, open_tab: OpenTab) -> None:
@@ -134,7 +136,7 @@ def test_two_hosts_side_by_side(finished: PageServer, open_tab: OpenTab) -> None
         expect(chart(tab, name).locator("svg")).to_be_visible()
     table = tab.page.locator("table.differences")
     expect(table.locator("tr", has_text="requests/s")).to_contain_text("6.40")
-    assert query(tab) == "cmp=h1%2Ch8"
+    comes(tab, lambda: query(tab), "cmp=h1%2Ch8")
 
 
 def test_one_host_in_full(finished: PageServer, open_tab: OpenTab) -> None:
@@ -147,7 +149,7 @@ def test_one_host_in_full(finished: PageServer, open_tab: OpenTab) -> None:
     # one a second for 300 s
     expect(facts).to_contain_text("http 503")
     expect(facts).to_contain_text("300 of 1,200")
-    assert query(tab) == "host=h3"
+    comes(tab, lambda: query(tab), "host=h3")
 
 
 def test_a_replay_shows_the_board_as_it_was_plays_on_and_comes_back_to_the_end(
@@ -213,7 +215,27 @@ def test_a_link_shows_its_view_and_stays_what_it_was(
         expect(chart(tab, "densities").locator("svg")).to_be_visible()
         assert fact(tab, "phase") == "replay"
         assert fact(tab, "clock") == "5:01"
-    assert sorted(query(tab).split("&")) == sorted(link.split("&"))
+    comes(tab, lambda: sorted(query(tab).split("&")), sorted(link.split("&")))
+
+
+def test_no_control_takes_the_board_off_the_screen(finished: PageServer, open_tab: OpenTab) -> None:
+    tab = open_tab(finished.url)
+    expect(chart(tab, "tradeoff").locator("svg")).to_be_visible()
+    watch_frames(tab)
+    choose(tab, "rank", "by latency p95")
+    comes(tab, lambda: ranking(tab), BY_NAME)
+    choose(tab, "cmp", "h1")
+    expect(chart(tab, "densities").locator("svg")).to_be_visible()
+    tab.page.keyboard.press("Escape")
+    choose(tab, "host", "h3")
+    expect(chart(tab, "heat").locator("svg")).to_be_visible()
+    switch(tab, "live")
+    comes(tab, lambda: fact(tab, "phase"), "replay")
+    switch(tab, "live")
+    comes(tab, lambda: fact(tab, "phase"), "over")
+    seen = frames_seen(tab)
+    assert (seen["gone"], seen["short"]) == (0, 0)
+    assert seen["frames"] > 20
 
 
 def test_a_link_of_nonsense_shows_the_usual_board(finished: PageServer, open_tab: OpenTab) -> None:

@@ -3,30 +3,12 @@
 from pathlib import Path
 
 from playwright.sync_api import expect
-from support.board_page import board, comes, fact, figure, hosts, until
+from support.board_page import board, comes, fact, figure, frames_seen, hosts, until, watch_frames
 from support.browser import OpenTab
 from support.feeder import Blast, blast_on
 from support.page_server import PageServer, page_over
 
 Live = tuple[PageServer, Blast]
-
-# Taken at every frame that the browser draws: is each row still the node that it was, is anything dimmed, is anything
-# missing? A Streamlit element that waits for its new content is marked stale, and fades after a while.
-WATCH_FRAMES = """() => {
-    const rows = [...document.querySelectorAll('#standings tr[data-host]')];
-    const held = [document.querySelector('#board'), ...document.querySelectorAll('figure.chart svg'), ...rows];
-    const seen = window.seen = {frames: 0, gone: 0, dimmed: 0, short: 0};
-    const look = () => {
-        seen.frames += 1;
-        seen.gone += held.filter(node => !node.isConnected).length;
-        seen.dimmed += [...document.querySelectorAll('[data-stale]')]
-            .filter(node => getComputedStyle(node).opacity < 1).length;
-        seen.short += document.querySelectorAll('#standings tr[data-host]').length < rows.length;
-        requestAnimationFrame(look);
-    };
-    requestAnimationFrame(look);
-    return held.length;
-}"""
 
 
 def test_the_first_paint_has_every_host_in_its_place(live: Live, open_tab: OpenTab) -> None:
@@ -53,13 +35,13 @@ def test_five_ticks_change_figures_and_leave_every_node_where_it_was(
     server, _ = live
     tab = open_tab(server.url)
     expect(tab.page.locator("figure.chart svg").first).to_be_visible()
-    assert tab.page.evaluate(WATCH_FRAMES) >= 10  # the table, eight rows, a chart
+    assert watch_frames(tab) >= 10  # the table, eight rows, a chart
     clocks = [fact(tab, "clock")]
     rates = [figure(tab, "h8", "rps")]
     for _ in range(5):
         clocks.append(until(tab, lambda: fact(tab, "clock"), lambda told: told != clocks[-1]))
         rates.append(figure(tab, "h8", "rps"))
-    seen = tab.page.evaluate("window.seen")
+    seen = frames_seen(tab)
     assert (seen["gone"], seen["dimmed"], seen["short"]) == (0, 0, 0)
     assert seen["frames"] > 20
     # h8 catches up: of T seconds it answered 8 a second in all but the first 60

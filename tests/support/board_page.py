@@ -5,9 +5,28 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from playwright.sync_api import Locator
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from support.browser import PATIENCE_MS, Tab
 
 Told = TypeVar("Told")
+
+# Taken at every frame that the browser draws: is each row still the node that it was, is anything dimmed, is anything
+# missing? A Streamlit element that waits for its new content is marked stale, and fades after a while.
+_WATCH = """() => {
+    const rows = [...document.querySelectorAll('#standings tr[data-host]')];
+    const held = [document.querySelector('#board'), ...document.querySelectorAll('figure.chart svg'), ...rows];
+    const seen = window.seen = {frames: 0, gone: 0, dimmed: 0, short: 0};
+    const look = () => {
+        seen.frames += 1;
+        seen.gone += held.filter(node => !node.isConnected).length;
+        seen.dimmed += [...document.querySelectorAll('[data-stale]')]
+            .filter(node => getComputedStyle(node).opacity < 1).length;
+        seen.short += document.querySelectorAll('#standings tr[data-host]').length < rows.length;
+        requestAnimationFrame(look);
+    };
+    requestAnimationFrame(look);
+    return held.length;
+}"""
 
 
 def until(tab: Tab, read: Callable[[], Told], wanted: Callable[[Told], bool]) -> Told:
@@ -61,9 +80,16 @@ def control(tab: Tab, key: str) -> Locator:
 
 
 def choose(tab: Tab, key: str, option: str) -> None:
-    """Pick an entry of a select box."""
-    control(tab, key).get_by_role("combobox").click()
-    tab.page.get_by_role("option", name=option, exact=True).click()
+    """Pick an entry of a select box; an open list closes when the page is laid out anew, so more than one try may be needed."""
+    entry = tab.page.get_by_role("option", name=option, exact=True)
+    give_up = time.monotonic() + PATIENCE_MS / 1000
+    while True:
+        control(tab, key).get_by_role("combobox").click()
+        try:
+            return entry.click(timeout=5000)
+        except PlaywrightTimeout:
+            if time.monotonic() > give_up:
+                raise
 
 
 def switch(tab: Tab, key: str) -> None:
@@ -86,3 +112,13 @@ def chart(tab: Tab, name: str) -> Locator:
 def query(tab: Tab) -> str:
     """What the link says behind its question mark."""
     return tab.page.url.partition("?")[2]
+
+
+def watch_frames(tab: Tab) -> int:
+    """Look at the table, its rows and the charts at every frame from now on; so many nodes."""
+    return int(tab.page.evaluate(_WATCH))
+
+
+def frames_seen(tab: Tab) -> dict[str, int]:
+    """How many `frames` that were, and in how many a node was `gone` or `dimmed`, or the table too `short`."""
+    return dict(tab.page.evaluate("window.seen"))
