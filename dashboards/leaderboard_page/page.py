@@ -80,16 +80,20 @@ def page(source: Source, address: Address, scene: Scene) -> None:
         controls.live(address, last_s)
         with st.popover("More", icon=":material/tune:", key="more"):
             controls.more(address, scene.look.runs, lambda: as_csv(source, address))
-    controls.replay(address, first_s, last_s, scene.step_s)
+    # Each part keeps its place on the page, shown or not: one that moved would be taken away and made anew.
+    with st.container():
+        controls.replay(address, first_s, last_s, scene.step_s)
     playing = st.session_state.get("playing") is not None
     every(PLAY_S if playing else FAST_S, fast, source, address, drawn(scene))
     every(SLOW_S, slow, source, address)
     controls.comparison(address, names)
-    if address.compare:
-        every(SLOW_S, compare, source, address)
+    with st.container():
+        if address.compare:
+            every(SLOW_S, compare, source, address)
     controls.drilling(address, names)
-    if address.host in names:
-        every(SLOW_S, host, source, address)
+    with st.container():
+        if address.host in names:
+            every(SLOW_S, host, source, address)
     every(REST_S, rest, source, address)
     controls.remember(controls.current())
 

@@ -12,6 +12,7 @@ from leaderboard_page.icons import icon
 from leaderboard_page.markup import Markup, tag
 from leaderboard_page.sparkline import sparkline
 from leaderboard_page.wording import UNKNOWN, milliseconds, rate, share, time_of_day
+from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95
 from toolkit.board.standings import Board, RankBy, Standing
 
 
@@ -31,6 +32,15 @@ def _figure(text: str) -> Markup:
     """A number and its smaller unit."""
     number, _, unit = text.rpartition(" ") if text[-1:] in {"s", "%"} else (text, "", "")
     return Markup.joined((number, tag("small", f" {unit}") if unit else None))
+
+
+def _latency(value_ms: float | None, samples: int, few: int) -> Markup:
+    """Marked where too few answers make it unsure."""
+    told = _figure(milliseconds(value_ms))
+    if value_ms is None or samples >= few:
+        return told
+    note = f"Unsure: of {samples:,} answers, and {few} make a sure quantile"
+    return tag("span", told, "?", title=note, class_="unsure")
 
 
 def _hits(standing: Standing) -> object:
@@ -74,28 +84,28 @@ COLUMNS = (
         title="TTFT p50",
         explained="Time to the first token, median of the streams",
         ranks="ttft_p50",
-        cell=lambda standing: _figure(milliseconds(standing.ttft_p50_ms)),
+        cell=lambda standing: _latency(standing.ttft_p50_ms, standing.streamed, FEW_FOR_P50),
     ),
     Column(
         key="ttft95",
         title="TTFT p95",
         explained="Time to the first token, 95th percentile of the streams",
         ranks="ttft_p95",
-        cell=lambda standing: _figure(milliseconds(standing.ttft_p95_ms)),
+        cell=lambda standing: _latency(standing.ttft_p95_ms, standing.streamed, FEW_FOR_P95),
     ),
     Column(
         key="p50",
         title="p50",
         explained="Time to the whole answer, median",
         ranks="p50",
-        cell=lambda standing: _figure(milliseconds(standing.p50_ms)),
+        cell=lambda standing: _latency(standing.p50_ms, standing.ok, FEW_FOR_P50),
     ),
     Column(
         key="p95",
         title="p95",
         explained="Time to the whole answer, 95th percentile",
         ranks="p95",
-        cell=lambda standing: _figure(milliseconds(standing.p95_ms)),
+        cell=lambda standing: _latency(standing.p95_ms, standing.ok, FEW_FOR_P95),
     ),
     Column(
         key="errors",

@@ -121,6 +121,18 @@ def test_an_inferred_hit_share_and_estimated_tokens_say_so() -> None:
     assert cell(shown, "a", "tokens") == "~100"
 
 
+def test_a_quantile_of_too_few_answers_is_marked_unsure() -> None:
+    # a sure median takes 11 answers, a sure 95th percentile 130
+    shown = board(standing("a", ok=129, streamed=10), standing("b", 2, ok=130, streamed=11))
+    told = {
+        host: [
+            cell(shown, host, column)[-1] == "?" for column in ("ttft50", "ttft95", "p50", "p95")
+        ]
+        for host in "ab"
+    }
+    assert told == {"a": [True, True, False, True], "b": [False, True, False, False]}
+
+
 def test_an_unknown_hit_share_is_not_said_to_be_inferred() -> None:
     assert cell(board(standing("a", hit_share_inferred=True)), "a", "hits") == UNKNOWN
 
