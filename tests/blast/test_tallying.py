@@ -143,19 +143,29 @@ def test_a_repeat_in_less_than_a_tenth_of_the_canaries_median_came_from_memory()
 
 def test_what_is_quick_but_slow_enough_to_have_been_written_is_not_judged() -> None:
     tallies = tallying()
-    # a long prompt and two tokens of answer: a prefix cache saves the reading, 400 ms, and the engine writes for 30 ms
-    canaries(tallies, 430.0, 430.0, 430.0, prompt="long", output_tokens=2)
-    add(tallies, prompt="long", e2e_ms=30.0, output_tokens=2)
+    # a long prompt and ten tokens of answer: a prefix cache saves the reading, 2 s, and the engine writes for 150 ms
+    canaries(tallies, 2150.0, 2150.0, 2150.0, prompt="long", output_tokens=10)
+    add(tallies, prompt="long", e2e_ms=150.0, output_tokens=10)
     # a queue of 30 s that has gone: 256 tokens of 10 ms each
     canaries(tallies, 32_560.0, 32_560.0, 32_560.0, prompt="queued", output_tokens=256)
     add(tallies, prompt="queued", e2e_ms=2_560.0, output_tokens=256)
     assert judged(tallies.take()[0]) == (0, 0)
-    # memory is faster than any engine: 4 ms a token are 1,024 and 8 ms; and 43 ms or more are no memory's
+    # memory is faster than any engine: 4 ms a token are 1,024 and 40 ms; and 215 ms or more are no memory's
     add(tallies, prompt="queued", e2e_ms=20.0, output_tokens=256)
-    add(tallies, prompt="long", e2e_ms=7.9, output_tokens=2)
-    add(tallies, prompt="long", e2e_ms=8.0, output_tokens=2)
-    add(tallies, prompt="long", e2e_ms=43.0, output_tokens=2)
+    add(tallies, prompt="long", e2e_ms=39.9, output_tokens=10)
+    add(tallies, prompt="long", e2e_ms=40.0, output_tokens=10)
+    add(tallies, prompt="long", e2e_ms=215.0, output_tokens=10)
     assert judged(tallies.take()[0]) == (3, 2)
+
+
+def test_an_answer_of_a_few_tokens_tells_nothing_of_a_cache() -> None:
+    tallies = tallying()
+    canaries(tallies, 300.0, 300.0, 300.0, output_tokens=7)
+    for took in (1.0, 6.0, 300.0):
+        add(tallies, e2e_ms=took, output_tokens=7)
+    assert judged(tallies.take()[0]) == (0, 0)
+    add(tallies, e2e_ms=6.0, output_tokens=8)
+    assert judged(tallies.take()[0]) == (1, 1)
 
 
 def test_nothing_is_inferred_before_three_canaries_of_the_same_prompt_and_host() -> None:

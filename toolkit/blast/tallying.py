@@ -28,6 +28,8 @@ WRITING_MS = 4.0
 """A token, of a whole answer's E2E: what took longer may have been written. A prefix cache that saves a long prompt's
 reading, or a queue that has gone since the canaries, makes an honest answer ten times as fast, but does not write for
 its engine. The contest's servers took 14 ms or more, its cache 5 ms for 256 tokens."""
+LEAST_TOKENS = 8
+"""Of a repeat: to write fewer takes an engine as long as a busy cache's answer takes."""
 LEAST_KNOWN = 3
 """Unique canaries of a prompt; with fewer nothing is inferred for it."""
 MOST_KNOWN = 15
@@ -73,6 +75,8 @@ class _Cell:
 
     def infer(self, e2e_ms: float, limit_ms: float, output_tokens: int | None) -> None:
         """Count whether a repeat came from memory, unless nobody can tell."""
+        if output_tokens is not None and output_tokens < LEAST_TOKENS:
+            return
         if e2e_ms >= limit_ms:
             self.cache_judged += 1
         elif output_tokens is None or e2e_ms < WRITING_MS * output_tokens:
