@@ -22,7 +22,7 @@ from leaderboard_page.csv_file import csv_of
 from leaderboard_page.live import show, style
 from leaderboard_page.scene import Scene, scene_of, usual_window_s
 from leaderboard_page.sections import feeding
-from leaderboard_page.source import Source
+from leaderboard_page.source import Source, sentence
 from leaderboard_page.strip import title
 from toolkit.cli.inputs import DATABASE
 from toolkit.errors import ToolkitError
@@ -133,7 +133,10 @@ def fast(source: Source, address: Address, laid_out: tuple[object, ...]) -> None
         st.rerun()
         return
     viewer = st.session_state.setdefault("viewer", uuid.uuid4().hex)
-    show(scene.fast(source.present(viewer)), key="fast")
+    try:
+        show(scene.fast(source.present(viewer)), key="fast")
+    except ToolkitError as error:
+        show(feeding(sentence(error)).encode("utf-8", "replace"), key="fast")
 
 
 def slow(source: Source, address: Address) -> None:

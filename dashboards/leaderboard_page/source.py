@@ -114,8 +114,8 @@ class Source:
     def _stale(self, error: ToolkitError, before: Look | None) -> Look:
         """The last figures, and why there are no newer ones."""
         if before is None or before.feed is None:
-            return Look(feed=None, trouble=_sentence(error))
-        told = f"{_sentence(error)} These are the last figures that were read; the page goes on by itself."
+            return Look(feed=None, trouble=sentence(error))
+        told = f"{sentence(error)} These are the last figures that were read; the page goes on by itself."
         return Look(feed=before.feed, runs=before.runs, version=before.version, trouble=told)
 
     def _opened(self) -> _File:
@@ -133,11 +133,11 @@ class Source:
         return self._file
 
     def _followed(self, file: _File, run: Run) -> _Followed:
-        known = file.feeds.get(run.id) or _Followed(feed=Feed(file.store, run))
+        known = file.feeds.pop(run.id, None) or _Followed(feed=Feed(file.store, run))
+        file.feeds[run.id] = known  # the last in line to be let go
         if known.feed.refresh() or not known.version:
             self._versions += 1
             known.version = self._versions
-        file.feeds[run.id] = known
         while len(file.feeds) > MOST_FEEDS:
             del file.feeds[next(iter(file.feeds))]
         return known
@@ -184,6 +184,7 @@ class Source:
             return len(self._present)
 
 
-def _sentence(error: ToolkitError) -> str:
+def sentence(error: ToolkitError) -> str:
+    """What is wrong and the way out, as a reader of the page is told it."""
     told = error.message[:1].upper() + error.message[1:] + "."
     return f"{told} {error.hint}." if error.hint else told

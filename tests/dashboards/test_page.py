@@ -29,6 +29,7 @@ from support.page_app import (
     ranking,
 )
 
+from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run, Tally
 from toolkit.store import Store
 
@@ -456,3 +457,16 @@ def test_a_database_that_vanishes_leaves_the_figures_and_a_sentence(blast: Path)
     feeder.begin(blast, "ffffffffffff", started_s=BEGAN + 1000, seconds=7)
     assert fact(again(app), "clock") == "0:07"
     assert page(app).all("p", class_="trouble") == []
+
+
+def test_a_failure_before_anything_was_drawn_is_a_sentence(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ToolkitError(f"`{blast}` is locked by another process", "Wait")
+
+    with monkeypatch.context() as fault:
+        fault.setattr(Store, "parts", fail)
+        app = opened(host="h3", cmp="h1,h2")
+        assert "is locked by another process. Wait." in page(app).one("p", class_="trouble").text
+    assert len(hosts(again(app))) == 8
