@@ -2,10 +2,12 @@
 
 import csv
 import io
+import time
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
+from support import feeder
 from support.board_page import (
     board,
     chart,
@@ -24,7 +26,7 @@ from support.board_page import (
     watch_frames,
 )
 from support.browser import OpenTab, Tab
-from support.page_server import PageServer
+from support.page_server import PageServer, page_over
 
 STARTED_S = 1_790_000_000
 BY_NAME = [(str(n), f"h{n}") for n in range(1, 9)]
@@ -70,7 +72,7 @@ def test_a_shorter_window_forgets_what_was_before_it(
     tab = open_tab(finished.url)
     comes(tab, lambda: figure(tab, "h8", "rps"), "6.40")
     choose(tab, "window", "over 1 min")
-    comes(tab, lambda: hosts(tab)[0], "h8")
+    comes(tab, lambda: hosts(tab)[:1], ["h8"])
     assert figure(tab, "h8", "rps") == "8.00"
     comes(tab, lambda: query(tab), "window=1m")
 
@@ -236,6 +238,22 @@ def test_no_control_takes_the_board_off_the_screen(finished: PageServer, open_ta
     seen = frames_seen(tab)
     assert (seen["gone"], seen["short"]) == (0, 0)
     assert seen["frames"] > 20
+
+
+def test_an_older_blast_is_chosen_by_its_day_and_time(tmp_path: Path, open_tab: OpenTab) -> None:
+    database = tmp_path / "blasts.db"
+    feeder.begin(database, feeder.RUN, started_s=STARTED_S, seconds=300)
+    # a newer one in which h8 has not begun
+    feeder.begin(database, "ba9876543210", started_s=STARTED_S + 5000, seconds=60)
+    with page_over(database, tmp_path) as server:
+        tab = open_tab(server.url)
+        comes(tab, lambda: hosts(tab)[-1:], ["h8"])
+        control(tab, "more").get_by_role("button").first.click()
+        older = time.strftime("%H:%M:%S", time.localtime(STARTED_S))
+        day = time.strftime("%d %B %Y", time.localtime(STARTED_S)).lstrip("0")
+        choose(tab, "run", f"{day}, {older}")
+        comes(tab, lambda: ranking(tab), BY_RATE)
+        comes(tab, lambda: query(tab), f"run={feeder.RUN}")
 
 
 def test_a_link_of_nonsense_shows_the_usual_board(finished: PageServer, open_tab: OpenTab) -> None:

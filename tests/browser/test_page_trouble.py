@@ -4,7 +4,9 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import sqlite_utils
@@ -17,6 +19,8 @@ from support.page_server import PageServer, page_over
 
 from toolkit.database import MIGRATION_SET
 from toolkit.migrations import STEPS
+from toolkit.records import Event
+from toolkit.store import Store
 
 STARTED_S = 1_790_000_000
 ALL = ["h7", "h8", "h6", "h5", "h4", "h3", "h2", "h1"]
@@ -56,7 +60,7 @@ def test_without_a_database_the_page_says_how_to_feed_it_and_begins_by_itself(
 
 
 def test_a_database_without_a_blast_is_no_trouble(server: PageServer, open_tab: OpenTab) -> None:
-    with feeder.Store.open(server.database):
+    with Store.open(server.database):
         pass
     tab = open_tab(server.url)
     expect(tab.page.get_by_text("toolkit blast").first).to_be_visible()
@@ -127,6 +131,29 @@ def test_an_older_database_is_told_from_a_newer_page(server: PageServer, open_ta
     tab = open_tab(server.url)
     expect(tab.page.locator(".trouble").first).to_be_visible()
     assert "older" in trouble(tab)
+
+
+def test_what_hosts_and_people_write_stays_text(server: PageServer, open_tab: OpenTab) -> None:
+    begin(server.database)
+    name = "<img src=x onerror=alert(1)>"
+    mark = 'swapped</title><script>alert(2)</script> "to" GPTQ'
+    with Store.open(server.database) as store:
+        tally = feeder.tally_of(feeder.RUN, 7, STARTED_S + 299)
+        store.add_tallies([replace(tally, name=name, ok=9000, url="javascript:alert(3)")])
+        store.add_event(
+            Event(run=feeder.RUN, name=name, url="javascript:alert(3)", at=STARTED_S + 150, kind="mark", text=mark)
+        )  # fmt: skip
+    tab = open_tab()
+    dialogs: list[str] = []
+    tab.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    tab.page.goto(f"{server.url}/?host={quote(name)}")
+    # 9,000 answers in 300 s lead
+    comes(tab, lambda: hosts(tab)[:1], [name])
+    expect(tab.page.get_by_text(mark).first).to_be_visible()
+    expect(tab.page.locator(".kpis .leader")).to_contain_text(name)
+    expect(tab.page.locator("figure.chart[data-chart=heat] svg")).to_be_visible()
+    assert tab.page.locator("img[src=x]").count() == 0
+    assert dialogs == []
 
 
 def test_a_file_that_is_no_database_is_told(server: PageServer, open_tab: OpenTab) -> None:
