@@ -56,6 +56,17 @@ def test_honest_hosts_are_clean_and_nothing_else() -> None:
     assert found["a"]["clean"].evidence == "nothing speaks against its 24 canary answers"
 
 
+def test_a_host_of_which_too_little_was_seen_is_not_called_clean() -> None:
+    # a response cache shows in its twins: a unique one alone, or one pair, acquits nobody
+    assert told(canaries("a")[:1], canaries("b", pairs=1)) == {"a": {}, "b": {}}
+    assert list(told(canaries("a", pairs=2))["a"]) == ["clean"]
+    # two answers of one token may be all there was to say, or a trick: the others were not asked enough yet
+    assert told(canaries("short", pairs=2, tokens=1), canaries("b", pairs=1)) == {
+        "short": {},
+        "b": {},
+    }
+
+
 def test_a_host_without_canaries_is_not_judged() -> None:
     assert told(hosts=(host("a"),)) == {"a": {}}
 

@@ -14,7 +14,13 @@ from toolkit.bench.evidence import count, sentence, usage
 from toolkit.bench.identity import is_opaque, model_mismatch
 from toolkit.bench.integrity import foreign_traffic, hidden_backend, inflated_usage
 from toolkit.bench.ladder import Rung
-from toolkit.bench.replays import Replays, replays, response_cache, why_not_told
+from toolkit.bench.replays import (
+    LEAST_REPLAYS,
+    Replays,
+    replays,
+    response_cache,
+    why_not_told,
+)
 from toolkit.bench.speed import cold, fast_failures, has_later, may_be_cold, saturated
 from toolkit.bench.truncation import are_short_and_alone, truncated_output
 from toolkit.records import Host, Ledger, Shot, Verdict
@@ -71,6 +77,13 @@ def verdicts(
     if gaps := _not_judged(case, accused):
         told.append(Verdict(code="not_judged", confidence="high", evidence=gaps))
     return tuple(told)
+
+
+def would_show(shots: Sequence[Shot], ledger: Ledger, peers: Mapping[str, Sequence[Shot]]) -> bool:
+    """Whether twins and peers are enough to see a response cache and a first-token trick without any counters."""
+    answers = [shot for shot in shots if shot.ok]
+    twins = sum(shot.kind == "twin" for shot in answers)
+    return twins >= LEAST_REPLAYS and not are_short_and_alone(answers, ledger, peers)
 
 
 def _of_answers(case: _Case) -> Iterator[Verdict]:

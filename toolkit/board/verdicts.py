@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.bench.evidence import count, ended_at
-from toolkit.bench.verdicts import verdicts
+from toolkit.bench.verdicts import verdicts, would_show
 from toolkit.board.impact import spoken
 from toolkit.board.looks import Look
 from toolkit.records import Event, Host, Ledger, ServedModel, Shot, Verdict
@@ -76,9 +76,10 @@ def _of_canaries(
     peers = {name: found for name, found in canaries.items() if name != host.name}
     told = verdicts(shots, ledger, host=host, peers=peers)
     kept = [verdict for verdict in told if verdict.code not in NOT_OF_A_WINDOW]
-    answers = sum(shot.ok for shot in shots)
-    if not kept and answers:
-        evidence = f"nothing speaks against its {count(answers)} canary answers"
+    # a few canaries acquit nobody
+    if not kept and would_show(shots, ledger, peers):
+        answers = count(sum(shot.ok for shot in shots))
+        evidence = f"nothing speaks against its {answers} canary answers"
         kept = [Verdict(code="clean", confidence="medium", evidence=evidence)]
     return kept
 
