@@ -33,6 +33,8 @@ RELEARN_EVERY_S = 5.0
 """After a `404`: its model may have been swapped."""
 SHOT_EVERY_S = 5.0
 """At most one pair of canaries a host in so long is stored whole: all of them would fill a disk."""
+OVERDUE_S = 1.0
+"""A planned request that is so late, when nobody will send it any more, found all users busy: it counts against its host."""
 SLOTS_OF_A_START = 10**9
 """Canaries' slots of one worker and start do not overlap with another's."""
 
@@ -119,7 +121,9 @@ class Desk:
             return time.monotonic()
         # one user waits for the next slot and the others for it, so that no slot is held by one who is stopped
         with self._turnstile:
-            due_s = self._pace_of(plan.rate).claim()
+            pace = self._pace_of(plan.rate)
+            self.charge()
+            due_s = pace.claim()
             gevent.sleep(max(0.0, due_s - time.monotonic()))
         return due_s
 
@@ -151,11 +155,15 @@ class Desk:
             self._keep_canary(setting, order, timed, planned_s)
 
     def charge(self, patience_s: float | None = None) -> None:
-        """Count the planned requests that no user could send in time, by default that of a whole answer."""
+        """Count the planned requests that no user could send in time.
+
+        By default in half of the time that their answers may take: what is sent later has no fair chance, and a host
+        that is behind for good would be sent requests that are given up at once.
+        """
         setting = self._now()
         if self._pace is not None:
             if patience_s is None:
-                patience_s = setting.plan.timeout_s
+                patience_s = setting.plan.timeout_s / 2
             now_s = time.monotonic()
             for due_s in self._pace.missed(now_s, patience_s):
                 busy = f"no user was free for {patience_s:g} s"
@@ -180,7 +188,8 @@ class Desk:
         """This worker's share of the host's rate is its share of the host's users."""
         wanted = self.users, self._now().users_per_host()
         if self._pace is None or self._paced_for != wanted:
-            own_rate = rate * max(1, self.users) / max(wanted)
+            self.charge(OVERDUE_S)
+            own_rate = rate * max(1, self.users) / max(1, *wanted)
             start_s = time.monotonic() + (1 / own_rate if self._pace is not None else 0.0)
             self._pace, self._paced_for = Pace(own_rate, start_s=start_s), wanted
         return self._pace

@@ -84,9 +84,12 @@ class Master:
         """Of this master."""
         self._told: set[str] = set()
         """Workers heard since the last write."""
+        self._wall_offset_s = 0.0
+        """Wall clock - monotonic clock, read once a run: a step of the wall clock moves no second."""
         self._news = Signal()
         self._all_done = Signal()
         self._phase: str | None = None
+        """That is on, or with which the next run begins."""
         self._writer: gevent.Greenlet | None = None
 
     def close(self) -> None:
@@ -140,8 +143,8 @@ class Master:
             return
         with contextlib.suppress(KeyboardInterrupt):
             self._await_workers(wait_s)
-        self.plan = None
-        now = time.time()
+        self.plan = self._phase = None
+        now = self._wall()
         self._recorder.add_event(Event(run=plan.run, at=now, kind="stop", text=""))
         self._news.set()
         while self._writer is not None and not self._writer.dead:
@@ -162,14 +165,14 @@ class Master:
     def note(self, kind: EventKind, text: str) -> None:
         """Store an event of the run that is on."""
         if self.plan is not None:
-            event = Event(run=self.plan.run, at=time.time(), kind=kind, text=text)
+            event = Event(run=self.plan.run, at=self._wall(), kind=kind, text=text)
             self._recorder.add_event(event)
 
     def note_phase(self, name: str) -> None:
         """Store that a phase begins, unless it is on already."""
         if name != self._phase:
-            self._phase = name
             self.note("phase", name)
+        self._phase = name
 
     # --- messages ------------------------------------------------------------------------------------
 
@@ -178,7 +181,7 @@ class Master:
         worker = message["worker"]
         if message["run"] not in self._runs:
             return  # an orphan of another master: its run may not even be in this database
-        self._placing.note(worker, message["sent_at"], time.time())
+        self._placing.note(worker, message["sent_at"], self._wall())
         self._recorder.hear(message, self._placing.shift_s(worker))
         if self.plan is None:
             gevent.spawn(self._recorder.write_out)
@@ -198,6 +201,9 @@ class Master:
         """Wait for this worker's last words at the end, though it has said nothing so far."""
         self._heard_s[worker] = time.monotonic()
 
+    def _wall(self) -> float:
+        return time.monotonic() + self._wall_offset_s
+
     def _live(self) -> set[str]:
         oldest_s = time.monotonic() - LIVE_S
         return {worker for worker, heard_s in self._heard_s.items() if heard_s >= oldest_s}
@@ -212,16 +218,18 @@ class Master:
 
     def _start_writing(self, plan: Plan) -> None:
         self.plan = plan
+        self._wall_offset_s = time.time() - time.monotonic()
         self._runs.add(plan.run)
-        self._phase = None
         self._heard_s.clear()
+        if self._phase is not None:
+            self.note("phase", self._phase)
         self._told.clear()
         self._writer = gevent.spawn(self._write_often)
 
     def _write_often(self) -> None:
         """Once a second, as soon as all live workers have told of the one that is over."""
         while self.plan is not None:
-            at_s = time.time()
+            at_s = self._wall()
             due_s = int(at_s - WRITE_AFTER_S) + 1 + WRITE_AFTER_S
             self._news.clear()
             self._news.wait(timeout=max(0.0, due_s - at_s))

@@ -4,6 +4,7 @@ Locust parses custom arguments only after it has built its classes, and there is
 line is read here once before, with Locust's own parser (its files and variables included), and registered again.
 """
 
+import re
 import ssl
 import sys
 from collections.abc import Mapping
@@ -143,6 +144,12 @@ def read_early(words: list[str] | None = None) -> Early:
 
 
 def _early(options: Any) -> Early:
+    for name in ("run", "resume"):
+        run = getattr(options, name)
+        if run is not None and not re.fullmatch("[0-9a-f]{12}", run):
+            raise ToolkitError(
+                f"`--{name} {run}` is no run's id", "It has twelve hexadecimal digits"
+            )
     hosts = tuple(_hosts(options))
     is_master_only = options.master and not options.processes
     allow_open_files()

@@ -51,8 +51,11 @@ class _LateError(Exception):
     """The whole answer took too long."""
 
 
-class EndedError(Exception):
-    """Thrown at a user whose answer has not come when a blast has waited long enough for it."""
+class EndedError(gevent.GreenletExit):
+    """Thrown at a user whose answer has not come when a blast has waited long enough for it.
+
+    Should the answer come in that very moment, it ends the user as Locust does.
+    """
 
 
 class _NoEndError(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gevent
-from blast_desk import Desk, Setting
+from blast_desk import OVERDUE_S, Desk, Setting
 from blast_plan import Plan
 from blast_wire import EndedError
 from gevent.event import Event
@@ -22,8 +22,6 @@ REPORT_AFTER_S = 0.05
 """After a second is over: all workers report in step, so that the master stores their parts together."""
 LAG_EVERY_S = 0.02
 """How often the event loop's lateness is looked at: 50 times a second cost 0.1 % of a core."""
-OVERDUE_S = 1.0
-"""At the end: a planned request that is so late found all users busy, and counts against its host."""
 SILENT_AFTER_S = 5.0
 """A master that says nothing for so long writes nothing down either, and its hosts are to be left alone."""
 

@@ -132,8 +132,11 @@ def test_a_master_with_workers_stores_what_the_servers_counted_and_refuses_an_un
     assert stored(folder) == servers.since()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "terminate"])
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one", "forked"])
+@pytest.mark.parametrize(
+    ("how", "processes"),
+    [(signal.SIGTERM, ()), (signal.SIGINT, ("--processes", "2"))],
+    ids=["terminate-one", "interrupt-forked"],
+)
 def test_an_interrupt_loses_nothing(
     folder: Path, servers: Servers, how: signal.Signals, processes: tuple[str, ...]
 ) -> None:
