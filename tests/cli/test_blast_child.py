@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.cli.blast_child import Child, locustfile, told_error
+from toolkit.cli import blast_child
+from toolkit.cli.blast_child import Child, told_error
 from toolkit.cli.blast_drive import STOPPING, Drive, Ended, environment
 from toolkit.errors import ToolkitError
 
@@ -290,8 +291,11 @@ def test_the_childs_environment_holds_keys_and_no_words_for_a_plain_locust() -> 
     assert not {"LOCUST_HOST", "TOOLKIT_MODEL"} & set(told)
 
 
-def test_a_toolkit_without_its_locustfile_says_where_it_should_be(tmp_path: Path) -> None:
+def test_a_toolkit_without_its_locustfile_says_where_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blast_child, "ROOT", tmp_path)
     with pytest.raises(ToolkitError) as caught:
-        locustfile(tmp_path)
+        blast_child.locustfile()
     assert str(tmp_path / "locustfiles" / "blast.py") in caught.value.message
     assert "checkout" in caught.value.hint

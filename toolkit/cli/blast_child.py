@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from toolkit.errors import ToolkitError
 
+ROOT = Path(__file__).parents[2]
+"""The folder that holds the package, and beside it the load's own file."""
 LOCUSTFILE = Path("locustfiles", "blast.py")
 LEASH = Path(__file__).with_name("blast_leash.py")
 KEPT_LINES = 200
@@ -21,13 +23,12 @@ KEPT_LINES = 200
 MOST_LINE_CHARS = 2_000
 READ_BYTES = 65_536
 MOST_LINE_BYTES = 2**20
-READ_OUT_S = 5.0
-"""After the end of all processes their output is there at once; whoever else holds the pipe is not waited for."""
+READ_EVERY_S = 0.1
 
 
-def locustfile(root: Path = Path(__file__).parents[2]) -> Path:
-    """Where the load's own file is: beside the package. Raises ToolkitError."""
-    path = root / LOCUSTFILE
+def locustfile() -> Path:
+    """Where the load's own file is. Raises ToolkitError."""
+    path = ROOT / LOCUSTFILE
     if not path.is_file():
         raise ToolkitError(
             f"`{path}` is not there, which makes the load",
@@ -45,6 +46,7 @@ class Child:
         self._command = [sys.executable, str(LEASH), str(os.getpid()), *command]
         self._secrets = [word for word in secrets if word]
         self._process: subprocess.Popen[bytes] | None = None
+        self._rest, self._read_bytes = b"", 0
 
     def start(
         self, environment: Mapping[str, str], on_line: Callable[[str], None] = lambda _: None
@@ -53,26 +55,30 @@ class Child:
 
         To be called in the main thread, as Linux takes the end of the thread that forked for the parent's.
         """
+        # not a pipe: it breaks when we are killed, and its last words would break the load's clean end
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (`ended` closes it)
         self._process = subprocess.Popen(  # noqa: S603 (our own words)
             self._command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
             start_new_session=True,
         )
-        loop = asyncio.get_running_loop()
-        # not asyncio's subprocess: its end is that of all who hold the pipe, so of orphaned workers, too
-        self._ended, self._read_out = loop.create_future(), loop.create_future()
-        self._in_thread(self._process.wait, self._ended)
-        self._in_thread(lambda: self._read(loop, on_line), self._read_out)
+        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        threading.Thread(target=self._wait, args=(self._code,), daemon=True).start()
+        self._on_line = on_line
+        self._reading = asyncio.create_task(self._read_often())
 
     async def ended(self) -> int:
         """Wait for its end; the exit code, negative for a signal. What it forked is gone then, too."""
-        assert self._process is not None
-        code: int = await asyncio.shield(self._ended)
+        code = await asyncio.shield(self._code)
         self.kill()  # a master that was killed leaves its workers behind, which would load on for a minute
-        await asyncio.wait((self._read_out,), timeout=READ_OUT_S)
+        self._reading.cancel()
+        self._read()
+        if self._rest:
+            self._take(self._rest)
+        self._output.close()
         return code
 
     def interrupt(self) -> None:
@@ -86,42 +92,39 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    @staticmethod
-    def _in_thread(work: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
-        """Do it in a daemon thread, and tell the future what came of it."""
-        loop = future.get_loop()
-
-        def tell(result: Any) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        def run() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(tell, work())
-
-        threading.Thread(target=run, daemon=True).start()
-
-    def _read(self, loop: asyncio.AbstractEventLoop, on_line: Callable[[str], None]) -> None:
+    def _wait(self, code: "asyncio.Future[int]") -> None:
         assert self._process is not None
-        assert self._process.stdout is not None
-        rest = b""
-        with self._process.stdout as pipe:
-            while data := os.read(pipe.fileno(), READ_BYTES):
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    loop.call_soon_threadsafe(self._take, line, on_line)
-                if len(rest) > MOST_LINE_BYTES:
-                    rest = b""  # no line; and half of a secret could not be told
-        if rest:
-            loop.call_soon_threadsafe(self._take, rest, on_line)
+        found = self._process.wait()
 
-    def _take(self, data: bytes, on_line: Callable[[str], None]) -> None:
+        def tell() -> None:
+            if not code.done():
+                code.set_result(found)
+
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            code.get_loop().call_soon_threadsafe(tell)
+
+    async def _read_often(self) -> None:
+        while True:
+            await asyncio.sleep(READ_EVERY_S)
+            self._read()
+
+    def _read(self) -> None:
+        """Take the lines that came since the last time."""
+        while data := os.pread(self._output.fileno(), READ_BYTES, self._read_bytes):
+            self._read_bytes += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self._take(line)
+            if len(self._rest) > MOST_LINE_BYTES:
+                self._rest = b""  # no line; and half of a secret could not be told
+
+    def _take(self, data: bytes) -> None:
         line = data.decode(errors="replace")
         for secret in self._secrets:
             line = line.replace(secret, "***")
         plain = "".join(c for c in line if c.isprintable())[:MOST_LINE_CHARS]
         self.lines.append(plain)
-        on_line(plain)
+        self._on_line(plain)
 
 
 def told_error(lines: Sequence[str]) -> ToolkitError | None:

@@ -1,7 +1,6 @@
 """Runs the process of the load with what goes on beside it, and ends all of it cleanly. It owns the signals."""
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 from toolkit.cli.blast_child import Child
 from toolkit.errors import ToolkitError
 
-STOPPING = "Stopping: the answers of the last second are being kept; Ctrl-C again quits at once"
+STOPPING = "Stopping: answers under way are waited for, 30 s at most; Ctrl-C again quits at once"
 OTHERS_WORDS = (
     "TOOLKIT_HOSTS TOOLKIT_CANARIES TOOLKIT_MIX TOOLKIT_MAX_TOKENS TOOLKIT_MODEL TOOLKIT_RATE TOOLKIT_PROFILE"
     " TOOLKIT_REQUEST_TIMEOUT TOOLKIT_CA TOOLKIT_INSECURE"
@@ -58,16 +57,22 @@ class Drive:
             self._child.kill()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            faults = await asyncio.gather(*tasks, return_exceptions=True)
         if self._stops > 1:
             raise KeyboardInterrupt
+        for fault in faults:
+            if isinstance(
+                fault, Exception
+            ):  # a slip of ours; what was measured is stored all the same
+                raise fault
         return Ended(code=code, was_stopped=bool(self._stops))
 
     async def _beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
-        except ToolkitError as error:
-            self._say(f"Warning: {error.message}; the load goes on")
+        except (ToolkitError, OSError) as error:
+            told = error.message if isinstance(error, ToolkitError) else str(error)
+            self._say(f"Warning: {told}; the load goes on")
 
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -79,8 +84,7 @@ class Drive:
     def _stop(self) -> None:
         self._stops += 1
         if self._stops == 1:
-            with contextlib.suppress(OSError):  # the terminal may be what has gone
-                self._say(STOPPING)
+            self._say(STOPPING)
             self._child.interrupt()
         else:
             self._child.kill()

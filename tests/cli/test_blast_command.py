@@ -1,0 +1,251 @@
+"""`toolkit blast` as a user meets it: what it refuses, what it prints, what it keeps."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support import sim_fleet
+from support.blasting import wanted
+from support.screens import on_a_terminal
+
+from toolkit.blast import checks, limits
+from toolkit.cli import blast_child, blast_plan, blast_run, main
+from toolkit.records import Host, Run
+from toolkit.store import Store
+
+PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "blast"]
+NOBODY = "http://127.0.0.1:9"
+"""The discard port: connections are refused at once."""
+FLEET: sim_fleet.Spec = {
+    "quick": ("gptq-int4", {"time_scale": 0.02}),
+    "cached": ("cached", {"time_scale": 0.02}),
+}
+SHORT = ("--duration", "3s", "--users", "4", "--max-tokens", "8", "--non-neutral")
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[str]:
+    with sim_fleet.running(FLEET) as hosts:
+        yield hosts
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TOOLKIT_DB", "TOOLKIT_HOSTS", "LOCUST_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def refused(*words: str, code: int = 1) -> str:
+    result: Result = CliRunner().invoke(main, ["blast", *words])
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+def blast(
+    *words: str, stdin: str | None = None, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*PROGRAM, *words],
+        input=stdin,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def rows(query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect("data/toolkit.db")) as file:
+        return file.execute(query).fetchall()
+
+
+# --- what it refuses --------------------------------------------------------------------------------
+
+
+def test_a_host_on_this_machine_is_refused_with_the_way_out() -> None:
+    assert refused("http://localhost:9", "http://127.0.0.1:9") == (
+        "Error: `localhost:9` (127.0.0.1) and `127.0.0.1:9` (127.0.0.1) are on this machine: the load would "
+        "take CPU from the server it measures, and no network lies between\n\n"
+        "Hint: Start the load from another machine; `--non-neutral` runs it all the same and marks the run\n"
+    )
+    assert not Path("data").exists()
+
+
+def test_a_missing_hosts_file_is_an_error_with_a_hint() -> None:
+    assert refused().startswith("Error: `hosts.txt` cannot be read: no such file")
+
+
+def test_an_unknown_profile_is_an_error_before_anything_starts() -> None:
+    told = refused(NOBODY, "--non-neutral", "--profile", "nope")
+    assert told.startswith("Error: no profile is called `nope`")
+
+
+def test_a_missing_key_is_an_error_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALICE_KEY", raising=False)
+    Path("hosts.txt").write_text("alice 10.0.0.4 api_key_env=ALICE_KEY\n")
+    assert refused().startswith("Error: `ALICE_KEY` is not set")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--users", "0"),
+        ("--rate", "0"),
+        ("--duration", "10"),
+        ("--mix", "101"),
+        ("--canaries", "-1"),
+        ("--processes", "0"),
+    ],
+)
+def test_what_cannot_be_is_a_wrong_command_line(words: tuple[str, str]) -> None:
+    assert words[0] in refused(NOBODY, *words, code=2)
+
+
+def test_a_run_that_nobody_knows_cannot_go_on() -> None:
+    with Store.open("data/toolkit.db") as store:
+        store.add_run(Run(id="b" * 12, verb="blast", started_at=1.8e9))
+        store.add_run(Run(id="c" * 12, verb="bench", started_at=1.8e9))
+    for run in ("nope", "c" * 12):
+        told = refused(NOBODY, "--non-neutral", "--resume", run)
+        assert told.startswith(f"Error: `data/toolkit.db` has no blast `{run}` to go on with\n")
+        assert told.endswith("Hint: Known blasts: `bbbbbbbbbbbb`\n")
+
+
+def test_too_few_open_files_or_ports_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "open_files_limit", lambda: limits.SPARE_FILES + 9)
+    told = refused(NOBODY, "--non-neutral", "--users", "10")
+    assert told.startswith("Error: 10 users need 266 open files in a process")
+    monkeypatch.setattr(checks, "open_files_limit", lambda: None)
+    monkeypatch.setattr(checks, "ports_for_one_host", lambda: 3)
+    told = refused(NOBODY, "--non-neutral", "--users", "10")
+    assert told.startswith("Error: 10 users a host need as many ports, and this machine has 3")
+
+
+def test_a_full_disk_and_a_wrong_clock_are_warnings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = blast_plan.plan_of(wanted(), [Host(name="a", url=NOBODY)])
+    monkeypatch.setattr(checks, "free_bytes", lambda _: 1_500_000)
+    blast_run._check_machine(plan, Path("toolkit.db"), newest_s=9e9)
+    disk, clock = capsys.readouterr().err.splitlines()
+    # 2,100 B x 900 s
+    assert disk.startswith(
+        "Warning: the blast may write 2 MB to the database, and 2 MB are free there. Free some space"
+    )
+    assert clock.startswith("Warning: this machine's clock says 20")
+
+
+def test_a_toolkit_without_its_locustfile_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(blast_child, "ROOT", tmp_path)
+    assert "is not there, which makes the load" in refused(NOBODY, "--non-neutral")
+
+
+# --- a whole blast ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(fleet: str) -> None:
+    Path("hosts.txt").write_text(fleet)
+    done = blast(*SHORT, "--json", "--scout-every", "1s")
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert (first["rank"], first["name"], second["rank"], second["name"]) == (
+        1,
+        "cached",
+        2,
+        "quick",
+    )
+    assert first["errors"] == second["errors"] == 0
+    # the run, marked as what it was
+    ((run, verb, ended_at, settings),) = rows("SELECT id, verb, ended_at, settings FROM runs")
+    assert verb == "blast"
+    assert ended_at is not None
+    told = json.loads(settings)
+    assert (told["users"], told["duration_s"], told["max_tokens"]) == (4, 3, 8)
+    here = "`quick` (127.0.0.1) and `cached` (127.0.0.1) are on this machine"
+    assert told["non_neutral"] == here
+    kinds = dict(rows("SELECT kind, text FROM events"))
+    assert set(kinds) == {"start", "mark", "stop"}
+    assert kinds["mark"] == f"not neutral: {here}"
+    # the figures are those of the tallies
+    counted = dict(
+        rows(
+            "SELECT name, sum(ok) FROM tallies JOIN hosts ON hosts.id = host_id "
+            "WHERE kind = 'ranked' GROUP BY name"
+        )
+    )
+    assert counted == {"cached": first["ok"], "quick": second["ok"]}
+    # scout looked beside the load
+    seen = dict(
+        rows("SELECT name, count(*) FROM sightings JOIN hosts ON hosts.id = host_id GROUP BY 1")
+    )
+    assert min(seen["cached"], seen["quick"]) >= 2
+    begins, marked, *_, still_marked, kept = done.stderr.splitlines()
+    assert begins == f"Blast `{run}` begins: 2 users on each of 2 hosts, 0:03"
+    assert marked == f"Not neutral: {here}; the run is marked, and its figures rank nobody"
+    assert still_marked == f"Not neutral: {here}; these figures rank nobody"
+    assert kept.startswith(f"Kept as run `{run}` in `data/toolkit.db`")
+
+
+@pytest.mark.slow
+def test_hosts_come_from_standard_input_and_a_dead_one_is_a_row(fleet: str) -> None:
+    quick = fleet.splitlines()[0]
+    words = ("--duration", "2s", "--users", "1", "--no-scout", "--non-neutral", "--canaries", "0")
+    done = blast("-", *words, stdin=f"{quick}\ngone {NOBODY}\n")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "begins: 1 user on each of 2 hosts" in done.stderr
+    )  # one user was not enough for two hosts
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert any("quick" in line for line in lines)
+    assert any("gone" in line for line in lines)
+    assert rows("SELECT count(*) FROM sightings") == [(0,)]
+    assert rows("SELECT DISTINCT kind FROM tallies") == [("ranked",)]
+
+
+@pytest.mark.slow
+def test_all_hosts_dead_is_exit_1_with_a_whole_table() -> None:
+    done = blast(NOBODY, "--duration", "2s", "--users", "1", "--non-neutral", "--json")
+    assert done.returncode == 1, done.stderr
+    (told,) = map(json.loads, done.stdout.splitlines())
+    assert told["ok"] == 0
+    assert told["errors"] > 0
+    assert "No host answered a single request; `toolkit scout` tells why" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_key_is_sent_and_stands_nowhere(fleet: str) -> None:
+    key = "hunter2-very-secret"
+    quick = fleet.splitlines()[0]
+    Path("hosts.txt").write_text(f"{quick} api_key_env=LOCUST_KEY\n")
+    words = ("--duration", "2s", "--users", "1", "--non-neutral")
+    done = blast(*words, LOCUST_KEY=key, LOCUST_HOST="http://elsewhere.invalid")
+    assert done.returncode == 0, done.stderr
+    assert key not in done.stdout + done.stderr
+    found = [
+        file for file in Path().rglob("*") if file.is_file() and key.encode() in file.read_bytes()
+    ]
+    assert found == []
+
+
+@pytest.mark.slow
+def test_a_terminal_sees_the_standings_while_they_change(fleet: str) -> None:
+    Path("hosts.txt").write_text(fleet)
+    screen = on_a_terminal([*PROGRAM, *SHORT, "--duration", "5s", "--no-scout"], columns=160)
+    assert "The load is starting" in screen
+    # once at least while it ran, and once at the end
+    assert screen.count("cached") >= 2
+    assert " of 0:05; 4 users; cached leads with " in screen

@@ -1,0 +1,149 @@
+"""What `toolkit blast` says at its end: the strain on this machine, why a load died, how to go on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.blasting import wanted
+
+from toolkit.cli import blast_end
+from toolkit.cli.blast_drive import Ended
+from toolkit.cli.blast_end import resume_command, strain_of
+from toolkit.cli.blast_plan import plan_of
+from toolkit.cli.blast_run import Blast, _relay
+from toolkit.errors import ToolkitError
+from toolkit.records import Host, LoaderSecond
+
+
+def second(at_s: int, worker: str = "0", **changes: Any) -> LoaderSecond:
+    return LoaderSecond(run="r", at_s=at_s, worker=worker, **changes)
+
+
+def blast(**changes: Any) -> Blast:
+    options = wanted(**changes)
+    plan = plan_of(options, [Host(name="a", url="http://10.0.0.4:8000")])
+    return Blast(options=options, run="r1", plan=plan, keys={"a": "hunter2!"}, not_neutral=None)
+
+
+def failure(code: int, lines: list[str], *, is_begun: bool) -> ToolkitError:
+    ended = Ended(code=code, was_stopped=False)
+    return blast_end._failure(blast(), ended, lines, is_begun=is_begun)
+
+
+# --- the strain -------------------------------------------------------------------------------------
+
+
+def test_a_second_counts_once_however_many_workers_were_at_their_limit() -> None:
+    seconds = [
+        second(1, "0", limited=True, cpu_share=0.97, lag_ms=12.0),
+        second(1, "1", limited=True, cpu_share=0.91, lag_ms=130.0),
+        second(2, "0", cpu_share=0.99, lag_ms=500.0),  # not called limited, so not in the figures
+        second(3, "0", limited=True, cpu_share=0.5),
+        second(4, "0"),
+    ]
+    strain = strain_of(seconds)
+    assert strain is not None
+    assert strain.sentence == (
+        "this machine was the limit in 2 of 4 s (50%): a process used up to 97% of a core and was up to 130 ms "
+        "late. These seconds describe it and not the hosts; use fewer users, more `--processes`, or a quieter "
+        "machine"
+    )
+
+
+def test_a_strain_whose_reason_nobody_measured_has_none() -> None:
+    strain = strain_of([second(1, limited=True)])
+    assert strain is not None
+    assert strain.sentence.startswith(
+        "this machine was the limit in 1 of 1 s (100%). These seconds"
+    )
+    lagging = strain_of([second(1, limited=True, lag_ms=80.0)])
+    assert lagging is not None
+    assert "(100%): a process was up to 80 ms late. These" in lagging.sentence
+    busy = strain_of([second(1, limited=True, cpu_share=0.95)])
+    assert busy is not None
+    assert "(100%): a process used up to 95% of a core. These" in busy.sentence
+
+
+def test_without_a_limited_second_there_is_no_strain() -> None:
+    assert strain_of([]) is None
+    assert strain_of([second(1, cpu_share=0.99)]) is None
+
+
+# --- why it died ------------------------------------------------------------------------------------
+
+
+def test_what_the_load_refuses_is_told_in_its_own_words() -> None:
+    error = failure(1, ["Profile x", "Error: no hosts", "", "Hint: write some"], is_begun=False)
+    assert (error.message, error.hint) == ("no hosts", "write some")
+
+
+def test_a_load_that_fails_without_a_word_of_its_own_is_quoted() -> None:
+    error = failure(2, [*map(str, range(20)), "ImportError: no gevent"], is_begun=False)
+    assert error.message.startswith(
+        "the load ended with exit code 2 before its first request; it said:\n13\n"
+    )
+    assert error.message.endswith("\nImportError: no gevent")
+    assert failure(3, [], is_begun=False).message == (
+        "the load ended with exit code 3 before its first request"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (-9, "was killed by SIGKILL"),
+        (-63, "was killed by signal 63"),
+        (0, "ended with exit code 0"),
+    ],
+)
+def test_a_load_that_dies_in_the_midst_says_how_and_how_to_go_on(code: int, how: str) -> None:
+    error = failure(code, ["Traceback (most recent call last):"], is_begun=True)
+    assert error.message == f"the load of run `r1` {how}; what it had counted up to then is kept"
+    assert error.hint == "Go on with `toolkit blast --resume r1`"
+
+
+def test_its_own_error_in_the_midst_is_told_with_the_way_on() -> None:
+    error = failure(1, ["Error: the disk is full", "Hint: free some"], is_begun=True)
+    assert error.message.startswith(
+        "the load of run `r1` ended with exit code 1: the disk is full; "
+    )
+    assert error.hint.startswith("Go on with")
+
+
+def test_the_way_on_repeats_what_the_run_does_not_remember() -> None:
+    told = blast(hosts=("my hosts.txt",), non_neutral=True, database=Path("other.db"))
+    assert resume_command(told) == (
+        "toolkit blast 'my hosts.txt' --resume r1 --non-neutral --db other.db"
+    )
+
+
+# --- what is passed on ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Blast of 2 hosts: a, b",
+        "Run 3f: 2 users a host, 4 together",
+        "Waiting up to 30 s for 2 answers; Ctrl-C leaves them",
+        "Error: x",
+        "  File x",
+        "",
+        "KeyboardInterrupt",
+        "2026-11-21T11:34:57Z",
+    ],
+)
+def test_what_is_said_here_already_is_not_passed_on(line: str) -> None:
+    said: list[str] = []
+    _relay(line, said.append)
+    assert said == []
+
+
+def test_what_only_the_load_knows_is_passed_on() -> None:
+    said: list[str] = []
+    _relay("The last seconds could not be stored and are lost", said.append)
+    assert said == ["The last seconds could not be stored and are lost"]
+
+
+def test_a_blast_that_is_printed_shows_no_key() -> None:
+    assert "hunter2!" not in repr(blast())

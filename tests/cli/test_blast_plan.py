@@ -1,0 +1,224 @@
+"""What a blast is to do: the user's words, a resumed run's, the profile's, the defaults, in this order."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from support.blasting import wanted
+
+from toolkit.cli.blast import Options
+from toolkit.cli.blast_command import command_line, host_line, hosts_file
+from toolkit.cli.blast_plan import Plan, Resumed, plan_of, refuse_other_hosts
+from toolkit.errors import ToolkitError
+from toolkit.hosts import one_host, read_hosts
+from toolkit.records import Host, Run
+
+A = Host(name="a", url="http://10.0.0.4:8000")
+B = Host(name="b", url="http://10.0.0.5:8000")
+C = Host(name="c", url="http://10.0.0.6:8000")
+PHASES = """
+[[prompts]]
+text = "Hi"
+[[phases]]
+for = "30s"
+users = [1, 3]
+[[phases]]
+for = "1m"
+users = 4
+"""
+
+
+def before(seconds: int = 0, **settings: Any) -> Resumed:
+    run = Run(id="r" * 12, verb="blast", started_at=0.0)
+    return Resumed(run=run, settings=settings, under_load_s=seconds)
+
+
+def words(plan: Plan, asked: Options, **changes: Any) -> dict[str, str]:
+    usual: dict[str, Any] = {"run": "r1", "hosts": Path("hosts"), "not_neutral": None}
+    line = command_line(plan, asked, **(usual | changes))
+    return {word.partition("=")[0]: word.partition("=")[2] for word in line if "=" in word}
+
+
+# --- whose word counts ------------------------------------------------------------------------------
+
+
+def test_without_a_word_it_is_the_contest_for_a_window() -> None:
+    plan = plan_of(wanted(), [A, B])
+    assert (plan.users, plan.users_per_host, plan.duration_s) == (32, 16, 900.0)
+    assert (plan.profile.name, plan.stream_share, plan.max_tokens_of(None)) == ("contest", 0.5, 256)
+    assert (plan.canary_percent, plan.processes, plan.rate, plan.timeout_s) == (1.0, 1, None, 60.0)
+    assert plan.spawn_rate == 32
+    assert plan.notes == ()
+
+
+def test_users_are_rounded_up_to_a_multiple_of_the_hosts_and_it_is_said() -> None:
+    plan = plan_of(wanted(users=10), [A, B, C])
+    assert (plan.users, plan.users_per_host) == (12, 4)
+    (note,) = plan.notes
+    assert "10 users were rounded up to 12" in note
+
+
+def test_at_most_a_hundred_users_begin_in_a_second_unless_somebody_says_more() -> None:
+    assert plan_of(wanted(users=300), [A]).spawn_rate == 100
+    assert plan_of(wanted(users=300, spawn_rate=150.0), [A]).spawn_rate == 150
+
+
+def test_the_users_words_go_before_the_profiles() -> None:
+    plan = plan_of(wanted(mix=0, max_tokens=8, canaries=0.0), [A])
+    assert (plan.stream_share, plan.max_tokens_of(None), plan.canary_percent) == (0.0, 8, 0.0)
+    assert plan.max_tokens_of(4) == 4  # a prompt's own lower limit stays
+    assert plan.max_tokens_of(64) == 8
+
+
+def test_phases_say_how_many_users_and_how_long(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(PHASES)
+    asked = wanted(profile=str(tmp_path / "p.toml"))
+    plan = plan_of(asked, [A, B])
+    # 4 users a host at most, 30 s + 60 s
+    assert (plan.users, plan.duration_s) == (8, 90.0)
+    told = words(plan, asked)
+    assert not {"--users", "--run-time", "--spawn-rate"} & set(told)
+
+
+@pytest.mark.parametrize(("word", "value"), [("users", 4), ("duration", 60.0), ("spawn_rate", 1.0)])
+def test_what_phases_say_cannot_be_said_again(tmp_path: Path, word: str, value: float) -> None:
+    (tmp_path / "p.toml").write_text(PHASES)
+    with pytest.raises(click.UsageError, match=f"leave --{word.replace('_', '-')} out"):
+        plan_of(wanted(profile=str(tmp_path / "p.toml"), **{word: value}), [A])
+
+
+# --- a run that goes on -----------------------------------------------------------------------------
+
+
+def test_a_resumed_run_takes_its_settings_and_the_rest_of_its_time() -> None:
+    told = {
+        "users": 8,
+        "spawn_rate": 2.0,
+        "duration_s": 7200.0,
+        "profile": "bench",
+        "canaries": 0.0,
+        "mix": 25.0,
+        "max_tokens": 16,
+        "model": "m",
+        "rate": 3.0,
+        "request_timeout_s": 9.0,
+        "workers": 2,
+    }
+    plan = plan_of(wanted(), [A, B], before(200, **told))
+    assert (plan.users, plan.spawn_rate, plan.duration_s) == (8, 2.0, 7000.0)
+    assert (plan.profile.name, plan.mix, plan.max_tokens, plan.model) == ("bench", 25.0, 16, "m")
+    assert (plan.rate, plan.timeout_s, plan.processes, plan.canary_percent) == (3.0, 9.0, 2, 0.0)
+
+
+def test_what_the_user_says_goes_before_the_resumed_run() -> None:
+    asked = wanted(users=4, duration=60.0, mix=0, canaries=0.0)
+    plan = plan_of(asked, [A, B], before(200, users=8, duration_s=7200.0, mix=25.0, canaries=5.0))
+    assert (plan.users, plan.duration_s, plan.stream_share) == (4, 60.0, 0.0)
+    assert plan.canary_percent == 0.0
+
+
+def test_a_run_that_had_all_its_time_needs_a_word_how_much_longer() -> None:
+    with pytest.raises(ToolkitError) as caught:
+        plan_of(wanted(), [A], before(60, duration_s=60))
+    assert caught.value.message == "run `rrrrrrrrrrrr` has had all its 60 s"
+    assert "--duration" in caught.value.hint
+    assert plan_of(wanted(duration=5.0), [A], before(60, duration_s=60)).duration_s == 5.0
+
+
+def test_a_run_without_a_planned_end_goes_on_for_a_window() -> None:
+    assert plan_of(wanted(), [A], before(100, duration_s=None)).duration_s == 800.0
+
+
+def test_a_run_goes_on_with_its_own_hosts_only() -> None:
+    run = before().run
+    refuse_other_hosts(run, [B, A], [A, B])
+    refuse_other_hosts(run, [A], [])
+    with pytest.raises(ToolkitError) as caught:
+        refuse_other_hosts(run, [A, C], [A, B])
+    assert caught.value.message == f"run `{run.id}` had other hosts; these differ: `b`, `c`"
+
+
+# --- the child's words ------------------------------------------------------------------------------
+
+
+def test_the_command_line_says_all_of_the_plan() -> None:
+    asked = wanted(
+        users=4,
+        duration=90.5,
+        rate=2.5,
+        mix=25,
+        max_tokens=16,
+        model="m",
+        ca="ca.pem",
+        insecure=True,
+    )
+    plan = plan_of(asked, [A, B])
+    told = words(plan, asked, not_neutral="`a` is here")
+    assert told == {
+        "--hosts-file": "hosts",
+        "--db": "data/toolkit.db",
+        "--run": "r1",
+        "--profile": "contest",
+        "--canaries": "1.0",
+        "--request-timeout": "60.0",
+        "--mix": "25",
+        "--max-tokens": "16",
+        "--model": "m",
+        "--rate": "2.5",
+        "--non-neutral": "`a` is here",
+        "--ca": "ca.pem",
+        "--exit-code-on-error": "0",
+        "--users": "4",
+        "--spawn-rate": "4.0",
+        "--run-time": "91s",
+    }
+    line = command_line(plan, asked, run="r1", hosts=Path("hosts"), not_neutral=None)
+    assert line[1:3] == ["-m", "locust"]
+    assert {"--headless", "--insecure", "--skip-log-setup"} <= set(line)
+
+
+def test_a_resumed_run_is_named_as_one() -> None:
+    asked = wanted(resume="r1")
+    told = words(plan_of(asked, [A], before(duration_s=60)), asked)
+    assert told["--resume"] == "r1"
+    assert "--run" not in told
+
+
+def test_several_processes_meet_on_loopback_only() -> None:
+    asked = wanted(processes=3)
+    told = words(plan_of(asked, [A]), asked)
+    assert told["--processes"] == "3"
+    assert told["--master-bind-host"] == told["--master-host"] == "127.0.0.1"
+    assert told["--master-bind-port"] == told["--master-port"]
+
+
+def test_the_hosts_file_means_the_same_hosts_and_is_gone_afterwards() -> None:
+    hosts = [
+        Host(
+            name="alice",
+            url="https://gpu.example/base",
+            team="red",
+            model="x/y",
+            root="z",
+            max_model_len=4096,
+            api_key_env="ALICE_KEY",
+            note="n=1",
+        ),
+        one_host("10.0.0.4"),
+        one_host("http://[::1]:9/a=b"),
+    ]
+    with hosts_file(hosts) as file:
+        assert read_hosts(file.read_text(), "f") == hosts
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert not file.exists()
+
+
+def test_no_key_is_on_the_command_line_or_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALICE_KEY", "hunter2!")
+    host = Host(name="a", url=A.url, api_key_env="ALICE_KEY")
+    line = command_line(
+        plan_of(wanted(), [host]), wanted(), run="r", hosts=Path("h"), not_neutral=None
+    )
+    assert "hunter2!" not in json.dumps(line) + host_line(host)

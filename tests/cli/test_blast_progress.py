@@ -1,0 +1,138 @@
+"""The line that tells how far a blast is, and who leads."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from toolkit.board.standings import Board, Standing
+from toolkit.cli import blast_progress
+from toolkit.cli.blast_progress import STARTING, Progress, clock, errors, leader, many, silent
+from toolkit.errors import ToolkitError
+
+
+def standing(name: str, rank: int, *, rps: float = 1.0, ok: int = 10, errors: int = 0) -> Standing:
+    unknown: dict[str, Any] = dict.fromkeys(
+        "score ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate hit_share rank_change rank_change_5m tainted_s".split()
+    )
+    return Standing(
+        rank=rank,
+        name=name,
+        url=f"http://{name}",
+        rps=rps,
+        output_tokens_per_s=0.0,
+        ok=ok,
+        errors=errors,
+        streamed=0,
+        hit_share_inferred=False,
+        output_tokens_estimated=False,
+        tied=False,
+        verdicts=(),
+        left_out=False,
+        taints=(),
+        window_s=900,
+        at=0,
+        **unknown,
+    )
+
+
+def board(standings: Sequence[Standing], *, limited_s: int = 0) -> Board:
+    return Board(
+        run="r",
+        at_s=10,
+        window_s=900,
+        elapsed_s=10,
+        counted_s=10,
+        rank_by="rps",
+        honest=False,
+        skip_limited=False,
+        standings=tuple(standings),
+        left_out=(),
+        limited_s=limited_s,
+        frozen_at_s=None,
+        ended=False,
+        data_end_s=10,
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0, "0:00"), (65.9, "1:05"), (3599, "59:59"), (7325, "2:02:05")]
+)
+def test_a_clock_counts_in_minutes_and_then_in_hours(seconds: float, told: str) -> None:
+    assert clock(seconds) == told
+
+
+def test_the_leader_is_named_and_tied_ones_are_counted() -> None:
+    first, tied, last = standing("a", 1, rps=1234.56), standing("b", 1), standing("c", 3)
+    assert leader((first, last)) == "a leads with 1,234.6 requests/s"
+    assert leader((first, tied, last)) == "a and 1 more lead with 1,234.6 requests/s"
+
+
+def test_nobody_leads_before_the_first_answer() -> None:
+    assert leader((standing("a", 1, rps=0.0, ok=0),)) == "no answer yet"
+    assert leader(()) == "no answer yet"
+
+
+def test_who_fails_all_along_is_named_up_to_three() -> None:
+    dead = [standing(name, 1, ok=0, errors=5) for name in "abcde"]
+    assert silent(tuple(dead[:2])) == ["no answer from a, b"]
+    assert silent(tuple(dead)) == ["no answer from a, b, c and 2 more"]
+    # one that was asked nothing yet, and one that answers now and then
+    assert silent((standing("f", 1, ok=0), standing("g", 1, ok=1, errors=9))) == []
+
+
+def test_errors_are_a_share_of_all_that_ended() -> None:
+    assert errors((standing("a", 1, ok=997), standing("b", 2, ok=0, errors=3))) == "0.3% errors"
+    assert errors((standing("a", 1, ok=0),)) == "nothing ended yet"
+
+
+def test_the_line_has_it_all() -> None:
+    seen = board([standing("a", 1, rps=2.0), standing("b", 2, ok=0, errors=10)], limited_s=3)
+    assert Progress(7200.0, 4).line(seen, 61.0) == (
+        "1:01 of 2:00:00; 4 users; a leads with 2.0 requests/s; no answer from b; 50.0% errors; "
+        "the load generator was the limit in 3 s"
+    )
+
+
+def test_one_is_not_many() -> None:
+    assert (many(1, "user"), many(0, "user"), many(2000, "user")) == (
+        "1 user",
+        "0 users",
+        "2,000 users",
+    )
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then_and_a_busy_database_costs_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(blast_progress, "LINE_EVERY_S", 0.0)
+    boards = iter([None, ToolkitError("locked"), (board([standing("a", 1)]), 10.0)])
+
+    async def main() -> None:
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def look() -> Any:
+            told = next(boards, None)
+            if told is None and next_is_over():
+                loop.call_soon_threadsafe(done.set)
+            if isinstance(told, ToolkitError):
+                raise told
+            return told
+
+        calls = [0]
+
+        def next_is_over() -> bool:
+            calls[0] += 1
+            return calls[0] > 1
+
+        with Progress(60.0, 1) as progress:
+            watching = asyncio.create_task(progress.watch(look))
+            await done.wait()
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    asyncio.run(main())
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [STARTING, "0:10 of 1:00; 1 user; a leads with 1.0 requests/s; 0.0% errors"]
