@@ -197,7 +197,13 @@ def test_a_blast_ranks_its_hosts_and_keeps_all_that_it_saw(fleet: str) -> None:
     assert begins == f"Blast `{run}` begins: 2 users on each of 2 hosts, 0:03"
     assert marked == f"Not neutral: {here}; the run is marked, and its figures rank nobody"
     assert still_marked == f"Not neutral: {here}; these figures rank nobody"
-    assert kept.startswith(f"Kept as run `{run}` in `data/toolkit.db`")
+    again = f"toolkit board --run {run}"
+    assert kept == f"Kept in `data/toolkit.db`; `{again}` shows these standings again"
+    shown = CliRunner().invoke(main, [*again.split()[1:], "--json"])
+    assert [json.loads(line)["ok"] for line in shown.stdout.splitlines()] == [
+        first["ok"],
+        second["ok"],
+    ]
 
 
 @pytest.mark.slow

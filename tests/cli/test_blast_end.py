@@ -13,6 +13,7 @@ from toolkit.cli.blast_plan import plan_of
 from toolkit.cli.blast_run import Blast, _relay
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, LoaderSecond
+from toolkit.store import Store
 
 
 def second(at_s: int, worker: str = "0", **changes: Any) -> LoaderSecond:
@@ -115,6 +116,13 @@ def test_the_way_on_repeats_what_the_run_does_not_remember() -> None:
     assert resume_command(told) == (
         "toolkit blast 'my hosts.txt' --resume r1 --non-neutral --db other.db"
     )
+
+
+def test_the_board_that_shows_it_again_is_that_of_its_own_file(tmp_path: Path) -> None:
+    told = blast(database=tmp_path / "other.db")
+    with Store.open(tmp_path / "other.db") as store:
+        (kept,) = blast_end._notes(told, store)
+    assert f"`toolkit board --run r1 --db {tmp_path}/other.db`" in kept
 
 
 # --- what is passed on ------------------------------------------------------------------------------

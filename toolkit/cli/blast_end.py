@@ -79,12 +79,15 @@ def _stopped(blast: "Blast", *, is_begun: bool) -> str:
 def resume_command(blast: "Blast") -> str:
     """What goes on with this run; what is not said is as it was."""
     options = blast.options
-    words = ["toolkit", "blast", *options.hosts, "--resume", blast.run]
-    if options.non_neutral:
-        words.append("--non-neutral")
-    if options.database != Path(DATABASE):
-        words += ["--db", str(options.database)]
-    return shlex.join(words)
+    marked = ["--non-neutral"] if options.non_neutral else []
+    words = ["toolkit", "blast", *options.hosts, "--resume", blast.run, *marked]
+    return shlex.join([*words, *_database_words(blast)])
+
+
+def _database_words(blast: "Blast") -> list[str]:
+    """What another command needs to find the same file."""
+    database = blast.options.database
+    return [] if database == Path(DATABASE) else ["--db", str(database)]
 
 
 def _notes(blast: "Blast", store: Store) -> Iterator[str]:
@@ -94,7 +97,8 @@ def _notes(blast: "Blast", store: Store) -> Iterator[str]:
         yield f"Warning: {strain.sentence}"
     if blast.not_neutral:
         yield f"Not neutral: {blast.not_neutral}; these figures rank nobody"
-    yield f"Kept as run `{blast.run}` in `{blast.options.database}`; `toolkit board` shows the newest run again"
+    again = shlex.join(["toolkit", "board", "--run", blast.run, *_database_words(blast)])
+    yield f"Kept in `{blast.options.database}`; `{again}` shows these standings again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
