@@ -131,6 +131,15 @@ def test_a_run_without_a_planned_end_goes_on_for_a_window() -> None:
     assert plan_of(wanted(), [A], before(100, duration_s=None)).duration_s == 800.0
 
 
+def test_the_phases_of_a_run_that_goes_on_begin_anew_and_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(PHASES)
+    told = before(60, profile=str(tmp_path / "p.toml"), duration_s=None, users=8)
+    plan = plan_of(wanted(), [A], told)
+    # 30 s + 60 s, whatever it had so far
+    assert plan.duration_s == 90.0
+    assert plan.notes == (f"The phases of `{plan.profile.name}` begin anew",)
+
+
 def test_a_run_goes_on_with_its_own_hosts_only() -> None:
     run = before().run
     refuse_other_hosts(run, [B, A], [A, B])

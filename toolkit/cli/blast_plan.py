@@ -93,7 +93,9 @@ def plan_of(options: Options, hosts: Sequence[Host], resumed: Resumed | None = N
         canary_percent=_first(options.canaries, told.get("canaries"), CANARY_PERCENT),
         timeout_s=_first(options.timeout, told.get("request_timeout_s"), TIMEOUT_S),
         processes=_first(options.processes, told.get("workers"), 1),
-        notes=tuple(note for note in (rounded, _left_out(profile, word)) if note),
+        notes=tuple(
+            note for note in (rounded, _left_out(profile, word), _anew(profile, resumed)) if note
+        ),
     )
 
 
@@ -126,10 +128,10 @@ def _duration_s(options: Options, profile: Profile, resumed: Resumed | None) -> 
         raise click.UsageError(_beside_phases("--duration", profile))
     if options.duration is not None:
         return options.duration
+    if profile.phases:
+        return phases.length_s(profile.phases)
     told = resumed.settings.get("duration_s") if resumed else None
-    planned_s = (
-        phases.length_s(profile.phases) if profile.phases else float(_first(told, DURATION_S))
-    )
+    planned_s = float(_first(told, DURATION_S))
     left_s = planned_s - (resumed.under_load_s if resumed else 0)
     if resumed and left_s < 1:
         raise ToolkitError(
@@ -153,3 +155,10 @@ def _left_out(profile: Profile, word: str) -> str | None:
         return None
     keys = ", ".join(f"`{key}`" for key in profile.left_out)
     return f"Warning: these keys of `{word}` are not sent: {keys}"
+
+
+def _anew(profile: Profile, resumed: Resumed | None) -> str | None:
+    """The load's shape counts from its own start, and knows of no earlier one."""
+    if not (profile.phases and resumed):
+        return None
+    return f"The phases of `{profile.name}` begin anew"
