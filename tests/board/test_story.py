@@ -159,6 +159,10 @@ def test_a_hint_is_no_accusation() -> None:
 def test_a_level_lead_names_all_who_share_it() -> None:
     told = board(standing(1, "a", 5), standing(1, "b", 5), standing(3, "c", 4))
     assert story(told, clock=clock)[0].startswith("a leads, level with b, with 5 RPS")
+    told = board(standing(1, "d", 9, CACHE), standing(2, "a", 5), standing(2, "b", 5))
+    assert story(told, clock=clock)[1] == (
+        "The best whose own model does the work is a, level with b, with 5 RPS, rank 2."
+    )
 
 
 def test_boards_with_few_or_nobody_have_a_story_too() -> None:

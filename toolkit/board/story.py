@@ -58,8 +58,7 @@ def trick(standing: Standing, bench: Sequence[Verdict] = ()) -> Verdict | None:
 def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank_by: RankBy) -> str:
     first = ranked[0]
     found, told = tricks[first.name], figure(first, rank_by)
-    tied = [each.name for each in ranked[1:] if each.rank == first.rank]
-    beside = f", level with {', '.join(tied)}," if tied else ""
+    beside = _level(ranked)
     if found is None:
         return f"{first.name} leads{beside} with {told}, and nothing speaks against it."
     where = ", but not on the honest board" if reasons(first.verdicts) else ""
@@ -81,11 +80,18 @@ def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
         follows = plain[1:2]
         lines = [f"{each.name} comes next with {figure(each, rank_by)}" for each in follows]
     else:
-        best = plain[0]
+        best, beside = plain[0], _level(plain)
+        told = figure(best, rank_by)
         lines = [
-            f"The best whose own model does the work is {best.name} with {figure(best, rank_by)}, rank {best.rank}"
+            f"The best whose own model does the work is {best.name}{beside} with {told}, rank {best.rank}"
         ]
     return "; ".join([*lines, *shown] or ["Nobody else has answered"]) + "."
+
+
+def _level(ranked: Sequence[Standing]) -> str:
+    """Who shares the first one's rank."""
+    names = [each.name for each in ranked[1:] if each.rank == ranked[0].rank]
+    return f", level with {', '.join(names)}," if names else ""
 
 
 def first_clause(evidence: str) -> str:
