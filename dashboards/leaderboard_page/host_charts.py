@@ -46,7 +46,7 @@ def density_chart(densities: Sequence[Density], *, looks: Mapping[str, Look], ke
         return empty(frame, "No answers in this window.")
     shares, x = _binned(filled)
     y = Scale(0.0, 1.1 * max(value for points in shares.values() for _, value in points))
-    columns, below = grid_x([(x.at(v), tick_ms(v)) for v in log_ticks(x)])
+    columns, below = grid_x([(x.at(v), tick_ms(v)) for v in log_ticks(x, most=5)])
     rows, beside = grid_y([(y.at(v), share(v)) for v in linear_ticks(y.high, 4)])
     drawn = [columns, rows]
     for name, told in shares.items():
