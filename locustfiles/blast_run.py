@@ -72,6 +72,7 @@ class Blast:
         self._environment, self._runner = environment, runner
         options = environment.parsed_options
         self._options = options
+        _interrupt_main_only()
         if isinstance(runner, WorkerRunner):
             runner.register_message(STOP, self._told_to_stop, concurrent=True)
             if self._early.options.processes:
@@ -294,6 +295,13 @@ class Blast:
         """A phase of the profile is on."""
         if self._master is not None:
             self._master.note_phase(name)
+
+
+def _interrupt_main_only() -> None:
+    """Let Ctrl-C interrupt the main greenlet, from where Locust shuts down, and no user in the midst of an answer."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        main = gevent.getcurrent()
+        gevent.signal_handler(signal.SIGINT, gevent.kill, main, KeyboardInterrupt)
 
 
 def _end_with_parent() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support import sim_fleet
 from support.locusts import (
+    BEGUN,
     CAST,
     DATABASE,
     HOSTS,
@@ -134,8 +135,8 @@ def test_a_master_with_workers_stores_what_the_servers_counted_and_refuses_an_un
 
 @pytest.mark.parametrize(
     ("how", "processes"),
-    [(signal.SIGTERM, ()), (signal.SIGINT, ("--processes", "2"))],
-    ids=["terminate-one", "interrupt-forked"],
+    [(signal.SIGTERM, ()), (signal.SIGINT, ()), (signal.SIGINT, ("--processes", "2"))],
+    ids=["terminate-one", "interrupt-one", "interrupt-forked"],
 )
 def test_an_interrupt_loses_nothing(
     folder: Path, servers: Servers, how: signal.Signals, processes: tuple[str, ...]
@@ -144,7 +145,7 @@ def test_an_interrupt_loses_nothing(
     ports = ("--master-port", port, "--master-bind-port", port) if processes else ()
     words = headless("-u", "8", "--max-tokens", "16", *processes, *ports)
     with start(folder, words) as running:
-        wait_for(running, "All users spawned")
+        wait_for(running, BEGUN)
         until(lambda: requests_kept(folder))
         if how is signal.SIGINT:
             os.killpg(running.pid, how)  # as a terminal does

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.chat import CHAT, DONE, HEAD, LAST, ROLE, STREAM, USAGE, WHOLE, chunk, token
 from support.locusts import (
+    BEGUN,
     DATABASE,
     HOSTS,
     all_sums,
@@ -234,7 +235,7 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> 
         write_hosts(tmp_path, servers)
         words = headless("-u", "2", *ONLY_WHOLE)
         with start(tmp_path, words) as running:
-            wait_for(running, "All users spawned")
+            wait_for(running, BEGUN)
             until(lambda: requests_kept(tmp_path))
             lock = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
             lock.execute("BEGIN IMMEDIATE")

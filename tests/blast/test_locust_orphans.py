@@ -6,6 +6,7 @@ import psutil
 import pytest
 from support import sim_fleet
 from support.locusts import (
+    BEGUN,
     CAST,
     HOSTS,
     counted,
@@ -26,7 +27,7 @@ def test_forked_workers_end_with_their_master(tmp_path: Path) -> None:
     with sim_fleet.running(CAST) as hosts:
         (tmp_path / HOSTS).write_text(hosts)
         with start(tmp_path, headless("-u", "4", *words)) as master:
-            wait_for(master, "All users spawned")
+            wait_for(master, BEGUN)
             workers = psutil.Process(master.pid).children()
             assert len(workers) == 2
             master.kill()
@@ -41,7 +42,7 @@ def test_a_worker_leaves_the_hosts_alone_when_its_master_is_silent(tmp_path: Pat
         master = start(tmp_path, headless("-u", "4", "--master", "--master-bind-port", port))
         worker = start(tmp_path, headless("--worker", "--master-port", port))
         with master, worker:
-            wait_for(master, "All users spawned")
+            wait_for(master, BEGUN)
             master.end()
             seen = [counted(url).requests]
 

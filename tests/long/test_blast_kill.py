@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support import sim_fleet
 from support.locusts import (
+    BEGUN,
     CAST,
     DATABASE,
     HOSTS,
@@ -101,7 +102,7 @@ def test_a_kill_loses_at_most_a_second_and_never_the_file(tmp_path: Path) -> Non
             counted, before = when_still(urls), kept(tmp_path) if number else {}
             word = ("--resume", RUN) if number else ("--run", RUN)
             with blast(tmp_path, *word) as members:
-                said = wait_for(members[0], "All users spawned")
+                said = wait_for(members[0], BEGUN)
                 time.sleep(chance.uniform(0.5, 2.5))
                 must = requests(urls)
                 time.sleep(LOST_S + DELIVERY_S)

@@ -24,6 +24,8 @@ HOSTS = "hosts.txt"
 NOT_OURS = ("TOOLKIT_", "LOCUST_")
 """Variables of whoever runs the tests must not reach what is tested."""
 PATIENCE_S = 60.0
+BEGUN = " users a host, "
+"""Stands in what a blast says when its users are about to come."""
 CAST = {
     "fp8": ("fp8", {"time_scale": 0.02}),
     "gptq-int4": ("gptq-int4", {"time_scale": 0.02}),
