@@ -157,6 +157,20 @@ def test_a_host_that_serves_another_model_than_listed_is_told() -> None:
     assert "model_mismatch" in found["a"]
 
 
+def test_who_comes_back_with_another_length_is_told_of_that_and_serves_no_other_model() -> None:
+    looks = [
+        look_of(look(0, config_hash="c1", models=("tiny",), max_model_len=4096)),
+        look_of(look(30, config_hash="c2", models=("tiny",), max_model_len=8192)),
+    ]
+    events = tuple(each.event for each in changes("a", "http://a:1", looks))
+    found = told(canaries("a"), looks={"a": looks}, events=events)
+    assert list(found["a"]) == ["clean", "config_drift"]
+    # answers of before the swap may have filled the old length
+    shorter = [looks[0]._replace(max_model_len=130), looks[1]]
+    full = canaries("a", finish_reason="length")
+    assert "truncated_output" not in told(full, looks={"a": shorter}, events=events)["a"]
+
+
 def test_an_answer_that_filled_the_models_length_is_not_cut() -> None:
     # 30 prompt tokens and 100 of answer are all that 130 positions hold; 256 were asked for
     full = canaries("a", finish_reason="length")

@@ -85,16 +85,20 @@ def _of_canaries(
 
 
 def _ledger(host: Host, run: str, looks: Sequence[Look], changes: Sequence[Event]) -> Ledger:
-    """What the looks say, as a bench's ledger would; without counters, which only a quiet moment makes comparable."""
+    """What the looks say, as a bench's ledger would; without counters, which only a quiet moment makes comparable.
+
+    What it served at any time counts as served, the newest first: who swaps between two looks is told of by what
+    changed, and serves no other model than it says.
+    """
     up = [look for look in looks if not look.is_down and look.models]
+    served = dict.fromkeys(model for look in reversed(up) for model in _served(look))
     return Ledger(
         run=run,
         name=host.name,
         url=host.url,
         error="a blast never stands still for its counters to be compared",
         restarted=any(_is_of(each, host) and each.kind == "restart" for each in changes),
-        models_before=_served(up[0]) if up else (),
-        models_after=_served(up[-1]) if up else (),
+        models_after=tuple(served),
     )
 
 
