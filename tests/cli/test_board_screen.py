@@ -13,7 +13,7 @@ from support.screens import on_a_terminal
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board
 from toolkit.cli.board_table import heading, page
-from toolkit.records import Event
+from toolkit.records import Event, Verdict
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "board"]
 
@@ -87,6 +87,16 @@ def test_only_events_of_the_window_are_told() -> None:
     assert "a: mark at 150.0" in told
     assert "at 50.0" not in told
     assert "at 250.0" not in told
+
+
+def test_who_has_no_verdict_is_told_to_be_not_judged() -> None:
+    # it was asked nothing but ranked requests; a dash in the column alone says nothing to a newcomer
+    told = shown(board_of("alice", "bob"))
+    assert "not judged  alice, bob: too few canaries ended in the window" in told
+    clean = Verdict(code="clean", confidence="medium", evidence="nothing speaks against it")
+    board = board_of("alice", "bob")
+    judged = tuple(replace(each, verdicts=(clean,)) for each in board.standings)
+    assert "not judged" not in shown(replace(board, standings=judged))
 
 
 @pytest.mark.slow

@@ -207,6 +207,8 @@ def _of_host(one: Standing) -> Iterator[tuple[str, str]]:
         yield "tainted", sentence(taint, time_of_day(taint.from_s)[:5])
     if not one.ok:
         yield "no answer", "nothing was answered in the window"
+    elif not one.verdicts:
+        yield "not judged", "too few canaries ended in the window to tell what explains its figures"
 
 
 def _title(verdict: Verdict) -> str:
