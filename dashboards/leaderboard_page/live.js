@@ -86,7 +86,8 @@ function told(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 120) return `${whole} s`;
   const minutes = Math.floor(whole / 60);
-  return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (minutes >= 60) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+  return whole % 60 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
 }
 
 function grow(state) {
@@ -99,6 +100,12 @@ function grow(state) {
   }
 }
 
+function tick(state) {
+  if (state.root.isConnected) return grow(state);
+  clearInterval(state.timer);
+  state.timer = 0;
+}
+
 export default function ({ data, parentElement }) {
   const html = data instanceof Uint8Array ? new TextDecoder().decode(data) : String(data ?? "");
   let state = roots.get(parentElement);
@@ -107,9 +114,9 @@ export default function ({ data, parentElement }) {
     root.className = "live";
     parentElement.append(root);
     state = { root, html: null, taken: 0, timer: 0 };
-    state.timer = setInterval(() => (root.isConnected ? grow(state) : clearInterval(state.timer)), 1000);
     roots.set(parentElement, state);
   }
+  if (!state.timer) state.timer = setInterval(tick, 1000, state);
   if (state.html === html) return;
   const next = document.createElement("template");
   next.innerHTML = html;

@@ -66,9 +66,10 @@ class Scene:
 
     @cached_property
     def board(self) -> Board:
-        """The standings that every part shows; during a reveal those of the freeze."""
-        frozen_s = self._reveal[0] if self._reveal and self.covered else None
-        at_s = frozen_s if frozen_s is not None else self.address.t
+        """The standings that every part shows; during a reveal none later than the freeze."""
+        at_s, frozen_s = self.address.t, self._veiled_after_s
+        if frozen_s is not None:
+            at_s = frozen_s if at_s is None else min(at_s, frozen_s)
         return self._board(at_s)
 
     def _board(self, at_s: int | None) -> Board:
@@ -84,15 +85,23 @@ class Scene:
         return self.feed.events()
 
     @cached_property
-    def _reveal(self) -> tuple[int, float] | None:
-        return None if self.address.t is not None else frozen_before(self._events)
+    def _still_covered(self) -> range:
+        """The places that a reveal under way has not come to."""
+        told = frozen_before(self._events)
+        if told is None:
+            return range(0)
+        return covered_places(told[1], self.now, len(self._board(None).standings))
 
     @cached_property
+    def _veiled_after_s(self) -> int | None:
+        """The second of the freeze, while a reveal is under way: only uncovered rows show what came after it."""
+        told = frozen_before(self._events) if self._still_covered else None
+        return None if told is None else told[0]
+
+    @property
     def covered(self) -> range:
-        """The places that a reveal under way has not come to."""
-        if self._reveal is None:
-            return range(0)
-        return covered_places(self._reveal[1], self.now, len(self.feed.hosts))
+        """The table's covered places; a past moment has none, as it lies before the freeze."""
+        return self._still_covered if self.address.t is None else range(0)
 
     @cached_property
     def looks(self) -> dict[str, HostLook]:
@@ -110,7 +119,7 @@ class Scene:
     def events(self) -> list[Event]:
         """What had happened by the moment that is looked at."""
         at_s = self.board.at_s
-        hidden = {"reveal"} if self.covered else set()
+        hidden = set() if self._veiled_after_s is None else {"reveal"}
         return [
             event
             for event in self._events
@@ -130,7 +139,7 @@ class Scene:
             address.kiosk,
             address.host if part == "host" else None,
             address.compare if part == "compare" else None,
-            len(self.covered),
+            len(self._still_covered),
             # a freeze hides at once what was drawn before it
             self.board.frozen_at_s,
         )
@@ -158,7 +167,8 @@ class Scene:
         )
 
     def _board_part(self) -> bytes:
-        board = self._board(self.address.t)
+        # under a reveal the uncovered rows are the end's, and no row is of a replay into the veiled time
+        board = self._board(None) if self.covered else self.board
         points = max(2, min(SPARK_POINTS, self.window_s // self.step_s))
         lines = {
             one.name: self.feed.sparkline(
@@ -243,7 +253,10 @@ class Scene:
         return self._once("host", self._host_part, keep_s=SLOW_S)
 
     def _host_part(self) -> bytes:
-        (one,) = self._chosen((self.address.host or "",))
+        chosen = self._chosen((self.address.host or "",))
+        if not chosen:
+            return b""
+        (one,) = chosen
         at_s = self.board.at_s
         heat = self.feed.heat(one.name, step_s=self.step_s, to_s=at_s)
         density = self.feed.density(one.name, window_s=self.window_s, at_s=at_s)
@@ -290,7 +303,7 @@ class Scene:
         """The newest bench that had begun by the moment looked at, host by host."""
         store, at_s = self.source.store, self.board.at_s
         limit = self.now if at_s is None or self.address.t is None else at_s
-        if self.board.frozen_at_s is not None or self.covered:
+        if self.board.frozen_at_s is not None or self._veiled_after_s is not None:
             limit = min(limit, at_s or limit)
         found = [] if store is None else store.runs(verb="bench", limit=10)
         run = next((one for one in found if one.started_at <= limit), None)

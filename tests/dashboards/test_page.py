@@ -444,6 +444,20 @@ def test_a_reveal_uncovers_place_by_place_and_ends_with_all(
     assert fact(app, "window").endswith(time_of_day(BEGAN + SECONDS))
 
 
+def test_no_link_looks_behind_a_reveal_under_way(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(blast, BEGAN + 60.5, "freeze")
+    tell(blast, BEGAN + 119.0, "reveal")
+    now = [BEGAN + 119.0]
+    monkeypatch.setattr("leaderboard_page.page.time.time", lambda: now[0])
+    app = opened(t=str(BEGAN + 110))
+    assert fact(app, "window").endswith(time_of_day(BEGAN + 61))
+    assert figure(app, "h8", "rps") == "0.13"
+    now[0] += 1000.0
+    assert fact(again(app), "window").endswith(time_of_day(BEGAN + 111))
+
+
 # --- trouble --------------------------------------------------------------------------------------
 
 
