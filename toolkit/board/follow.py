@@ -163,11 +163,15 @@ class Follow:
                 "Was it pruned, or the file replaced? `toolkit runs` lists what is there",
             )
         events = reader.events(run_id, after_row=self._event_row)
-        from_s: int | None = None
+        last_s = reader.last_second(run_id) if self.is_fresh else None
+        from_s = None
         if self.is_fresh:  # a cold board reads no more than its window
-            parts: list[Part] = []
-            row, last_s = reader.last_row(run_id), reader.last_second(run_id)
             from_s = self.start_s if last_s is None else last_s - LOOK_BACK_S
+        # Before the rows: somebody may write between two readings, and a second that is told must have its parts.
+        seconds = reader.loader_seconds(run_id, after_row=self._loader_row, from_s=from_s)
+        parts: list[Part] = []
+        if self.is_fresh:
+            row = reader.last_row(run_id)
         else:
             parts = reader.parts(run_id, after_row=self._row)
             row = max((part.row for part in parts), default=self._row)
@@ -177,7 +181,7 @@ class Follow:
             parts=parts,
             row=row,
             last_s=last_s,
-            seconds=reader.loader_seconds(run_id, after_row=self._loader_row, from_s=from_s),
+            seconds=seconds,
             events=events,
             sightings=self._new_sightings(),
             # last, so that no part that was read is of a host that is not known
@@ -253,7 +257,9 @@ class Follow:
 
     def _reach_seconds(self, from_s: int) -> None:
         if from_s < self._loader_from_s:
-            self._take_seconds(self.reader.loader_seconds(self.run.id, from_s=from_s))
+            told = self.reader.loader_seconds(self.run.id, from_s=from_s)
+            # newer ones come with the next refresh, and their parts with them
+            self._take_seconds([(row, second) for row, second in told if row <= self._loader_row])
             self._loader_from_s = from_s
 
     # --- sums -------------------------------------------------------------------------------------
