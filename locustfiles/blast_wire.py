@@ -149,7 +149,8 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
         # a method of C: a stream that comes in one burst has a part for each token
         self._on_body: Callable[[bytearray], None] = self._parts.append
         self._name: str | None = None
-        self._value = ""
+        self._value: str | None = None
+        """None: the name may go on."""
 
     def take(self, data: bytes, at: float) -> None:
         """Feed bytes that were read at `at`; none of them: the connection has ended. Raises HTTPParseError, _ClosedError."""
@@ -197,20 +198,20 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
         self._is_followed = self._is_final
         if self._is_followed:
             self._on_body = _ignore
-        self._name, self._value = None, ""
+        self._name = self._value = None
 
     def _on_status(self, text: str) -> None:
         """Its words say nothing that its number does not."""
 
     def _on_header_field(self, text: str) -> None:
-        if self._value or self._name is None:
+        if self._name is None or self._value is not None:
             self._keep_header()
-            self._name, self._value = text, ""
+            self._name, self._value = text, None
         else:
             self._name += text
 
     def _on_header_value(self, text: str) -> None:
-        self._value += text
+        self._value = text if self._value is None else self._value + text
 
     def _on_headers_complete(self) -> bool:
         self._keep_header()
@@ -223,7 +224,7 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
         self.is_complete = self._is_final
 
     def _keep_header(self) -> None:
-        if self._name is None or self._is_followed:
+        if self._name is None or self._value is None or self._is_followed:
             return
         name = self._name.lower()
         if name == "content-type":
@@ -308,8 +309,7 @@ class Wire:
         told = reply.cache_status
         heard = Heard(
             answer=answer,
-            # not after `[DONE]`, and not with an answer of its own fault
-            failure=broken if answer.error_kind == "cut" else None,
+            failure=_outside(reply.status, broken if answer.error_kind == "cut" else None),
             status=reply.status,
             cache_status=hidden(told, key) if told else None,
         )
@@ -426,6 +426,13 @@ def _connected(place: Place) -> Any:
 # --- words -----------------------------------------------------------------------------------------------
 
 
+def _outside(status: int | None, broken: Failure | None) -> Failure | None:
+    """What went wrong outside the answer: a break, though not after `[DONE]` and not with a fault of its own; a redirect."""
+    if status is not None and 300 <= status < 400:
+        return Failure(kind=f"http_{status}", error="a redirect, and none is followed")
+    return broken
+
+
 def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure:
     """Kind and sentence of what went wrong outside the answer, in the bench's words."""
     if isinstance(error, _LateError):
@@ -441,7 +448,9 @@ def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure
         return Failure(kind="tls", error=line(f"TLS failed: {error.reason or error}"))
     if isinstance(error, OSError):
         return Failure(kind="cut", error=f"the connection broke: {_reason(error)}")
-    told = line(hidden(str(error) or type(error).__name__, key))
+    # the parser's faults have a number beside their words
+    words = str(error.args[0]) if error.args else type(error).__name__
+    told = line(hidden(words, key))
     return Failure(kind="garbage", error=f"no HTTP answer: {told}")
 
 

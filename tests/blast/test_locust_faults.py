@@ -99,6 +99,8 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     with fleet(
         good=GOOD,
         good_stream=STREAM,
+        # a header without a value before the one that says what it is
+        good_header=STREAM.replace(b"OK\r\n", b"OK\r\nx-empty: \r\n", 1),
         http_500=http(json.dumps(error), "500 Internal Server Error"),
         http_307=http(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/"),
         cut=cut,
@@ -109,12 +111,13 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
         stream_error=in_stream,
     ) as servers:
         write_hosts(tmp_path, servers, f"refused http://127.0.0.1:{free_port()}")
-        said = run(tmp_path, headless("-u", "22", "-t", "2s", "--canaries", "0"))
+        said = run(tmp_path, headless("-u", "24", "-t", "2s", "--canaries", "0"))
         asked = {name: chats(server) for name, server in servers.items()}
     found = errors(tmp_path)
     assert {name: set(kinds) for name, kinds in found.items()} == {
         "good": set(),
         "good_stream": set(),
+        "good_header": set(),
         "http_500": {"http_500"},
         "http_307": {"http_307"},
         "cut": {"cut"},
@@ -130,9 +133,12 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     assert {name: sums[name].ok + sums[name].errors for name in asked} == asked
     assert sums["good"].ok > 20
     assert sums["good"].output_tokens == 2 * sums["good"].ok
-    assert sums["good_stream"].streamed == sums["good_stream"].ok
+    for name in ("good_stream", "good_header"):
+        assert sums[name].streamed == sums[name].ok > 0
     # a sentence for the first of each kind, and no flood of them
     assert said.count("http_500: the first `http_500`: engine died") == 1
+    assert "http_307: the first `http_307`: a redirect, and none is followed" in said
+    assert "no_http: the first `garbage`: no HTTP answer: Expected HTTP/" in said
 
 
 def test_a_host_that_hangs_costs_its_neighbour_nothing(tmp_path: Path) -> None:
@@ -251,3 +257,27 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> 
     with Store.open_readonly(tmp_path / DATABASE) as store:
         seconds = [second.at_s for _, second in store.loader_seconds(newest(tmp_path).id)]
     assert seconds == list(range(seconds[0], seconds[-1] + 1))
+
+
+def test_a_key_that_a_host_repeats_is_neither_said_nor_stored(tmp_path: Path) -> None:
+    key = "sk-0123456789abcdef"
+
+    async def tell(writer: asyncio.StreamWriter) -> bool:
+        told = server.requests[-1][2]["authorization"]
+        body = json.dumps({"error": {"message": f"bad header: {told}"}})
+        writer.write(http(body, "401 Unauthorized", x_cache=told))
+        return True
+
+    with serving({"/v1/models": MODELS, CHAT: tell}) as server:
+        (tmp_path / HOSTS).write_text(f"teller {server.url} api_key_env=TELLER_KEY\n")
+        words = headless("-u", "1", "-t", "2s", "--canaries", "100", "--loglevel", "DEBUG")
+        said = run(tmp_path, words, TELLER_KEY=key)
+    assert errors(tmp_path)["teller"]["http_401"] > 1
+    with Store.open_readonly(tmp_path / DATABASE) as store:
+        shots = store.shots(newest(tmp_path).id)
+    # it came, and was made unreadable
+    assert [shot.error for shot in shots if shot.error] == ["bad header: Bearer ***"] * len(shots)
+    assert "the first `http_401`: bad header: Bearer ***" in said
+    assert len(shots) > 0
+    assert key not in said
+    assert key.encode() not in b"".join(file.read_bytes() for file in tmp_path.glob(f"{DATABASE}*"))
