@@ -1,7 +1,8 @@
 """One host on one worker: who asks what, and what came of it. The users of a host share its desk.
 
 A desk learns which model its host serves, hands out orders, has each sent over its user's own connection, and tells the
-tallies and Locust how it ended.
+tallies and Locust how it ended. Canaries go beside the users, one at a time over a connection of their own, so that none
+of them keeps a user from its ranked requests.
 """
 
 import time
@@ -51,6 +52,8 @@ class Setting:
     wall_offset_s: float
     """Wall clock - monotonic clock, read once a run."""
     tallying: Tallying
+    aside: Callable[[Callable[[], None]], None]
+    """Has a turn taken beside the users'."""
     keep: Callable[[Shot], None]
     """Has a canary's shot stored."""
     fire: Callable[..., None]
@@ -92,6 +95,8 @@ class Desk:
         self._setting: Setting | None = None
         self._learning = BoundedSemaphore(1)
         self._turnstile = BoundedSemaphore(1)
+        self._canary_wire = Wire(place)
+        self._canary_is_out = False
 
     def open(self, setting: Setting) -> None:
         """Begin a run."""
@@ -104,6 +109,7 @@ class Desk:
         self._fault = Failure(kind="connect", error="it was not asked yet")
         self._told: set[str] = set()
         self._keeping = Keeping(SHOT_EVERY_S * plan.workers)
+        self._canary_is_out = False
         self._pace: Pace | None = None
         self._paced_for = (0, 0)
         self._course = Course(
@@ -130,29 +136,51 @@ class Desk:
     def serve(self, seat: Seat, planned_s: float) -> None:
         """One turn of a user: an order, its answer, and what came of it."""
         setting = self._now()  # the run's, though the answer may outlive it
-        plan = setting.plan
         caller = self._caller(seat)
         if caller is None:
             seat.failures += 1
             self._count_error(setting, self._fault, None, time.monotonic() - planned_s)
             return
         order = caller.next()
-        until_s = planned_s + plan.timeout_s
-        timed = seat.wire.ask(order.body, until_s, plan.timeout_s)
+        self._send_canary(setting, seat.script)
+        answer = self._ask(setting, order, seat.wire, planned_s)
+        seat.failures = 0 if answer is not None else seat.failures + 1
+        caller.done(order, None if answer is None else answer.text)
+
+    def _send_canary(self, setting: Setting, script: Script | None) -> None:
+        """Send the canary that is due, unless one is under way: a slow one is waited for, and the others are fewer."""
+        if script is None or self._canary_is_out:
+            return
+        order = script.canary()
+        if order is None:
+            return
+
+        def turn() -> None:
+            try:
+                if self._ask(setting, order, self._canary_wire, time.monotonic()) is not None:
+                    script.answered(order)
+            finally:
+                self._canary_is_out = False
+
+        self._canary_is_out = True
+        setting.aside(turn)
+
+    def _ask(self, setting: Setting, order: Order, wire: Wire, planned_s: float) -> Answer | None:
+        """Send one request, count what came of it, and return its answer if it is ok."""
+        plan = setting.plan
+        timed = wire.ask(order.body, planned_s + plan.timeout_s, plan.timeout_s)
         start_s = min(planned_s, timed.sent_s) if plan.rate else timed.sent_s
         answer, fault = timed.heard.answer, _fault(timed)
         if fault is None and answer is not None:
-            seat.failures = 0
-            caller.done(order, answer.text)
             self._count(setting, order, timed, answer, start_s)
         else:
-            seat.failures += 1
-            caller.done(order, None)
+            answer = None
             self._count_error(setting, fault, order, timed.ended_s - start_s)
             if timed.heard.status == 404:
                 self._doubt_model()
         if order.kind != "ranked":
             self._keep_canary(setting, order, timed, planned_s)
+        return answer
 
     def charge(self, patience_s: float | None = None) -> None:
         """Count the planned requests that no user could send in time.

@@ -75,6 +75,7 @@ class Worker:
             worker_number=number,
             wall_offset_s=self._wall_offset_s,
             tallying=tallying,
+            aside=self._aside,
             keep=self._reporter.add_shot,
             fire=self._fire,
             say=self._say,
@@ -98,6 +99,14 @@ class Worker:
             self._turns.discard(user)
             if not self._turns:
                 self._idle.set()
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Do a turn beside the users', which a clean end waits for as for theirs."""
+        greenlet = gevent.spawn(self.turn, work)
+        self._turns.add(
+            greenlet
+        )  # from now on: it runs only once the others rest, or is killed before
+        greenlet.rawlink(self._turns.discard)
 
     def heard_master(self) -> None:
         """Note a sign of life of the master's."""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
-from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.blast.script import Caller, Order, Script
+from toolkit.blast.script import Order, Script
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile, Prompt, read_profile
 
@@ -42,12 +41,16 @@ def script(of: Profile | None = None, **more: Any) -> Script:
     return Script(of or contest(), **{"model": "m", "nonce": "run host worker", **more})
 
 
-def taken(caller: Caller, count: int, answer: str | None = "ok") -> list[Order]:
-    """A user whose every request is answered before the next."""
-    orders = []
-    for _ in range(count):
-        orders.append(order := caller.next())
-        caller.done(order, answer)
+def taken(one: Script, count: int, answer: str | None = "ok") -> list[Order]:
+    """A user whose every request is answered before the next, and canaries as soon as they are due."""
+    caller, orders = one.caller(0), list[Order]()
+    while len(orders) < count:
+        canary = one.canary()
+        orders.append(order := canary or caller.next())
+        if canary is None:
+            caller.done(order, answer)
+        elif answer is not None:
+            one.answered(canary)
     return orders
 
 
@@ -63,7 +66,7 @@ def ranked(orders: Sequence[Order]) -> list[Order]:
 
 
 def test_the_contest_is_two_prompts_half_of_them_streamed_with_its_limit() -> None:
-    orders = taken(script(canary_share=0).caller(0), 4096)
+    orders = taken(script(canary_share=0), 4096)
     assert Counter((order.prompt, order.stream) for order in orders).keys() == {
         (name, stream) for name in TEXTS for stream in (True, False)
     }
@@ -84,7 +87,7 @@ def test_the_contest_is_two_prompts_half_of_them_streamed_with_its_limit() -> No
 
 
 def test_a_request_repeats_from_its_second_time_on() -> None:
-    orders = taken(script(canary_share=0).caller(0), 100)
+    orders = taken(script(canary_share=0), 100)
     first = [order for order in orders if not order.repeats]
     assert len(first) == 4
     assert len({order.body for order in first}) == 4
@@ -93,55 +96,53 @@ def test_a_request_repeats_from_its_second_time_on() -> None:
 def test_all_users_of_a_host_take_from_one_order_and_other_hosts_get_the_same() -> None:
     one, other = script(nonce="a"), script(nonce="b")
     alone, two = other.caller(0), [one.caller(0), one.caller(1)]
-    shared = [order for at in range(300) for order in taken(two[at % 2], 1)]
-    assert [order.body for order in ranked(shared)] == [
-        order.body for order in ranked(taken(alone, 300))
-    ]
+    shared = [two[at % 2].next().body for at in range(300)]
+    assert shared == [alone.next().body for _ in range(300)]
 
 
 def test_another_seed_is_another_order() -> None:
     one, other = (
-        [(o.prompt, o.stream) for o in taken(script(canary_share=0, seed=seed).caller(0), 40)]
+        [(o.prompt, o.stream) for o in taken(script(canary_share=0, seed=seed), 40)]
         for seed in (0, 1)
     )
     assert one != other
 
 
 def test_what_the_user_says_goes_before_the_profile() -> None:
-    orders = taken(script(stream_share=1.0, max_tokens=9, temperature=0.0).caller(0), 9)
+    orders = taken(script(stream_share=1.0, max_tokens=9, temperature=0.0), 9)
     assert all(order.stream and order.max_tokens == 9 for order in orders)
     assert all(orjson.loads(order.body)["temperature"] == 0.0 for order in orders)
 
 
 def test_a_silent_profile_is_streamed_by_half_and_limited_to_256() -> None:
-    orders = taken(script(profile(), canary_share=0).caller(0), 100)
+    orders = taken(script(profile(), canary_share=0), 100)
     assert Counter(order.stream for order in orders) == {True: 50, False: 50}
     assert {order.max_tokens for order in orders} == {256}
 
 
 def test_a_prompt_may_ask_for_less_but_not_for_more() -> None:
     mine = profile(prompt("short", max_tokens=5), prompt("long", max_tokens=900), max_tokens=64)
-    orders = taken(script(mine, canary_share=0).caller(0), 50)
+    orders = taken(script(mine, canary_share=0), 50)
     assert {(order.prompt, order.max_tokens) for order in orders} == {("short", 5), ("long", 64)}
     assert all(orjson.loads(order.body)["max_tokens"] == order.max_tokens for order in orders)
 
 
 def test_prompts_come_by_their_weight_and_every_prompt_of_a_long_profile_comes() -> None:
     mine = profile(prompt("rare"), prompt("often", weight=3))
-    orders = taken(script(mine, canary_share=0).caller(0), 400)
+    orders = taken(script(mine, canary_share=0), 400)
     assert Counter(order.prompt for order in orders) == {"rare": 100, "often": 300}
     many = profile(*(prompt(f"p{number}") for number in range(5000)))
-    orders = taken(script(many, canary_share=0).caller(0), 5000)
+    orders = taken(script(many, canary_share=0), 5000)
     assert len({order.prompt for order in orders}) == 5000
 
 
 def test_bodies_beyond_the_bound_are_made_anew_and_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = taken(script(canary_share=0).caller(0), 200)
+    expected = taken(script(canary_share=0), 200)
     monkeypatch.setattr("toolkit.blast.script.MOST_KEPT_BYTES", 0)
     one = script(canary_share=0)
-    orders = taken(one.caller(0), 200)
+    orders = taken(one, 200)
     assert orders == expected
     assert not one._kept
 
@@ -150,7 +151,7 @@ def test_bodies_beyond_the_bound_are_made_anew_and_are_the_same(
 
 
 def test_one_per_cent_are_canaries_half_unique_half_their_exact_twins() -> None:
-    orders = taken(script().caller(0), 100_001)  # the last one is the twin of the one before
+    orders = taken(script(), 100_001)  # the last one is the twin of the one before
     assert Counter(order.kind for order in orders) == {"ranked": 99_001, "unique": 500, "twin": 500}
     unique = {order.slot: order for order in orders if order.kind == "unique"}
     for order in orders:
@@ -163,7 +164,7 @@ def test_one_per_cent_are_canaries_half_unique_half_their_exact_twins() -> None:
 
 
 def test_two_pairs_come_within_the_first_ten_requests() -> None:
-    kinds = [order.kind for order in taken(script().caller(0), 10)]
+    kinds = [order.kind for order in taken(script(), 10)]
     assert Counter(kinds) == {"ranked": 6, "unique": 2, "twin": 2}
     assert kinds[0] == "ranked"
 
@@ -171,7 +172,7 @@ def test_two_pairs_come_within_the_first_ten_requests() -> None:
 def test_a_canary_is_a_profiles_prompt_with_a_mark_in_front() -> None:
     marks = set()
     for nonce in ("run-1 alice w0", "run-1 bob w0", "run-1 alice w1", "run-2 alice w0"):
-        orders = taken(script(nonce=nonce, canary_share=0.5).caller(0), 2000)
+        orders = taken(script(nonce=nonce, canary_share=0.5), 2000)
         unique = [order for order in orders if order.kind == "unique"]
         assert Counter(order.prompt for order in unique) == {"robot": 250, "singapore": 250}
         assert Counter(order.stream for order in unique) == {True: 250, False: 250}
@@ -184,33 +185,37 @@ def test_a_canary_is_a_profiles_prompt_with_a_mark_in_front() -> None:
 
 
 def test_a_twin_comes_next_once_its_unique_request_was_answered_and_never_without() -> None:
-    caller, other = (one := script()).caller(0), one.caller(1)
-    caller.done(caller.next(), "ok")
-    unique = caller.next()
+    one = script()
+    caller = one.caller(0)
+    assert one.canary() is None
+    caller.next()
+    unique = one.canary()
+    assert unique is not None
     assert unique.kind == "unique"
-    assert [order.kind for order in taken(other, 2)] == ["ranked", "ranked"]
-    caller.done(unique, "ok")
-    twin = other.next()
+    assert one.canary() is None
+    assert caller.next().kind == "ranked"
+    one.answered(unique)
+    twin = one.canary()
+    assert twin is not None
     assert (twin.kind, twin.pair, twin.body) == ("twin", unique.slot, unique.body)
-    failing = script()
-    assert {order.kind for order in taken(failing.caller(0), 3000, None)} == {"ranked", "unique"}
+    one.answered(twin)
+    second = (
+        one.canary()
+    )  # four requests were sent, and the second pair is due: a twin has none of its own
+    assert second is not None
+    assert (second.kind, second.body != unique.body) == ("unique", True)
+    assert {order.kind for order in taken(script(), 3000, None)} == {"ranked", "unique"}
 
 
-def test_only_the_order_under_way_counts_and_only_once() -> None:
-    caller = script().caller(0)
-    first, unique = caller.next(), None
-    caller.done(first, "ok")
-    unique = caller.next()
-    for _ in range(3):
-        caller.done(unique, "ok")
-    kinds = [order.kind for order in taken(caller, 20)]
-    # the second pair is at places 4 and 5
-    assert (kinds.count("twin"), kinds.count("unique")) == (2, 1)
+def test_users_send_ranked_requests_only_and_all_of_them_whatever_canaries_do() -> None:
+    one, other = script(canary_share=0.3), script(canary_share=0)
+    orders = [order for order in taken(one, 300) if order.kind == "ranked"]
+    assert orders == taken(other, len(orders))
 
 
 def test_slots_and_templates_of_canaries_are_equal_at_all_hosts_and_unlike_for_workers() -> None:
     def canaries(nonce: str, fate: str | None, **more: Any) -> dict[int | None, tuple[str, bool]]:
-        orders = taken(script(nonce=nonce, **more).caller(0), 3000, fate)
+        orders = taken(script(nonce=nonce, **more), 3000, fate)
         return {o.slot: (o.prompt, o.stream) for o in orders if o.kind == "unique"}
 
     good, bad = canaries("a", "ok"), canaries("b", None)
@@ -220,7 +225,7 @@ def test_slots_and_templates_of_canaries_are_equal_at_all_hosts_and_unlike_for_w
 
 
 def test_no_canaries_are_sent_where_none_are_wanted() -> None:
-    assert {order.kind for order in taken(script(canary_share=0).caller(0), 500)} == {"ranked"}
+    assert {order.kind for order in taken(script(canary_share=0), 500)} == {"ranked"}
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
@@ -242,14 +247,17 @@ def test_canaries_never_pass_their_share_but_for_the_first_two_pairs(
 ) -> None:
     draw, one = random.Random(seed), script(canary_share=share, seed=seed)
     callers = [one.caller(number) for number in range(users)]
-    under_way: dict[int, Order] = {}
-    canaries = 0
-    for sent in range(1, count + 1):
-        number = draw.randrange(users)
-        if number in under_way:
-            callers[number].done(under_way.pop(number), draw.choice(["ok", None]))
-        under_way[number] = callers[number].next()
-        canaries += under_way[number].kind != "ranked"
+    under_way: Order | None = None
+    canaries = sent = 0
+    while sent < count:
+        callers[draw.randrange(users)].next()
+        sent += 1
+        if under_way is not None and draw.random() < 0.5:
+            if draw.random() < 0.5:
+                one.answered(under_way)
+            under_way = None
+        if under_way is None and (under_way := one.canary()) is not None:
+            canaries, sent = canaries + 1, sent + 1
         assert canaries <= max(4 if share else 0, share * sent)
 
 
@@ -258,7 +266,7 @@ def test_canaries_never_pass_their_share_but_for_the_first_two_pairs(
 
 def test_a_unique_share_makes_ranked_requests_like_no_other() -> None:
     mine = replace(contest(), unique_share=0.25)
-    orders = taken(script(mine, canary_share=0.1).caller(0), 4000)
+    orders = taken(script(mine, canary_share=0.1), 4000)
     unique = [order for order in ranked(orders) if MARK.match(text(order))]
     assert len(unique) / len(ranked(orders)) == pytest.approx(0.25, abs=0.001)
     assert not any(order.repeats for order in unique)
@@ -274,7 +282,7 @@ def test_behind_a_shared_prefix_marks_stand_at_the_end() -> None:
     system = {"role": "system", "content": "A long manual."}
     shared = Prompt(name="a", messages=(system, {"role": "user", "content": "Why?"}))
     mine = profile(shared, shared_prefix="manual", unique_share=1.0)
-    for order in taken(script(mine, canary_share=0.5).caller(0), 20):
+    for order in taken(script(mine, canary_share=0.5), 20):
         messages = orjson.loads(order.body)["messages"]
         assert messages[0] == system
         assert re.fullmatch("Why\\? " + MARK.pattern, messages[1]["content"])
@@ -301,7 +309,10 @@ def test_a_chain_is_its_users_business_and_others_go_on() -> None:
 
 def test_a_failed_step_ends_the_chain() -> None:
     caller = script(profile(prompt("plan", then=("Check {answer}.",))), canary_share=0).caller(0)
-    assert [o.prompt for o in taken(caller, 2, None)] == ["plan", "plan"]
+    for _ in range(2):
+        first = caller.next()
+        assert first.prompt == "plan"
+        caller.done(first, None)
     caller.done(caller.next(), "x")
     step = caller.next()
     assert step.prompt == "plan/2"
@@ -319,13 +330,14 @@ def test_an_empty_answer_is_an_answer() -> None:
     assert text(caller.next()) == "<>"
 
 
-def test_canaries_wait_for_a_chains_end_and_begin_none() -> None:
+def test_canaries_come_beside_a_chain_and_begin_none() -> None:
     mine = profile(prompt("plan", then=("Check {answer}.",)))
-    orders = taken(script(mine, canary_share=0.2).caller(0), 405)
+    orders = taken(script(mine, canary_share=0.2), 405)
     kinds = Counter(order.kind for order in orders)
-    assert kinds["unique"] == kinds["twin"] == 40  # a tenth of all requests, steps included
-    for before, after in pairwise(orders):
-        assert (after.prompt == "plan/2") == (before.kind == "ranked" and before.prompt == "plan")
+    # a tenth of all requests, steps included; the next one is due at the 410th
+    assert kinds["unique"] == kinds["twin"] == 40
+    steps = [order.prompt for order in orders if order.kind == "ranked"]
+    assert steps == ["plan", "plan/2"] * 162 + ["plan"]
 
 
 def test_users_think_between_requests_but_not_within_a_chain() -> None:
