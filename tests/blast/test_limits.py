@@ -59,7 +59,15 @@ def test_a_disk_keeps_a_hundred_megabytes_beside_the_blast() -> None:
     found = limits.disk(301_999_999, expected_bytes=202_000_000)
     assert found is not None
     assert not found.stops
-    assert found.text == ("the blast may write 202 MB to the database, and 302 MB are free there")
+    assert found.text == (
+        "the blast may write 202 MB to the database, where 302 MB are free and 100 MB should stay so"
+    )
+    # a short blast on a full disk: `0 MB` of `1 MB` would make no sense
+    small = limits.disk(1_000_000, expected_bytes=60_000)
+    assert small is not None
+    assert small.text == (
+        "the blast may write less than 1 MB to the database, where 1 MB are free and 100 MB should stay so"
+    )
 
 
 def test_a_clock_that_begins_anew_is_doubted() -> None:

@@ -141,7 +141,8 @@ def test_a_full_disk_and_a_wrong_clock_are_warnings(
     disk, clock = capsys.readouterr().err.splitlines()
     # 2,100 B x 900 s
     assert disk.startswith(
-        "Warning: the blast may write 2 MB to the database, and 2 MB are free there. Free some space"
+        "Warning: the blast may write 2 MB to the database, where 2 MB are free"
+        " and 100 MB should stay so. Free some space"
     )
     assert clock.startswith("Warning: this machine's clock says 20")
 

@@ -68,7 +68,10 @@ def disk(free_bytes: int | None, *, expected_bytes: int) -> Concern | None:
         return None
     return Concern(
         about="disk",
-        text=f"the blast may write {_size(expected_bytes)} to the database, and {_size(free_bytes)} are free there",
+        text=(
+            f"the blast may write {_size(expected_bytes)} to the database, where {_size(free_bytes)} are free"
+            f" and {_size(SPARE_BYTES)} should stay so"
+        ),
         fix="Free some space, or put the database elsewhere with `--db`",
         stops=False,
     )
@@ -92,6 +95,8 @@ def known(*found: Concern | None) -> list[Concern]:
 
 
 def _size(count: int) -> str:
+    if count < 1e6:
+        return "less than 1 MB"
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
 
 
