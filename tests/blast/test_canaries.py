@@ -29,15 +29,13 @@ def test_places_rise_and_never_pass_half_of_the_share_but_for_the_first_two(
         assert number + 1 <= max(2, share / 2 * (place + 1))
 
 
-def test_one_pair_in_five_seconds_is_stored_whole() -> None:
+def test_after_the_first_few_one_pair_in_five_seconds_is_stored_whole() -> None:
     keeping = Keeping(5.0)
-    # (what, slot, ended at): 0 is kept, 2 comes 4 s later, 4 comes 5 s later
-    assert [keeping.begins(0, 100.0), keeping.begins(2, 104.0), keeping.begins(4, 105.0)] == [
-        True,
-        False,
-        True,
-    ]
-    assert [keeping.completes(0), keeping.completes(2), keeping.completes(4)] == [True, False, True]
+    # the first four however soon, the fourth at 100.3; then one 4.6 s later is too soon, and one 5 s later is not
+    moments = (100.0, 100.1, 100.2, 100.3, 100.4, 104.9, 105.3)
+    began = [keeping.begins(2 * number, at) for number, at in enumerate(moments)]
+    assert began == [True, True, True, True, False, False, True]
+    assert [keeping.completes(2 * number) for number in range(len(moments))] == began
 
 
 def test_a_twin_that_ends_after_later_pairs_began_is_stored_with_its_unique() -> None:

@@ -24,6 +24,11 @@ def unique_at(number: int, share: Fraction) -> int | None:
     return math.ceil((number + 1) * 2 / share) - 1
 
 
+KEPT_AT_ONCE = 4
+"""A host's first pairs are stored however soon they follow: at 1 % of a slow host's requests there are two in the first
+few seconds and then none for minutes, and one pair tells nothing."""
+
+
 class Keeping:
     """Which of a host's canaries on one worker are stored whole: now and then a pair, for all of them would fill a disk.
 
@@ -32,16 +37,18 @@ class Keeping:
     """
 
     def __init__(self, every_s: float) -> None:
-        """Keep at most one new pair in so long."""
+        """Keep at most one new pair in so long, after the first few."""
         self._every_s = every_s
+        self._kept = 0
         self._kept_at_s = float("-inf")
         # that of a unique that failed stays, as it gets no twin: one in `every_s` at most
         self._awaited: set[int] = set()
 
     def begins(self, slot: int, now_s: float) -> bool:
         """Whether a unique canary that ended now is kept."""
-        if now_s - self._kept_at_s < self._every_s:
+        if self._kept >= KEPT_AT_ONCE and now_s - self._kept_at_s < self._every_s:
             return False
+        self._kept += 1
         self._kept_at_s = now_s
         self._awaited.add(slot)
         return True
