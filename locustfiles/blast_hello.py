@@ -76,10 +76,11 @@ def answer_workers(runner: Any, hosts_hash: str, hosts: int, say: Callable[[str]
 
 
 def _unlike(workers: int, masters: int) -> ToolkitError:
-    counts = (
-        f"{workers} hosts there, {masters} here" if workers != masters else "or another version"
-    )
+    if workers == masters:
+        how = "other names, URLs or models, or another version of the toolkit"
+    else:
+        how = f"{workers} hosts at the worker, {masters} at the master"
     return ToolkitError(
-        f"the worker's list of hosts is not the master's ({counts})",
+        f"the worker's list of hosts is not the master's ({how})",
         "Start it with the same hosts file, names and models included",
     )
