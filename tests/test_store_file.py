@@ -187,6 +187,13 @@ def test_a_folder_that_may_not_be_written_is_named(locked_folder):
         Store.open(locked_folder / "deeper" / "new.db")
 
 
+def test_a_reader_is_told_that_sqlite_writes_beside_the_file(locked_folder):
+    # it wanted to read only: `may not be written` would be an answer to nothing it asked
+    with pytest.raises(ToolkitError, match="cannot be read where nothing may be written") as caught:
+        Store.open_readonly(locked_folder / "old.db")
+    assert "copy it to a folder of yours" in caught.value.hint
+
+
 def test_a_file_that_may_not_be_written_is_named(locked_folder):
     with (
         pytest.raises(

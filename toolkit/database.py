@@ -65,6 +65,12 @@ _REASONS: dict[int | None, tuple[str, str]] = {
     ),
 }
 """By SQLite's primary result code: what to say after the file's name, and the way out."""
+_READERS_REASONS = _REASONS | {
+    sqlite3.SQLITE_READONLY: (
+        "cannot be read where nothing may be written beside it, which SQLite needs",
+        "Allow writing to its folder, or copy it to a folder of yours and name the copy with `--db`",
+    )
+}
 
 
 # --- The file -----------------------------------------------------------------------------------
@@ -198,12 +204,12 @@ def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _told(path: Path, reasons: Mapping[int | None, tuple[str, str]] = _REASONS) -> Iterator[None]:
     """Turn SQLite's and the system's refusals into the one error a user may see."""
     try:
         yield
     except sqlite3.Error as error:
-        what, hint = _REASONS.get(_primary_code(error), (f"refused: {error}", ""))
+        what, hint = reasons.get(_primary_code(error), (f"refused: {error}", ""))
         raise ToolkitError(f"`{path}` {what}", hint) from error
     except OSError as error:
         raise ToolkitError(f"`{path}` cannot be used: {error.strerror}", _OTHER_FILE) from error
@@ -326,7 +332,7 @@ class Database:
 
     @classmethod
     def _opened(cls, path: Path, mode: _Mode, busy_timeout_s: float) -> Self:
-        with _told(path):
+        with _told(path, _READERS_REASONS if mode == "ro" else _REASONS):
             _refuse_path(path, mode)
             connection = _connect(path, mode, busy_timeout_s)
             try:
