@@ -119,7 +119,10 @@ def test_an_older_file_is_brought_up_to_date_before_it_is_merged(
 
 def test_a_file_that_is_missing_or_the_database_itself_is_refused() -> None:
     add_runs(1)
-    assert refused("merge", "gone.db").message == "`gone.db` does not exist"
+    gone = refused("merge", "gone.db")
+    assert gone.message == "`gone.db` does not exist"
+    # not the store's own hint, which is about the file of --db
+    assert gone.hint.startswith("Name the database of another machine")
     assert refused("merge", "data/../data/toolkit.db").message.endswith("is the database itself")
     assert not Path("gone.db").exists()
 

@@ -110,6 +110,9 @@ def export(
         click.echo(f"{count:,} rows in {output}", err=True)
 
 
+ANOTHER = "Name the database of another machine, one that you may write: it is brought up to date"
+
+
 @command.command("merge", short_help="Take over another database's runs.")
 @click.argument(
     "others",
@@ -132,7 +135,12 @@ def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> N
     for other in others:
         if other.exists() and database.exists() and other.samefile(database):
             raise ToolkitError(f"`{other}` is the database itself", "Name another machine's file")
-        Store.open_existing(other).close()  # brings it up to date
+        try:
+            Store.open_existing(other).close()  # brings it up to date
+        except ToolkitError as error:
+            # --db is another file here
+            hint = ANOTHER if "--db" in error.hint else error.hint
+            raise ToolkitError(error.message, hint) from error
     with Store.open(database) as store:
         for other in others:
             merge_from(store, other, time.time())
