@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from toolkit.cli.moments import MOMENT, Moment
+from toolkit.cli.moments import MOMENT, Moment, clock
 
 NOON = 1_750_075_200.0
 """2025-06-16 12:00:00 UTC: 1,750,075,200 / 86,400 = 20,255.5 days since 1970."""
@@ -87,3 +87,8 @@ def test_a_moment_before_any_calendar_is_refused() -> None:
 
 def test_what_is_seconds_already_stays() -> None:
     assert MOMENT.convert(NOON, None, None) == NOON
+
+
+def test_a_moment_of_another_day_is_told_with_its_date() -> None:
+    assert clock(NOON - 3600, NOON) == "11:00:00"
+    assert clock(NOON - 86_400, NOON) == "2025-06-15 12:00:00"

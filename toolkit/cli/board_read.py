@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from toolkit.board.freeze import frozen_at_s
-from toolkit.cli.impact_read import time_of_day
+from toolkit.cli.moments import clock
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
 from toolkit.store import Store
@@ -28,7 +28,7 @@ def run_of(store: Store, run_id: str | None, database: Path, at: float | None = 
         )
     if at is not None and at <= run.started_at:
         raise ToolkitError(
-            f"the run `{run.id}` began only at {time_of_day(run.started_at)}",
+            f"the run `{run.id}` began only at {clock(run.started_at)}",
             "Give a later time with `--at`",
         )
     return run
@@ -48,11 +48,11 @@ def freeze_board(at: float, run_id: str | None, database: Path) -> None:
         frozen_s = _frozen_at_s(store, run)
         if frozen_s is not None and frozen_s <= at:
             raise ToolkitError(
-                f"the board of run `{run.id}` is frozen at {time_of_day(frozen_s)} already",
+                f"the board of run `{run.id}` is frozen at {clock(frozen_s)} already",
                 "`toolkit board reveal` first, to freeze it later than that",
             )
         store.add_event(Event(run=run.id, at=at, kind="freeze"))
-    click.echo(f"Frozen: the board of run {run.id} shows nothing past {time_of_day(at)}", err=True)
+    click.echo(f"Frozen: the board of run {run.id} shows nothing past {clock(at)}", err=True)
 
 
 def reveal_board(run_id: str | None, database: Path) -> None:

@@ -12,6 +12,7 @@ from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
 from toolkit.board.standings import Board, Standing
 from toolkit.board.taints import sentence
 from toolkit.cli.impact_read import time_of_day
+from toolkit.cli.moments import clock
 from toolkit.cli.tables import UNKNOWN, Column, fit_table, milliseconds, screen
 from toolkit.records import Event, Verdict
 
@@ -150,7 +151,7 @@ def heading(board: Board, now: float | None = None) -> Text:
     window = f"last {spoken(board.window_s)}"
     if board.elapsed_s < board.window_s:
         window = f"first {spoken(board.elapsed_s)} (of a window of {spoken(board.window_s)})"
-    text = Text.assemble((run, "bold"), f", {window} up to {time_of_day(board.at_s + 1)}")
+    text = Text.assemble((run, "bold"), f", {window} up to {clock(board.at_s + 1)}")
     if board.ended and board.at_s == board.data_end_s and board.frozen_at_s is None:
         text.append(", ended")
     elif now is not None:
@@ -159,7 +160,7 @@ def heading(board: Board, now: float | None = None) -> Text:
         text.append(f", {spoken(round(age_s))} ago", style=style)
     text.append(f", ranked by {board.rank_by}{', honest' if board.honest else ''}")
     if board.frozen_at_s is not None:
-        text.append(f"  frozen at {time_of_day(board.frozen_at_s)}", style="bold cyan")
+        text.append(f"  frozen at {clock(board.frozen_at_s)}", style="bold cyan")
     return text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.inputs import database_option
-from toolkit.cli.moments import MOMENT
+from toolkit.cli.moments import MOMENT, clock
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def _run(store: "Store", run_id: str | None, at: float, database: Path) -> "Run 
         )
     if at < run.started_at:
         raise ToolkitError(
-            f"the run `{run_id}` began only at {_clock(run.started_at)}",
-            f"Give a later time than {_clock(at)} with `--at`, or another run",
+            f"the run `{run_id}` began only at {clock(run.started_at)}",
+            f"Give a later time than {clock(at)} with `--at`, or another run",
         )
     return run
 
@@ -118,11 +118,4 @@ def _unknown(wanted: str, names: "Sequence[str]", database: Path) -> ToolkitErro
 def _told(host: "Host | None", at: float, text: str, run: "Run | None") -> str:
     who = host.name if host else "all hosts"
     where = f"run {run.id}" if run else "no blast was on then, so no board will show it"
-    return f"Marked {who} at {_clock(at)}: {text} ({where})"
-
-
-def _clock(at: float) -> str:
-    """A moment as this machine's clock shows it; with its date when that is another day."""
-    moment, today = time.localtime(at), time.localtime()
-    same_day = moment[:3] == today[:3]
-    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", moment)
+    return f"Marked {who} at {clock(at)}: {text} ({where})"

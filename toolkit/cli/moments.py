@@ -65,3 +65,10 @@ def _last(now: float, hour: int, minute: int, second: int) -> float:
 
 
 MOMENT = Moment()
+
+
+def clock(at: float, now: float | None = None) -> str:
+    """A moment as this machine's clock shows it; with its date when that is another day."""
+    moment, today = time.localtime(at), time.localtime(now)
+    same_day = moment[:3] == today[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", moment)
