@@ -82,10 +82,12 @@ def test_one_process_stores_what_the_servers_counted(folder: Path, servers: Serv
     assert max(second.users or 0 for second in seconds) == 8
     numbers = [second.at_s for second in seconds]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    # the first pair of canaries of each host, and no second one within 5 s
-    assert sorted((shot.name, shot.kind) for shot in shots) == sorted(
-        (name, kind) for name in servers.urls for kind in ("unique", "twin")
-    )
+    for name in servers.urls:
+        uniques = [shot.slot for shot in shots if (shot.name, shot.kind) == (name, "unique")]
+        twins = [shot.pair for shot in shots if (shot.name, shot.kind) == (name, "twin")]
+        # the first two are due among the first five requests, and after four there is none within 5 s
+        assert 2 <= len(uniques) <= 4
+        assert sorted(uniques) == sorted(slot for slot in twins if slot is not None)
     assert all(shot.ok and shot.text_hash for shot in shots)
 
 
@@ -189,4 +191,7 @@ def test_a_run_goes_on_after_its_end(folder: Path, servers: Servers) -> None:
         kinds = [event.kind for _, event in store.events("0123456789ab")]
         slots = [shot.slot for shot in store.shots("0123456789ab", name="fp8")]
     assert kinds == ["start", "stop", "resume", "stop"]
-    assert len(slots) == len(set(slots)) == 4  # a pair of each part
+    assert len(slots) == len(set(slots))
+    # of each part two pairs or more, the second part's far from the first one's
+    assert sum(slot < 10**9 for slot in slots) >= 4
+    assert sum(slot >= 10**9 for slot in slots) >= 4
