@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.board_reader import RUN, START_S, ListReader
-from support.shots import shot, twin
+from support.shots import failed, shot, twin
 
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board, Standing
@@ -313,6 +313,28 @@ def test_an_honest_host_is_called_clean() -> None:
         for unique in uniques
     ]
     assert [v.code for v in of(feed_of(reader).board(), "b").verdicts] == ["clean"]
+
+
+def test_a_short_window_is_judged_with_the_answers_of_two_minutes_but_not_with_their_failures() -> (
+    None
+):
+    reader = with_a_trickster()
+    reader.seconds(60, 300)
+    of_b = {"name": "b", "url": "http://b:8000", "run": RUN.id}
+    reader.shots += [
+        failed(100 + second, took_ms=0.1, planned_at=START_S + second, **of_b)
+        for second in range(20)
+    ]
+    feed = feed_of(reader)
+
+    def codes(window_s: int, second: int) -> dict[str, list[str]]:
+        board = feed.board(window_s=window_s, at_s=START_S + second)
+        return {each.name: [v.code for v in each.verdicts] for each in board.standings}
+
+    # all canaries ended in the first 40 s or so
+    assert codes(60, 59) == {"short": ["truncated_output"], "b": ["fast_failures"], "c": []}
+    assert codes(15, 59) == {"short": ["truncated_output"], "b": [], "c": []}
+    assert codes(15, 250) == {"short": [], "b": [], "c": []}
 
 
 # other views

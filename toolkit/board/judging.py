@@ -28,6 +28,9 @@ AGO_S = (60, 300)
 JUDGED_EVERY_S = 10
 """Verdicts are those of the last moment on this grid: they rest on a few canaries a minute, and judging costs more
 than counting."""
+LEAST_JUDGED_S = 120
+"""A shorter window holds too few canaries to tell anything: answers of the last two minutes are judged with it, though
+no failures, which are the window's own."""
 LOOKED_BEFORE_S = 900
 """What a host was before the run, as far back as that: a change needs a look before it."""
 KEPT_VERDICTS = 64
@@ -116,7 +119,7 @@ class Judging:
     def _verdicts_at(self, window_s: int, at_s: int) -> Verdicts:
         from_s = max(self._follow.start_s, at_s - window_s + 1)
         looks = {h.name: found for h, found in self._follow.looks(from_s, at_s + 1).items()}
-        shots = self._follow.reader.shots_between(self._follow.run.id, from_s, at_s + 1)
+        shots = self._canaries(from_s, at_s)
         told = judged(
             shots,
             looks,
@@ -125,7 +128,7 @@ class Judging:
             run=self._follow.run.id,
             at_s=at_s,
         )
-        canaries = [shot for shot in shots if ended_by(shot, at_s)]
+        canaries = [s for s in shots if ended_by(s, at_s) and (s.sent_at or 0.0) >= from_s]
         for row, host in enumerate(self._follow.hosts.values()):
             seen = stretch(looks[host.name], from_s, at_s)
             ours = self._ours(row, from_s, at_s, window_s, canaries) if seen else None
@@ -134,6 +137,11 @@ class Judging:
                 found = self._of_books(host, seen, ours, own)
                 told[host.name] = with_books(told[host.name], found)
         return told
+
+    def _canaries(self, from_s: int, at_s: int) -> list[Shot]:
+        first_s = min(from_s, max(self._follow.start_s, at_s - LEAST_JUDGED_S + 1))
+        shots = self._follow.reader.shots_between(self._follow.run.id, first_s, at_s + 1)
+        return [shot for shot in shots if shot.ok or (shot.sent_at or 0.0) >= from_s]
 
     def _ours(
         self, row: int, from_s: int, at_s: int, window_s: int, canaries: Sequence[Shot]
