@@ -192,8 +192,8 @@ class SimServer:
         self._runner = web.ServerRunner(server, shutdown_timeout=0.0)
         await self._runner.setup()
         assert self._reserved is not None
-        reserved, self._reserved = self._reserved, None
-        await web.SockSite(self._runner, reserved, backlog=2048).start()
+        self._listener, self._reserved = self._reserved, None
+        await web.SockSite(self._runner, self._listener, backlog=2048).start()
         self.listening.set()
 
     async def _go_down(self) -> None:
@@ -202,6 +202,11 @@ class SimServer:
         runner, self._runner = self._runner, None
         if runner is None:
             return
+        # asyncio forgets a connection that it accepted but had not set up when its server closed: nobody would ever
+        # answer or close it. So accept no more, and let what was accepted be set up
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
         for site in list(runner.sites):
             await site.stop()
         for connection in runner.server.connections if runner.server else ():
