@@ -155,7 +155,8 @@ def _refuse_path(path: Path, mode: _Mode) -> None:
         raise ToolkitError(f"`{path}` is a folder", f"Name the file, e.g., `{path / 'toolkit.db'}`")
     if mode != "rwc" and not path.exists():
         raise ToolkitError(
-            f"`{path}` does not exist", "`toolkit scout`, `bench` and `blast` make it; `--db` names another"
+            f"`{path}` does not exist",
+            "`toolkit scout`, `bench` and `blast` make it; `--db` names another",
         )
 
 

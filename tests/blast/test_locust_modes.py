@@ -153,7 +153,7 @@ max_tokens = 4
 text = "What is the capital of Singapore?"
 [[phases]]
 name = "warm"
-for = "1s"
+for = "3s"
 users = 1
 [[phases]]
 name = "busy"
