@@ -5,7 +5,6 @@ Locust's own session would time the headers only. Nothing but the host's own add
 """
 
 import errno
-import os
 import ssl
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from toolkit.bench.client import (
     LEAST_IDLE_S,
 )
 from toolkit.bench.connections import IDLE_S
-from toolkit.bench.faults import OURS, hidden, line
+from toolkit.bench.faults import hidden, line, reason
 from toolkit.bench.shots import Failure, Heard
 from toolkit.completion import Completion
 from toolkit.records import Host
@@ -168,6 +167,8 @@ class _Reply(HTTPResponseParser):  # type: ignore[misc]
 
     def read(self, data: bytes, at: float) -> None:
         """Take the next bytes of the body, if any; the headers are known."""
+        # a chat's answer and a page are read differently, and the parser's class, written in C, takes no abstract methods:
+        # a third kind that forgets to read fails at its first byte
         raise NotImplementedError
 
     @property
@@ -447,7 +448,7 @@ def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure
     if isinstance(error, ssl.SSLError):
         return Failure(kind="tls", error=line(f"TLS failed: {error.reason or error}"))
     if isinstance(error, OSError):
-        return Failure(kind="cut", error=f"the connection broke: {_reason(error)}")
+        return Failure(kind="cut", error=f"the connection broke: {reason(error)}")
     # the parser's faults have a number beside their words
     words = str(error.args[0]) if error.args else type(error).__name__
     told = line(hidden(words, key))
@@ -465,13 +466,5 @@ def _no_connection(error: BaseException | None) -> Failure:
     if isinstance(error, gevent.socket.gaierror | UnicodeError):
         told = "no connection: the name does not resolve to an address"
         return Failure(kind="connect", error=told)
-    reason = _reason(error) if isinstance(error, OSError) else str(error)
-    return Failure(kind="connect", error=f"no connection: {reason}")
-
-
-def _reason(error: OSError) -> str:
-    if error.errno in OURS:
-        return OURS[error.errno]
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return (error.strerror or str(error) or type(error).__name__).lower()
+    why = reason(error) if isinstance(error, OSError) else str(error)
+    return Failure(kind="connect", error=f"no connection: {why}")

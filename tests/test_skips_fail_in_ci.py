@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+# sources of the files that the tests below run in a pytest of their own; nothing is skipped here
 SKIPPED_TEST = "import pytest\ndef test_without_its_part():\n    pytest.skip('no real part')\n"
 SKIPPED_FILE = "import pytest\npytest.skip('no real part', allow_module_level=True)\n"
 PASSING = "def test_it_holds():\n    assert True\n"

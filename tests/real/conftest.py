@@ -20,6 +20,8 @@ import httpx
 import psutil
 import pytest
 
+from toolkit.cli.demo_real import environment
+
 INSTALL = "tests/real/install_vllm.sh"
 START_LIMIT_S = 240.0
 """Two cores take 21 to 55 s to `/health`, 97 s on the very first start while the system's caches are cold."""
@@ -77,6 +79,7 @@ def vllm_home() -> Path:
         missing = f"no real vLLM at {home}; run {INSTALL}"
         if os.environ.get("CI"):
             pytest.fail(missing)
+        # outside CI nobody is made to install 2 GB; the reason shown is the command that does
         pytest.skip(missing)
     return home
 
@@ -148,26 +151,6 @@ def launch(
             # which processes are its own, orphans included
             start_new_session=True,
         )
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """All that vLLM writes beside its own folder (caches, sockets, telemetry's files) goes into `folder`."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("VLLM_", "XDG_", "HF_"))
-    }
-    return kept | {
-        "HOME": str(folder),
-        "TMPDIR": str(folder),
-        "VLLM_CACHE_ROOT": str(folder / "vllm"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-    }
 
 
 def free_port() -> int:

@@ -86,10 +86,10 @@ def _no_name(error: aiohttp.ClientConnectorDNSError, _: Limits) -> str:
 
 
 def _not_connected(error: aiohttp.ClientConnectorError, _: Limits) -> str:
-    return f"no connection: {_reason(error.os_error)}"
+    return f"no connection: {reason(error.os_error)}"
 
 
-def _reason(error: OSError) -> str:
+def reason(error: OSError) -> str:
     """Why, in the system's words; the event loop puts an address into its own: `Connect call failed ('127.0.0.1', 9)`."""
     if error.errno in OURS:
         return OURS[error.errno]
@@ -141,7 +141,7 @@ KINDS: tuple[tuple[type[BaseException], str, Callable[[Any, Limits], str]], ...]
         "cut",
         lambda *_: "the connection was closed in the middle of the answer",
     ),
-    (OSError, "cut", lambda error, _: f"the connection broke: {_reason(error)}"),
+    (OSError, "cut", lambda error, _: f"the connection broke: {reason(error)}"),
     (aiohttp.ClientResponseError, "garbage", _no_http),
     (
         ContentEncodingError,

@@ -39,7 +39,7 @@ def real_host(home: Path, folder: Path) -> Iterator[str]:
     words = [str(home / "bin" / "vllm"), "serve", str(home / "models" / MODEL)]
     words += ["--served-model-name", MODEL, "--host", LOOPBACK, "--port", str(port), *FLAGS]
     log, url = folder / "vllm.log", f"http://{LOOPBACK}:{port}"
-    with server(words, folder, log, _environment(folder)) as process:
+    with server(words, folder, log, environment(folder)) as process:
         give_up_s = time.monotonic() + START_LIMIT_S
         while not answers(f"{url}/health"):
             refuse_dead(process, "vLLM", log)
@@ -49,8 +49,8 @@ def real_host(home: Path, folder: Path) -> Iterator[str]:
         yield f"{NAME} {url}\n"
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """What vLLM writes beside its own folder goes into the demo's, and it calls nobody."""
+def environment(folder: Path) -> dict[str, str]:
+    """What vLLM writes beside its own folder (caches, sockets, telemetry's files) goes into `folder`, and it calls nobody."""
     kept = {
         name: value
         for name, value in os.environ.items()
