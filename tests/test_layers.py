@@ -10,12 +10,12 @@ STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
     "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles"
-    " cache_headers profile_checks profile_load quantities alike".split()
+    " cache_headers profile_checks profile_load quantities alike request_key request_body".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 
 STORE = frozenset(
-    "store migrations database store_looks store_runs store_blasts store_upkeep".split()
+    "store migrations database store_looks store_runs store_blasts store_seen store_upkeep".split()
 )
 
 ROOMS = {
@@ -50,6 +50,21 @@ ROOMS = {
         ),
         {"chart", "feed", "follow", "judging"},
     ),
+    "capture": (
+        set(
+            "answers bodies bpf codings counting exchange flows fragments frames http links pcap pcapng summary"
+            " topk".split()
+        ),
+        {"drive", "files", "jsonl", "live", "ring", "tcpdump"},
+    ),
+    "proxy": ({"cache", "flights"}, set()),
+    "workload": (
+        set(
+            "arrivals columns distribution exports forecast lengths levers limits logs prefixes report_page"
+            " summary synthesis traces".split()
+        ),
+        set(),
+    ),
     "scout": (
         {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},
         {"look", "watch"},
@@ -65,6 +80,9 @@ ROOMS = {
 
 DOORS: dict[str, frozenset[str]] = {
     "bench": frozenset(),
+    "capture": frozenset(),
+    "proxy": frozenset(),
+    "workload": frozenset({"proxy.cache", "proxy.flights"}),
     "blast": frozenset({"bench.asks", "bench.models", "bench.plan", "bench.shots"}),
     "board": frozenset({"bench.counters", "bench.evidence", "bench.verdicts"}),
     "scout": frozenset(),

@@ -389,3 +389,82 @@ class LoaderSecond:
     """The latest that something due was run."""
     limited: bool = False
     """The load generator was the limit: the second's figures describe it, and count against no host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What one request body asks for. Equal bodies share one: in memory, and as a row of the store."""
+
+    exact_key: str
+    """Hash of the body's bytes as sent, 32 hexadecimal digits."""
+    request_key: str | None = None
+    """Hash of the canonical request (request_key.py), which a response cache goes by; None: it has none."""
+    prompt_key: str | None = None
+    """Hash of what the model reads, whatever the sampling; None: no prompt was found."""
+    problem: str | None = None
+    """Why the body could not be read in full, e.g., `not JSON`."""
+    body_bytes: int
+    model: str | None = None
+    stream: bool | None = None
+    max_tokens: int | None = None
+    """`max_completion_tokens` where that is given."""
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    seed: int | None = None
+    options: tuple[str, ...] = ()
+    """Names of all other fields, sorted, e.g., `logprobs`, `response_format`, `tools`."""
+    messages: int | None = None
+    """Messages of a chat request."""
+    images: int = 0
+    """Parts of the messages that are not text."""
+    prompt_chars: int | None = None
+    prompt_tokens: int | None = None
+    """Known only where the prompt came as token ids, or a trace or a log tells it; else an answer's usage may."""
+    prompt_text: str | None = None
+    """Only where the user asked to keep texts."""
+    prompt_blocks: bytes = b""
+    """Chain hashes, 8 bytes each, of the prompt's whole blocks: equal ones are equal beginnings."""
+    block_tokens: float | None = None
+    """Tokens that one of `prompt_blocks` stands for; an estimate (64 bytes are taken for 16 tokens) but in traces."""
+
+
+SeenCache = Literal["hit", "coalesced", "miss"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One request of a client as it arrived: from packets, a proxy, a log or a trace."""
+
+    ts: float
+    """When its first byte arrived, wall clock, seconds since 1970."""
+    took_ms: float | None = None
+    """From its first byte to its last."""
+    client: str | None = None
+    """Who sent it: a hash that lasts for one capture, or an address where the user asked for it, or a team."""
+    server: str | None = None
+    """Address and port that it was sent to."""
+    method: str | None = None
+    path: str | None = None
+    """Without the query string."""
+    asked: Asked | None = None
+    """None: it has no body, or not all of it was seen."""
+    damaged: bool = False
+    """Part of it was lost on the way to us; the client may have sent it well."""
+    problem: str | None = None
+    """What is the matter with a damaged one, e.g., `1,448 bytes lost`."""
+    status: int | None = None
+    """Of its answer, as all that follows; None where answers were not followed."""
+    ttft_ms: float | None = None
+    """From the request's last byte to the first chunk with a token; None without streaming."""
+    latency_ms: float | None = None
+    """From the request's last byte to the answer's last."""
+    prompt_tokens: int | None = None
+    """By the answer's usage."""
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+    in_flight: int | None = None
+    """Requests to the same server that were unanswered when this one arrived."""
+    cache: SeenCache | None = None
+    """How a response cache in front served it, where that is known."""

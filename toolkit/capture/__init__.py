@@ -1,0 +1,1 @@
+"""See what clients really send: packets -> requests."""

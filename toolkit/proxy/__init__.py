@@ -1,0 +1,1 @@
+"""The response cache in front of the engine."""
