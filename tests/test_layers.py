@@ -10,7 +10,8 @@ STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
     "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles"
-    " cache_headers profile_checks profile_load quantities alike request_key request_body".split()
+    " cache_headers profile_checks profile_load quantities alike request_key request_body"
+    " markup plot wording".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from leaderboard_page.icons import icon
-from leaderboard_page.markup import Markup, tag
-from leaderboard_page.wording import span, time_of_day
 from toolkit.board.standings import Standing, Taint
+from toolkit.markup import Markup, tag
 from toolkit.records import Verdict
+from toolkit.wording import span, time_of_day
 
 # code -> (word, tone, sign). `foul`: the figures are not what they seem; `warn`: something happened or is wrong;
 # `info`: an honest reason to be fast, or nothing to blame.

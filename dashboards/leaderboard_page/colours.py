@@ -6,21 +6,12 @@ eighth get the same colours with other strokes; names at the lines' ends make co
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from toolkit.plot import Look
 
 COLOURS = 8
 STROKES = ("", "9 5", "2 5", "12 4 2 4")
 """Dash patterns in pixels: the first lap is solid."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How one host is drawn."""
-
-    colour: str
-    """A CSS colour."""
-    stroke: str
-    """A dash pattern; empty: solid."""
 
 
 NOBODY = Look("var(--quiet)", "")

@@ -6,10 +6,12 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from leaderboard_page.colours import NOBODY, Look
-from leaderboard_page.markup import Markup, tag
-from leaderboard_page.plot import (
+from leaderboard_page.colours import NOBODY
+from toolkit.board.history import Density, Heat, Series
+from toolkit.markup import Markup, tag
+from toolkit.plot import (
     Frame,
+    Look,
     Point,
     Scale,
     area,
@@ -23,9 +25,8 @@ from leaderboard_page.plot import (
     log_ticks,
     time_ticks,
 )
-from leaderboard_page.wording import share, tick, tick_ms, time_of_day
-from toolkit.board.history import Density, Heat, Series
 from toolkit.sketches import ALPHA
+from toolkit.wording import share, tick, tick_ms, time_of_day
 
 MOST_BINS = 72
 """Columns of a density: a sketch's own buckets of 2 % are finer than a few hundred answers can fill."""

@@ -6,10 +6,12 @@ It ranks nothing. Tied hosts share a rank but not a line: on the chart they stan
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from leaderboard_page.colours import NOBODY, Look
-from leaderboard_page.markup import Markup, tag
-from leaderboard_page.plot import (
+from leaderboard_page.colours import NOBODY
+from toolkit.board.history import Ranks
+from toolkit.markup import Markup, tag
+from toolkit.plot import (
     Frame,
+    Look,
     Point,
     Scale,
     chart,
@@ -20,9 +22,8 @@ from leaderboard_page.plot import (
     time_ticks,
     word,
 )
-from leaderboard_page.wording import time_of_day
-from toolkit.board.history import Ranks
 from toolkit.records import Event
+from toolkit.wording import time_of_day
 
 MOST_POINTS = 240
 """Moments drawn: more are finer than a screen shows, and cost every viewer bytes."""

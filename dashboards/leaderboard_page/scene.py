@@ -11,10 +11,8 @@ from functools import cached_property
 
 from leaderboard_page.address import Address
 from leaderboard_page.badges import evidence
-from leaderboard_page.colours import Look as HostLook
 from leaderboard_page.colours import looks, solid
 from leaderboard_page.host_charts import density_chart, heat_strip, series_chart
-from leaderboard_page.markup import Markup, tag
 from leaderboard_page.rank_chart import rank_chart
 from leaderboard_page.reveal import covered_places, frozen_before
 from leaderboard_page.sections import (
@@ -32,6 +30,8 @@ from toolkit.bench.summary import Summary, summary
 from toolkit.board.feed import Feed
 from toolkit.board.history import Ranks
 from toolkit.board.standings import WINDOW_S, Board, Standing
+from toolkit.markup import Markup, tag
+from toolkit.plot import Look as HostLook
 from toolkit.records import Event, Run, Shot, Sighting
 
 SLOW_S = 5.0

@@ -6,10 +6,15 @@ Pure: it draws records that others have read. Unknown stays a dash, and nothing 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from leaderboard_page.badges import evidence
-from leaderboard_page.colours import NOBODY, Look
-from leaderboard_page.markup import Markup, tag
+from leaderboard_page.colours import NOBODY
 from leaderboard_page.rank_chart import sentence
-from leaderboard_page.wording import (
+from toolkit.bench.summary import Summary
+from toolkit.board.score import FORMULAS, TIES
+from toolkit.board.standings import Board, Standing
+from toolkit.markup import Markup, tag
+from toolkit.plot import Look
+from toolkit.records import Event, Run, Sighting
+from toolkit.wording import (
     UNKNOWN,
     milliseconds,
     rate,
@@ -17,10 +22,6 @@ from leaderboard_page.wording import (
     span,
     time_of_day,
 )
-from toolkit.bench.summary import Summary
-from toolkit.board.score import FORMULAS, TIES
-from toolkit.board.standings import Board, Standing
-from toolkit.records import Event, Run, Sighting
 
 Written = Callable[[Standing], str]
 

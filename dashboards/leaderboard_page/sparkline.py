@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from leaderboard_page.markup import Markup, tag
+from toolkit.markup import Markup, tag
 
 WIDTH = 100
 HEIGHT = 24

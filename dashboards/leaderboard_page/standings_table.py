@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from leaderboard_page.badges import badges, taint_note
-from leaderboard_page.colours import NOBODY, Look
+from leaderboard_page.colours import NOBODY
 from leaderboard_page.icons import icon
-from leaderboard_page.markup import Markup, tag
 from leaderboard_page.sparkline import sparkline
-from leaderboard_page.wording import UNKNOWN, milliseconds, rate, share, time_of_day
 from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95
 from toolkit.board.standings import Board, RankBy, Standing
+from toolkit.markup import Markup, tag
+from toolkit.plot import Look
+from toolkit.wording import UNKNOWN, milliseconds, rate, share, time_of_day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leaderboard_page.icons import icon
-from leaderboard_page.markup import Markup, tag
 from leaderboard_page.standings_table import WORDS
-from leaderboard_page.wording import (
+from toolkit.board.standings import Board, RankBy, Standing
+from toolkit.markup import Markup, tag
+from toolkit.records import Event, Run
+from toolkit.wording import (
     UNKNOWN,
     day,
     milliseconds,
@@ -20,8 +22,6 @@ from leaderboard_page.wording import (
     stopwatch,
     time_of_day,
 )
-from toolkit.board.standings import Board, RankBy, Standing
-from toolkit.records import Event, Run
 
 LATE_S = 5
 """Older figures than this are amber: a tick or two was missed."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from leaderboard_page.colours import NOBODY, Look
-from leaderboard_page.markup import Markup, tag
-from leaderboard_page.plot import (
+from leaderboard_page.colours import NOBODY
+from toolkit.board.standings import Standing
+from toolkit.markup import Markup, tag
+from toolkit.plot import (
     Frame,
+    Look,
     Scale,
     chart,
     empty,
@@ -17,8 +19,7 @@ from leaderboard_page.plot import (
     trace,
     word,
 )
-from leaderboard_page.wording import milliseconds, rate, tick, tick_ms
-from toolkit.board.standings import Standing
+from toolkit.wording import milliseconds, rate, tick, tick_ms
 
 FRAME = Frame(
     key="tradeoff",

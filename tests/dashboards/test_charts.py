@@ -4,13 +4,14 @@ import struct
 import zlib
 
 import pytest
-from leaderboard_page.colours import COLOURS, NOBODY, Look, looks, solid
+from leaderboard_page.colours import COLOURS, NOBODY, looks, solid
 from leaderboard_page.host_charts import density_chart, heat_strip, series_chart
 from leaderboard_page.tradeoff_chart import pareto, tradeoff_chart
 from support.page_html import Node, tree
 from support.standings import standing
 
 from toolkit.board.history import Density, Heat, Series
+from toolkit.plot import Look
 
 BEGAN = 1_750_000_000
 

@@ -14,7 +14,6 @@ from leaderboard_page.address import USUAL
 from leaderboard_page.csv_file import csv_of
 from leaderboard_page.page import source_of
 from leaderboard_page.scene import Scene, scene_of
-from leaderboard_page.wording import time_of_day
 from support import feeder
 from support.page_app import (
     again,
@@ -32,6 +31,7 @@ from support.page_app import (
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run, Tally
 from toolkit.store import Store
+from toolkit.wording import time_of_day
 
 BEGAN = 1_750_000_000
 SECONDS = 120

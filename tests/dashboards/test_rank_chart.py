@@ -2,11 +2,11 @@ import re
 
 from leaderboard_page.colours import looks
 from leaderboard_page.rank_chart import rank_chart, sentence
-from leaderboard_page.wording import time_of_day
 from support.page_html import Node, tree
 
 from toolkit.board.history import Ranks
 from toolkit.records import Event
+from toolkit.wording import time_of_day
 
 BEGAN = 1_750_000_000
 

@@ -9,13 +9,13 @@ from leaderboard_page.sections import (
     host_facts,
     workload,
 )
-from leaderboard_page.wording import UNKNOWN, time_of_day
 from support import shots
 from support.page_html import Node, tree
 from support.standings import board, standing
 
 from toolkit.bench.summary import summary
 from toolkit.records import Event, Run, Sighting
+from toolkit.wording import UNKNOWN, time_of_day
 
 AT = 1_750_000_000.0
 

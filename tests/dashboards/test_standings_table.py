@@ -4,11 +4,11 @@ import pytest
 from leaderboard_page.badges import evidence
 from leaderboard_page.colours import looks
 from leaderboard_page.standings_table import table
-from leaderboard_page.wording import UNKNOWN, time_of_day
 from support.page_html import Node, tree
 from support.standings import AT_S, board, standing, taint, verdict
 
 from toolkit.board.standings import Board
+from toolkit.wording import UNKNOWN, time_of_day
 
 
 def drawn(shown: Board, **changes: Any) -> Node:

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 from leaderboard_page.strip import Moment, age_state, kpis, margin, strip
-from leaderboard_page.wording import time_of_day
 from support.page_html import Node, tree
 from support.standings import AT_S, board, standing
 
 from toolkit.records import Event, Run
+from toolkit.wording import time_of_day
 
 STARTED_AT = float(AT_S - 899)
 RUN = Run(

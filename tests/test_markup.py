@@ -1,4 +1,4 @@
-from leaderboard_page.markup import Markup, tag
+from toolkit.markup import Markup, tag
 
 
 def test_text_is_escaped_and_markup_is_not() -> None:

@@ -3,7 +3,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from leaderboard_page.plot import (
+
+from toolkit.plot import (
     Scale,
     area,
     linear_ticks,

@@ -1,5 +1,6 @@
 import pytest
-from leaderboard_page.wording import (
+
+from toolkit.wording import (
     UNKNOWN,
     digits,
     milliseconds,

@@ -9,12 +9,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from leaderboard_page.colours import Look
-from leaderboard_page.markup import Markup, tag
-from leaderboard_page.wording import time_of_day
+from toolkit.markup import Markup, tag
+from toolkit.wording import time_of_day
 
 BOX = 1000
 Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one line is drawn."""
+
+    colour: str
+    """A CSS colour."""
+    stroke: str
+    """A dash pattern; empty: solid."""
 
 
 @dataclass(frozen=True, slots=True)
