@@ -53,7 +53,7 @@ ROOMS = {
     ),
     "capture": (
         set(
-            "answers bodies bpf codings counting exchange flows fragments frames http links pcap pcapng summary"
+            "answers bodies bpf codings counting exchange flows fragments frames http lines links pcap pcapng summary"
             " topk".split()
         ),
         {"drive", "files", "jsonl", "live", "ring", "tcpdump"},

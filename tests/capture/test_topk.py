@@ -50,6 +50,6 @@ def test_what_comes_often_is_kept_and_no_count_is_outside_its_error() -> None:
     assert len(top) == 100
     assert {one.key for one in top[:2]} == {b"hot", b"warm"}
     for one in top:
-        assert one.count - one.error <= true[one.key] <= one.count
+        assert one.arrivals - one.error <= true[one.key] <= one.arrivals
     # Space-Saving never loses or invents an arrival
-    assert sum(one.count for one in top) == 30_000
+    assert sum(one.arrivals for one in top) == 30_000

@@ -65,7 +65,7 @@ class Counting:
         exact = nlargest(most, self._exact.items(), key=lambda item: item[1])
         found = [Counted(key, count, 0) for key, count in exact]
         late = self._late.top(most) if self._late else []
-        return sorted([*found, *late], key=lambda one: -one.count)[:most]
+        return sorted([*found, *late], key=lambda one: -one.arrivals)[:most]
 
 
 class HyperLogLog:
@@ -101,7 +101,7 @@ class HyperLogLog:
         for rank in range(RANK_BITS, 0, -1):
             total = 0.5 * (total + self._histogram[rank])
         total += registers * _sigma(self._histogram[0] / registers)
-        return registers * registers / (2 * math.log(2) * total)
+        return float(registers * registers / (2 * math.log(2) * total))
 
 
 def _sigma(share: float) -> float:

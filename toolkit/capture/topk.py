@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class Counted(NamedTuple):
-    """One key and how often it came: between `count` - `error` and `count` times."""
+    """One key and how often it came: between `arrivals` - `error` and `arrivals` times."""
 
     key: bytes
-    count: int
+    arrivals: int
     error: int
 
 

@@ -1,0 +1,166 @@
+"""A capture in figures, counted by hand, and in words."""
+
+from dataclasses import asdict, fields
+
+import pytest
+
+from toolkit.capture import summary as module
+from toolkit.capture.counting import Counting
+from toolkit.capture.exchange import Losses
+from toolkit.capture.summary import (
+    LOSS_CLASSES,
+    MORE_CLASSES,
+    NameCount,
+    Names,
+    Summary,
+    Tally,
+    losses_in_words,
+    lost_anything,
+    requests_in_words,
+)
+from toolkit.records import Asked, Seen
+
+
+def asked(prompt: str, **more: object) -> Asked:
+    return Asked(exact_key=prompt * 32, prompt_key=prompt * 32, body_bytes=10, **more)
+
+
+def chat(prompt: str, ts: float = 1.0, client: str = "me", **more: object) -> Seen:
+    body = asked(prompt, model="tiny", **more)
+    return Seen(ts=ts, client=client, method="POST", path="/v1/chat/completions", asked=body)
+
+
+METRICS = Seen(ts=2.0, client="you", method="GET", path="/metrics")
+DAMAGED = Seen(ts=9.0, client="me", damaged=True, problem="7 bytes lost")
+NO_JSON = Seen(
+    ts=3.0, path="/v1/x", asked=Asked(exact_key="9" * 32, body_bytes=3, problem="not JSON")
+)
+
+
+def told(*seen: Seen, losses: Losses | None = None, **more: int) -> Summary:
+    tally = Tally()
+    for one in seen:
+        tally.add(one)
+    return tally.summary(losses or Losses(), **more)
+
+
+def test_requests_are_counted_by_what_became_of_them() -> None:
+    found = told(
+        chat("a"), chat("b", stream=True), chat("a", stream=False), METRICS, NO_JSON, DAMAGED
+    )
+    assert (found.requests, found.complete, found.damaged) == (6, 5, 1)
+    assert (found.prompts, found.other, found.unreadable) == (3, 2, 1)
+    assert (found.unique, found.unique_error) == (2, None)
+    assert found.repeat_share == pytest.approx(1 / 3)
+    assert found.stream_share == pytest.approx(1 / 3)
+    assert (found.clients, found.clients_at_least) == (2, False)
+    assert (found.from_ts, found.to_ts) == (1.0, 9.0)
+    assert found.models == (NameCount(name="tiny", count=3),)
+    assert found.paths == (
+        NameCount(name="/v1/chat/completions", count=3),
+        NameCount(name="/metrics", count=1),
+        NameCount(name="/v1/x", count=1),
+    )
+
+
+def test_only_a_prompt_s_first_arrival_is_new() -> None:
+    tally = Tally()
+    arrivals = [chat("a"), chat("a"), METRICS, DAMAGED, chat("b")]
+    assert [tally.add(one) for one in arrivals] == [True, False, None, None, True]
+
+
+def test_a_damaged_request_counts_for_no_prompt() -> None:
+    body = asked("a")
+    found = told(Seen(ts=1.0, asked=body, damaged=True), chat("a"))
+    assert (found.prompts, found.unique, found.repeat_share) == (1, 1, 0.0)
+
+
+def test_the_top_prompts_come_with_their_share_and_a_preview_only_where_text_was_kept() -> None:
+    found = told(chat("b"), chat("a", prompt_text="x" * 100), chat("a"), chat("a"), METRICS)
+    first, second = found.top
+    assert (first.prompt_key, first.count, first.share, first.error) == ("a" * 32, 3, 0.75, 0)
+    assert first.preview == "x" * 80
+    assert (second.prompt_key, second.count, second.preview) == ("b" * 32, 1, None)
+
+
+def test_times_that_run_backwards_still_span_the_capture() -> None:
+    found = told(chat("a", ts=5.0), chat("a", ts=3.0), chat("a", ts=4.0))
+    assert (found.from_ts, found.to_ts) == (3.0, 5.0)
+
+
+def test_nothing_is_told_as_nothing_and_unknown_shares_as_unknown() -> None:
+    found = told()
+    assert (found.requests, found.unique, found.repeat_share, found.stream_share) == (
+        0,
+        0,
+        None,
+        None,
+    )
+    assert (found.from_ts, found.top, found.paths) == (None, (), ())
+    assert requests_in_words(found) == "0 requests"
+
+
+def test_every_class_of_loss_reaches_the_summary() -> None:
+    """Each gets a number of its own: a class that is added to Losses and forgotten here fails."""
+    losses = Losses(**{one.name: 100 + n for n, one in enumerate(fields(Losses))})
+    found = asdict(told(losses=losses, not_stored=1, not_written=2))
+    assert asdict(losses).items() <= found.items()
+    assert (found["not_stored"], found["not_written"]) == (1, 2)
+    assert list(found)[:8] == (
+        "requests unique kernel_drops app_drops gaps truncated encrypted unparsed".split()
+    )
+
+
+def test_the_six_classes_are_told_even_when_nothing_was_lost() -> None:
+    assert losses_in_words(told(chat("a"))) == (
+        "Lost: kernel drops 0, application drops 0, gaps 0, truncated frames 0, "
+        "encrypted connections 0, unparsed 0"
+    )
+    assert not lost_anything(told(chat("a")))
+
+
+def test_every_other_class_is_told_when_there_is_some() -> None:
+    for name, words in (*LOSS_CLASSES, *MORE_CLASSES):
+        if name in ("damaged", "not_stored", "not_written"):
+            continue
+        found = told(losses=Losses(**{name: 1234}))
+        assert f"{words} 1,234" in losses_in_words(found)
+        assert lost_anything(found)
+    found = told(DAMAGED, not_stored=5, not_written=6)
+    assert losses_in_words(found).endswith(
+        "unparsed 0, damaged requests 1, requests not stored 5, requests not written 6"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ([METRICS], "1 request, none with a prompt"),
+        ([chat("a")], "1 request, 1 unique prompt, 0 % repeats"),
+        ([chat("a")] * 3 + [chat("b")], "4 requests, 2 unique prompts, 50.0 % repeats"),
+        ([chat("a"), METRICS], "2 requests (1 with a prompt), 1 unique prompt, 0 % repeats"),
+        ([chat("a")] * 10_000, "10,000 requests, 1 unique prompt, > 99.9 % repeats"),
+    ],
+)
+def test_requests_and_prompts_in_one_sentence(seen: list[Seen], words: str) -> None:
+    assert requests_in_words(told(*seen)) == words
+
+
+def test_an_estimate_is_called_about() -> None:
+    tally = Tally(Counting(most=1))
+    new = [tally.add(chat(prompt)) for prompt in "abab"]
+    assert new == [True, None, False, None]
+    found = tally.summary(Losses())
+    assert found.unique_error
+    assert requests_in_words(found) == "4 requests, about 2 unique prompts, 50.0 % repeats"
+
+
+def test_a_scanner_s_paths_cost_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names(2)
+    for name in "abcabd":
+        names.add(name)
+    assert (len(names), names.others) == (2, 2)
+    assert names.top() == (NameCount(name="a", count=2), NameCount(name="b", count=2))
+    monkeypatch.setattr(module, "MOST_CLIENTS", 1)
+    found = told(chat("a", client="x"), chat("a", client="y"))
+    assert (found.clients, found.clients_at_least) == (1, True)
