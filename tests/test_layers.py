@@ -56,7 +56,7 @@ ROOMS = {
             "answers bodies bpf codings counting exchange flows fragments frames http lines links pcap pcapng summary"
             " topk".split()
         ),
-        {"drive", "files", "jsonl", "live", "ring", "tcpdump"},
+        set("drive engine files jsonl live ring sights sockets tcpdump".split()),
     ),
     "proxy": ({"cache", "flights"}, set()),
     "workload": (

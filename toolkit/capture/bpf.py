@@ -1,0 +1,224 @@
+"""The kernel's filter of a live capture, written as classic BPF: which frames are worth waking us for.
+
+A streamed answer of 24 chunks on `lo` is 31.6 frames a request, each acknowledgement and each loopback copy counted; this
+program lets 1.0 of them through. It never opens a socket, and needs no libpcap: libpcap's compiler cannot say "inbound"
+without an open device.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from toolkit.errors import ToolkitError
+
+
+class Instruction(NamedTuple):
+    """One instruction, as in the kernel's `struct sock_filter`."""
+
+    code: int
+    jt: int
+    jf: int
+    k: int
+
+
+Program = tuple[Instruction, ...]
+
+# Operation codes, from linux/bpf_common.h: class | size | mode, class | operation | source.
+LOAD_WORD_AT, LOAD_HALF_AT, LOAD_BYTE_AT = 0x20, 0x28, 0x30
+LOAD_HALF_X, LOAD_BYTE_X = 0x48, 0x50
+LOAD_LENGTH, LOAD_MEMORY = 0x80, 0x60
+LOADX_NUMBER, LOADX_HEADER = 0x01, 0xB1
+STORE = 0x02
+ADD, SUBTRACT, AND, SHIFT_RIGHT, ADD_X = 0x04, 0x14, 0x54, 0x74, 0x0C
+JUMP, EQUAL, ANY_BIT, GREATER_X = 0x05, 0x15, 0x45, 0x2D
+COPY_TO_X, RETURN = 0x07, 0x06
+
+# What the kernel knows about a frame beside its bytes; from linux/filter.h (SKF_AD_*).
+ANCILLARY = 0xFFFFF000
+PROTOCOL, PACKET_TYPE, HARDWARE_TYPE = ANCILLARY, ANCILLARY + 4, ANCILLARY + 28
+OUTGOING = 4
+LOOPBACK = 772
+
+ETHERNET_BYTES = 14
+IPV4, IPV6 = 0x0800, 0x86DD
+VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
+"""The kernel takes the first tag off; a second one is still there, and user space looks behind it."""
+TCP = 6
+IPV6_EXTENSIONS = (0, 43, 44, 51, 60, 135, 139, 140)
+"""Hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6: TCP may stand behind any of them."""
+IPV6_HEADER_BYTES = 40
+FIN_SYN_RST = 0x07
+
+WHOLE_FRAME = 0xFFFFFFFF
+"""Bytes let through of a frame: with segmentation offload `lo` has frames of 65,549 bytes, BIG TCP longer ones."""
+LONGEST_PROGRAM = 4096
+"""Instructions; the kernel's limit (BPF_MAXINSNS)."""
+
+NOTHING: Program = (Instruction(RETURN, 0, 0, 0),)
+"""Lets nothing through: attached while a socket is emptied of what it held before its own filter came."""
+
+
+def program(ports: Iterable[int], *, follow_answers: bool, cooked: bool = False) -> Program:
+    """The filter for TCP to these ports and, if answers are followed, from them.
+
+    cooked: the frames begin with the IP header (SOCK_DGRAM), not with Ethernet's.
+
+    Let through: segments with payload, and SYN, FIN, RST; IPv4 fragments of TCP; IPv6 with extension headers; inline VLAN
+    tags. Of `lo`'s two copies of a frame only the inbound one. Bare acknowledgements are left out even where answers
+    are followed: they are half of an upload's frames, and an answer's own segments acknowledge the request as well.
+    """
+    watched = sorted(set(ports))
+    base = 0 if cooked else ETHERNET_BYTES
+    lines = [
+        *_inbound_of_loopback(),
+        *_network(base, cooked=cooked),
+        *_ports(watched, base, follow_answers=follow_answers),
+        *_payload(base),
+    ]
+    return _assembled(lines)
+
+
+def packed(instructions: Program) -> bytes:
+    """The program as the kernel reads it: an array of `struct sock_filter`."""
+    return b"".join(struct.pack("=HBBI", *one) for one in instructions)
+
+
+def behind_tags(packet: bytes, protocol: int) -> bytes:
+    """The IP packet of a cooked frame behind the tags that the kernel left on it; empty: none is there."""
+    while protocol in VLAN_TAGS:
+        protocol, packet = int.from_bytes(packet[2:4]), packet[4:]
+    return packet if protocol in (IPV4, IPV6) else b""
+
+
+class _Line(NamedTuple):
+    """An instruction, or a label. A jump goes to a label ahead or over a number of instructions; None: to the next."""
+
+    code: int = 0
+    k: int = 0
+    then: str | int | None = None
+    otherwise: str | int | None = None
+    label: str | None = None
+
+
+def _label(name: str) -> _Line:
+    return _Line(label=name)
+
+
+def _inbound_of_loopback() -> list[_Line]:
+    """`lo` shows each frame twice, as outgoing and as inbound. Elsewhere an outgoing frame shows once and counts."""
+    return [
+        _Line(LOAD_BYTE_AT, PACKET_TYPE),
+        _Line(EQUAL, OUTGOING, otherwise="network"),
+        _Line(LOAD_HALF_AT, HARDWARE_TYPE),
+        _Line(EQUAL, LOOPBACK, then="reject"),
+        _label("network"),
+    ]
+
+
+def _network(base: int, *, cooked: bool) -> list[_Line]:
+    """To `transport` with X at the TCP header behind `base`, and the IP packet's length in memory word 0."""
+    protocol = PROTOCOL if cooked else ETHERNET_BYTES - 2
+    return [
+        _Line(LOAD_HALF_AT, protocol),
+        _Line(EQUAL, IPV4, then="ipv4"),
+        _Line(EQUAL, IPV6, then="ipv6"),
+        *(_Line(EQUAL, tag, then="accept") for tag in VLAN_TAGS),
+        _Line(JUMP, then="reject"),
+        *_ipv4(base),
+        *_ipv6(base),
+        # 0 where the packet is longer than the field can say (BIG TCP): then it is as long as the frame
+        _label("jumbo"),
+        _Line(LOAD_LENGTH),
+        _Line(SUBTRACT, base),
+        _Line(STORE, 0),
+        _label("transport"),
+    ]
+
+
+def _ipv4(base: int) -> list[_Line]:
+    return [
+        _label("ipv4"),
+        _Line(LOAD_BYTE_AT, base + 9),
+        _Line(EQUAL, TCP, otherwise="reject"),
+        _Line(LOAD_HALF_AT, base + 6),
+        # more fragments, or an offset: the ports are in the first one only
+        _Line(ANY_BIT, 0x3FFF, then="accept"),
+        _Line(LOADX_HEADER, base),
+        _Line(LOAD_HALF_AT, base + 2),
+        _Line(EQUAL, 0, then="jumbo"),
+        _Line(STORE, 0),
+        _Line(JUMP, then="transport"),
+    ]
+
+
+def _ipv6(base: int) -> list[_Line]:
+    return [
+        _label("ipv6"),
+        _Line(LOAD_BYTE_AT, base + 6),
+        *(_Line(EQUAL, header, then="accept") for header in IPV6_EXTENSIONS),
+        _Line(EQUAL, TCP, otherwise="reject"),
+        _Line(LOADX_NUMBER, IPV6_HEADER_BYTES),
+        _Line(LOAD_HALF_AT, base + 4),
+        _Line(EQUAL, 0, then="jumbo"),
+        _Line(ADD, IPV6_HEADER_BYTES),
+        _Line(STORE, 0),
+        _Line(JUMP, then="transport"),
+    ]
+
+
+def _ports(watched: list[int], base: int, *, follow_answers: bool) -> list[_Line]:
+    lines = [_Line(LOAD_HALF_X, base + 2), *_one_of(watched)]
+    if follow_answers:
+        lines += [_Line(LOAD_HALF_X, base), *_one_of(watched)]
+    return [*lines, _Line(JUMP, then="reject"), _label("watched")]
+
+
+def _one_of(watched: list[int]) -> list[_Line]:
+    """A long jump for each port: a condition's own jump reaches 255 instructions, fewer than there may be ports."""
+    return [
+        line
+        for port in watched
+        for line in (_Line(EQUAL, port, otherwise=1), _Line(JUMP, then="watched"))
+    ]
+
+
+def _payload(base: int) -> list[_Line]:
+    """Accepted where the IP packet is longer than its IP and TCP headers, or a flag opens or ends the connection."""
+    return [
+        _Line(LOAD_BYTE_X, base + 13),
+        _Line(ANY_BIT, FIN_SYN_RST, then="accept"),
+        _Line(LOAD_BYTE_X, base + 12),
+        _Line(AND, 0xF0),
+        # the data offset counts words of 4 bytes and stands in the upper half of its byte
+        _Line(SHIFT_RIGHT, 2),
+        _Line(ADD_X),
+        _Line(COPY_TO_X),
+        _Line(LOAD_MEMORY, 0),
+        _Line(GREATER_X, then="accept"),
+        _label("reject"),
+        _Line(RETURN, 0),
+        _label("accept"),
+        _Line(RETURN, WHOLE_FRAME),
+    ]
+
+
+def _assembled(lines: list[_Line]) -> Program:
+    places: dict[str, int] = {}
+    wanted: list[_Line] = []
+    for line in lines:
+        if line.label is None:
+            wanted.append(line)
+        else:
+            places[line.label] = len(wanted)
+    if len(wanted) > LONGEST_PROGRAM:
+        raise ToolkitError("too many ports for the kernel's filter", "Watch fewer ports")
+    return tuple(_resolved(line, place, places) for place, line in enumerate(wanted))
+
+
+def _resolved(line: _Line, place: int, places: dict[str, int]) -> Instruction:
+    def over(target: str | int | None) -> int:
+        return places[target] - place - 1 if isinstance(target, str) else target or 0
+
+    if line.code == JUMP:
+        return Instruction(JUMP, 0, 0, over(line.then))
+    return Instruction(line.code, over(line.then), over(line.otherwise), line.k)
