@@ -338,7 +338,7 @@ def test_processes_that_meet_on_a_new_file_all_get_their_rows_in(tmp_path):
     assert rows(path, "SELECT count(*) FROM sightings") == [(45,)]
     assert rows(path, "SELECT count(*) FROM readings") == [(225,)]
     assert rows(path, "SELECT count(*) FROM series") == [(19,)]
-    assert rows(path, "SELECT count(*) FROM _sqlite_migrations") == [(3,)]
+    assert rows(path, "SELECT count(*) FROM _sqlite_migrations") == [(4,)]
 
 
 def test_the_store_imports_no_pandas_and_an_up_to_date_file_opens_without_it(path):

@@ -76,7 +76,7 @@ def test_every_field_has_a_column_of_its_type(path, record, table, elsewhere, ke
 
 
 def test_there_is_an_index_for_each_question_and_no_more(path):
-    """Every index is paid for by every row; those of the readings are their key."""
+    """Every index is paid for by every row; those of readings and of what was seen are their key."""
     Store.open(path).close()
     found = rows(
         path,
@@ -86,19 +86,25 @@ def test_there_is_an_index_for_each_question_and_no_more(path):
         "WHERE tables.name NOT LIKE '%sqlite!_%' ESCAPE '!' GROUP BY indexes.name",
     )
     assert sorted(found) == [
+        ("bodies", "exact_key"),
+        ("captures", "run_number"),
+        ("clients", "name"),
         ("hosts", "name,url"),
         ("ledgers", "run_number,host_id"),
         ("loader_seconds", "run_number"),
         ("loader_seconds", "run_number,at_s,worker_id"),
+        ("prompts", "prompt_key"),
         ("readings", "sighting_id,series_id"),
         ("run_hosts", "run_number,host_id"),
         ("runs", "id"),
+        ("seen", "run_number,ts,number"),
         ("series", "name,labels"),
         ("shots", "run_number,host_id,slot"),
         ("shots", "run_number,sent_at,host_id"),
         ("sightings", "host_id,at"),
         ("tallies", "run_number"),
         ("tallies", "run_number,at_s,kind"),
+        ("targets", "path,server,method"),
         ("verdicts", "run_number,host_id"),
         ("workers", "name"),
     ]
@@ -112,17 +118,23 @@ def test_all_tables_are_strict_and_no_table_is_made_before_its_time(path):
     )
     assert sorted(tables) == [
         ("_sqlite_migrations", 1, 0),
+        ("bodies", 1, 0),
+        ("captures", 1, 0),
+        ("clients", 1, 0),
         ("events", 1, 0),
         ("hosts", 1, 0),
         ("ledgers", 1, 0),
         ("loader_seconds", 1, 0),
+        ("prompts", 1, 0),
         ("readings", 1, 1),
         ("run_hosts", 1, 0),
         ("runs", 1, 0),
+        ("seen", 1, 1),
         ("series", 1, 0),
         ("shots", 1, 0),
         ("sightings", 1, 0),
         ("tallies", 1, 0),
+        ("targets", 1, 0),
         ("verdicts", 1, 0),
         ("workers", 1, 0),
     ]

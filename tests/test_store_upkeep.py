@@ -11,7 +11,7 @@ from support.tallies import ALICE, BOB, RUN, S, second, shot, tally
 
 from toolkit import store_upkeep
 from toolkit.errors import ToolkitError
-from toolkit.records import Event, Host, Ledger, Run, Verdict
+from toolkit.records import Asked, Event, Host, Ledger, Run, Seen, Verdict
 from toolkit.store import Store
 
 BENCH = Run(id="bbbbbbbbbbbb", verb="bench", started_at=S - 500.5)
@@ -46,7 +46,18 @@ def fill(path: Path, *, first_host: tuple[str, str] = ALICE, run: Run = RUN) -> 
         store.add_verdicts(run.id, {ALICE: [clean]})
         store.add_event(Event(name="alice", url=ALICE[1], at=S + 2.0, kind="mark", text="loose"))
         store.add_event(Event(at=S + 2.0, kind="mark", text="all"))
+        for text in (first_host[0], "Hi"):  # the bodies' ids depend on the order, too
+            store.add_seen(run.id, [asking(text, client=text), asking("Hi", status=500)])
+        store.set_losses(run.id, {"gaps": 3})
         store.end_run(run.id, ended_at=S + 60.0, client_ok=True)
+
+
+def asking(text: str, **more: Any) -> Seen:
+    digits = text.encode().hex()
+    asked = Asked(
+        exact_key=digits, prompt_key=digits, body_bytes=9, prompt_text=text, prompt_blocks=b"8" * 8
+    )
+    return Seen(ts=S + 1.5, server="a:1", method="POST", path=f"/{text}", asked=asked, **more)
 
 
 def told(path: Path, run: Run = RUN) -> dict[str, Any]:
@@ -62,6 +73,9 @@ def told(path: Path, run: Run = RUN) -> dict[str, Any]:
             "events": sorted((e for _, e in store.events(run.id)), key=lambda e: e.text),
             "ledgers": store.ledgers(run.id),
             "verdicts": store.verdicts(run.id),
+            "seen": list(store.seen(run.id)),
+            "losses": store.losses(run.id),
+            "content": store.content(run.id),
         }
 
 
@@ -167,6 +181,28 @@ def test_what_a_file_would_take_without_runs_is_told_before_they_are_removed(pat
     assert sound(path)
 
 
+def test_bodies_and_prompts_that_no_run_refers_to_go_with_the_last_that_did(path):
+    with Store.open(path) as store:
+        for run, text in ((RUN, "a"), (BENCH, "b")):
+            store.add_run(run)
+            store.add_seen(run.id, [asking(text, client=text), asking("both", client="both")])
+        store.remove_run(RUN.id)
+        assert list(store.seen(BENCH.id)) == [
+            asking("b", client="b"),
+            asking("both", client="both"),
+        ]
+        for sql, left in (
+            ("SELECT prompt_text FROM prompts JOIN bodies ON prompts.id = prompt_id", "b both"),
+            ("SELECT name FROM clients", "b both"),
+            ("SELECT path FROM targets", "/b /both"),
+        ):
+            assert sorted(rows(path, sql)) == [(each,) for each in left.split()]
+        store.remove_run(BENCH.id)
+    for table in ("prompts", "bodies", "clients", "targets", "seen", "captures"):
+        assert rows(path, f"SELECT count(*) FROM {table}") == [(0,)]
+    assert sound(path)
+
+
 # --- Copying ------------------------------------------------------------------------------------
 
 
@@ -217,6 +253,47 @@ def test_what_both_files_know_of_a_host_is_kept(path, other):
     with Store.open(path) as store, store.beside(other):
         assert store.copy_sightings() == 1
     assert rows(path, "SELECT team, note, first_seen_at FROM hosts") == [("red", "mine", 1.0)]
+
+
+def test_what_bodies_ask_is_taken_over_once_and_only_for_runs_that_are(path, other):
+    with Store.open(other) as store:
+        for run, text in ((BENCH, "left"), (RUN, "Hi")):
+            store.add_run(run)
+            store.add_seen(run.id, [asking(text, client="x"), Seen(ts=S + 9.0)])
+    silent = asking("Hi").asked
+    assert silent
+    silent = dataclasses.replace(silent, prompt_text=None)
+    with Store.open(path) as store:
+        store.add_run(dataclasses.replace(RUN, id="mine"))
+        store.add_seen("mine", [Seen(ts=S, asked=silent, client="y")])
+        with store.beside(other):
+            store.copy_run(RUN.id)
+        assert list(store.seen(RUN.id)) == [asking("Hi", client="x"), Seen(ts=S + 9.0)]
+        # the other file knew what the prompt said
+        [mine] = store.seen("mine")
+        assert (mine.client, mine.asked) == ("y", asking("Hi").asked)
+        # and whoever comes after finds the row
+        store.add_seen("mine", [asking("Hi", client="x")])
+    assert rows(path, "SELECT prompt_text FROM prompts") == [("Hi",)]
+    assert rows(path, "SELECT count(*) FROM bodies") == [(1,)]
+    assert rows(path, "SELECT name FROM clients ORDER BY name") == [("x",), ("y",)]
+    assert sound(path)
+
+
+def test_prompts_of_one_key_with_other_blocks_stay_apart_in_a_copy(path, other):
+    def of_model(model: str) -> Seen:
+        asked = Asked(exact_key=model, prompt_key="aa", body_bytes=1, prompt_blocks=model.encode())
+        return Seen(ts=S, asked=asked)
+
+    for file, run, models in ((other, RUN, ("c1", "c2")), (path, BENCH, ("c2",))):
+        with Store.open(file) as store:
+            store.add_run(run)
+            store.add_seen(run.id, [of_model(model) for model in models])
+    with Store.open(path) as store:
+        with store.beside(other):
+            store.copy_run(RUN.id)
+        assert list(store.seen(RUN.id)) == [of_model("c1"), of_model("c2")]
+    assert rows(path, "SELECT count(*) FROM prompts") == [(2,)]
 
 
 def test_a_run_that_is_here_already_is_refused_and_nothing_of_it_is_doubled(path, other):

@@ -284,6 +284,8 @@ def _from_column(hint: Any) -> Callable[[Any], Any] | None:
         return _from_list(get_args(hint)[0])
     if get_origin(hint) is Literal or kinds <= {str, int, float, bytes}:
         return None
+    if all(get_origin(kind) is Literal for kind in kinds):
+        return None
     if kinds == {bool}:
         return lambda value: None if value is None else bool(value)
     raise TypeError(f"no column for a field of type {hint}")
@@ -375,6 +377,16 @@ class Database:
             except BaseException:
                 undo()  # before another thread may use what it clears
                 raise
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Have several questions answered from one state of the file, whoever writes meanwhile."""
+        with self._lock, _told(self._path):
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
 
     # Below: inside a transaction.
 

@@ -333,9 +333,107 @@ def _blast_tables(db: "Database") -> None:
     db.table("shots").create_index(["run_number", "sent_at", "host_id"])
 
 
+def _seen_tables(db: "Database") -> None:
+    """Make what `capture` writes: requests as they arrived, and what their bodies ask, once for all runs.
+
+    What rows of `seen` and `bodies` refer to is not declared: SQLite would look for a row's users in the
+    whole of `seen` for each body that goes. toolkit/store_upkeep.py removes what no run needs any more.
+    """
+    # Not unique by key: it says what the model reads, while blocks are also of a model.
+    db.table("prompts").create(
+        {
+            "id": int,
+            "prompt_key": bytes,
+            "prompt_chars": int,
+            "prompt_tokens": int,
+            "prompt_text": str,
+            "prompt_blocks": bytes,  # 8 bytes each
+            "block_tokens": float,
+        },
+        pk="id",
+        not_null={"prompt_blocks"},
+        strict=True,
+    )
+    db.table("prompts").create_index(["prompt_key"])
+    db.table("bodies").create(
+        {
+            "id": int,
+            "exact_key": bytes,
+            "request_key": bytes,
+            "prompt_id": int,
+            "problem": str,
+            "body_bytes": int,
+            "model": str,
+            "stream": int,  # 0 or 1
+            "max_tokens": int,
+            "temperature": float,
+            "top_p": float,
+            "n": int,
+            "seed": int,
+            "options": str,  # JSON list of names
+            "messages": int,
+            "images": int,
+        },
+        pk="id",
+        not_null={"exact_key", "body_bytes", "options", "images"},
+        strict=True,
+    )
+    db.table("bodies").create_index(["exact_key"], unique=True)
+    db.table("clients").create({"id": int, "name": str}, pk="id", not_null={"name"}, strict=True)
+    db.table("clients").create_index(["name"], unique=True)
+    # Where requests go: few, and alike in every row.
+    db.table("targets").create(
+        {"id": int, "server": str, "method": str, "path": str}, pk="id", strict=True
+    )
+    db.table("targets").create_index(["path", "server", "method"])
+    # One tree in the order of reading, hence no index beside it. `number` tells rows of one moment apart.
+    db.execute(
+        """
+        CREATE TABLE seen (
+            run_number INTEGER NOT NULL REFERENCES runs(number),
+            ts REAL NOT NULL,
+            number INTEGER NOT NULL,
+            body_id INTEGER,
+            client_id INTEGER,
+            target_id INTEGER,
+            took_ms REAL,
+            damaged INTEGER NOT NULL,
+            problem TEXT,
+            status INTEGER,
+            ttft_ms REAL,
+            latency_ms REAL,
+            prompt_tokens INTEGER,
+            cached_tokens INTEGER,
+            output_tokens INTEGER,
+            finish_reason TEXT,
+            in_flight INTEGER,
+            cache TEXT,
+            PRIMARY KEY (run_number, ts, number)
+        ) STRICT, WITHOUT ROWID
+        """
+    )
+    # What `toolkit runs` lists of a capture, counted while it is written: its rows are too many to count.
+    db.table("captures").create(
+        {
+            "id": int,
+            "run_number": int,
+            "requests": int,
+            "errors": int,  # answers of 400 and more
+            "last_at": float,
+            "losses": str,  # JSON object of counters
+        },
+        pk="id",
+        not_null={"run_number", "requests", "errors", "losses"},
+        foreign_keys=[("run_number", "runs", "number")],
+        strict=True,
+    )
+    db.table("captures").create_index(["run_number"], unique=True)
+
+
 STEPS: dict[str, Callable[["Database"], None]] = {
     "0001_look": _look_tables,
     "0002_bench": _bench_tables,
     "0003_blast": _blast_tables,
+    "0004_seen": _seen_tables,
 }
 """By the name that files remember a step under. Append only."""

@@ -4,6 +4,7 @@
     store_looks.py   hosts --< sightings --< readings >-- series
     store_runs.py    hosts --< shots, ledgers, verdicts >-- runs
     store_blasts.py  hosts --< tallies, events, run_hosts >-- runs;  workers --< tallies, loader_seconds >-- runs
+    store_seen.py    runs --< seen >-- bodies, prompts, clients, targets; captures >-- runs
     store_upkeep.py  whole runs of all these: counted, copied, removed
     migrations.py    how the tables came to be
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from toolkit.database import as_uri, to_text
 from toolkit.store_blasts import Blasts
 from toolkit.store_looks import Looks
+from toolkit.store_seen import Captures
 
 _OF_RUNS: dict[str, tuple[str, ...]] = {
     "run_hosts": ("host",),
@@ -20,6 +21,8 @@ _OF_RUNS: dict[str, tuple[str, ...]] = {
     "tallies": ("host", "worker"),
     "loader_seconds": ("worker",),
     "events": ("host",),
+    "seen": (),  # and what no foreign key tells: bodies, clients, targets; hence _copy_seen
+    "captures": (),
 }
 """Table -> whose ids its rows bear beside their run's; tests/test_store_upkeep.py knows when one is missing."""
 
@@ -29,6 +32,39 @@ _SHARED = {
     "worker": ("workers", "name"),
     "series": ("series", "name, labels"),
 }
+
+_SEEN_SHARES = {
+    # what rows of `seen` refer to, each after what it refers to itself: by what two files know that they mean
+    # the same, and which of the other file's a run needs
+    "prompts": (
+        "prompt_key prompt_chars prompt_tokens prompt_blocks block_tokens",
+        "SELECT prompt_id FROM other.bodies WHERE id IN (SELECT body_id FROM other.seen WHERE run_number = :theirs)",
+    ),
+    "bodies": ("exact_key", "SELECT body_id FROM other.seen WHERE run_number = :theirs"),
+    "clients": ("name", "SELECT client_id FROM other.seen WHERE run_number = :theirs"),
+    "targets": (
+        "path server method",
+        "SELECT target_id FROM other.seen WHERE run_number = :theirs",
+    ),
+}
+_SEEN_REFERS = {
+    "body_id": "bodies",
+    "client_id": "clients",
+    "target_id": "targets",
+    "prompt_id": "prompts",
+}
+_ADD_TEXTS = """
+    UPDATE main.prompts SET prompt_text = theirs.prompt_text
+    FROM other.prompts AS theirs JOIN temp.prompts_ids ON prompts_ids.theirs = theirs.id
+    WHERE prompts.prompt_key = theirs.prompt_key
+    AND prompts.prompt_text IS NULL AND theirs.prompt_text NOTNULL
+"""
+_REMOVE_UNSEEN = (
+    "DELETE FROM bodies WHERE id NOT IN (SELECT body_id FROM seen WHERE body_id NOTNULL)",
+    "DELETE FROM prompts WHERE id NOT IN (SELECT prompt_id FROM bodies WHERE prompt_id NOTNULL)",
+    "DELETE FROM clients WHERE id NOT IN (SELECT client_id FROM seen WHERE client_id NOTNULL)",
+    "DELETE FROM targets WHERE id NOT IN (SELECT target_id FROM seen WHERE target_id NOTNULL)",
+)
 
 _NUMBER = "(SELECT number FROM main.runs WHERE id = :run)"
 _SIZES = "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
@@ -40,7 +76,10 @@ _CONTENT = f"""
             UNION SELECT host_id FROM ledgers WHERE run_number = {_NUMBER}
         )),
         tallied.answered, tallied.failed, timed.answered, timed.failed,
-        timed.last_at, (SELECT max(at_s) FROM loader_seconds WHERE run_number = {_NUMBER})
+        timed.last_at, (SELECT max(at_s) FROM loader_seconds WHERE run_number = {_NUMBER}),
+        (SELECT requests FROM captures WHERE run_number = {_NUMBER}),
+        (SELECT errors FROM captures WHERE run_number = {_NUMBER}),
+        (SELECT last_at FROM captures WHERE run_number = {_NUMBER})
     FROM
         (SELECT sum(ok) AS answered, sum(errors) AS failed FROM tallies WHERE run_number = {_NUMBER}) AS tallied,
         (SELECT sum(ok) AS answered, sum(NOT ok) AS failed, max(sent_at) AS last_at
@@ -88,24 +127,27 @@ class Content(NamedTuple):
 
     hosts: int
     requests: int
-    """All that were sent, canaries included, warm-up left out."""
+    """All that were sent, canaries included, warm-up left out; of a capture all that arrived."""
     errors: int
+    """Of a capture the answers of 400 and more, as far as answers were followed."""
     last_at: float | None
     """The latest moment that anything of it is of, seconds since 1970; None: nothing is."""
 
 
-class Upkeep(Looks, Blasts):
+class Upkeep(Looks, Blasts, Captures):
     """Whole runs of one open database file."""
 
     def content(self, run_id: str) -> Content:
         """Count what is stored of a run."""
         [row] = self._rows(_CONTENT, {"run": to_text(run_id)})
-        hosts, tallied, tallied_errors, timed, timed_errors, sent_at, told_s = row
+        hosts, tallied, tallied_errors, timed, timed_errors, sent_at, told_s, *captured = row
         # a blast's shots are some of its tallied requests
         answered, failed = (timed, timed_errors) if tallied is None else (tallied, tallied_errors)
-        moments = [at for at in (sent_at, told_s) if at is not None]
+        arrived, refused, arrived_at = captured
+        moments = [at for at in (sent_at, told_s, arrived_at) if at is not None]
         last_at = max(moments, default=None)
-        return Content(hosts, (answered or 0) + (failed or 0), failed or 0, last_at)
+        requests = (answered or 0) + (failed or 0) + (arrived or 0)
+        return Content(hosts, requests, (failed or 0) + (refused or 0), last_at)
 
     def remove_run(self, run_id: str) -> None:
         """Forget a run with everything of it; the file keeps its size."""
@@ -184,8 +226,10 @@ class Upkeep(Looks, Blasts):
             numbers = self._connection.execute(_BOTH_NUMBERS, name).fetchone()
             both = dict(zip(("mine", "theirs"), numbers, strict=True))
             for table, shared in _OF_RUNS.items():
-                rows = _ROWS_OF_RUN.format(table=table)
-                self._copy(table, rows, both, shared, run_number=":mine")
+                if table != "seen":
+                    rows = _ROWS_OF_RUN.format(table=table)
+                    self._copy(table, rows, both, shared, run_number=":mine")
+            self._copy_seen(both)
 
     def copy_sightings(self) -> int:
         """Take over what this file has not seen from the file beside, and events of no run; tell how many sightings."""
@@ -209,9 +253,55 @@ class Upkeep(Looks, Blasts):
 
     def _remove_run(self, run_id: str) -> None:
         name = {"run": to_text(run_id)}
+        had_seen = self._connection.execute(
+            f"SELECT 1 FROM seen WHERE run_number = {_NUMBER} LIMIT 1",  # noqa: S608
+            name,
+        ).fetchone()
         for table in _OF_RUNS:
             self._connection.execute(f"DELETE FROM {table} WHERE run_number = {_NUMBER}", name)  # noqa: S608
         self._connection.execute("DELETE FROM runs WHERE id = :run", name)
+        if had_seen:
+            for removal in _REMOVE_UNSEEN:
+                self._connection.execute(removal)
+            self._forget_ids()
+
+    def _copy_seen(self, both: Mapping[str, int]) -> None:
+        """Copy a run's requests and, where this file has them not yet, what their bodies ask."""
+        for table, (same, needed) in _SEEN_SHARES.items():
+            self._share_needed(table, same.split(), needed, both)
+        self._connection.execute(_ADD_TEXTS)
+        columns = ["ts", "number", *self._columns("seen")]
+        self._connection.execute(
+            f"INSERT INTO main.seen (run_number, {', '.join(columns)}) "  # noqa: S608
+            f"SELECT :mine, {_renumbered(columns)} FROM other.seen AS theirs {_joins(columns)} "
+            "WHERE theirs.run_number = :theirs ORDER BY theirs.ts, theirs.number",
+            both,
+        )
+        for table in _SEEN_SHARES:
+            self._connection.execute(f"DROP TABLE temp.{table}_ids")
+
+    def _share_needed(
+        self, table: str, same: Sequence[str], needed: str, both: Mapping[str, int]
+    ) -> None:
+        """Take over what rows of a run refer to, and know by which number it is here."""
+        columns = self._columns(table)
+        is_same = " AND ".join(f"mine.{name} IS theirs.{name}" for name in same)
+        self._connection.execute(
+            f"INSERT INTO main.{table} ({', '.join(columns)}) "  # noqa: S608
+            f"SELECT {_renumbered(columns)} FROM other.{table} AS theirs {_joins(columns)} "
+            f"WHERE theirs.id IN ({needed}) "
+            f"AND NOT EXISTS (SELECT 1 FROM main.{table} AS mine WHERE {is_same})",
+            both,
+        )
+        self._connection.execute(
+            f"CREATE TEMP TABLE {table}_ids AS SELECT theirs.id AS theirs, mine.id AS mine "  # noqa: S608
+            f"FROM other.{table} AS theirs JOIN main.{table} AS mine ON {is_same} "
+            f"WHERE theirs.id IN ({needed})",
+            both,
+        )
+        self._connection.execute(
+            f"CREATE UNIQUE INDEX temp.{table}_by_theirs ON {table}_ids (theirs, mine)"
+        )
 
     def _share(self, shared: str, table: str, names: str) -> None:
         """Know what the other file's rows refer to, and by which number here."""
@@ -262,3 +352,19 @@ class Upkeep(Looks, Blasts):
             "SELECT name FROM pragma_table_info(?, 'main') WHERE NOT pk", (table,)
         )
         return [name for (name,) in found]
+
+
+def _renumbered(columns: Sequence[str]) -> str:
+    """SQL for the other file's columns, with this file's number for what they refer to."""
+    return ", ".join(
+        f"{_SEEN_REFERS[name]}_ids.mine" if name in _SEEN_REFERS else f"theirs.{name}"
+        for name in columns
+    )
+
+
+def _joins(columns: Sequence[str]) -> str:
+    tables = {name: _SEEN_REFERS[name] for name in columns if name in _SEEN_REFERS}
+    return " ".join(
+        f"LEFT JOIN temp.{table}_ids ON {table}_ids.theirs = theirs.{name}"
+        for name, table in tables.items()
+    )

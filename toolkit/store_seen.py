@@ -1,0 +1,284 @@
+"""What captures saw, kept: requests as they arrived, and what their bodies ask, once however often they came.
+
+    runs --< seen >-- bodies >-- prompts
+                  >-- clients, targets
+         --  captures (its losses, and counts of its rows)
+
+It never decides what a request means. A prompt's text is here only where a request brought one, which is where the
+user asked for it; no header ever is.
+"""
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from toolkit.database import Columns, to_text
+from toolkit.errors import ToolkitError
+from toolkit.records import Asked, Seen
+from toolkit.store_runs import Runs
+
+KNOWN_IDS = 100_000
+"""Ids of so many bodies, clients and targets each are held in memory, then forgotten at once."""
+
+Key = TypeVar("Key")
+Known = TypeVar("Known")
+
+BATCH = 4096
+"""Rows read at once: no reader keeps the file's log from being folded back for longer."""
+
+_KEYS = ("exact_key", "request_key", "prompt_key")
+_ASKED = Columns(Asked, elsewhere=_KEYS)
+_OF_PROMPTS = ("prompt_chars", "prompt_tokens", "prompt_blocks", "block_tokens")
+_OF_BODIES = tuple(name for name in _ASKED.names if name not in (*_OF_PROMPTS, "prompt_text"))
+_PROMPTS = Columns(Asked, elsewhere=(*_KEYS, *_OF_BODIES, "prompt_text"))
+_BODIES = Columns(Asked, elsewhere=(*_KEYS, *_OF_PROMPTS, "prompt_text"))
+_SEEN = Columns(Seen, elsewhere=("ts", "client", "server", "method", "path", "asked"))
+_NO_PROMPT = [None, None, None, b"", None]
+
+# The S608s: every inserted name is a field of our own record.
+_FIND_PROMPT = (
+    f"SELECT id FROM prompts WHERE prompt_key IS ? AND ({', '.join(_PROMPTS.names)}) "  # noqa: S608
+    f"IS ({', '.join('?' * len(_PROMPTS.names))})"
+)
+_INSERT_PROMPT = _PROMPTS.insertion("prompts", "prompt_key")
+_ADD_TEXT = "UPDATE prompts SET prompt_text = ? WHERE prompt_key = ? AND prompt_text IS NULL"
+_INSERT_BODY = _BODIES.insertion("bodies", "exact_key", "request_key", "prompt_id")
+_FIND_TARGET = "SELECT id FROM targets WHERE (server, method, path) IS (?, ?, ?)"
+_INSERT_TARGET = "INSERT INTO targets (server, method, path) VALUES (?, ?, ?)"
+_INSERT_SEEN = (
+    "INSERT INTO seen (run_number, ts, number, body_id, client_id, target_id, "  # noqa: S608
+    f"{', '.join(_SEEN.names)}) VALUES (?1, ?2, "
+    # of one moment's requests the first is 0, which takes no byte
+    "(SELECT coalesce(max(number) + 1, 0) FROM seen WHERE run_number = ?1 AND ts = ?2), "
+    f"{', '.join(f'?{3 + place}' for place in range(3 + len(_SEEN.names)))})"
+)
+_COUNT = """
+    INSERT INTO captures (run_number, requests, errors, last_at, losses) VALUES (?, ?, ?, ?, '{}')
+    ON CONFLICT (run_number) DO UPDATE SET
+        requests = requests + excluded.requests,
+        errors = errors + excluded.errors,
+        last_at = max(coalesce(last_at, excluded.last_at), excluded.last_at)
+"""
+_SET_LOSSES = """
+    INSERT INTO captures (run_number, requests, errors, losses) VALUES (?, 0, 0, ?)
+    ON CONFLICT (run_number) DO UPDATE SET losses = excluded.losses
+"""
+_NUMBER = "(SELECT number FROM runs WHERE id = :run)"
+_LOSSES = f"SELECT losses FROM captures WHERE run_number = {_NUMBER}"  # noqa: S608
+_REQUESTS = f"SELECT requests FROM captures WHERE run_number = {_NUMBER}"  # noqa: S608
+_SEEN_OF_RUN = (
+    "SELECT ts, number, body_id, clients.name, server, method, path, "  # noqa: S608
+    f"{', '.join(f'seen.{name}' for name in _SEEN.names)} "
+    # CROSS: the walk goes along the run's rows, whatever SQLite knows of the tables
+    "FROM seen LEFT JOIN clients ON clients.id = client_id LEFT JOIN targets ON targets.id = target_id "
+    f"WHERE run_number = {_NUMBER} AND (ts, number) > (:ts, :number) AND ts <= :to_ts "
+    f"ORDER BY ts, number LIMIT {BATCH}"
+)
+_BODIES_BY_ID = (
+    f"SELECT bodies.id, {', '.join(_KEYS)}, {', '.join(_ASKED.names)} "  # noqa: S608
+    "FROM bodies LEFT JOIN prompts ON prompts.id = prompt_id "
+    "WHERE bodies.id IN (SELECT value FROM json_each(:ids))"
+)
+_BODIES_BY_ID_WITHOUT_TEXT = _BODIES_BY_ID.replace("prompt_text", "NULL")
+
+
+class Captures(Runs):
+    """The captures of one open database file: runs with requests as they arrived."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        super().__init__(connection, path)
+        self._body_ids: dict[str, tuple[int, bool]] = {}
+        self._client_ids: dict[str, int] = {}
+        self._target_ids: dict[tuple[str | None, str | None, str | None], int] = {}
+        self._file_version = -1
+
+    def add_seen(self, run_id: str, seen: Sequence[Seen]) -> None:
+        """Store all or none of the requests, of a stored run, after those of the same moment that are there.
+
+        Of one exact body the first word stays, but for a prompt's text: that is added whenever it comes.
+        """
+        if not seen:
+            return
+        with self._transaction(undo=self._forget_ids):
+            number, _ = self._run_row(run_id)
+            self._forget_ids_if_others_wrote()
+            self._connection.executemany(
+                _INSERT_SEEN, [self._seen_row(number, one) for one in seen]
+            )
+            errors = sum(one.status is not None and one.status >= 400 for one in seen)
+            last_at = max(one.ts for one in seen)
+            self._connection.execute(_COUNT, (number, len(seen), errors, last_at))
+
+    def set_losses(self, run_id: str, losses: Mapping[str, int]) -> None:
+        """Say what a stored run lost so far, by class, in place of what was said before."""
+        with self._transaction():
+            number, _ = self._run_row(run_id)
+            self._connection.execute(_SET_LOSSES, (number, json.dumps(dict(losses))))
+
+    def losses(self, run_id: str) -> dict[str, int]:
+        """What a run lost, by class; empty where nothing was ever said."""
+        found = self._rows(_LOSSES, {"run": to_text(run_id)})
+        return json.loads(found[0][0]) if found else {}
+
+    def seen_count(self, run_id: str) -> int:
+        """Count a run's requests."""
+        found = self._rows(_REQUESTS, {"run": to_text(run_id)})
+        return int(found[0][0]) if found else 0
+
+    def seen(
+        self,
+        run_id: str,
+        *,
+        from_ts: float | None = None,
+        to_ts: float | None = None,
+        texts: bool = True,
+    ) -> Iterator[Seen]:
+        """A run's requests between two moments, both included, by time, those of one moment as they came.
+
+        Requests of equal bodies share one Asked. Without `texts` a prompt's text stays in the file. It ends
+        at the last row that is there when it gets there, so what is stored meanwhile may or may not come.
+        """
+        bodies: dict[int, Asked] = {}
+        place = (-math.inf if from_ts is None else from_ts, -1)  # before the moment's first
+        last = math.inf if to_ts is None else to_ts
+        while True:
+            rows = self._batch(run_id, place, last, bodies, texts=texts)
+            for ts, _, body, client, server, method, path, *row in rows:
+                yield _SEEN.record(
+                    row,
+                    ts=ts,
+                    client=client,
+                    server=server,
+                    method=method,
+                    path=path,
+                    asked=bodies.get(body),
+                )
+            if len(rows) < BATCH:
+                return
+            place = rows[-1][:2]
+
+    def _batch(
+        self,
+        run_id: str,
+        place: tuple[float, int],
+        last: float,
+        bodies: dict[int, Asked],
+        *,
+        texts: bool,
+    ) -> list[tuple[Any, ...]]:
+        """The rows after a place; what their bodies ask is added to `bodies`."""
+        ts, number = place
+        values = {"run": to_text(run_id), "ts": ts, "number": number, "to_ts": last}
+        with self._snapshot():
+            rows = self._connection.execute(_SEEN_OF_RUN, values).fetchall()
+            new = {row[2] for row in rows} - bodies.keys() - {None}
+            if new:
+                question = _BODIES_BY_ID if texts else _BODIES_BY_ID_WITHOUT_TEXT
+                found = self._connection.execute(question, {"ids": json.dumps(sorted(new))})
+                bodies.update((id_, _asked(row)) for id_, *row in found)
+        return rows
+
+    def _forget_ids(self) -> None:
+        """Ids of what may be gone must not be used again."""
+        self._body_ids.clear()
+        self._client_ids.clear()
+        self._target_ids.clear()
+
+    # Below: inside a transaction.
+
+    def _forget_ids_if_others_wrote(self) -> None:
+        """Somebody may have removed a run, and with it bodies; it takes 1 us to know."""
+        [version] = self._connection.execute("PRAGMA data_version").fetchone()
+        if version != self._file_version:
+            self._forget_ids()
+            self._file_version = version
+
+    def _seen_row(self, run_number: int, one: Seen) -> tuple[object, ...]:
+        client = None if one.client is None else self._client_id(one.client)
+        body = None if one.asked is None else self._body_id(one.asked)
+        target = self._target_id((one.server, one.method, one.path))
+        return (run_number, float(one.ts), body, client, target, *_SEEN.row(one))
+
+    def _client_id(self, name: str) -> int:
+        known = self._client_ids.get(name)
+        if known is not None:
+            return known
+        row = (to_text(name),)
+        find, insert = (
+            "SELECT id FROM clients WHERE name = ?",
+            "INSERT INTO clients (name) VALUES (?)",
+        )
+        return _remembered(self._client_ids, name, self._id_of(find, row, insert, row))
+
+    def _target_id(self, target: tuple[str | None, str | None, str | None]) -> int | None:
+        known = self._target_ids.get(target)
+        if known is not None or target == (None, None, None):
+            return known
+        row = tuple(word and to_text(word) for word in target)
+        found = self._id_of(_FIND_TARGET, row, _INSERT_TARGET, row)
+        return _remembered(self._target_ids, target, found)
+
+    def _body_id(self, asked: Asked) -> int:
+        id_, has_text = self._body_ids.get(asked.exact_key) or (None, False)
+        if id_ is None:
+            id_ = self._found_or_added(asked)
+        elif has_text or asked.prompt_text is None:
+            return id_
+        if asked.prompt_text is not None:
+            row = (to_text(asked.prompt_text), _key(asked.prompt_key))
+            self._connection.execute(_ADD_TEXT, row)
+        known = (id_, asked.prompt_text is not None)
+        return _remembered(self._body_ids, asked.exact_key, known)[0]
+
+    def _found_or_added(self, asked: Asked) -> int:
+        exact, request = _key(asked.exact_key), _key(asked.request_key)
+        found = self._connection.execute(
+            "SELECT id FROM bodies WHERE exact_key = ?", (exact,)
+        ).fetchone()
+        if found:
+            return int(found[0])
+        row = (exact, request, self._prompt_id(asked), *_BODIES.row(asked))
+        added = self._connection.execute(_INSERT_BODY, row).lastrowid
+        assert added is not None
+        return added
+
+    def _prompt_id(self, asked: Asked) -> int | None:
+        row = [_key(asked.prompt_key), *_PROMPTS.row(asked)]
+        if row == _NO_PROMPT:
+            return None
+        return self._id_of(_FIND_PROMPT, row, _INSERT_PROMPT, row)
+
+
+def _key(digits: str | None) -> bytes | None:
+    """A key as the file holds it, in half the bytes. Raises ToolkitError on what is no key."""
+    if digits is None:
+        return None
+    try:
+        key = bytes.fromhex(digits)
+    except ValueError:
+        key = b""
+    if key.hex() != digits:
+        raise ToolkitError(f"a request's key `{digits}` is not hexadecimal")
+    return key
+
+
+def _asked(row: Sequence[Any]) -> Asked:
+    exact, request, prompt, *told = row
+    told = [
+        b"" if name == "prompt_blocks" and value is None else value
+        for name, value in zip(_ASKED.names, told, strict=True)
+    ]
+    keys = {
+        name: key and key.hex() for name, key in zip(_KEYS, (exact, request, prompt), strict=True)
+    }
+    return _ASKED.record(told, **keys)
+
+
+def _remembered(ids: dict[Key, Known], key: Key, known: Known) -> Known:
+    if len(ids) >= KNOWN_IDS:
+        ids.clear()  # refills in a second; an order of use would cost every request
+    ids[key] = known
+    return known
