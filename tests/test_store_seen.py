@@ -316,7 +316,7 @@ def test_a_batch_with_one_bad_request_leaves_nothing_not_even_in_memory(store, p
 
 
 def test_an_unknown_run_is_refused(store):
-    for write in (lambda: store.add_seen("x", [FULL]), lambda: store.set_losses("x", {})):
+    for write in (lambda: store.add_seen("x", [FULL]), lambda: store.set_capture("x", {})):
         with pytest.raises(ToolkitError, match="has no run `x`") as caught:
             write()
         assert RUN.id in caught.value.hint
@@ -359,15 +359,18 @@ def test_more_bodies_than_are_held_in_memory_are_still_one_row_each(store, path,
 # --- Losses and counts --------------------------------------------------------------------------
 
 
-def test_the_last_word_on_what_was_lost_stays(store):
-    assert store.losses(RUN.id) == {}
-    store.set_losses(RUN.id, {"gaps": 1, "kernel_drops": 0})
+def test_a_captures_last_word_on_itself_stays(store):
+    assert store.capture(RUN.id) is None
     store.add_seen(RUN.id, [Seen(ts=S)])
-    assert store.losses(RUN.id) == {"gaps": 1, "kernel_drops": 0}
-    store.set_losses(RUN.id, {"gaps": 2**70, "kernel_drops": 5})
-    assert store.losses(RUN.id) == {"gaps": 2**70, "kernel_drops": 5}
-    assert store.seen_count(RUN.id) == 1
-    assert store.losses("none") == {}
+    assert store.capture(RUN.id) is None
+    store.set_capture(RUN.id, {"gaps": 1, "kernel_drops": None})
+    store.add_seen(RUN.id, [Seen(ts=S)])
+    assert store.capture(RUN.id) == {"gaps": 1, "kernel_drops": None}
+    last = {"gaps": 2**70, "iface": "lo\ud800", "top": [[1, 0.5]]}
+    store.set_capture(RUN.id, last)
+    assert store.capture(RUN.id) == last
+    assert store.seen_count(RUN.id) == 2
+    assert store.capture("none") is None
 
 
 def test_a_captures_content_is_counted_as_it_is_written(store):

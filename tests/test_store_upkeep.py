@@ -48,7 +48,7 @@ def fill(path: Path, *, first_host: tuple[str, str] = ALICE, run: Run = RUN) -> 
         store.add_event(Event(at=S + 2.0, kind="mark", text="all"))
         for text in (first_host[0], "Hi"):  # the bodies' ids depend on the order, too
             store.add_seen(run.id, [asking(text, client=text), asking("Hi", status=500)])
-        store.set_losses(run.id, {"gaps": 3})
+        store.set_capture(run.id, {"gaps": 3})
         store.end_run(run.id, ended_at=S + 60.0, client_ok=True)
 
 
@@ -74,7 +74,7 @@ def told(path: Path, run: Run = RUN) -> dict[str, Any]:
             "ledgers": store.ledgers(run.id),
             "verdicts": store.verdicts(run.id),
             "seen": list(store.seen(run.id)),
-            "losses": store.losses(run.id),
+            "capture": store.capture(run.id),
             "content": store.content(run.id),
         }
 

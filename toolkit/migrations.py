@@ -420,10 +420,10 @@ def _seen_tables(db: "Database") -> None:
             "requests": int,
             "errors": int,  # answers of 400 and more
             "last_at": float,
-            "losses": str,  # JSON object of counters
+            "summary": str,  # JSON object: what the capture said of itself
         },
         pk="id",
-        not_null={"run_number", "requests", "errors", "losses"},
+        not_null={"run_number", "requests", "errors"},
         foreign_keys=[("run_number", "runs", "number")],
         strict=True,
     )

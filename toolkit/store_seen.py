@@ -2,7 +2,7 @@
 
     runs --< seen >-- bodies >-- prompts
                   >-- clients, targets
-         --  captures (its losses, and counts of its rows)
+         --  captures (what each said of itself, and counts of its rows)
 
 It never decides what a request means. A prompt's text is here only where a request brought one, which is where the
 user asked for it; no header ever is.
@@ -56,18 +56,18 @@ _INSERT_SEEN = (
     f"{', '.join(f'?{3 + place}' for place in range(3 + len(_SEEN.names)))})"
 )
 _COUNT = """
-    INSERT INTO captures (run_number, requests, errors, last_at, losses) VALUES (?, ?, ?, ?, '{}')
+    INSERT INTO captures (run_number, requests, errors, last_at) VALUES (?, ?, ?, ?)
     ON CONFLICT (run_number) DO UPDATE SET
         requests = requests + excluded.requests,
         errors = errors + excluded.errors,
         last_at = max(coalesce(last_at, excluded.last_at), excluded.last_at)
 """
-_SET_LOSSES = """
-    INSERT INTO captures (run_number, requests, errors, losses) VALUES (?, 0, 0, ?)
-    ON CONFLICT (run_number) DO UPDATE SET losses = excluded.losses
+_SET_SUMMARY = """
+    INSERT INTO captures (run_number, requests, errors, summary) VALUES (?, 0, 0, ?)
+    ON CONFLICT (run_number) DO UPDATE SET summary = excluded.summary
 """
 _NUMBER = "(SELECT number FROM runs WHERE id = :run)"
-_LOSSES = f"SELECT losses FROM captures WHERE run_number = {_NUMBER}"  # noqa: S608
+_SUMMARY = f"SELECT summary FROM captures WHERE run_number = {_NUMBER}"  # noqa: S608
 _REQUESTS = f"SELECT requests FROM captures WHERE run_number = {_NUMBER}"  # noqa: S608
 _SEEN_OF_RUN = (
     "SELECT ts, number, body_id, clients.name, server, method, path, "  # noqa: S608
@@ -112,16 +112,16 @@ class Captures(Runs):
             last_at = max(one.ts for one in seen)
             self._connection.execute(_COUNT, (number, len(seen), errors, last_at))
 
-    def set_losses(self, run_id: str, losses: Mapping[str, int]) -> None:
-        """Say what a stored run lost so far, by class, in place of what was said before."""
+    def set_capture(self, run_id: str, summary: Mapping[str, object]) -> None:
+        """Keep what a stored run says of itself so far, e.g., what was lost, in place of what it said before."""
         with self._transaction():
             number, _ = self._run_row(run_id)
-            self._connection.execute(_SET_LOSSES, (number, json.dumps(dict(losses))))
+            self._connection.execute(_SET_SUMMARY, (number, json.dumps(dict(summary))))
 
-    def losses(self, run_id: str) -> dict[str, int]:
-        """What a run lost, by class; empty where nothing was ever said."""
-        found = self._rows(_LOSSES, {"run": to_text(run_id)})
-        return json.loads(found[0][0]) if found else {}
+    def capture(self, run_id: str) -> dict[str, Any] | None:
+        """What a run last said of itself; None where it never did."""
+        found = self._rows(_SUMMARY, {"run": to_text(run_id)})
+        return json.loads(found[0][0]) if found and found[0][0] else None
 
     def seen_count(self, run_id: str) -> int:
         """Count a run's requests."""
