@@ -1,10 +1,12 @@
 """Counting by key: exact below the cap; above it an estimate that tells its error and keeps it."""
 
 import hashlib
+import random
+from collections import Counter
 
 import pytest
 
-from toolkit.capture.counting import Counting, HyperLogLog
+from toolkit.capture.counting import LEADERS, Counting, HyperLogLog
 from toolkit.capture.topk import Counted
 
 
@@ -42,6 +44,25 @@ def test_a_hot_key_that_came_late_still_leads() -> None:
     assert counting.top(1)[0].key == key(1_000)
     # 201 different ones, of which 10 are exact: within 4 standard errors
     assert counting.unique == pytest.approx(201, rel=4 * HyperLogLog.ERROR)
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.5, 1.2])
+def test_the_leaders_are_those_that_a_count_of_everything_finds(skew: float) -> None:
+    chance = random.Random(3)
+    weights = [1 / (rank + 1) ** skew for rank in range(2_000)]
+    arrivals = chance.choices(range(2_000), weights, k=30_000)
+    counting, true = Counting(), Counter[int]()
+    for place, n in enumerate(arrivals):
+        counting.add(key(n))
+        true[n] += 1
+        if place % 5_000 == 4_999:  # at every moment, not only at the end
+            top = counting.top(LEADERS)
+            assert [one.arrivals for one in top] == [
+                count for _, count in true.most_common(LEADERS)
+            ]
+            numbers = {key(n): n for n in true}
+            assert all(true[numbers[one.key]] == one.arrivals for one in top)
+            assert len({one.key for one in top}) == LEADERS
 
 
 @pytest.mark.parametrize("different", [1, 100, 5_000, 40_000, 82_000, 300_000])

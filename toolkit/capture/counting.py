@@ -7,7 +7,6 @@ It never holds a prompt, and says of no estimate that it is a count.
 
 import math
 from collections import Counter
-from heapq import nlargest
 
 from toolkit.capture.topk import Counted, TopKeys
 
@@ -17,6 +16,8 @@ COUNTERS = 10_000
 INDEX_BITS = 14
 """2^14 registers: a standard error of 1.04 / sqrt(2^14) = 0.8 %, in 16 KiB."""
 RANK_BITS = 64 - INDEX_BITS
+LEADERS = 100
+"""Of the keys counted exactly so many are always known to lead: to look through two million took 0.2 s."""
 
 
 class Counting:
@@ -25,6 +26,10 @@ class Counting:
     def __init__(self, most: int = MOST_EXACT, counters: int = COUNTERS) -> None:
         self._most = most
         self._exact: dict[bytes, int] = {}
+        self._leaders: dict[bytes, None] = {}
+        """The keys with the highest counts; of equal ones those that reached them first."""
+        self._bar = 0
+        """No leader came less often."""
         self._counters = counters
         self._late: TopKeys | None = None
         self._different = HyperLogLog()
@@ -35,10 +40,14 @@ class Counting:
         count = self._exact.get(key)
         if count is not None:
             self._exact[key] = count + 1
+            if count >= self._bar and key not in self._leaders:
+                self._lead(key)
             return False
         if len(self._exact) < self._most:
             self._exact[key] = 1
             self._unique += 1
+            if not self._bar:
+                self._lead(key)
             return True
         if self._late is None:
             self._late = TopKeys(self._counters)
@@ -46,6 +55,15 @@ class Counting:
         if self._different.add(key):
             self._unique = len(self._exact) + round(self._different.estimate())
         return None
+
+    def _lead(self, key: bytes) -> None:
+        self._leaders[key] = None
+        if len(self._leaders) > LEADERS:
+            # the newest of the smallest goes
+            last = min(reversed(self._leaders), key=self._exact.__getitem__)
+            del self._leaders[last]
+        if len(self._leaders) == LEADERS:
+            self._bar = min(self._exact[leader] for leader in self._leaders)
 
     @property
     def unique(self) -> int:
@@ -61,11 +79,10 @@ class Counting:
         return HyperLogLog.ERROR * late / self._unique
 
     def top(self, most: int) -> list[Counted]:
-        """The keys that came most often, the first of equal ones first; beyond the cap some with an error."""
-        exact = nlargest(most, self._exact.items(), key=lambda item: item[1])
-        found = [Counted(key, count, 0) for key, count in exact]
+        """The keys that came most often, at most LEADERS; beyond the cap some with an error."""
+        found = [Counted(key, self._exact[key], 0) for key in self._leaders]
         late = self._late.top(most) if self._late else []
-        return sorted([*found, *late], key=lambda one: -one.arrivals)[:most]
+        return sorted([*found, *late], key=lambda one: -one.arrivals)[: min(most, LEADERS)]
 
 
 class HyperLogLog:
