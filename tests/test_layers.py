@@ -10,7 +10,7 @@ STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
     "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles"
-    " cache_headers profile_checks profile_load quantities alike request_key request_body"
+    " cache_headers profile_checks profile_load quantities alike request_key request_body request_prompt"
     " markup plot wording".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""
@@ -61,8 +61,8 @@ ROOMS = {
     "proxy": ({"cache", "flights"}, set()),
     "workload": (
         set(
-            "arrivals columns distribution exports forecast lengths levers limits logs prefixes report_page"
-            " summary synthesis traces".split()
+            "arrivals clients columns distribution exports forecast gaps lengths levers limits logs mixes prefixes"
+            " report_page summary synthesis traces work zipf".split()
         ),
         set(),
     ),
