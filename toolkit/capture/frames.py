@@ -1,0 +1,242 @@
+"""Frames -> TCP segments on the ports watched, whatever the link, IP version, options and fragments.
+
+It builds no object per frame, checks no checksum (offload leaves wrong ones) and never follows a connection.
+"""
+
+import struct
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from toolkit.capture.exchange import FIN, RST, SYN, Limits, Losses
+from toolkit.capture.fragments import Fragments
+from toolkit.capture.links import EXTENSIONS, FRAGMENT, ip_start, link, transport
+
+_TCP = 6
+_PORTS = struct.Struct(">HH")
+_SEGMENT = struct.Struct(">4sIIBB")
+_IPV4 = struct.Struct(">HHHxB")
+_IPV6 = struct.Struct(">4xHB")
+_FRAGMENT_HEADER = struct.Struct(">BxHI")
+
+PART_OF_PACKET = 0x3FFF
+"""Of IPv4's flags and fragment offset: more fragments follow, or this one is not the first."""
+SAYS_SOMETHING = FIN | SYN | RST
+"""A segment without payload and without one of these is only an acknowledgement."""
+
+_NORMAL = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """How a reader of files throws away what nobody wants, by one unpacking and no call.
+
+    Only a plain frame is judged: IPv4 without options, in one piece, as long as `least`. Numbers are in the byte order
+    of the file's own headers, whatever the network's is: swapping the constants once is cheaper than each number.
+    """
+
+    fields: Callable[[bytes, int], tuple[int, ...]]
+    """(the record's own fields..., EtherType, version and length, total length, fragment, ports, offset, flags)."""
+    size: int
+    """Bytes that `fields` looks at, the record's header included."""
+    least: int
+    """Bytes of a frame that it looks at."""
+    ethertype: int | bytes
+    """IPv4's; empty where the link has none."""
+    to: frozenset[int]
+    answers_from: frozenset[int]
+    """Empty unless answers are followed."""
+    part_of_packet: int
+    bare: tuple[int, ...]
+    """By the byte that holds TCP's data offset: the total length of a packet without payload; -1 where such are wanted."""
+
+
+class Frames:
+    """Frames of one link type; hands `segment` what Streams.segment takes."""
+
+    def __init__(
+        self,
+        link_type: int,
+        segment: Callable[..., None],
+        *,
+        ports: Collection[int],
+        follow_answers: bool,
+        losses: Losses,
+        limits: Limits = _NORMAL,
+    ) -> None:
+        self._link = link(link_type)
+        self._segment, self._losses = segment, losses
+        self._ports, self._follow_answers = frozenset(ports), follow_answers
+        self._to = frozenset(port.to_bytes(2, "big") for port in ports)
+        self._from = self._to if follow_answers else frozenset[bytes]()
+        self._fragments = Fragments(losses=losses, limits=limits)
+        self._at = self._link.header
+        # an Ethernet header without tags, an IPv4 header without options, TCP: most frames, in one unpacking
+        plain = struct.Struct(f">{_up_to_ip(self._link.protocol_at, self._at)}BxH2xHxB2x12sIIBB")
+        self._plain = plain.unpack_from
+        self._ethertype: int | bytes = b"" if self._link.protocol_at is None else 0x0800
+
+    def frame(self, ts: float, frame: bytes | memoryview, wire_length: int) -> None:
+        """Look at one frame; `wire_length` is its length before it was cut to the capture's snaplen."""
+        losses = self._losses
+        losses.frames += 1
+        try:
+            ethertype, version, total, part, protocol, key, seq, ack, offset, flags = self._plain(
+                frame
+            )
+        except struct.error:  # shorter than a whole TCP header
+            self._unusual(ts, bytes(frame), wire_length)
+            return
+        if version != 0x45 or ethertype != self._ethertype or part & PART_OF_PACKET:
+            self._unusual(ts, bytes(frame), wire_length)
+            return
+        if protocol != _TCP or not (key[10:] in self._to or key[8:10] in self._from):
+            return
+        losses.segments += 1
+        # a total of 0 is left behind by offload of segments beyond 64 KB
+        end = self._at + total if total else wire_length
+        start = self._at + 20 + (offset >> 4) * 4
+        if offset < 0x50 or start > end:
+            losses.damaged_frames += 1
+        elif start < end or flags & SAYS_SOMETHING or self._follow_answers:
+            payload = bytes(frame[start:end])
+            missing = end - start - len(payload)
+            if missing:
+                losses.truncated += 1
+            self._segment(ts, key, seq, ack, flags, payload, missing)
+
+    def close(self) -> None:
+        """The capture is over: packets of which fragments are missing are counted as lost."""
+        self._fragments.close()
+
+    def glance(self, record: str, order: str) -> Glance:
+        """How to throw frames away unseen; `record` is the struct format of a record's header, in `order` (`<` or `>`)."""
+        looked = struct.Struct(
+            f"{order}{record}{_up_to_ip(self._link.protocol_at, self._at)}BxH2xH12xHH8xBB"
+        )
+        ports = frozenset(_swapped(port, order) for port in self._ports)
+        bare = tuple(
+            -1 if self._follow_answers else _swapped(20 + (offset >> 4) * 4, order)
+            for offset in range(256)
+        )
+        return Glance(
+            fields=looked.unpack_from,
+            size=looked.size,
+            least=self._at + 34,
+            ethertype=b"" if self._link.protocol_at is None else _swapped(0x0800, order),
+            to=ports,
+            answers_from=ports if self._follow_answers else frozenset(),
+            part_of_packet=_swapped(PART_OF_PACKET, order),
+            bare=bare,
+        )
+
+    def _unusual(self, ts: float, frame: bytes, wire_length: int) -> None:
+        """Any frame that is not plain: tags, options, fragments, IPv6, cut short, or no IP at all."""
+        at = ip_start(self._link, frame)
+        if at is None:
+            return
+        version = frame[at] >> 4
+        if version == 4:
+            self._ipv4(ts, frame, at, wire_length)
+        elif version == 6:
+            self._ipv6(ts, frame, at, wire_length)
+
+    def _ipv4(self, ts: float, frame: bytes, at: int, wire_length: int) -> None:
+        if len(frame) < at + 20:
+            self._losses.damaged_frames += 1
+            return
+        total, ident, part, protocol = _IPV4.unpack_from(frame, at + 2)
+        if protocol != _TCP:
+            return
+        start = at + (frame[at] & 0x0F) * 4
+        end = at + total if total else wire_length
+        if start < at + 20 or end < start:
+            self._losses.damaged_frames += 1
+            return
+        addresses = frame[at + 12 : at + 20]
+        if not part & PART_OF_PACKET:
+            self._tcp(ts, addresses, frame, start, end)
+            return
+        whole = self._fragments.add(
+            ts,
+            (addresses, ident),
+            offset=(part & 0x1FFF) * 8,
+            more=bool(part & 0x2000),
+            length=end - start,
+            data=self._seen_of_fragment(frame, start, end),
+        )
+        if whole is not None:
+            self._tcp(ts, addresses, whole, 0, len(whole))
+
+    def _ipv6(self, ts: float, frame: bytes, at: int, wire_length: int) -> None:
+        if len(frame) < at + 40:
+            self._losses.damaged_frames += 1
+            return
+        length, header = _IPV6.unpack_from(frame, at)
+        end = at + 40 + length if length else wire_length
+        addresses = frame[at + 8 : at + 40]
+        header, start = transport(frame, header, at + 40)
+        if header == _TCP:
+            self._tcp(ts, addresses, frame, start, end)
+        elif header == FRAGMENT and start + 8 <= min(end, len(frame)):
+            self._ipv6_fragment(ts, addresses, frame, start, end)
+        elif header == FRAGMENT or header in EXTENSIONS:  # the frame ends among its headers
+            self._losses.damaged_frames += 1
+
+    def _ipv6_fragment(
+        self, ts: float, addresses: bytes, frame: bytes, start: int, end: int
+    ) -> None:
+        header, part, ident = _FRAGMENT_HEADER.unpack_from(frame, start)
+        whole = self._fragments.add(
+            ts,
+            (addresses, ident),
+            offset=part & 0xFFF8,
+            more=bool(part & 1),
+            length=end - start - 8,
+            data=self._seen_of_fragment(frame, start + 8, end),
+        )
+        if whole is None:
+            return
+        header, start = transport(whole, header, 0)
+        if header == _TCP:
+            self._tcp(ts, addresses, whole, start, len(whole))
+
+    def _seen_of_fragment(self, frame: bytes, start: int, end: int) -> bytes:
+        data = frame[start:end]
+        if len(data) < end - start:
+            self._losses.truncated += 1
+        return data
+
+    def _tcp(self, ts: float, addresses: bytes, packet: bytes, at: int, end: int) -> None:
+        """Hand on a TCP segment that begins at `at` and reached to `end` before it was cut."""
+        if not self._is_watched(packet[at : at + 4]):
+            return
+        self._losses.segments += 1
+        if min(end, len(packet)) < at + 20:
+            self._losses.damaged_frames += 1
+            return
+        ports, seq, ack, offset, flags = _SEGMENT.unpack_from(packet, at)
+        start = at + (offset >> 4) * 4
+        if start < at + 20 or start > end:
+            self._losses.damaged_frames += 1
+        elif start < end or flags & SAYS_SOMETHING or self._follow_answers:
+            payload = packet[start:end]
+            missing = end - start - len(payload)
+            if missing:
+                self._losses.truncated += 1
+            self._segment(ts, addresses + ports, seq, ack, flags, payload, missing)
+
+    def _is_watched(self, ports: bytes) -> bool:
+        """Whether a segment is on a port watched; one whose ports are not to be seen may be."""
+        return len(ports) < 4 or ports[2:] in self._to or ports[:2] in self._from
+
+
+def _up_to_ip(protocol_at: int | None, header: int) -> str:
+    """Struct format of a link header of which only the EtherType is read, or nothing."""
+    if protocol_at is None:
+        return f"{header}x0s"
+    return f"{protocol_at}xH{header - protocol_at - 2}x"
+
+
+def _swapped(number: int, order: str) -> int:
+    """What a 16-bit number of the network reads as in this byte order."""
+    return int.from_bytes(number.to_bytes(2, "big"), "big" if order == ">" else "little")
