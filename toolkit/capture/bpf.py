@@ -90,6 +90,28 @@ def behind_tags(packet: bytes, protocol: int) -> bytes:
     return packet if protocol in (IPV4, IPV6) else b""
 
 
+def expression(ports: Iterable[int], *, follow_answers: bool) -> str:
+    """The same in tcpdump's language; of `lo`'s copies libpcap leaves the outgoing one out by itself."""
+    watched = sorted(set(ports))
+    said_4 = (
+        "(tcp[13] & 7 != 0 or ip[2:2] = 0 or ip[2:2] - ((ip[0] & 15) << 2) != (tcp[12] & 240) >> 2)"
+    )
+    said_6 = "(ip6[53] & 7 != 0 or ip6[4:2] = 0 or ip6[4:2] != (ip6[52] & 240) >> 2)"
+    to_4 = [f"tcp dst port {port}" for port in watched]
+    to_6 = [f"ip6[42:2] = {port}" for port in watched]
+    if follow_answers:
+        to_4 += [f"tcp src port {port}" for port in watched]
+        to_6 += [f"ip6[40:2] = {port}" for port in watched]
+    parts = [
+        f"ip and ({' or '.join(to_4)}) and {said_4}",
+        f"ip6 and ip6[6] = {TCP} and ({' or '.join(to_6)}) and {said_6}",
+        f"ip proto {TCP} and ip[6:2] & 0x3fff != 0",
+        f"ip6 and ({' or '.join(f'ip6[6] = {header}' for header in IPV6_EXTENSIONS)})",
+        *(f"ether proto {tag:#x}" for tag in VLAN_TAGS),
+    ]
+    return " or ".join(f"({part})" for part in parts)
+
+
 class _Line(NamedTuple):
     """An instruction, or a label. A jump goes to a label ahead or over a number of instructions; None: to the next."""
 

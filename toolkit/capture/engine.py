@@ -70,13 +70,14 @@ def refusal(error: OSError, iface: str, ports: Collection[int]) -> ToolkitError:
     return ToolkitError(f"cannot capture on `{iface}`: {reason}", pipe_hint(iface, ports))
 
 
-def no_rights(iface: str, ports: Collection[int]) -> ToolkitError:
+def no_rights(iface: str, ports: Collection[int], program: str = sys.executable) -> ToolkitError:
     """Neither root nor the capability."""
-    python = os.path.realpath(sys.executable)
+    real = os.path.realpath(program)
     return ToolkitError(
-        f"no right to capture on `{iface}`: it needs CAP_NET_RAW (and CAP_NET_ADMIN for the big buffer)",
-        f"Run it with sudo, or: {pipe_hint(iface, ports)}\n"
-        f"or: sudo setcap cap_net_raw,cap_net_admin+ep {python}   (then every program run by this Python may capture)",
+        f"no right to capture on `{iface}`: that takes CAP_NET_RAW (and CAP_NET_ADMIN for the big buffer)",
+        f"Run it as root, or leave the rights to tcpdump: {pipe_hint(iface, ports)}\n"
+        f"Or give them to the program: sudo setcap cap_net_raw,cap_net_admin+ep {real}"
+        " (then whatever anybody runs with it has them; undo it with setcap -r)",
     )
 
 
@@ -86,3 +87,11 @@ def pipe_hint(iface: str, ports: Collection[int]) -> str:
     wanted = " or ".join(f"tcp port {port}" for port in watched)
     own = "".join(f" --port {port}" for port in watched if watched != [8000])
     return f"sudo tcpdump -i {iface} -s 0 -U -w - '{wanted}' | toolkit capture -{own}"
+
+
+def interface_name(index: int) -> str:
+    """The name of an interface; its number where it was taken away meanwhile."""
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return f"interface {index}"

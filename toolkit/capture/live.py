@@ -45,7 +45,7 @@ def _listening(iface: str, *, cooked: bool) -> Any:
     class Listening(L2ListenSocket):
         def __init__(self) -> None:
             if cooked:
-                self.ins = sockets.cooked(iface)
+                self.ins = sockets.opened(iface)
                 self.promisc, self.auxdata_available = False, True
                 self.ins.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             else:

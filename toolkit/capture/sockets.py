@@ -36,9 +36,11 @@ def link_type(iface: str) -> int:
     return RAW_IP if is_cooked(iface) else ETHERNET
 
 
-def cooked(iface: str) -> socket.socket:
-    """A socket whose frames begin with the IP packet; it hears everything until its filter is set."""
-    sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+def opened(iface: str) -> socket.socket:
+    """A socket that hears nothing yet; its frames are cooked where they must be."""
+    kind = socket.SOCK_DGRAM if is_cooked(iface) else socket.SOCK_RAW
+    sock = socket.socket(socket.AF_PACKET, kind, socket.htons(ETH_P_ALL))
+    attach(sock, bpf.NOTHING)
     if iface != ANY:
         sock.bind((iface, ETH_P_ALL))
     return sock
@@ -111,9 +113,7 @@ def _drain(sock: socket.socket) -> None:
         except BlockingIOError:
             return
         except OSError as error:
-            if (
-                error.errno != errno.ENETDOWN
-            ):  # told once by a socket whose interface is down; it may come up
+            if error.errno != errno.ENETDOWN:  # told once where the interface is down
                 raise
 
 

@@ -1,0 +1,244 @@
+"""Live frames through a tcpdump of our own, which has the rights that we may lack: `--engine tcpdump`.
+
+It starts tcpdump, reads its pcap from a pipe and its counts from its messages. It opens no socket.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections import deque
+from collections.abc import Collection
+from functools import lru_cache
+
+from toolkit.capture import bpf
+from toolkit.capture.engine import (
+    ANY,
+    DEFAULT_BUFFER_BYTES,
+    Engine,
+    OnFrame,
+    check,
+    interface_name,
+    no_rights,
+)
+from toolkit.capture.sights import REMEMBERED, SecondSights
+from toolkit.errors import ToolkitError
+
+START_S, END_S = 10.0, 5.0
+"""It listens within 0.1 s and ends within 1 s, its kernel's timeout; longer only on a very busy machine."""
+ASK_EVERY_S = 1.0
+PIPE_BYTES = 1024 * 1024
+"""As much as Linux lets a user have; where it does not, the pipe stays as it is."""
+KEPT_LINES = 20
+"""Of its messages, to say why it ended."""
+
+FILE = struct.Struct("=IHHiIII")
+RECORD = struct.Struct("=IIII")
+LINUX_SLL2 = 276
+COOKED = struct.Struct("!HxxiHB")
+"""Header of a frame of `any`: protocol, interface, hardware, kind of frame; 20 bytes with the address."""
+COOKED_BYTES = 20
+DROPPED = re.compile(rb"(\d+) packets? dropped by kernel")
+
+
+def open_tcpdump(
+    iface: str,
+    *,
+    ports: Collection[int],
+    follow_answers: bool,
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+) -> Engine:
+    """Have tcpdump listen on one interface, or `any`; from here on frames wait in its kernel buffer and the pipe."""
+    check(iface, ports)
+    program = shutil.which("tcpdump")
+    if program is None:
+        raise ToolkitError(
+            "`tcpdump` is not installed",
+            "Install it (apt install tcpdump), or use another --engine",
+        )
+    # -p: not promiscuous; -B: in KiB; a child of another session does not hear the terminal's Ctrl-C before we do
+    command = [program, "-i", iface, "-p", "-n", "-s", "0", "-U", "-w", "-"]
+    command += ["-B", str(max(1, buffer_bytes // 1024)), "--time-stamp-precision=nano"]
+    command += ["-y", "LINUX_SLL2"] if iface == ANY else []
+    command.append(bpf.expression(ports, follow_answers=follow_answers))
+    child = subprocess.Popen(  # noqa: S603 - the user's tcpdump, with numbers of ours
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    engine = _Tcpdump(child, program, iface, ports)
+    try:
+        engine.begin()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+class _Tcpdump:
+    """A running tcpdump and what it has written."""
+
+    buffer_bytes: int | None = None
+    """It does not tell what the kernel granted."""
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], program: str, iface: str, ports: Collection[int]
+    ) -> None:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._child, self._program = child, program
+        self._iface, self._ports = iface, ports
+        self._frames, self._words = child.stdout.fileno(), child.stderr.fileno()
+        self._sights = SecondSights(ports) if iface == ANY else None
+        self._name_of = lru_cache(REMEMBERED)(interface_name)
+        self._arrivals = select.poll()
+        for pipe in (self._frames, self._words):
+            os.set_blocking(pipe, False)
+            self._arrivals.register(pipe, select.POLLIN)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._frames, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._rest = b""
+        self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
+        self._line = b""
+        self._dropped = 0
+        self._asked_at = 0.0
+        self.link_type = 0
+
+    @property
+    def lag_note(self) -> str | None:
+        """That frames come late, or where some were left out."""
+        late = "tcpdump hands frames over up to a second late"
+        return "; ".join(filter(None, (late, self._sights.note if self._sights else None)))
+
+    def begin(self) -> None:
+        """Wait until it listens: its file's header is here."""
+        end = time.monotonic() + START_S
+        while len(self._rest) < FILE.size:
+            if time.monotonic() > end:
+                raise ToolkitError(f"tcpdump on `{self._iface}` did not begin within {START_S:g} s")
+            self._wait(end - time.monotonic())
+            self._rest += self._read()
+        self.link_type = FILE.unpack_from(self._rest)[-1]
+        self._rest = self._rest[FILE.size :]
+
+    def pump(self, frame: OnFrame, timeout_s: float) -> int:
+        """Hand out what frames there are in a pipe's worth of bytes."""
+        data = self._read()
+        if not data:
+            self._wait(timeout_s)
+            data = self._read()
+        self._rest += data
+        return self._hand_out(frame) if data else 0
+
+    def _hand_out(self, frame: OnFrame) -> int:
+        data, at, count = self._rest, 0, 0
+        packet = self._packet if self.link_type == LINUX_SLL2 else None
+        end = len(data) - RECORD.size
+        while at <= end:
+            seconds, nanoseconds, captured, on_wire = RECORD.unpack_from(data, at)
+            following = at + RECORD.size + captured
+            if following > len(data):
+                break
+            one = data[at + RECORD.size : following]
+            if packet is None or packet(one):
+                frame(seconds + nanoseconds * 1e-9, one, on_wire)
+            at, count = following, count + 1
+        self._rest = data[at:]
+        return count
+
+    def _packet(self, data: bytes) -> bool:
+        """Whether a cooked frame counts."""
+        _, index, _, kind = COOKED.unpack_from(data)
+        if kind != bpf.OUTGOING or self._sights is None:
+            return True
+        return self._sights.counts(data[COOKED_BYTES:], self._name_of(index))
+
+    def _read(self) -> bytes:
+        """What its pipe holds of frames; ToolkitError where it has ended."""
+        try:
+            data = os.read(self._frames, PIPE_BYTES)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self.close()
+            raise self._ended()
+        return data
+
+    def _wait(self, timeout_s: float) -> None:
+        """Until it says something, in frames or in words."""
+        self._arrivals.poll(max(0.0, timeout_s) * 1000)
+        self._listen()
+
+    def _listen(self) -> bool:
+        """Take in what it has said in words; whether it may say more."""
+        while True:
+            try:
+                said = os.read(self._words, PIPE_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:  # closed
+                return False
+            if not said:
+                with contextlib.suppress(KeyError):
+                    self._arrivals.unregister(self._words)
+                return False
+            self._note(said)
+
+    def _note(self, said: bytes) -> None:
+        *whole, self._line = (self._line + said).split(b"\n")
+        for line in whole:
+            self._lines.append(line)
+            told = DROPPED.search(line)
+            if told:
+                self._dropped = int(told[1])
+
+    def _ended(self) -> ToolkitError:
+        said = b"\n".join(self._lines).decode(errors="replace")
+        if re.search(r"permission|not permitted", said, re.IGNORECASE):
+            return no_rights(self._iface, self._ports, program=self._program)
+        why = said.strip().splitlines()
+        return ToolkitError(
+            f"tcpdump on `{self._iface}` ended: {why[0] if why else 'without a word'}"
+        )
+
+    def drops(self) -> int:
+        """Frames that the kernel had no room for; asked of it once a second, and at its end it tells them all."""
+        if self._child.returncode is None and time.monotonic() - self._asked_at >= ASK_EVERY_S:
+            self._asked_at = time.monotonic()
+            self._signal(signal.SIGUSR1)
+        self._listen()
+        return self._dropped
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(
+            PermissionError
+        ):  # its program may belong to another user; it ends by its pipe then
+            self._child.send_signal(number)
+
+    def close(self) -> None:
+        """End it, and hear its last count."""
+        if self._child.stdout is None or self._child.stdout.closed:
+            return
+        self._signal(signal.SIGTERM)
+        end = time.monotonic() + END_S
+        while self._listen() and time.monotonic() < end:
+            # it may be waiting for room in the pipe; what comes now is thrown away
+            self._arrivals.poll(100)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._frames, PIPE_BYTES)
+        self._child.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(END_S)
+        if self._child.poll() is None:
+            self._signal(signal.SIGKILL)
+            self._child.wait()
+        assert self._child.stderr is not None
+        self._child.stderr.close()
