@@ -53,8 +53,8 @@ ROOMS = {
     ),
     "capture": (
         set(
-            "answers bodies bpf codings counting exchange flows fragments frames http lines links other_ports pcap pcapng"
-            " summary topk".split()
+            "answers bodies bpf codings counting exchange flows fragments frames http lines links messages other_ports pairing pcap"
+            " pcapng reassembly summary topk".split()
         ),
         set("drive engine files jsonl live ring sights sockets tcpdump".split()),
     ),

@@ -1,0 +1,83 @@
+"""Segments for `Streams` by hand, without frames around them: one client, one server, sequence numbers counted."""
+
+from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Limits, Losses
+from toolkit.capture.flows import Streams
+
+__all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "key", "post"]
+
+
+def key(sport: int = 40000, dport: int = 8000, *, client: int = 1) -> bytes:
+    """10.0.0.`client`:`sport` to 10.0.9.9:`dport`, as a packet has it."""
+    addresses = bytes([10, 0, 0, client, 10, 0, 9, 9])
+    return addresses + sport.to_bytes(2, "big") + dport.to_bytes(2, "big")
+
+
+def post(body: bytes, *headers: bytes, path: bytes = b"/v1/x") -> bytes:
+    lines = [b"POST %s HTTP/1.1" % path, b"Host: h", *headers, b"Content-Length: %d" % len(body)]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+class Capture:
+    """A `Streams` with what came out of it, and one connection to feed it from."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        follow: bool = False,
+        sport: int = 40000,
+        isn: int = 1000,
+    ) -> None:
+        self.requests: list[HttpRequest] = []
+        self.losses = Losses()
+        self.streams = Streams(
+            self.requests.append,
+            ports=[8000],
+            follow_answers=follow,
+            limits=limits or Limits(),
+            losses=self.losses,
+        )
+        self.now = 100.0
+        self.key, self.isn = key(sport), isn
+        self.next = isn + 1
+        """Of the client."""
+
+    @property
+    def bodies(self) -> list[bytes | None]:
+        """Of the requests that are whole."""
+        return [request.body for request in self.requests if not request.damaged]
+
+    @property
+    def problems(self) -> list[str | None]:
+        """Of the damaged ones."""
+        return [request.problem for request in self.requests if request.damaged]
+
+    def send(
+        self, seq: int, payload: bytes = b"", flags: int = ACK, *, missing: int = 0, ack: int = 0
+    ) -> None:
+        """Any segment of the client, a millisecond later."""
+        self.now = round(self.now + 0.001, 6)
+        self.streams.segment(self.now, self.key, seq % 2**32, ack, flags, payload, missing)
+
+    def open(self) -> None:
+        self.send(self.isn, flags=SYN)
+
+    def client(self, data: bytes, *, size: int | None = None, flags: int = ACK) -> None:
+        """The client's next bytes, in segments of `size`."""
+        for start in range(0, len(data), size or len(data)):
+            piece = data[start : start + (size or len(data))]
+            self.send(self.next, piece, flags)
+            self.next += len(piece)
+
+    def lose(self, count: int) -> None:
+        """The client's next bytes never reach us."""
+        self.next += count
+
+    def fin(self) -> None:
+        self.send(self.next, flags=FIN | ACK)
+        self.next += 1
+
+    def wait(self, seconds: float) -> None:
+        """Let the packets' clock run."""
+        self.now += seconds
+        self.streams.expire(self.now)

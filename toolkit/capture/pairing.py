@@ -1,0 +1,116 @@
+"""Which answer belongs to which request, and how many requests a server had before it when one arrived.
+
+On one connection answers come in the order of the requests (HTTP/1.1). It reads no bytes.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from toolkit.capture.answers import Answers
+from toolkit.capture.exchange import HttpAnswer, HttpRequest
+from toolkit.capture.http import Requests
+
+ANSWER_BYTES = 8192
+"""What an unanswered request costs beside its body: its answer's tail."""
+
+
+class InFlight:
+    """Unanswered requests by server, address and port."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+
+    def add(self, server: bytes) -> int:
+        """Count one more; how many there were before it."""
+        before = self._counts.get(server, 0)
+        self._counts[server] = before + 1
+        return before
+
+    def remove(self, server: bytes) -> None:
+        """One is answered, or never will be."""
+        left = self._counts[server] - 1
+        if left:
+            self._counts[server] = left
+        else:
+            del self._counts[server]
+
+
+class Pairs:
+    """The requests of one connection that wait for their answers; also the reader of the server's bytes."""
+
+    __slots__ = (
+        "_answers",
+        "_deliver",
+        "_early",
+        "_in_flight",
+        "_server",
+        "_waiting",
+        "held",
+        "requests",
+    )
+
+    def __init__(
+        self, deliver: Callable[[HttpRequest], None], server: bytes, in_flight: InFlight
+    ) -> None:
+        self._deliver, self._server, self._in_flight = deliver, server, in_flight
+        self.requests: Requests
+        self._waiting: deque[HttpRequest] = deque()
+        self._early: HttpAnswer | None = None
+        """An answer that came before its request was whole, e.g., a refusal."""
+        self._answers = Answers(self._answered)
+        self.held = 0
+        """Bytes of the bodies of unanswered requests."""
+
+    def asked(self, request: HttpRequest) -> None:
+        """A request is whole, or as whole as it will be."""
+        request.in_flight = self._in_flight.add(self._server)
+        self._waiting.append(request)
+        self.held += ANSWER_BYTES + (len(request.body) if request.body else 0)
+        early, self._early = self._early, None
+        if early is None:
+            self._answers.asked(request.method, request.ts_last)
+        else:
+            self._answered(early)
+
+    def _answered(self, answer: HttpAnswer) -> None:
+        if not self._waiting:
+            if not self.requests.between:
+                self._early = answer
+            return
+        request = self._waiting[0]
+        request.answer = answer
+        self._release()
+
+    def _release(self) -> None:
+        request = self._waiting.popleft()
+        self._in_flight.remove(self._server)
+        self.held -= ANSWER_BYTES + (len(request.body) if request.body else 0)
+        self._deliver(request)
+
+    # --- the server's bytes -----------------------------------------------------------------------
+
+    def data(self, ts: float, data: bytes) -> None:
+        """Read the server's next bytes."""
+        self._answers.data(ts, data)
+
+    def gap(self, ts: float, missing: int | None) -> None:
+        """Bytes of the server are missing."""
+        self._answers.gap(ts, missing)
+
+    def starts(self, data: bytes) -> bool:  # noqa: ARG002 - answers find their own beginning
+        """Whether a segment can be read without what came before it."""
+        return True
+
+    def begin(self) -> None:
+        """Answers need not know."""
+
+    @property
+    def between(self) -> bool:
+        """Whether no request waits."""
+        return not self._waiting
+
+    def end(self, ts: float) -> None:
+        """No further answer comes; the requests go out as they are."""
+        self._answers.end(ts)
+        while self._waiting:
+            self._release()
