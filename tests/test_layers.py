@@ -61,7 +61,8 @@ ROOMS = {
     "proxy": ({"cache", "flights"}, set()),
     "workload": (
         set(
-            "arrivals clients columns distribution exports forecast gaps lengths levers limits logs mixes prefixes"
+            "arrivals clients columns distribution exports forecast gaps lengths levers limits log_rows"
+            " log_values logs mixes prefixes"
             " report_page summary synthesis traces work zipf".split()
         ),
         set(),
