@@ -23,7 +23,7 @@ from toolkit.capture.pcap import MAGICS, Pcap, damaged
 from toolkit.capture.pcapng import MAGIC, Pcapng
 from toolkit.errors import ToolkitError
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 17
 STDIN = "-"
 _SILENT_S = 0.2
 """How often a silent source asks whether to stop."""

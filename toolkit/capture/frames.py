@@ -5,10 +5,10 @@ It builds no object per frame, checks no checksum (offload leaves wrong ones) an
 
 import struct
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from toolkit.capture.exchange import FIN, RST, SYN, Limits, Losses
 from toolkit.capture.fragments import Fragments
+from toolkit.capture.glance import PART_OF_PACKET, Glance, Glances, up_to_ip
 from toolkit.capture.links import EXTENSIONS, FRAGMENT, ip_start, link, transport
 
 _TCP = 6
@@ -18,36 +18,10 @@ _IPV4 = struct.Struct(">HHHxB")
 _IPV6 = struct.Struct(">4xHB")
 _FRAGMENT_HEADER = struct.Struct(">BxHI")
 
-PART_OF_PACKET = 0x3FFF
-"""Of IPv4's flags and fragment offset: more fragments follow, or this one is not the first."""
 SAYS_SOMETHING = FIN | SYN | RST
 """A segment without payload and without one of these is only an acknowledgement."""
 
 _NORMAL = Limits()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """How a reader of files throws away what nobody wants, by one unpacking and no call.
-
-    Only a plain frame is judged: IPv4 without options, in one piece, as long as `least`. Numbers are in the byte order
-    of the file's own headers, whatever the network's is: swapping the constants once is cheaper than each number.
-    """
-
-    fields: Callable[[bytes, int], tuple[int, ...]]
-    """(the record's own fields..., EtherType, version and length, total length, fragment, ports, offset, flags)."""
-    size: int
-    """Bytes that `fields` looks at, the record's header included."""
-    least: int
-    """Bytes of a frame that it looks at."""
-    ethertype: int | bytes
-    """IPv4's; empty where the link has none."""
-    to: frozenset[int]
-    answers_from: frozenset[int]
-    """Empty unless answers are followed."""
-    part_of_packet: int
-    bare: tuple[int, ...]
-    """By the byte that holds TCP's data offset: the total length of a packet without payload; -1 where such are wanted."""
 
 
 class Frames:
@@ -65,13 +39,14 @@ class Frames:
     ) -> None:
         self._link = link(link_type)
         self._segment, self._losses = segment, losses
-        self._ports, self._follow_answers = frozenset(ports), follow_answers
+        self._follow_answers = follow_answers
+        self._glances = Glances(self._link, ports, follow_answers=follow_answers)
         self._to = frozenset(port.to_bytes(2, "big") for port in ports)
         self._from = self._to if follow_answers else frozenset[bytes]()
         self._fragments = Fragments(losses=losses, limits=limits)
         self._at = self._link.header
         # an Ethernet header without tags, an IPv4 header without options, TCP: most frames, in one unpacking
-        plain = struct.Struct(f">{_up_to_ip(self._link.protocol_at, self._at)}BxH2xHxB2x12sIIBB")
+        plain = struct.Struct(f">{up_to_ip(self._link)}BxH2xHxB2x12sIIBB")
         self._plain = plain.unpack_from
         self._ethertype: int | bytes = b"" if self._link.protocol_at is None else 0x0800
 
@@ -108,26 +83,9 @@ class Frames:
         """The capture is over: packets of which fragments are missing are counted as lost."""
         self._fragments.close()
 
-    def glance(self, record: str, order: str) -> Glance:
-        """How to throw frames away unseen; `record` is the struct format of a record's header, in `order` (`<` or `>`)."""
-        looked = struct.Struct(
-            f"{order}{record}{_up_to_ip(self._link.protocol_at, self._at)}BxH2xH12xHH8xBB"
-        )
-        ports = frozenset(_swapped(port, order) for port in self._ports)
-        bare = tuple(
-            -1 if self._follow_answers else _swapped(20 + (offset >> 4) * 4, order)
-            for offset in range(256)
-        )
-        return Glance(
-            fields=looked.unpack_from,
-            size=looked.size,
-            least=self._at + 34,
-            ethertype=b"" if self._link.protocol_at is None else _swapped(0x0800, order),
-            to=ports,
-            answers_from=ports if self._follow_answers else frozenset(),
-            part_of_packet=_swapped(PART_OF_PACKET, order),
-            bare=bare,
-        )
+    def glance(self, frame: bytes, record: str, order: str) -> Glance:
+        """How to throw away frames like this one unseen; see Glances.at."""
+        return self._glances.at(frame, record, order)
 
     def _unusual(self, ts: float, frame: bytes, wire_length: int) -> None:
         """Any frame that is not plain: tags, options, fragments, IPv6, cut short, or no IP at all."""
@@ -228,15 +186,3 @@ class Frames:
     def _is_watched(self, ports: bytes) -> bool:
         """Whether a segment is on a port watched; one whose ports are not to be seen may be."""
         return len(ports) < 4 or ports[2:] in self._to or ports[:2] in self._from
-
-
-def _up_to_ip(protocol_at: int | None, header: int) -> str:
-    """Struct format of a link header of which only the EtherType is read, or nothing."""
-    if protocol_at is None:
-        return f"{header}x0s"
-    return f"{protocol_at}xH{header - protocol_at - 2}x"
-
-
-def _swapped(number: int, order: str) -> int:
-    """What a 16-bit number of the network reads as in this byte order."""
-    return int.from_bytes(number.to_bytes(2, "big"), "big" if order == ">" else "little")

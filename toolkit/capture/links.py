@@ -9,7 +9,7 @@ from toolkit.errors import ToolkitError
 
 IPV4 = b"\x08\x00"
 """EtherType of IPv4; IPv6's is told by the packet's own version, where the tags end."""
-_TAGS = frozenset({b"\x81\x00", b"\x88\xa8", b"\x91\x00"})
+TAGS = frozenset({b"\x81\x00", b"\x88\xa8", b"\x91\x00"})
 """EtherTypes of VLAN tags: 802.1Q, 802.1ad (QinQ) and what came before it; a tag is 4 bytes long."""
 
 FRAGMENT, _AUTHENTICATION = 44, 51
@@ -81,7 +81,7 @@ def ip_start(link: Link, frame: bytes) -> int | None:
     at = link.header
     if link.protocol_at is not None:
         protocol = frame[link.protocol_at : link.protocol_at + 2]
-        while protocol in _TAGS:
+        while protocol in TAGS:
             # after the EtherType of a tag come its 2 bytes, then the next EtherType
             protocol = frame[at + 2 : at + 4]
             at += 4

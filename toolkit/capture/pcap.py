@@ -22,6 +22,8 @@ LARGEST_FRAME = 1 << 20
 DAMAGED_HINT = "All before it was read; is it a whole copy of a file that a program wrote?"
 
 _HEADER, _RECORD = 24, 16
+SHAPE = 64
+"""Bytes of a frame that tell its shape."""
 
 
 class Pcap:
@@ -63,8 +65,7 @@ class Pcap:
         # the upper 6 bits tell how long the frame check sequences are
         link_type = struct.unpack_from(f"{order}I", block, 20)[0] & 0x03FFFFFF
         frames = self._frames_of(link_type)
-        self._frame = frames.frame
-        self._glance = frames.glance("8xI4x", order)
+        self._frame, self._glance_at, self._order = frames.frame, frames.glance, order
         self._record = struct.Struct(f"{order}IIII").unpack_from
         self._begun = True
 
@@ -80,10 +81,12 @@ class Pcap:
 
     def _pass_over(self, block: bytes, at: int) -> int:
         """The same up to the block's last bytes, throwing away by a glance; the product's innermost loop."""
-        glance, hand_on = self._glance, self._hand_on
-        fields, ethertype, least = glance.fields, glance.ethertype, glance.least
-        to, answers_from = glance.to, glance.answers_from
-        part_of_packet, bare = glance.part_of_packet, glance.bare
+        # the first frame tells what most of a block looks like, and is taken anew with every block
+        glance = self._glance_at(block[at + _RECORD : at + _RECORD + SHAPE], "8xI4x", self._order)
+        fields, least, ethertype = glance.fields, glance.least, glance.ethertype
+        ip, part_mask, plain = glance.version, glance.part_mask, glance.part
+        to, answers_from, bare = glance.to, glance.answers_from, glance.bare
+        hand_on = self._hand_on
         end = len(block)
         last = end - glance.size
         others = acknowledgements = 0
@@ -94,9 +97,9 @@ class Pcap:
                 if (
                     following <= end
                     and kind == ethertype
-                    and version == 0x45
+                    and version == ip
                     and kept >= least
-                    and not part & part_of_packet
+                    and part & part_mask == plain
                 ):
                     if target not in to and source not in answers_from:
                         others += 1

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from toolkit.capture.exchange import Losses
-from toolkit.capture.frames import Frames, Glance
-from toolkit.capture.pcap import damaged
+from toolkit.capture.frames import Frames
+from toolkit.capture.pcap import SHAPE, damaged
 from toolkit.errors import ToolkitError
 
 MAGIC = b"\x0a\x0d\x0d\x0a"
@@ -93,12 +93,15 @@ class Pcapng:
 
     def _pass_over(self, block: bytes, at: int) -> int:
         """The same as far as a glance can tell, until a section or interface changes what it looks for."""
-        glance, hand_on = self._glance, self._hand_on
-        if glance is None:
+        judged, alike, hand_on = self._judged, self._alike, self._hand_on
+        if judged is None:
             return at
-        fields, ethertype, least = glance.fields, glance.ethertype, glance.least
-        to, answers_from = glance.to, glance.answers_from
-        part_of_packet, bare, alike = glance.part_of_packet, glance.bare, self._alike
+        start = at + _PACKET_HEADER
+        # the first frame tells what most of the bytes fed look like, and is taken anew each time
+        glance = judged.glance(block[start : start + SHAPE], "III8xI4x", self._order)
+        fields, least, ethertype = glance.fields, glance.least, glance.ethertype
+        ip, part_mask, plain = glance.version, glance.part_mask, glance.part
+        to, answers_from, bare = glance.to, glance.answers_from, glance.bare
         end = len(block)
         last = end - glance.size
         others = acknowledgements = 0
@@ -115,9 +118,9 @@ class Pcapng:
                     and number in alike
                     and length >= kept + 32
                     and kind == ethertype
-                    and version == 0x45
+                    and version == ip
                     and kept >= least
-                    and not part & part_of_packet
+                    and part & part_mask == plain
                 ):
                     if target not in to and source not in answers_from:
                         others += 1
@@ -131,7 +134,7 @@ class Pcapng:
                 if following == at:
                     break
                 at = following
-                if self._glance is not glance:
+                if self._alike is not alike:
                     break
         finally:
             self._losses.frames += others + acknowledgements
@@ -188,8 +191,9 @@ class Pcapng:
         self._old_numbers = struct.Struct(f"{order}8xHH").unpack_from
         self._interfaces: list[_Interface] = []
         self._alike: set[int] = set()
-        """Interfaces whose frames `_glance` can judge."""
-        self._glance: Glance | None = None
+        """Interfaces of `_judged`."""
+        self._judged: Frames | None = None
+        """Frames of the first link type that is read: only those are judged by a glance."""
 
     def _interface(self, body: bytes, at: int) -> None:
         if len(body) < 8 or len(self._interfaces) == MOST_INTERFACES:
@@ -208,17 +212,10 @@ class Pcapng:
         except ToolkitError as problem:
             interface.problem = problem
         self._interfaces.append(interface)
-        self._look_alike(interface.frames, len(self._interfaces) - 1)
-
-    def _look_alike(self, frames: Frames | None, number: int) -> None:
-        """Have frames of an interface judged by a glance, if they begin as those of the first that is read."""
-        if frames is None:
-            return
-        if self._glance is None:
-            self._glance = frames.glance("III8xI4x", self._order)
-        first = next(each.frames for each in self._interfaces if each.frames is not None)
-        if frames is first:
-            self._alike.add(number)
+        if self._judged is None:
+            self._judged = interface.frames
+        if interface.frames is not None and interface.frames is self._judged:
+            self._alike.add(len(self._interfaces) - 1)
 
     def _enhanced(self, block: bytes, at: int, length: int) -> None:
         if length < _PACKET_HEADER + 4:
