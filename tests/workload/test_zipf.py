@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from toolkit.workload.zipf import distance, fitted_exponent, is_even, zipf
+
+
+def drawn(shares: np.ndarray, requests: int, seed: int = 0) -> np.ndarray:
+    """Counts of a sample, the most frequent first."""
+    counts = np.random.default_rng(seed).multinomial(requests, shares / shares.sum())
+    return np.sort(counts[counts > 0])[::-1]
+
+
+def law(keys: int, exponent: float) -> np.ndarray:
+    return np.arange(1, keys + 1) ** -exponent
+
+
+def log_likelihood(counts: np.ndarray, exponent: float) -> float:
+    """Written out, rank by rank."""
+    total = sum(rank**-exponent for rank in range(1, len(counts) + 1))
+    return sum(
+        count * np.log(rank**-exponent / total) for rank, count in enumerate(counts.tolist(), 1)
+    )
+
+
+@pytest.mark.parametrize("exponent", [0.3, 0.8, 1.0, 1.5, 2.5])
+def test_no_exponent_on_a_fine_grid_is_likelier_than_the_fitted_one(exponent: float) -> None:
+    counts = drawn(law(40, exponent), 2000)
+    grid = np.arange(0.0, 4.0, 0.001)
+    best = max(grid, key=lambda one: log_likelihood(counts, one))
+    assert fitted_exponent(counts) == pytest.approx(best, abs=0.001)
+
+
+def test_counts_in_the_very_proportions_of_a_law_have_its_exponent_and_no_distance() -> None:
+    # 2520 / n for n = 1 to 10: Zipf's law with exponent 1, without a rest
+    counts = np.array([2520 // rank for rank in range(1, 11)])
+    assert fitted_exponent(counts) == pytest.approx(1.0, abs=1e-9)
+    assert distance(counts, 1.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_distance_is_the_largest_error_of_a_top_share() -> None:
+    # shares 0.7, 0.2, 0.1 against 6/11, 3/11, 2/11: after the first 0.7 - 0.5455, after the second 0.9 - 0.8182
+    assert distance(np.array([7, 2, 1]), 1.0) == pytest.approx(0.7 - 6 / 11)
+
+
+@pytest.mark.parametrize(
+    ("keys", "exponent", "requests"),
+    [(20_000, 1.0, 200_000), (1000, 0.8, 10_000), (10_000, 1.2, 100_000), (100, 1.0, 1000)],
+)
+def test_samples_of_zipf_are_called_so(keys: int, exponent: float, requests: int) -> None:
+    found = zipf(drawn(law(keys, exponent), requests))
+    assert found.shape == "zipf", found
+    assert found.exponent == pytest.approx(exponent, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        0.9 ** np.arange(200.0),  # geometric
+        0.99 ** np.arange(2000.0),
+        np.random.default_rng(0).lognormal(0, 1, 1000),
+        np.r_[np.full(30, 10.0), np.full(970, 0.1)],  # thirty favourites and a plain
+    ],
+)
+def test_other_falling_curves_are_not_zipf(shares: np.ndarray) -> None:
+    found = zipf(drawn(shares, 100_000))
+    assert found.shape == "other", found
+    assert found.distance is not None
+    assert found.distance > 0.05
+
+
+def test_two_keys_with_95_per_cent_are_not_zipf_whatever_their_tail() -> None:
+    tail = drawn(law(200, 1.0), 500)
+    found = zipf(np.r_[4750, 4750, tail])
+    assert found.shape == "few"
+    assert "95.0%" in found.why
+
+
+@pytest.mark.parametrize(("keys", "words"), [(1, "1 key:"), (2, "2 keys"), (9, "9 keys")])
+def test_under_ten_keys_no_law_is_told(keys: int, words: str) -> None:
+    found = zipf(np.full(keys, 100))
+    assert found.shape == "few"
+    assert words in found.why
+    assert found.exponent is None
+
+
+def test_equally_frequent_keys_are_even_and_not_a_flat_zipf() -> None:
+    # chance ranks them into a curve that a Zipf law of exponent 0.27 fits
+    found = zipf(drawn(np.ones(100), 1000))
+    assert found.shape == "even"
+    assert is_even(np.full(50, 7))
+    assert not is_even(drawn(law(100, 0.5), 10_000))
+
+
+def test_when_every_request_is_new_the_tail_is_unknown() -> None:
+    found = zipf(np.ones(1000, dtype=int))
+    assert found.shape == "unknown"
+    assert "100%" in found.why
+
+
+def test_a_sample_of_the_fitted_law_has_an_ordinary_p_value_and_a_foreign_one_a_tiny_one() -> None:
+    own = [zipf(drawn(law(50, 1.0), 2000, seed)).p_value or 0.0 for seed in range(12)]
+    assert max(own) > 0.3
+    assert sum(one < 0.05 for one in own) <= 3
+    assert zipf(drawn(0.9 ** np.arange(50.0), 2000)).p_value == 0.01  # (0 + 1) / (99 + 1)
+
+
+def test_a_small_sample_of_zipf_may_lie_further_off_than_a_large_one() -> None:
+    # 60 requests for 12 keys: chance takes some of 40 such samples further off than 0.05
+    found = [zipf(drawn(law(12, 1.0), 60, seed)) for seed in range(40)]
+    far = [one for one in found if one.distance is not None and one.distance > 0.05]
+    assert {one.shape for one in far} == {"zipf", "other"}
+    assert all((one.shape == "zipf") == ((one.p_value or 0.0) > 0.1) for one in far)
+    assert sum(one.shape == "other" for one in found) <= 4
+
+
+def test_more_requests_than_a_test_is_worth_have_no_p_value() -> None:
+    assert zipf(drawn(law(100, 1.0), 5001)).p_value is None
+    assert zipf(drawn(law(100, 1.0), 5000)).p_value is not None

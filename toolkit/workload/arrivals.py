@@ -1,0 +1,246 @@
+"""When requests arrive: rate, burstiness, and how many are under way at once.
+
+Everything follows from the times of arrival (and latencies, where known); it never asks a clock.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.workload.columns import Columns
+from toolkit.workload.gaps import FEWEST, Fit, fits
+from toolkit.workload.lengths import at_rank
+
+Numbers = NDArray[np.float64]
+Burstiness = Literal["burstier", "poisson", "smoother"]
+
+WINDOWS_S = (1.0, 10.0, 60.0)
+"""Windows of the index of dispersion, seconds."""
+FEW_WINDOWS = 10
+"""Fewer windows than this: the variance of their counts says nothing."""
+BEYOND = 3.29
+"""Standard deviations on either side of Poisson that chance passes once in a thousand captures."""
+MATTERS = 0.25
+"""An index nearer to 1 than this is no reason to plan otherwise, however sure the sign of it is."""
+BEYOND_DOUBT = 10.0
+"""Difference of AIC from which on the worse law has no support."""
+STEPS_S = (60.0, 1.0, 0.1, 0.01, 0.001)
+"""Resolutions that clocks and logs are rounded to, the coarsest first."""
+FINEST_S = 1e-6
+"""Captures stamp microseconds, and a float of today's seconds holds no finer."""
+COARSE = 0.1
+"""A clock that moves in steps of over a tenth of the mean gap hides the law of the gaps."""
+SERIES_POINTS = 3600
+SERIES_BINS_S = (1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispersion:
+    """How much more the counts of equal windows vary than Poisson arrivals would."""
+
+    window_s: float
+    windows: int
+    """Whole ones between the first and the last request."""
+    index: float
+    """Variance / mean of the counts; 1 for Poisson."""
+    low: float
+    """Chance alone leaves the index of Poisson arrivals between the two in 999 of 1,000 captures."""
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Requests per bin of time, from the first arrival on, empty ones included."""
+
+    bin_s: float
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """How requests arrive. None: too few requests, or times too coarse, to say."""
+
+    first_ts: float | None = None
+    last_ts: float | None = None
+    duration_s: float | None = None
+    """From the first arrival to the last."""
+    rate_per_s: float | None = None
+    """Gaps / duration: of two requests a second apart, 1."""
+    peak_per_s: int | None = None
+    """Most requests that arrived within one second, wherever it begins."""
+    series: Series | None = None
+    resolution_s: float | None = None
+    """Step of the clock that stamped them."""
+    gap_cv: float | None = None
+    """Standard deviation / mean of the gaps; 1 for Poisson."""
+    dispersion: tuple[Dispersion, ...] = ()
+    fits: tuple[Fit, ...] = ()
+    """Laws of the gaps, the best first."""
+    burstiness: Burstiness | None = None
+    """Compared with Poisson arrivals of the same rate."""
+    why: str = ""
+
+
+def arrivals(ts: Numbers) -> Arrivals:
+    """Describe rising times of arrival, seconds."""
+    if not len(ts):
+        return Arrivals(why="no requests")
+    first, last = float(ts[0]), float(ts[-1])
+    duration = last - first
+    bare = Arrivals(
+        first_ts=first, last_ts=last, duration_s=duration, peak_per_s=_most_within(ts, 1.0)
+    )
+    if duration <= 0:
+        why = "one request has no rate" if len(ts) == 1 else "all arrived at the same instant"
+        return replace(bare, why=why)
+    gaps = np.diff(ts)
+    step = resolution_s(ts)
+    dispersed = tuple(filter(None, (dispersion(ts, window) for window in WINDOWS_S)))
+    laws = _laws(gaps, step)
+    verdict, why = burstiness(dispersed, laws)
+    return replace(
+        bare,
+        rate_per_s=len(gaps) / duration,
+        series=_series(ts, duration),
+        resolution_s=step,
+        gap_cv=float(gaps.std() / gaps.mean()) if len(gaps) > 1 else None,
+        dispersion=dispersed,
+        fits=laws,
+        burstiness=verdict,
+        why=why,
+    )
+
+
+def _most_within(ts: Numbers, window_s: float) -> int:
+    after = np.searchsorted(ts, ts + window_s, side="left")
+    return int((after - np.arange(len(ts))).max())
+
+
+def _series(ts: Numbers, duration: float) -> Series:
+    bin_s = next(
+        (width for width in SERIES_BINS_S if duration / width < SERIES_POINTS), SERIES_BINS_S[-1]
+    )
+    # a clock that jumped by years must not ask for a bin of each day since
+    shown = np.minimum((ts - ts[0]) // bin_s, SERIES_POINTS - 1).astype(np.int64)
+    return Series(bin_s=bin_s, requests=tuple(np.bincount(shown).tolist()))
+
+
+def resolution_s(ts: Numbers) -> float:
+    """The coarsest step that all times are multiples of."""
+    for step in STEPS_S:
+        steps = ts / step
+        # a float of 1.8e9 seconds is exact to 2.4e-7
+        if np.abs(steps - np.round(steps)).max() * step < 5e-7:
+            return step
+    return FINEST_S
+
+
+def _laws(gaps: Numbers, step: float) -> tuple[Fit, ...]:
+    if step > COARSE * gaps.mean():
+        return ()
+    # a gap of 0 was one of at most half a step
+    return fits(np.maximum(gaps, step / 2))
+
+
+def dispersion(ts: Numbers, window_s: float) -> Dispersion | None:
+    """Variance over mean of the counts of whole windows; None for too few windows."""
+    windows = math.floor((ts[-1] - ts[0]) / window_s)
+    if windows < FEW_WINDOWS:
+        return None
+    number = ((ts - ts[0]) // window_s).astype(np.int64)
+    # only windows with a request are kept, however long the silence: a clock may jump by years
+    _, counts = np.unique(number[number < windows], return_counts=True)
+    mean = float(counts.sum()) / windows
+    variance = (float((counts.astype(float) ** 2).sum()) - windows * mean**2) / (windows - 1)
+    low, high = (chi_squared(windows - 1, side) / (windows - 1) for side in (-BEYOND, BEYOND))
+    return Dispersion(window_s=window_s, windows=windows, index=variance / mean, low=low, high=high)
+
+
+def chi_squared(freedom: int, deviations: float) -> float:
+    """The quantile as far out as this many standard deviations are (Wilson and Hilferty's cube)."""
+    part = 2 / (9 * freedom)
+    return float(freedom * max(0.0, 1 - part + deviations * math.sqrt(part)) ** 3)
+
+
+def burstiness(
+    dispersed: tuple[Dispersion, ...], laws: tuple[Fit, ...]
+) -> tuple[Burstiness | None, str]:
+    """Judge by the windows' counts; by the gaps' law where there are too few windows."""
+    for one in dispersed:
+        if one.index > max(one.high, 1 + MATTERS):
+            return "burstier", f"counts of {one.window_s:g} s vary {one.index:.3g} times as much"
+    for one in dispersed:
+        if one.index < min(one.low, 1 - MATTERS):
+            return "smoother", f"counts of {one.window_s:g} s vary {one.index:.2g} times as much"
+    if dispersed:
+        return "poisson", f"counts of {dispersed[0].window_s:g} s vary as chance has them"
+    return _by_gaps(laws)
+
+
+def _by_gaps(laws: tuple[Fit, ...]) -> tuple[Burstiness | None, str]:
+    if not laws:
+        return None, f"fewer than {FEW_WINDOWS} s and {FEWEST} gaps, or times too coarse, to say"
+    best, plain = laws[0], next(fit for fit in laws if fit.law == "exponential")
+    if plain.aic - best.aic < BEYOND_DOUBT:
+        return "poisson", "exponential gaps describe them as well as others"
+    side: Burstiness = "burstier" if best.shape < 1 else "smoother"
+    return side, f"{best.law} gaps of shape {best.shape:.2g}, by {plain.aic - best.aic:.0f} of AIC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """How many requests are under way at once, the arriving one included, as arriving requests find it."""
+
+    basis: Literal["in_flight", "latency", "assumed_latency"] | None
+    """Counted from the answers; from measured latencies; from a latency that the user gave; not known."""
+    why: str
+    mean: float | None = None
+    """By Little's law where a latency was given: rate * latency."""
+    p50: int | None = None
+    p95: int | None = None
+    p99: int | None = None
+    max: int | None = None
+
+
+def concurrency(columns: Columns, rate_per_s: float | None, latency_s: float | None) -> Concurrency:
+    """What was counted, else what latencies say, else what the user's latency says, else nothing."""
+    if not len(columns):
+        return Concurrency(basis=None, why="no requests")
+    counted = columns.in_flight[~np.isnan(columns.in_flight)]
+    if len(counted):
+        found = counted.astype(np.int64) + 1
+        told = f"counted at {len(found):,} of {len(columns):,} arrivals"
+        return _spread(found, "in_flight", told, float(found.mean()))
+    measured = columns.latency_s
+    if not np.isnan(measured).any():
+        found = under_way(columns.ts, measured)
+        return _spread(found, "latency", "from measured latencies", float(found.mean()))
+    if latency_s is None:
+        return Concurrency(basis=None, why="answers were not followed, and no latency was given")
+    found = under_way(columns.ts, np.full(len(columns), latency_s))
+    told = f"by Little's law, with the given latency of {latency_s:g} s for every request"
+    little = None if rate_per_s is None else rate_per_s * latency_s
+    return _spread(found, "assumed_latency", told, little)
+
+
+def under_way(ts: Numbers, latency_s: Numbers) -> NDArray[np.int64]:
+    """At each arrival: itself and those before it that had not ended."""
+    ended = np.searchsorted(np.sort(ts + latency_s), ts, side="right")
+    found: NDArray[np.int64] = np.maximum(np.arange(1, len(ts) + 1) - ended, 1)
+    return found
+
+
+def _spread(
+    found: NDArray[np.int64],
+    basis: Literal["in_flight", "latency", "assumed_latency"],
+    why: str,
+    mean: float | None,
+) -> Concurrency:
+    ordered = np.sort(found)
+    p50, p95, p99 = (int(at_rank(ordered, share)) for share in (0.5, 0.95, 0.99))
+    return Concurrency(
+        basis=basis, why=why, mean=mean, p50=p50, p95=p95, p99=p99, max=int(ordered[-1])
+    )

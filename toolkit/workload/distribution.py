@@ -1,0 +1,139 @@
+"""How often the same is asked: unique requests, the share of the top ones, entropy, and what is still unseen.
+
+Counted by prompt where nothing else is said: what the model reads, whatever the sampling. It never names a prompt.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.workload.columns import Codes, Columns
+from toolkit.workload.zipf import Zipf, zipf
+
+Counts = NDArray[np.int64]
+
+TOPS = (1, 2, 10, 100)
+"""How many of the most frequent prompts' share is told; fixed by the report's keys."""
+BLOCKS = 20
+"""Stretches of equally many requests that the interval of the unseen share is drawn from."""
+RESAMPLES = 1000
+FEW_FOR_AN_INTERVAL = 200
+"""Fewer requests make stretches of under 10: their spread says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Top:
+    """The most frequent prompts together."""
+
+    prompts: int
+    """As many as asked for, or all there are."""
+    requests: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """The chance that the next request repeats none so far: Good-Turing's N1 / N, with keys as a response cache has."""
+
+    share: float
+    low: float | None
+    """95 % interval over stretches of time, not over single requests: neighbours are alike. None: too few."""
+    high: float | None
+    once: int
+    """Keys that were asked once."""
+    naive_share: float
+    """Unique / requests: too high for a short capture, as every key's first request counts in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """How requests spread over what they ask."""
+
+    requests: int
+    unique_exact: int
+    """Bodies, byte for byte."""
+    unique_canonical: int
+    """Requests as a response cache tells them apart."""
+    unique_prompts: int
+    tops: tuple[Top, ...] = ()
+    entropy_bits: float | None = None
+    """Of the prompts, with Miller and Madow's correction: (unique - 1) / (2 requests ln 2) is added."""
+    entropy_plain_bits: float | None = None
+    """As counted; too low while prompts are unseen."""
+    effective_prompts: float | None = None
+    """2 ^ entropy: equally frequent prompts that would be as hard to guess."""
+    unseen: Unseen | None = None
+    zipf: Zipf | None = None
+
+
+def distribution(columns: Columns) -> Distribution:
+    """Count what repeats."""
+    counts = frequencies(columns.prompt)
+    plain = entropy_bits(counts)
+    corrected = None if plain is None else plain + _miller_madow(counts)
+    return Distribution(
+        requests=len(columns),
+        unique_exact=len(frequencies(columns.exact)),
+        unique_canonical=len(frequencies(columns.request)),
+        unique_prompts=len(counts),
+        tops=tuple(_top(counts, most) for most in TOPS) if len(counts) else (),
+        entropy_bits=corrected,
+        entropy_plain_bits=plain,
+        effective_prompts=None if corrected is None else 2.0**corrected,
+        unseen=unseen(columns.request),
+        zipf=zipf(counts) if len(counts) else None,
+    )
+
+
+def frequencies(codes: Codes) -> Counts:
+    """How often each key was asked, the most frequent first; requests without a key are left out."""
+    counts = np.bincount(codes[codes >= 0]) if len(codes) else np.empty(0, dtype=np.int64)
+    return np.sort(counts[counts > 0])[::-1]
+
+
+def entropy_bits(counts: Counts) -> float | None:
+    """Entropy of what was counted, in bits; None for nothing."""
+    if not len(counts):
+        return None
+    shares = counts / counts.sum()
+    return abs(float(-(shares * np.log2(shares)).sum()))  # -0.0 of a single key is 0
+
+
+def _miller_madow(counts: Counts) -> float:
+    return float((len(counts) - 1) / (2 * counts.sum() * np.log(2)))
+
+
+def _top(counts: Counts, most: int) -> Top:
+    requests = int(counts[:most].sum())
+    return Top(
+        prompts=min(most, len(counts)), requests=requests, share=requests / int(counts.sum())
+    )
+
+
+def unseen(codes: Codes) -> Unseen | None:
+    """What share of the requests to come would repeat none so far."""
+    if not len(codes):
+        return None
+    counts = np.bincount(codes)
+    once = counts[codes] == 1
+    low, high = _interval(once)
+    return Unseen(
+        share=float(once.mean()),
+        low=low,
+        high=high,
+        once=int(once.sum()),
+        naive_share=int((counts > 0).sum()) / len(codes),
+    )
+
+
+def _interval(once: NDArray[np.bool_]) -> tuple[float | None, float | None]:
+    if len(once) < FEW_FOR_AN_INTERVAL:
+        return None, None
+    edges = np.linspace(0, len(once), BLOCKS + 1).astype(np.int64)
+    found = np.add.reduceat(once.astype(np.int64), edges[:-1])
+    # seeded: the same capture tells the same interval twice
+    drawn = np.random.default_rng(0).integers(0, BLOCKS, (RESAMPLES, BLOCKS))
+    shares = found[drawn].sum(axis=1) / np.diff(edges)[drawn].sum(axis=1)
+    low, high = np.quantile(shares, (0.025, 0.975))
+    return float(low), float(high)
