@@ -131,12 +131,16 @@ class _Tcpdump:
 
     def pump(self, frame: OnFrame, timeout_s: float) -> int:
         """Hand out what frames there are in a pipe's worth of bytes."""
-        data = self._read()
-        if not data:
-            self._wait(timeout_s)
+        end = time.monotonic() + timeout_s
+        while True:
             data = self._read()
-        self._rest += data
-        return self._hand_out(frame) if data else 0
+            self._rest += data
+            count = self._hand_out(frame) if data else 0
+            left_s = end - time.monotonic()
+            if count or left_s <= 0:
+                return count
+            if not data:  # what wakes us may be words, or the beginning of a frame
+                self._wait(left_s)
 
     def _hand_out(self, frame: OnFrame) -> int:
         data, at, count = self._rest, 0, 0
