@@ -1,0 +1,392 @@
+"""Which lever first: what each would save of the GPU's work on this capture, with its number and its caveat.
+
+Levers that answer without computing (a response cache, single-flight, a prefix cache) are measured in saved tokens. The
+others save none: they come after, those first that change no answer, and have a number of their own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.wording import share as percent
+from toolkit.workload.arrivals import Concurrency
+from toolkit.workload.lengths import Spread
+from toolkit.workload.limits import ModelLength
+from toolkit.workload.work import DECODE_WEIGHT, SOON_S, WEIGHTS, Reuse, Tokens, Work
+
+Mask = NDArray[np.bool_]
+Code = Literal[
+    "response_cache",
+    "single_flight",
+    "prefix_cache",
+    "max_model_len",
+    "max_tokens",
+    "batching",
+    "quantization",
+]
+
+Order = tuple[Code, ...]
+
+WORTH = 0.01
+"""A lever that saves less than one part in a hundred is no reason to build anything."""
+FAR_ABOVE = 4.0
+"""A `max_tokens` so many times the longest observed answers holds room that nothing uses."""
+HEADROOM = 2.5
+"""`max_num_seqs` per request under way at the peak: two to three times are what operators keep free."""
+WEIGHT_FACTOR = 4.0
+"""Bytes of a 16-bit weight / bytes of a 4-bit one."""
+WORDS: dict[Code, str] = {
+    "response_cache": "response cache",
+    "single_flight": "single-flight",
+    "prefix_cache": "prefix cache",
+    "max_tokens": "lower max_tokens",
+    "batching": "higher max_num_seqs",
+    "quantization": "quantization",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever:
+    """One thing to turn, in the order in which to turn them."""
+
+    code: Code
+    saved_share: float | None
+    """Of the capture's GPU work, what it saves once the levers above it are in place. None: it saves no tokens, or nobody
+    can say."""
+    standalone_share: float | None
+    """The same, were it the only one."""
+    saved_share_low: float | None = None
+    """`saved_share` between a written token as cheap as a read one and ten times as dear."""
+    saved_share_high: float | None = None
+    recommended: bool
+    number: float | None
+    """Its own figure, `what` says of what."""
+    what: str
+    caveat: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the levers are judged by."""
+
+    work: Work
+    reuse: Reuse
+    prefix_share: Callable[[Mask], float | None]
+    """Share of these requests' prompt tokens that begin as an earlier one of them does; None: not known."""
+    declared_share: float | None
+    """Share of requests that allow a stored answer by temperature 0 or a seed."""
+    policy: str
+    length: ModelLength
+    concurrency: Concurrency
+    output: Spread | None
+    max_tokens: Spread | None
+    max_num_seqs: int | None = None
+    """As the server is set; None: not known."""
+
+
+def levers(evidence: Evidence) -> tuple[Lever, ...]:
+    """All levers in order: measured savings first, then settings, then what changes answers."""
+    return (*_measured(evidence), *_settings(evidence), _quantization())
+
+
+def headline(found: tuple[Lever, ...], length: ModelLength) -> str:
+    """What to do, in one sentence."""
+    measured = [WORDS[lever.code] for lever in found if lever.recommended and saves(lever)]
+    settings = [
+        WORDS[lever.code]
+        for lever in found
+        if lever.recommended and not saves(lever) and lever.code in WORDS
+    ]
+    first = ", then ".join(measured) or "nothing repeats enough to save GPU work"
+    return "; ".join(filter(None, (first, _length_words(length), ", ".join(settings))))
+
+
+def saves(lever: Lever) -> bool:
+    """Whether it is one of those that answer without computing."""
+    return lever.code in {"response_cache", "single_flight", "prefix_cache"}
+
+
+def _length_words(length: ModelLength) -> str:
+    if length.recommended is None:
+        return ""
+    told = f"max_model_len {length.recommended}"
+    if length.current is None:
+        return told
+    if length.recommended == length.current:
+        return f"{told} as it is"
+    return f"{told} instead of {length.current}"
+
+
+class _Savings:
+    """What sets of levers save together, so that each one's own part is a difference."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._shares: dict[bytes, float | None] = {}
+
+    def together(self, codes: Order) -> Tokens | None:
+        """Tokens that these save; None where it is not known."""
+        work = self._evidence.work
+        reused = self._reused(codes)
+        if reused is None:
+            return None
+        saved = work.of(reused)
+        if "prefix_cache" not in codes:
+            return saved
+        shared = self._prefix_share(~reused)
+        if shared is None:
+            return None
+        return Tokens(prompt=saved.prompt + shared * work.of(~reused).prompt, output=saved.output)
+
+    def _reused(self, codes: Order) -> Mask | None:
+        reuse = self._evidence.reuse
+        if "response_cache" in codes:
+            # of unknown latency, the two together: which of them answers depends on it
+            both = "single_flight" in codes or reuse.cached is None
+            return reuse.repeats if both else reuse.cached
+        if "single_flight" in codes:
+            return reuse.joined
+        return np.zeros(len(reuse.repeats), dtype=bool)
+
+    def _prefix_share(self, which: Mask) -> float | None:
+        key = np.packbits(which).tobytes()
+        if key not in self._shares:
+            self._shares[key] = self._evidence.prefix_share(which) if which.any() else 0.0
+        return self._shares[key]
+
+
+def _measured(evidence: Evidence) -> Iterator[Lever]:
+    savings = _Savings(evidence)
+    order = _order(savings, evidence.work)
+    for place, code in enumerate(order):
+        before = savings.together(order[:place])
+        after = savings.together(order[: place + 1])
+        alone = savings.together((code,))
+        own = None if before is None or after is None else after.without(before)
+        if code == "single_flight" and evidence.reuse.cached is None:
+            own = alone = None
+        yield _measured_lever(code, own, alone, evidence)
+
+
+def _order(savings: _Savings, work: Work) -> Order:
+    """Answers before prefixes, unless prefixes save more; single-flight always after the cache whose keys it shares.
+
+    A cache's share grows with the length of a capture, single-flight's does not: it saves the same few twins at each cold start,
+    so in a short capture alone it may look like the larger one.
+    """
+    answers = savings.together(("response_cache", "single_flight"))
+    prefixes = savings.together(("prefix_cache",))
+    if answers is None or prefixes is None:
+        return ("response_cache", "single_flight", "prefix_cache")
+    if prefixes.weighed(DECODE_WEIGHT) > answers.weighed(DECODE_WEIGHT) and work.total.prompt:
+        return ("prefix_cache", "response_cache", "single_flight")
+    return ("response_cache", "single_flight", "prefix_cache")
+
+
+def _measured_lever(
+    code: Code, own: Tokens | None, alone: Tokens | None, evidence: Evidence
+) -> Lever:
+    total = evidence.work.total
+    shares = [share_of(own, total, weight) for weight in (DECODE_WEIGHT, *WEIGHTS)]
+    saved = shares[0]
+    ends = [share for share in shares[1:] if share is not None]
+    describe = {
+        "response_cache": _response_cache,
+        "single_flight": _single_flight,
+        "prefix_cache": _prefix_cache,
+    }[code]
+    recommended, number, what, caveat = describe(saved, evidence)
+    return Lever(
+        code=code,
+        saved_share=saved,
+        standalone_share=share_of(alone, total, DECODE_WEIGHT),
+        saved_share_low=min(ends, default=None),
+        saved_share_high=max(ends, default=None),
+        recommended=recommended,
+        number=number,
+        what=what,
+        caveat=f"{caveat}; {_output_caveat(evidence.work)}" if saved else caveat,
+    )
+
+
+def share_of(saved: Tokens | None, total: Tokens, decode_weight: float) -> float | None:
+    """Saved work / all work; None where either is not known."""
+    whole = total.weighed(decode_weight)
+    if saved is None or whole <= 0:
+        return None
+    # differences of large sums leave crumbs on either side of 0 and 1
+    return min(1.0, max(0.0, saved.weighed(decode_weight) / whole))
+
+
+def _output_caveat(work: Work) -> str:
+    weighed = f"a written token counts as {DECODE_WEIGHT:g} read ones"
+    known = {
+        "usage": "answers' lengths are known",
+        "mixed": "unknown answers' lengths are taken from max_tokens or the others' mean",
+        "max_tokens": "answers' lengths are unknown: max_tokens, an upper bound, stands for them",
+        "unknown": "answers' lengths are unknown and left out: prompts alone are counted",
+    }
+    return f"{weighed}, {known[work.basis]}"
+
+
+Description = tuple[bool, float | None, str, str]
+
+
+def _response_cache(saved: float | None, evidence: Evidence) -> Description:
+    repeats = evidence.reuse.repeats
+    answered = repeats if evidence.reuse.cached is None else evidence.reuse.cached
+    number = float(answered.mean()) if len(answered) else None
+    what = "share of requests that an equal one was answered before"
+    if not saved:
+        why = (
+            _no_repeat(evidence)
+            if not repeats.any()
+            else "equal requests were all under way at once"
+        )
+        return False, number, what, f"saves nothing here: {why}"
+    declared = evidence.declared_share
+    caveat = (
+        "a ceiling, without end or time to live: hit_curve tells what size and time to live leave of it; every hit gives"
+        f" the same sample again, and {percent(declared)} of requests declare that they may (temperature 0 or a seed)"
+    )
+    if evidence.reuse.cached is None:
+        caveat += "; latency is unknown, so this is what cache and single-flight save together"
+    return saved >= WORTH, number, what, caveat
+
+
+def _no_repeat(evidence: Evidence) -> str:
+    allowed = "that the policy allows " if evidence.policy == "declared" else ""
+    return f"no request {allowed}repeats an earlier one"
+
+
+def _single_flight(saved: float | None, evidence: Evidence) -> Description:
+    reuse = evidence.reuse
+    what = "share of requests that come while an equal one is being answered"
+    if not reuse.repeats.any():
+        number = 0.0 if len(reuse.repeats) else None
+        return False, number, what, f"saves nothing here: {_no_repeat(evidence)}"
+    if reuse.cached is None:
+        return _single_flight_of_unknown_latency(what, evidence)
+    waiting = float((reuse.repeats & ~reuse.cached).mean())
+    if not saved:
+        return False, waiting, what, "saves nothing here: no equal requests are under way at once"
+    caveat = (
+        "it comes with a response cache and saves most while that is cold, and again each time an answer's time to live is"
+        " over; those who join wait as long as the first"
+    )
+    return saved >= WORTH or _repeats_are_worth_it(evidence), waiting, what, caveat
+
+
+def _single_flight_of_unknown_latency(what: str, evidence: Evidence) -> Description:
+    soon = float(evidence.reuse.soon.mean())
+    caveat = (
+        f"{percent(soon)} of requests come within {SOON_S:g} s after the first of their kind; how many of them meet depends"
+        " on latency, which is unknown: give it, or capture with --full. What it saves stands under response_cache"
+    )
+    return soon > 0 and _repeats_are_worth_it(evidence), None, what, caveat
+
+
+def _repeats_are_worth_it(evidence: Evidence) -> bool:
+    saved = evidence.work.of(evidence.reuse.repeats)
+    return (share_of(saved, evidence.work.total, DECODE_WEIGHT) or 0.0) >= WORTH
+
+
+def _prefix_cache(saved: float | None, evidence: Evidence) -> Description:
+    everything = np.ones(len(evidence.reuse.repeats), dtype=bool)
+    number = evidence.prefix_share(everything) if len(everything) else None
+    what = "share of prompt tokens in whole blocks that begin as an earlier prompt did"
+    if number is None:
+        return False, None, what, "prompts' beginnings are unknown"
+    if not number:
+        return (
+            False,
+            number,
+            what,
+            "saves nothing here: no two prompts share a whole block of 16 tokens",
+        )
+    caveat = "a ceiling: an endless cache; it saves reading only, and vLLM (V1) has it on unless told otherwise"
+    if saved is not None and saved < WORTH:
+        caveat += f"; on top of the levers above it is {percent(saved)} of all work"
+    return saved is not None and saved >= WORTH, number, what, caveat
+
+
+def _settings(evidence: Evidence) -> Iterator[Lever]:
+    length = evidence.length
+    yield _setting(
+        "max_model_len",
+        length.recommended is not None and length.recommended != length.current,
+        length.room_factor,
+        "times as many full-length requests that the KV cache has room for",
+        _length_caveat(length),
+    )
+    cut = _generous_limit(evidence)
+    if cut is not None:
+        yield cut
+    yield _batching(evidence)
+
+
+def _setting(code: Code, recommended: bool, number: float | None, what: str, caveat: str) -> Lever:
+    return Lever(
+        code=code,
+        saved_share=None,
+        standalone_share=None,
+        recommended=recommended,
+        number=number,
+        what=what,
+        caveat=caveat,
+    )
+
+
+def _length_caveat(length: ModelLength) -> str:
+    if length.recommended is None:
+        return f"no recommendation: {length.why}"
+    told = f"{length.recommended} from {length.longest} tokens ({length.why}) and {length.margin:.0%} of margin"
+    return (
+        f"{told}; it saves no work by itself: blocks of KV are given out as tokens come, so it is room for full-length"
+        " requests, and longer ones are refused"
+    )
+
+
+def _generous_limit(evidence: Evidence) -> Lever | None:
+    output, asked = evidence.output, evidence.max_tokens
+    if output is None or asked is None or asked.p50 is None or output.p99_9 is None:
+        return None
+    if asked.p50 < FAR_ABOVE * max(output.p99_9, 1.0):
+        return None
+    return _setting(
+        "max_tokens",
+        True,
+        asked.p50 / max(output.p99_9, 1.0),
+        "times the 99.9 % quantile of the answers that half of the requests allow",
+        f"answers end by {output.p99_9:,.0f} tokens, max_tokens allows {asked.p50:,.0f}: clients that ask for less let"
+        f" max_model_len fall by up to {asked.p50 - output.p99_9:,.0f}; it is theirs to set",
+    )
+
+
+def _batching(evidence: Evidence) -> Lever:
+    found, limit = evidence.concurrency, evidence.max_num_seqs
+    what = "requests under way that 99 of 100 arrivals do not exceed"
+    if found.p99 is None:
+        return _setting("batching", False, None, what, f"concurrency is unknown: {found.why}")
+    wanted = int(np.ceil(found.p99 * HEADROOM))
+    caveat = f"{found.why}; before any cache: what it answers needs no place in a batch; {wanted:,} leaves headroom"
+    if limit is None:
+        return _setting(
+            "batching", False, float(found.p99), what, f"{caveat}; max_num_seqs is unknown"
+        )
+    told = f"max_num_seqs is {limit:,}"
+    return _setting("batching", found.p99 > limit, float(found.p99), what, f"{caveat}; {told}")
+
+
+def _quantization() -> Lever:
+    return _setting(
+        "quantization",
+        False,
+        WEIGHT_FACTOR,
+        "times less memory and bandwidth for weights, 4 bits instead of 16",
+        "no capture can tell what it does to answers (1 to 3 % of accuracy is usual): compare both before you switch, and"
+        " switch before the load comes",
+    )
