@@ -53,7 +53,7 @@ ROOMS = {
     ),
     "capture": (
         set(
-            "answers bodies bpf codings counting exchange flows fragments frames glance http lines links messages other_ports pairing pcap"
+            "answer_ends answers bodies bpf codings counting exchange flows fragments frames glance http lines links messages other_ports pairing pcap"
             " pcapng reassembly summary topk".split()
         ),
         set("drive engine files jsonl live ring sights sockets tcpdump".split()),

@@ -153,6 +153,11 @@ class Completion:
         """Chunks that were parsed since the frame was of use."""
 
     @property
+    def first_token_at(self) -> float | None:
+        """Stamp of the first chunk with a token, as soon as it was read: for who wants to know no more."""
+        return self._stamps[0] if self._stamps else None
+
+    @property
     def _has_answer(self) -> bool:
         return 200 <= self._status < 300
 

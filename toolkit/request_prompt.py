@@ -136,7 +136,7 @@ def _main(found: Prompt, name: str, value: Any) -> Any:
 
 def _take_prompts(found: Prompt, value: Any) -> None:
     """A completion's prompt: a text, several, token ids, or several rows of them."""
-    rows = value if type(value) is list else [value] if type(value) is str else []
+    rows: list[Any] = value if type(value) is list else [value] if type(value) is str else []
     kinds = set(map(type, rows))
     if kinds == {int}:
         found.ids.append(rows)

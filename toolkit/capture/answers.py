@@ -1,0 +1,371 @@
+"""Bytes that a server sent on one connection -> its answers: status, times, and what their ends tell of tokens.
+
+An answer is not read in full. Its framing is followed; until the first token completion.py reads along, which is the only
+stopwatch for tokens; after that only times and the last few KB are kept, which hold `usage` and the finish reason. A
+compressed answer (Content-Encoding) is not unpacked: its tokens are unknown. No clock, no socket.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable
+
+from toolkit.capture.answer_ends import Told, told_by_body, told_by_stream, told_by_tail
+from toolkit.capture.exchange import HttpAnswer
+from toolkit.completion import Completion
+
+HEAD_BYTES = 256 * 1024
+"""A longer head is none."""
+TAIL_BYTES = 4096
+"""How much of an answer's end is kept at least, and twice as much at most."""
+FIRST_TOKEN_BYTES = 256 * 1024
+"""A stream without a token so far is not one of ours: nobody looks for it any longer."""
+SIZE_CHARS = 16
+"""Hexadecimal digits of a chunk's size."""
+LINE_BYTES = 16 * 1024
+"""Of a chunk's size with its extensions, or of a trailer."""
+CACHE_STATUS_CHARS = 200
+
+BEGINNING = b"HTTP/1."
+STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d\d\d)(?=[ \r])")
+FIELDS = re.compile(
+    rb"\r\n(content-length|transfer-encoding|content-type|content-encoding|cache-status|x-cache)[ \t]*:[ \t]*([^\r\n]*)",
+    re.IGNORECASE,
+)
+
+# what the next bytes are
+HEAD, LENGTH, CHUNK_SIZE, CHUNK, CHUNK_END, TRAILER, UNTIL_CLOSE, LOST, TUNNEL = range(9)
+WITHOUT_BODY = frozenset({204, 304})
+
+
+class Answers:
+    """Feed it the server's bytes in order; every answer goes to `on_answer`, but not the interim ones (1xx)."""
+
+    __slots__ = (
+        *("_on_answer", "_asked", "_state", "_held", "_left", "_gapped", "_answer", "_is_asked"),
+        *("_kind", "_is_plain", "_reader", "_fed", "_tail", "_tail_bytes", "_tail_cut"),
+    )
+
+    def __init__(self, on_answer: Callable[[HttpAnswer], None]) -> None:
+        self._on_answer = on_answer
+        self._asked: deque[tuple[str | None, float]] = deque()
+        """Requests whose answer has not begun: method, and when they were sent."""
+        self._state = HEAD
+        self._held = b""
+        """A head or a line that is not whole yet."""
+        self._left = 0
+        """Bytes of the body or the chunk that are still to come."""
+        self._gapped = False
+        """Bytes were lost since the last head: whole answers may be among them."""
+        self._answer: HttpAnswer | None = None
+        """The one that has begun."""
+        self._is_asked = False
+        """Whether the request of that one was told."""
+        self._kind = b""
+        """Content-Type."""
+        self._is_plain = True
+        """Neither compressed nor coded otherwise."""
+        self._reader: Completion | None = None
+        """Until the first token."""
+        self._fed = 0
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._tail_cut = False
+
+    def asked(self, method: str | None, sent_at: float) -> None:
+        """A request went out; its answer comes after those of all before it."""
+        if self._answer is not None and not self._is_asked:
+            # a server may refuse a request that is still on its way
+            self._is_asked = True
+        else:
+            self._asked.append((method, sent_at))
+
+    def data(self, ts: float, data: bytes) -> None:
+        """Read the next bytes."""
+        if self._state == CHUNK_SIZE and not self._held:
+            # a chunk to a segment, as a stream's tokens come: 1 us
+            end = data.find(b"\r\n", 0, SIZE_CHARS + 2)
+            size = _size(data[:end])
+            if size > 0 and end + size + 4 == len(data) and data.endswith(b"\r\n"):
+                self._take(ts, data[end + 2 : -2])
+                return
+        while data:
+            data = self._STEPS[self._state](self, ts, data)
+
+    def gap(self, ts: float, missing: int | None) -> None:
+        """Bytes were lost, how many if that is known. A body whose length is known goes on behind them."""
+        if self._state in (LENGTH, CHUNK) and missing is not None and missing <= self._left:
+            self._spoil()
+            self._left -= missing
+            if not self._left:
+                self._end_part(ts)
+        elif self._state != TUNNEL:
+            self._lose()
+
+    def end(self, ts: float) -> None:  # noqa: ARG002 - the last byte's time counts
+        """The connection is over: what has begun is all there is of it."""
+        if self._state == UNTIL_CLOSE:
+            self._finish()
+        elif self._answer is not None:
+            self._hand_over(self._answer)
+        self._state = TUNNEL
+
+    # --- what comes next, by state; each returns the bytes that it left --------------------------
+
+    def _find_head(self, _ts: float, data: bytes) -> bytes:
+        """Lost: an answer begins where a status line begins the bytes."""
+        if STATUS_LINE.match(data) is None:
+            return b""
+        self._state = HEAD
+        return data
+
+    def _read_head(self, ts: float, data: bytes) -> bytes:
+        if not self._held:
+            data = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
+            if not data:
+                return b""
+            self._answer = HttpAnswer(first_at=ts)
+            self._is_asked = False
+        seen = len(self._held)
+        self._held += data
+        end = self._held.find(b"\r\n\r\n", max(0, seen - 3))
+        begins = self._held[: len(BEGINNING)] == BEGINNING[: len(self._held)]
+        if end < 0 and begins and len(self._held) <= HEAD_BYTES:
+            return b""
+        head, rest = self._held[: end + 2], self._held[end + 4 :]
+        self._held = b""
+        status = STATUS_LINE.match(head)
+        if end < 0 or status is None:
+            # no answer at all, e.g., the rest of one that began before the capture
+            self._answer = None
+            self._lose()
+            return b""
+        self._take_head(ts, int(status[1]), head)
+        return rest
+
+    def _take_head(self, ts: float, status: int, head: bytes) -> None:
+        answer = self._answer
+        assert answer is not None
+        if status < 200 and status != 101:
+            self._answer = None
+            return
+        method = self._request_of(answer)
+        fields: dict[bytes, bytes] = {}
+        for name, value in FIELDS.findall(head):
+            fields.setdefault(name.lower(), value.strip())
+        length, coding = (
+            fields.get(b"content-length"),
+            fields.get(b"transfer-encoding", b"").lower(),
+        )
+        packed = fields.get(b"content-encoding", b"").lower()
+        self._kind = fields.get(b"content-type", b"").lower()
+        self._is_plain = packed in (b"", b"identity") and coding in (b"", b"chunked")
+        answer.status, answer.last_at = status, ts
+        answer.cache_status = _text(fields.get(b"cache-status") or fields.get(b"x-cache"))
+        answer.stream = self._kind.startswith(b"text/event-stream")
+        if answer.stream and status < 300 and self._is_plain:
+            self._reader = Completion(status=status, content_type="text/event-stream")
+        self._begin_body(status, method, length, coding)
+
+    def _request_of(self, answer: HttpAnswer) -> str | None:
+        """The method of the request that an answer belongs to; of answers that were lost before it, say so."""
+        while self._gapped and len(self._asked) > 1 and self._asked[1][1] <= (answer.first_at or 0):
+            # the client had sent the next request already, so it had the answer to this one
+            self._asked.popleft()
+            self._on_answer(HttpAnswer(damaged=True))
+        self._gapped = False
+        self._is_asked = bool(self._asked)
+        return self._asked.popleft()[0] if self._asked else None
+
+    def _begin_body(
+        self, status: int, method: str | None, length: bytes | None, coding: bytes
+    ) -> None:
+        """How long the body is: RFC 9112, 6.3."""
+        if status == 101 or (method == "CONNECT" and status < 300):
+            self._finish()
+            self._state = TUNNEL
+        elif method == "HEAD" or status in WITHOUT_BODY:
+            self._finish()
+        elif coding:
+            self._state = CHUNK_SIZE if coding.endswith(b"chunked") else UNTIL_CLOSE
+        elif length is not None and length.isdigit() and len(length) <= SIZE_CHARS:
+            self._left = int(length)
+            self._state = LENGTH
+            if not self._left:
+                self._finish()
+        else:
+            self._state = UNTIL_CLOSE
+
+    def _read_known(self, ts: float, data: bytes) -> bytes:
+        """A body or a chunk whose length is known."""
+        part = data[: self._left]
+        self._take(ts, part)
+        self._left -= len(part)
+        if not self._left:
+            self._end_part(ts)
+        return data[len(part) :]
+
+    def _end_part(self, ts: float) -> None:
+        if self._state == CHUNK:
+            self._state = CHUNK_END
+        else:
+            assert self._answer is not None
+            self._answer.last_at = ts
+            self._finish()
+
+    def _read_size(self, _ts: float, data: bytes) -> bytes:
+        line, rest = self._line(data)
+        if line is not None:
+            self._left = _size(line.partition(b";")[0].strip())
+            if self._left < 0:
+                self._lose()
+                return b""
+            self._state = CHUNK if self._left else TRAILER
+        return rest
+
+    def _read_chunk_end(self, _ts: float, data: bytes) -> bytes:
+        line, rest = self._line(data)
+        if line is not None:
+            self._state = CHUNK_SIZE
+            if line:
+                self._lose()
+                return b""
+        return rest
+
+    def _read_trailer(self, ts: float, data: bytes) -> bytes:
+        line, rest = self._line(data)
+        if line == b"":
+            self._end_part(ts)
+        return rest
+
+    def _read_until_close(self, ts: float, data: bytes) -> bytes:
+        self._take(ts, data)
+        return b""
+
+    def _ignore(self, _ts: float, _data: bytes) -> bytes:
+        return b""
+
+    def _line(self, data: bytes) -> tuple[bytes | None, bytes]:
+        """A line, and what follows it; None while it is not whole."""
+        line, ends, rest = (self._held + data).partition(b"\r\n")
+        self._held = b""
+        if ends:
+            return line, rest
+        if len(line) > LINE_BYTES:
+            self._lose()
+        else:
+            self._held = line
+        return None, b""
+
+    _STEPS = (
+        _read_head,
+        _read_known,
+        _read_size,
+        _read_known,
+        _read_chunk_end,
+        _read_trailer,
+        _read_until_close,
+        _find_head,
+        _ignore,
+    )
+    """In the order of the states."""
+
+    # --- one answer's body -------------------------------------------------------------------------
+
+    def _take(self, ts: float, data: bytes) -> None:
+        """The next bytes of the body."""
+        answer = self._answer
+        assert answer is not None
+        answer.last_at = ts
+        if self._reader is not None:
+            self._look_for_token(self._reader, answer, ts, data)
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        if self._tail_bytes > 2 * TAIL_BYTES:
+            self._shorten()
+
+    def _look_for_token(
+        self, reader: Completion, answer: HttpAnswer, ts: float, data: bytes
+    ) -> None:
+        reader.feed(data, ts)
+        self._fed += len(data)
+        answer.token_at = reader.first_token_at
+        if answer.token_at is not None or self._fed > FIRST_TOKEN_BYTES:
+            self._reader = None
+
+    def _shorten(self) -> None:
+        """Forget the older half of the tail."""
+        self._tail_cut = True
+        tail = self._tail
+        while self._tail_bytes - len(tail[0]) >= TAIL_BYTES:
+            self._tail_bytes -= len(tail.popleft())
+        if len(tail[0]) > TAIL_BYTES:
+            excess = len(tail[0]) - TAIL_BYTES
+            tail[0] = tail[0][excess:]
+            self._tail_bytes -= excess
+
+    def _spoil(self) -> None:
+        """Part of the body is lost; what follows may still tell its end."""
+        assert self._answer is not None
+        self._answer.damaged = True
+        self._reader = None
+        self._tail.clear()
+        self._tail_bytes = 0
+        self._tail_cut = True
+
+    def _lose(self) -> None:
+        """Where the next answer begins is not known, and of one that has begun nothing more."""
+        answer = self._answer
+        if answer is not None:
+            if answer.status is None:
+                # its head is not whole, so that its request still waits in the row
+                self._request_of(answer)
+            answer.damaged = True
+            self._hand_over(answer)
+        self._gapped = True
+        self._state = LOST
+        self._held = b""
+
+    def _finish(self) -> None:
+        """The answer is whole."""
+        answer = self._answer
+        assert answer is not None
+        answer.complete = not answer.damaged
+        self._state = HEAD
+        if self._tail and self._is_plain and (answer.status or 0) < 300:
+            told = self._told(answer)
+            answer.prompt_tokens, answer.output_tokens = told.prompt_tokens, told.output_tokens
+            answer.cached_tokens, answer.finish_reason = told.cached_tokens, told.finish_reason
+        self._hand_over(answer)
+
+    def _told(self, answer: HttpAnswer) -> Told:
+        tail = b"".join(self._tail)
+        if answer.stream:
+            return told_by_stream(tail, is_cut=self._tail_cut)
+        if b"json" not in self._kind:
+            return Told()
+        return told_by_tail(tail) if self._tail_cut else told_by_body(tail)
+
+    def _hand_over(self, answer: HttpAnswer) -> None:
+        self._answer = None
+        self._reader = None
+        self._held = b""
+        self._left = self._fed = self._tail_bytes = 0
+        self._tail.clear()
+        self._tail_cut = False
+        self._on_answer(answer)
+
+
+def _size(digits: bytes) -> int:
+    """A chunk's size; -1 for what is none."""
+    try:
+        return int(digits, 16) if digits.isalnum() and len(digits) <= SIZE_CHARS else -1
+    except ValueError:
+        return -1
+
+
+def _text(value: bytes | None) -> str | None:
+    """A header as sent, in printable characters."""
+    if value is None:
+        return None
+    text = value[:CACHE_STATUS_CHARS].decode("latin-1")
+    return "".join(char if char.isprintable() else "?" for char in text)
