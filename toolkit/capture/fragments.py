@@ -12,8 +12,11 @@ WAIT_S = 30.0
 """How long Linux waits for a packet's missing fragments (net.ipv4.ipfrag_time)."""
 _LONGEST = 0xFFFF + 8
 """No packet reaches further; what claims to is damaged or an attack."""
-_OVERHEAD_BYTES = 200
-"""What a fragment takes beside its bytes: an entry, a number and two objects; so that empty ones are bounded, too."""
+_OVERHEAD_BYTES = 600
+"""What a fragment that is alone of its packet takes beside its bytes, by tracemalloc 490 without any; so that empty ones
+are bounded, too."""
+_MOST_PIECES = 1024
+"""64 KB in fragments of the smallest MTU, 576 bytes, are 119; more are an attack on whoever puts them together."""
 _REMEMBERED = 16
 """Whole packets remembered, 1 MB at most, so that a second copy of a late fragment is not taken for a new packet."""
 
@@ -21,27 +24,28 @@ _REMEMBERED = 16
 class _Packet:
     """One packet's fragments so far."""
 
-    __slots__ = ("begun_at", "bytes", "length", "pieces")
+    __slots__ = ("begun_at", "bytes", "length", "pieces", "seen")
 
     def __init__(self, begun_at: float) -> None:
         self.begun_at = begun_at
         self.pieces: dict[int, bytes] = {}
         self.length: int | None = None
-        self.bytes = 0
+        self.bytes = self.seen = 0
 
     def add(self, offset: int, end: int | None, data: bytes) -> int:
         """Keep a fragment; how many bytes that takes. The first at its place wins. `end`: of the packet, if this tells it."""
         if self.length is None:
             self.length = end
-        if offset in self.pieces:
+        if offset in self.pieces or len(self.pieces) == _MOST_PIECES:
             return 0
         self.pieces[offset] = data
+        self.seen += len(data)
         self.bytes += len(data) + _OVERHEAD_BYTES
         return len(data) + _OVERHEAD_BYTES
 
     def whole(self) -> bytes | None:
         """All its bytes in order; None while some are missing."""
-        if self.length is None or 0 not in self.pieces:
+        if self.length is None or self.seen < self.length:
             return None
         whole = bytearray()
         for offset in sorted(self.pieces):

@@ -12,7 +12,6 @@ from toolkit.capture.glance import PART_OF_PACKET, Glance, Glances, up_to_ip
 from toolkit.capture.links import EXTENSIONS, FRAGMENT, ip_start, link, transport
 
 _TCP = 6
-_PORTS = struct.Struct(">HH")
 _SEGMENT = struct.Struct(">4sIIBB")
 _IPV4 = struct.Struct(">HHHxB")
 _IPV6 = struct.Struct(">4xHB")
@@ -144,6 +143,8 @@ class Frames:
         self, ts: float, addresses: bytes, frame: bytes, start: int, end: int
     ) -> None:
         header, part, ident = _FRAGMENT_HEADER.unpack_from(frame, start)
+        if header != _TCP and header not in EXTENSIONS:
+            return
         whole = self._fragments.add(
             ts,
             (addresses, ident),
@@ -169,7 +170,7 @@ class Frames:
         if not self._is_watched(packet[at : at + 4]):
             return
         self._losses.segments += 1
-        if min(end, len(packet)) < at + 20:
+        if end < at + 20 or len(packet) < at + _SEGMENT.size:
             self._losses.damaged_frames += 1
             return
         ports, seq, ack, offset, flags = _SEGMENT.unpack_from(packet, at)
