@@ -2,11 +2,12 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.records import Asked
 from toolkit.workload.columns import Columns
 
 LISTED = 8
@@ -64,20 +65,32 @@ PARAMETERS = ("model", "stream", "max_tokens", "temperature", "top_p", "n", "see
 
 def mix(columns: Columns) -> Mix:
     """Count what is asked for."""
-    if not len(columns):
-        return Mix(stream_share=None, declared_share=None, images_share=None)
-    # bodies are counted once each, by how often they were sent: two prompts in a blast of 200,000 are two steps
-    sent = np.bincount(columns.exact, minlength=len(columns.asked))
-    counted = [(one, int(times)) for one, times in zip(columns.asked, sent, strict=True) if times]
     total = len(columns)
-    found = (_parameter(name, counted, total) for name in PARAMETERS)
+    if not total:
+        return Mix(stream_share=None, declared_share=None, images_share=None)
+    kinds = _kinds(columns)
+    found = (_parameter(place, kinds, total) for place in range(len(PARAMETERS)))
+    # a body that leaves `stream` out asks for none; a trace's row has no body
+    told = columns.per_request("stream") == 1
+    bodies = any(one.stream is not None or one.body_bytes for one in columns.asked)
     return Mix(
-        stream_share=_stream_share(counted, total),
+        stream_share=float(told.mean()) if bodies else None,
         declared_share=float(declared(columns).mean()),
-        images_share=sum(times for one, times in counted if one.images) / total,
+        images_share=float((columns.per_request("images") > 0).mean()),
         parameters=tuple(one for one in found if one is not None),
-        options=_options(counted, total),
+        options=_options(kinds, total),
     )
+
+
+def _kinds(columns: Columns) -> Counter[tuple[Any, ...]]:
+    """How often each combination of parameters and options was asked: many bodies, few combinations."""
+    sent = np.bincount(columns.exact, minlength=len(columns.asked)).tolist()
+    kinds: Counter[tuple[Any, ...]] = Counter()
+    for kind, times in zip(
+        map(attrgetter(*PARAMETERS, "options"), columns.asked), sent, strict=True
+    ):
+        kinds[kind] += times
+    return +kinds  # without those that a part of the columns does not have
 
 
 def declared(columns: Columns) -> NDArray[np.bool_]:
@@ -86,21 +99,15 @@ def declared(columns: Columns) -> NDArray[np.bool_]:
     return np.array(said, dtype=bool)[columns.exact]
 
 
-def _stream_share(counted: list[tuple[Asked, int]], total: int) -> float | None:
-    # a body that leaves `stream` out asks for none; a trace's row has no body
-    told = any(one.stream is not None or one.body_bytes for one, _ in counted)
-    return sum(times for one, times in counted if one.stream) / total if told else None
-
-
-def _parameter(name: str, counted: list[tuple[Asked, int]], total: int) -> Parameter | None:
+def _parameter(place: int, kinds: Counter[tuple[Any, ...]], total: int) -> Parameter | None:
     tally: Counter[str | float | bool | None] = Counter()
-    for one, times in counted:
-        tally[getattr(one, name)] += times
+    for kind, times in kinds.items():
+        tally[kind[place]] += times
     if set(tally) <= {None}:
         return None
     top = tally.most_common(LISTED)
     return Parameter(
-        name=name,
+        name=PARAMETERS[place],
         values=tuple(
             Value(value=value, requests=times, share=times / total) for value, times in top
         ),
@@ -109,10 +116,10 @@ def _parameter(name: str, counted: list[tuple[Asked, int]], total: int) -> Param
     )
 
 
-def _options(counted: list[tuple[Asked, int]], total: int) -> tuple[Option, ...]:
+def _options(kinds: Counter[tuple[Any, ...]], total: int) -> tuple[Option, ...]:
     tally: Counter[str] = Counter()
-    for one, times in counted:
-        for name in one.options:
+    for kind, times in kinds.items():
+        for name in kind[-1]:
             tally[name] += times
     return tuple(
         Option(name=name, requests=times, share=times / total)

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.wording import share
+
 Counts = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 Shape = Literal["zipf", "even", "few", "other", "unknown"]
@@ -23,6 +25,8 @@ of true Zipf laws (exponents 0.8 to 2) stayed under 0.04 where `UNSEEN` held, a 
 UNSEEN = 0.2
 """With a larger share of keys asked once, too much of the tail is missing for its ranks to be known: samples of a true
 Zipf law came to a distance of 0.08."""
+ORDINARY = 0.1
+"""Samples of the law lie further off than this one in more than one of ten: no reason to doubt it."""
 MANY = 5_000
 """With more requests no real traffic passes a test for exactly Zipf; the distance alone decides."""
 RESAMPLES = 99
@@ -37,7 +41,7 @@ class Zipf:
     """`zipf`; `even`: all keys equally often; `few`: a handful of keys; `other`; `unknown`: too little repeats."""
     why: str
     exponent: float | None = None
-    """By maximum likelihood over the observed ranks."""
+    """By maximum likelihood over the observed ranks. None, as what follows: no fit would mean anything."""
     distance: float | None = None
     """Kolmogorov and Smirnov's: the largest gap between the shares of the top n, counted and fitted, over all n."""
     p_value: float | None = None
@@ -46,29 +50,37 @@ class Zipf:
 
 def zipf(counts: Counts) -> Zipf:
     """Judge frequencies, the most frequent first."""
-    keys = len(counts)
+    other = _no_law(counts)
+    if other is not None:
+        return other
+    exponent = fitted_exponent(counts)
+    off = distance(counts, exponent)
+    p_value = _p_value(counts, exponent, off)
+    shape, why = _judged(counts, off, p_value)
+    return Zipf(shape=shape, why=why, exponent=exponent, distance=off, p_value=p_value)
+
+
+def _no_law(counts: Counts) -> Zipf | None:
+    """What makes a fit meaningless."""
+    keys, total = len(counts), int(counts.sum())
     if keys < FEW_KEYS:
         return Zipf(shape="few", why=f"{keys} key{'s' if keys > 1 else ''}: too few for a law")
-    exponent = fitted_exponent(counts)
-    fit = {"exponent": exponent, "distance": distance(counts, exponent)}
-    p_value = _p_value(counts, exponent, fit["distance"])
-    shape, why = _judged(counts, fit["distance"], p_value)
-    return Zipf(shape=shape, why=why, p_value=p_value, **fit)
+    held = int(counts[:2].sum()) / total
+    if held >= HELD_BY_TWO:
+        return Zipf(shape="few", why=f"two keys hold {share(held)} of requests")
+    once = int((counts == 1).sum()) / total
+    if once > UNSEEN:
+        why = f"{share(once)} of requests ask what no other asked: the tail is unknown"
+        return Zipf(shape="unknown", why=why)
+    return None
 
 
 def _judged(counts: Counts, off: float, p_value: float | None) -> tuple[Shape, str]:
-    total = int(counts.sum())
-    held = int(counts[:2].sum()) / total
-    once = int((counts == 1).sum()) / total
-    if held >= HELD_BY_TWO:
-        return "few", f"two keys hold {held:.1%}"
-    if once > UNSEEN:
-        return "unknown", f"{once:.0%} of requests ask what nobody else asked: the tail is unknown"
     if is_even(counts):
         return "even", "all keys are asked equally often, but for chance"
-    if off <= FAR or (p_value is not None and p_value > 0.1):
-        return "zipf", f"no top-n share is more than {off:.1%} off the law"
-    return "other", f"a top-n share is {off:.1%} off the best law"
+    if off <= FAR or (p_value is not None and p_value > ORDINARY):
+        return "zipf", f"no top-n share is more than {share(off)} off the law"
+    return "other", f"a top-n share is {share(off)} off the best law"
 
 
 def fitted_exponent(counts: Counts) -> float:
