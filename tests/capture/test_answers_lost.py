@@ -88,7 +88,7 @@ def test_whole_answers_in_a_hole_are_told_as_damaged_so_that_the_next_one_finds_
         reading.answers.asked("POST", at)
     reading.gap(31.0).data(31.0, CHAT)
     assert [answer.damaged for answer in reading.told] == [False, True, True, False]
-    assert [answer.status for answer in reading.told] == [200, None, None, 200]
+    assert reading.told[1] == reading.told[2] == HttpAnswer(damaged=True)
 
 
 def test_requests_sent_ahead_keep_their_answers_when_nothing_was_lost() -> None:

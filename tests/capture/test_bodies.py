@@ -1,0 +1,213 @@
+"""Requests from packets as the records that everything else counts: read once, bounded, private."""
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+
+from toolkit.capture import bodies as module
+from toolkit.capture.bodies import ENTRY_BYTES, Bodies
+from toolkit.capture.exchange import HttpAnswer, HttpRequest
+from toolkit.records import Asked
+from toolkit.request_body import asked
+
+LOCAL = bytes([10, 0, 0, 4])
+CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "secret"}]}).encode()
+
+
+def request(body: bytes | None = CHAT, **fields: Any) -> HttpRequest:
+    told: dict[str, Any] = {
+        "ts": 100.0,
+        "ts_last": 100.25,
+        "client": bytes([10, 0, 0, 9]),
+        "client_port": 4711,
+        "server": LOCAL,
+        "server_port": 8000,
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "body": body,
+        "body_bytes": len(body or b""),
+    }
+    return HttpRequest(**{**told, **fields})
+
+
+def name(address: bytes) -> str:
+    return "c" + address.hex()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The bodies that were read, in order."""
+    bodies: list[bytes] = []
+
+    def counted(body: bytes, **how: Any) -> Asked:
+        bodies.append(body)
+        return asked(body, **how)
+
+    monkeypatch.setattr(module, "asked", counted)
+    return bodies
+
+
+def test_a_request_keeps_who_when_where_and_what() -> None:
+    seen = Bodies(client=name).seen(request())
+    assert (seen.ts, seen.took_ms) == (100.0, 250.0)
+    assert (seen.client, seen.server) == ("c0a000009", "10.0.0.4:8000")
+    assert (seen.method, seen.path) == ("POST", "/v1/chat/completions")
+    assert seen.asked == asked(CHAT, path="/v1/chat/completions")
+    assert (seen.damaged, seen.problem, seen.status, seen.in_flight) == (False, None, None, None)
+
+
+def test_a_server_of_ipv6_stands_in_brackets() -> None:
+    seen = Bodies(client=name).seen(request(server=bytes(15) + b"\x01", client=bytes(16)))
+    assert seen.server == "[::1]:8000"
+    assert seen.client == "c" + "00" * 16
+
+
+def test_equal_bodies_are_read_once_and_share_what_they_ask(read: list[bytes]) -> None:
+    bodies = Bodies(client=name)
+    another = bytes(bytearray(CHAT))
+    assert another is not CHAT
+    first, again = bodies.seen(request()), bodies.seen(request(another))
+    assert first.asked is again.asked
+    assert read == [CHAT]
+    bodies.seen(request(CHAT + b" "))
+    assert read == [CHAT, CHAT + b" "]
+
+
+def test_equal_bodies_to_other_paths_ask_something_else(read: list[bytes]) -> None:
+    bodies = Bodies(client=name)
+    chat, tokenize = bodies.seen(request()), bodies.seen(request(path="/tokenize"))
+    assert chat.asked is not None
+    assert tokenize.asked is not None
+    assert chat.asked.prompt_key is not None
+    assert tokenize.asked.prompt_key is None
+    assert chat.asked.exact_key == tokenize.asked.exact_key
+    assert len(read) == 2
+
+
+def test_no_text_is_kept_unless_the_user_said_so() -> None:
+    assert "secret" not in repr(Bodies(client=name).seen(request()))
+    kept = Bodies(client=name, store_prompts=True).seen(request())
+    assert kept.asked is not None
+    assert kept.asked.prompt_text == "user: secret"
+
+
+def body(number: int, size: int = 1000) -> bytes:
+    return json.dumps({"prompt": f"{number:04}" + "x" * size}).encode()
+
+
+def test_the_bodies_that_came_last_are_remembered(read: list[bytes]) -> None:
+    cost = ENTRY_BYTES + 4 * len("/v1/chat/completions") + len(body(0)) + 8 * (1004 // 64)
+    bodies = Bodies(client=name, remember_bytes=10 * cost + 5)
+    for number in range(10):
+        bodies.seen(request(body(number)))
+    bodies.seen(request(body(0)))  # still there, and now the last that came
+    bodies.seen(request(body(10)))  # takes the place of 1
+    assert len(read) == 11
+    bodies.seen(request(body(0)))
+    bodies.seen(request(body(2)))
+    assert len(read) == 11
+    bodies.seen(request(body(1)))
+    assert len(read) == 12
+
+
+@pytest.mark.parametrize("store_prompts", [False, True])
+def test_memory_is_bounded_whatever_arrives(store_prompts: bool) -> None:
+    bodies = Bodies(client=name, store_prompts=store_prompts, remember_bytes=200_000)
+    for number in range(300):
+        bodies.seen(request(body(number, 37 * number)))
+        held = sum(map(len, (key[1] for key in bodies._known)))
+        assert held <= bodies._held <= 200_000
+    assert len(bodies._known) > 1
+    for number in range(300):
+        bodies.seen(request(b"{}", path=f"/{number}" + "x" * 1000))
+    # `/100` and 1,000 more characters of up to 4 bytes, and a body of 2 bytes; all before have gone
+    assert len(bodies._known) == 200_000 // (2048 + 2 + 4 * 1004) == 32
+
+
+def test_a_body_that_would_fill_the_memory_is_read_but_not_remembered(read: list[bytes]) -> None:
+    bodies = Bodies(client=name, remember_bytes=100_000)
+    bodies.seen(request())
+    for _ in range(2):
+        seen = bodies.seen(request(body(1, 50_000)))
+        assert seen.asked is not None
+        assert seen.asked.prompt_chars == 50_004
+    bodies.seen(request())
+    assert len(read) == 3
+
+
+def test_without_a_body_nothing_is_asked() -> None:
+    for empty in (None, b""):
+        seen = Bodies(client=name).seen(request(empty, method="GET", path="/metrics"))
+        assert seen.asked is None
+        assert not seen.damaged
+
+
+def test_a_damaged_request_says_why_and_asks_nothing() -> None:
+    seen = Bodies(client=name).seen(request(None, damaged=True, problem="1,448 bytes lost"))
+    assert (seen.damaged, seen.problem, seen.asked) == (True, "1,448 bytes lost", None)
+
+
+def test_a_body_beyond_the_limit_is_known_by_its_hash() -> None:
+    digest = blake2b(CHAT, digest_size=16).digest()
+    seen = Bodies(client=name).seen(
+        request(None, body_hash=digest, body_bytes=20_000_000, problem="longer than 16 MiB")
+    )
+    assert seen.asked == Asked(
+        exact_key=asked(CHAT).exact_key, problem="longer than 16 MiB", body_bytes=20_000_000
+    )
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def test_times_count_from_the_requests_last_byte() -> None:
+    answer = HttpAnswer(
+        status=200,
+        first_at=100.375,
+        token_at=100.5,
+        last_at=102.25,
+        complete=True,
+        prompt_tokens=21,
+        cached_tokens=16,
+        output_tokens=5,
+        finish_reason="stop",
+    )
+    seen = Bodies(client=name).seen(request(answer=answer, in_flight=3))
+    assert (seen.status, seen.ttft_ms, seen.latency_ms) == (200, 250.0, 2000.0)
+    assert (seen.prompt_tokens, seen.cached_tokens, seen.output_tokens) == (21, 16, 5)
+    assert (seen.finish_reason, seen.in_flight, seen.cache) == ("stop", 3, None)
+
+
+def test_an_answer_cut_short_has_no_latency() -> None:
+    answer = HttpAnswer(status=200, first_at=101.0, token_at=101.0, last_at=102.0, damaged=True)
+    seen = Bodies(client=name).seen(request(answer=answer))
+    assert (seen.status, seen.ttft_ms, seen.latency_ms) == (200, 750.0, None)
+    # what is damaged is the answer; the request is whole
+    assert not seen.damaged
+
+
+def test_an_answer_that_did_not_wait_for_the_request_has_no_times() -> None:
+    answer = HttpAnswer(status=413, first_at=100.1, last_at=100.2, complete=True)
+    seen = Bodies(client=name).seen(request(answer=answer))
+    assert (seen.status, seen.ttft_ms, seen.latency_ms) == (413, None, None)
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (None, None),
+        ("proxy; hit; ttl=60", "hit"),
+        ("HIT", "hit"),
+        ("MISS", "miss"),
+        ("proxy; fwd=miss; stored", "miss"),
+        ("proxy; fwd=miss; collapsed", "coalesced"),
+        ("proxy; fwd=uri-miss; collapsed=?1", "coalesced"),
+        ("proxy; fwd=miss; collapsed=?0", "miss"),
+        ("proxy; hit=?0", "miss"),
+    ],
+)
+def test_what_a_cache_says_is_how_it_served(header: str | None, told: str | None) -> None:
+    answer = HttpAnswer(status=200, cache_status=header)
+    assert Bodies(client=name).seen(request(answer=answer)).cache == told
