@@ -1,0 +1,177 @@
+"""pcap: both byte orders, both units of time, any division into blocks, and damage told by its place."""
+
+import struct
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import packets
+from support.packets import ETHERNET, START, Conversation, Frame, ethernet, ipv4, tcp
+from support.segments import Segment, catch
+
+from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.frames import Frames
+from toolkit.capture.pcap import LARGEST_FRAME, Pcap
+from toolkit.errors import ToolkitError
+
+
+class Reading:
+    """A pcap reader with what it found."""
+
+    def __init__(self) -> None:
+        self.found: list[Segment] = []
+        self.losses = Losses()
+        self.links: list[int] = []
+        self.pcap = Pcap("`x.pcap`", self.frames_of, self.losses)
+
+    def frames_of(self, link_type: int) -> Frames:
+        self.links.append(link_type)
+        return Frames(
+            link_type,
+            catch(self.found),
+            ports=[8000],
+            follow_answers=False,
+            losses=self.losses,
+            limits=Limits(),
+        )
+
+
+def read(file: bytes, size: int = 1 << 20) -> Reading:
+    reading = Reading()
+    for start in range(0, len(file), size):
+        reading.pcap.feed(file[start : start + size])
+    return reading
+
+
+def talk(requests: int = 3) -> list[Frame]:
+    made = Conversation(start=START + 0.25, step_s=0.001953125)
+    made.open()
+    for number in range(requests):
+        made.client(b"POST %d " % number + bytes(400))
+        made.server(bytes(2000))
+    made.close()
+    return made.frames
+
+
+TALK = talk()
+PAYLOADS = [b"POST %d " % number + bytes(400) for number in range(3)]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nanoseconds", [False, True])
+def test_both_orders_and_both_units_give_the_same(
+    order: Literal["<", ">"], nanoseconds: bool
+) -> None:
+    reading = read(packets.pcap(TALK, order=order, nanoseconds=nanoseconds))
+    assert [each.payload for each in reading.found if each.payload] == PAYLOADS
+    # the first request is the fourth frame: 0.25 + 3 * 0.001953125 s after the start, to a microsecond
+    assert reading.found[1].ts == pytest.approx(START + 0.255859, abs=1e-7)
+    assert reading.losses.frames == len(TALK)
+    assert reading.pcap.ending() is None
+
+
+def test_a_nanosecond_is_not_lost_to_microseconds() -> None:
+    # 1 s after 1970, so that a float has room for nanoseconds
+    frame = ethernet(ipv4(tcp(1, 8000, 1, b"x")))
+    head = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 1)
+    reading = read(head + struct.pack("<IIII", 1, 123_456_789, len(frame), len(frame)) + frame)
+    assert reading.found[0].ts == 1.123456789
+
+
+@pytest.mark.parametrize("size", [1, 7, 23, 24, 25, 64, 1000])
+def test_blocks_of_any_size_give_the_same(size: int) -> None:
+    assert read(packets.pcap(TALK), size).found == read(packets.pcap(TALK)).found
+
+
+@settings(deadline=None)
+@given(st.integers(0, len(packets.pcap(TALK))))
+def test_a_file_cut_anywhere_gives_what_was_whole_and_says_where_it_was_cut(kept: int) -> None:
+    file = packets.pcap(TALK)
+    ends = [24]
+    for frame in TALK:
+        ends.append(ends[-1] + 16 + len(frame.data))
+    reading = read(file[:kept])
+    assert reading.losses.frames == sum(end <= kept for end in ends[1:])
+    if kept < 24:
+        assert reading.pcap.ending() == f"it ends within its header, after {kept} bytes"
+    elif kept in ends:
+        assert reading.pcap.ending() is None
+    else:
+        begun = max(end for end in ends if end < kept)
+        assert reading.pcap.ending() == f"its last record, at byte {begun:,}, is cut off"
+
+
+def test_a_file_of_a_header_only_is_whole_and_has_no_frames() -> None:
+    reading = read(packets.pcap([]))
+    assert (reading.pcap.ending(), reading.losses, reading.links) == (None, Losses(), [ETHERNET])
+
+
+def test_the_length_of_check_sequences_beside_the_link_type_is_no_part_of_it() -> None:
+    file = bytearray(packets.pcap(TALK))
+    file[20:24] = struct.pack("<I", 0x24000001)  # 4 bytes of check sequence behind each frame
+    reading = read(bytes(file))
+    assert reading.links == [ETHERNET]
+    assert len(reading.found) == 5
+
+
+@pytest.mark.parametrize("length", [LARGEST_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_damaged_length_is_told_by_its_place_and_nothing_is_waited_for(
+    length: int, place: int
+) -> None:
+    at = 24 + sum(16 + len(frame.data) for frame in TALK[:place])
+    file = bytearray(packets.pcap(TALK))
+    file[at + 8 : at + 12] = struct.pack("<I", length)
+    reading = Reading()
+    with pytest.raises(ToolkitError) as damage:
+        reading.pcap.feed(bytes(file))
+    assert damage.value.message == (
+        f"`x.pcap` is damaged: at byte {at:,} a frame of {length:,} bytes begins"
+    )
+    assert "before it was read" in damage.value.hint
+    # what came before was handed on, and counted
+    assert reading.losses.frames == place
+    assert len(reading.found) == (0 if place == 0 else 2)
+
+
+def test_the_longest_frame_that_may_be_is_waited_for() -> None:
+    # tcpdump's own limit is a quarter of it; a frame of 1 MB comes in sixteen blocks and more
+    frame = Frame(START, ethernet(ipv4(tcp(1, 8000, 1, bytes(LARGEST_FRAME - 54)), total_length=0)))
+    reading = read(packets.pcap([frame, TALK[0]]), 65_536)
+    assert [len(each.payload) for each in reading.found] == [LARGEST_FRAME - 54, 0]
+
+
+def test_frames_without_bytes_and_times_that_go_back_are_read() -> None:
+    frames = [Frame(START, b""), TALK[3].at(START + 5), Frame(START, b"\0"), TALK[9].at(START - 5)]
+    reading = read(packets.pcap(frames))
+    assert [each.ts for each in reading.found] == [START + 5, START - 5]
+    assert reading.losses.frames == 4
+
+
+def test_what_the_snaplen_cut_is_told_by_the_length_on_the_wire() -> None:
+    reading = read(packets.pcap([frame.cut(96) for frame in TALK], snaplen=96))
+    # 14 + 20 + 20 bytes of headers leave 42 of the payload's 407
+    assert [(len(each.payload), each.missing) for each in reading.found if each.missing] == [
+        (42, 365)
+    ] * 3
+    assert reading.losses.truncated == 3
+
+
+def test_counts_are_right_where_what_takes_the_segments_fails() -> None:
+    reading = Reading()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    reading.pcap = Pcap(
+        "x",
+        lambda link_type: Frames(
+            link_type, fail, ports=[8000], follow_answers=False, losses=reading.losses
+        ),
+        reading.losses,
+    )
+    other = Frame(START, ethernet(ipv4(tcp(1, 9000, 1, b"x"))))
+    with pytest.raises(RuntimeError):
+        reading.pcap.feed(packets.pcap([other, other, TALK[0], other]))
+    assert reading.losses.frames == 3

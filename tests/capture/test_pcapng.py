@@ -1,0 +1,338 @@
+"""pcapng: sections, interfaces and clocks of all kinds, blocks nobody knows, and damage told by its place."""
+
+import struct
+from collections.abc import Sequence
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import packets
+from support.packets import (
+    ETHERNET,
+    RAW,
+    START,
+    Conversation,
+    Frame,
+    block,
+    enhanced,
+    ethernet,
+    interface,
+    ipv4,
+    option,
+    section,
+    simple,
+    tcp,
+)
+from support.segments import Segment, catch
+
+from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.frames import Frames
+from toolkit.capture.pcapng import LARGEST_BLOCK, MOST_INTERFACES, Pcapng
+from toolkit.errors import ToolkitError
+
+Order = Literal["<", ">"]
+WIFI = 105
+ASK = Frame(START, ethernet(ipv4(tcp(40000, 8000, 1, b"ask"))))
+OTHER = Frame(START + 1, ethernet(ipv4(tcp(40000, 9000, 1, b"other"))))
+RAW_ASK = Frame(START + 2, ipv4(tcp(40000, 8000, 1, b"raw ask")))
+
+
+class Reading:
+    """A pcapng reader with what it found."""
+
+    def __init__(self) -> None:
+        self.found: list[Segment] = []
+        self.losses = Losses()
+        self._frames: dict[int, Frames] = {}
+        self.pcapng = Pcapng("`x.pcapng`", self.frames_of, self.losses)
+
+    def frames_of(self, link_type: int) -> Frames:
+        if link_type not in self._frames:
+            self._frames[link_type] = Frames(
+                link_type,
+                catch(self.found),
+                ports=[8000],
+                follow_answers=False,
+                losses=self.losses,
+                limits=Limits(),
+            )
+        return self._frames[link_type]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [segment.payload for segment in self.found]
+
+
+def read(file: bytes | Sequence[bytes], size: int = 1 << 20) -> Reading:
+    whole = file if isinstance(file, bytes) else b"".join(file)
+    reading = Reading()
+    for start in range(0, len(whole), size):
+        reading.pcapng.feed(whole[start : start + size])
+    return reading
+
+
+def damage(file: Sequence[bytes]) -> str:
+    with pytest.raises(ToolkitError) as raised:
+        read(file)
+    return raised.value.message
+
+
+# --- sections, interfaces and clocks ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_both_byte_orders_are_read(order: Order) -> None:
+    reading = read(packets.pcapng([ASK, OTHER, ASK.at(START + 0.000001)], order=order))
+    assert [each.ts for each in reading.found] == [START, START + 0.000001]
+    assert (reading.losses.frames, reading.pcapng.ending(), reading.pcapng.notes()) == (3, None, [])
+
+
+@pytest.mark.parametrize("size", [1, 3, 27, 28, 100, 1000])
+def test_blocks_of_any_size_give_the_same(size: int) -> None:
+    talk = Conversation()
+    talk.client(bytes(5000))
+    talk.server(bytes(5000))
+    file = packets.pcapng(talk.frames)
+    assert read(file, size).found == read(file).found
+
+
+def test_each_section_has_its_own_byte_order_and_interfaces() -> None:
+    reading = read(
+        [
+            *(section("<"), interface(RAW), enhanced(RAW_ASK), enhanced(RAW_ASK)),
+            *(section(">"), interface(ETHERNET, order=">"), enhanced(ASK, order=">")),
+            *(section("<"), interface(RAW), interface(ETHERNET), enhanced(ASK, number=1)),
+        ]
+    )
+    assert reading.payloads == [b"raw ask", b"raw ask", b"ask", b"ask"]
+
+
+def test_a_section_forgets_the_interfaces_of_the_one_before() -> None:
+    file = [section(), interface(), enhanced(ASK), section(), enhanced(ASK)]
+    at = sum(len(part) for part in file[:4])
+    assert damage(file) == f"`x.pcapng` is damaged: at byte {at:,} a block names interface 0 of 0"
+
+
+def test_interfaces_of_different_links_are_read_side_by_side() -> None:
+    reading = read(
+        [
+            *(section(), interface(RAW), interface(ETHERNET), interface(RAW)),
+            *(enhanced(RAW_ASK), enhanced(ASK, number=1), enhanced(RAW_ASK, number=2)),
+            *(enhanced(OTHER, number=1), enhanced(ASK, number=1), interface(ETHERNET)),
+            *(enhanced(ASK, number=3), enhanced(RAW_ASK)),
+        ]
+    )
+    assert reading.payloads == [b"raw ask", b"ask", b"raw ask", b"ask", b"ask", b"raw ask"]
+    assert reading.losses.frames == 7
+
+
+@pytest.mark.parametrize(
+    ("resolution", "ticks_per_s", "offset_s", "ts"),
+    [
+        (None, 10**6, None, START + 0.123456),
+        (6, 10**6, None, START + 0.123456),
+        (9, 10**9, None, START + 0.123456),
+        (3, 10**3, None, START + 0.123),
+        (0, 1, None, START + 1),
+        (0x80 | 20, 2**20, None, START + 0.5),
+        (0x80 | 10, 2**10, None, START + 1 / 1024),
+        (0x80, 1, None, START + 1),
+        (6, 10**6, 1_000_000_000, START + 0.123456),
+        (9, 10**9, -3600, START + 0.123456),
+        (0x80 | 20, 2**20, 1_600_000_000, START + 0.25),
+    ],
+)
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_the_clocks_resolution_and_offset_are_honoured(
+    resolution: int | None, ticks_per_s: int, offset_s: int | None, ts: float, order: Order
+) -> None:
+    reading = read(
+        [
+            section(order),
+            interface(order=order, resolution=resolution, offset_s=offset_s),
+            enhanced(ASK.at(ts), order=order, ticks_per_s=ticks_per_s, offset_s=offset_s or 0),
+        ]
+    )
+    assert reading.found[0].ts == pytest.approx(ts, abs=2e-7)
+
+
+@pytest.mark.parametrize("resolution", [127, 0xFF])
+def test_a_resolution_beyond_any_clock_breaks_nothing(resolution: int) -> None:
+    # 2^64 ticks of 10^-127 s or of 2^-127 s are less than a millionth of a second
+    reading = read([section(), interface(resolution=resolution), enhanced(ASK)])
+    assert 0 <= reading.found[0].ts < 1e-6
+
+
+# --- the other kinds of blocks ----------------------------------------------------------------------
+
+
+def test_a_packet_without_a_time_is_as_late_as_the_one_before() -> None:
+    reading = read([section(), interface(), simple(ASK), enhanced(ASK), simple(ASK), simple(OTHER)])
+    assert [each.ts for each in reading.found] == [0, START, START]
+    assert reading.pcapng.notes() == [
+        "3 frames have no time; each is taken for as late as the one before"
+    ]
+
+
+def test_a_simple_packet_is_cut_at_its_interfaces_snaplen() -> None:
+    frame = Frame(START, ethernet(ipv4(tcp(40000, 8000, 1, bytes(500)))))
+    # 97 bytes are kept, and 3 of padding make them 100
+    cut = Frame(START, frame.data[:97], len(frame.data))
+    (segment,) = read([section(), interface(snaplen=97), simple(cut)]).found
+    assert (len(segment.payload), segment.missing) == (97 - 54, 500 - 97 + 54)
+
+
+def old_packet(frame: Frame, drops: int, order: Order = "<") -> bytes:
+    ticks = round(frame.ts * 10**6)
+    head = struct.pack(
+        f"{order}HHIIII", 0, drops, ticks >> 32, ticks % 2**32, len(frame.data), frame.on_wire
+    )
+    return block(2, head + frame.data, order)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_packet_blocks_of_old_are_read_with_the_drops_they_tell(order: Order) -> None:
+    reading = read(
+        [
+            *(section(order), interface(order=order)),
+            *(
+                old_packet(ASK, 7, order),
+                old_packet(ASK, 0xFFFF, order),
+                old_packet(OTHER, 2, order),
+            ),
+        ]
+    )
+    assert [(each.ts, each.payload) for each in reading.found] == [(START, b"ask")] * 2
+    assert (reading.losses.kernel_drops, reading.losses.frames) == (9, 3)
+
+
+def statistics(number: int, *options: tuple[int, int], order: Order = "<") -> bytes:
+    told = b"".join(option(code, struct.pack(f"{order}Q", value), order) for code, value in options)
+    return block(5, struct.pack(f"{order}III", number, 0, 0) + told, order)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_drops_in_the_statistics_count_once_however_often_they_are_told(order: Order) -> None:
+    reading = read(
+        [
+            section(order),
+            *(interface(order=order), interface(order=order)),
+            statistics(0, (4, 1000), (5, 3), (7, 4), order=order),
+            statistics(0, (4, 2000), (5, 5), (7, 4), order=order),
+            statistics(1, (5, 10), order=order),
+            statistics(1, order=order),
+        ]
+    )
+    assert reading.losses.kernel_drops == 5 + 4 + 10
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        block(10, struct.pack("<II", 0x544C534B, 9) + b"CLIENT_RANDOM"[:9]),  # secrets
+        block(4, struct.pack("<HH", 0, 0)),  # names
+        block(0xBAD, struct.pack("<I", 42)),
+        block(0x80000001, b""),
+        block(1000, bytes(300_000)),
+    ],
+)
+def test_blocks_nobody_asked_for_are_passed_over(other: bytes) -> None:
+    file = [section(), other, interface(), other, enhanced(ASK), other, enhanced(OTHER), other]
+    for size in (1000, 1 << 20):
+        reading = read(b"".join(file), size)
+        assert (reading.payloads, reading.losses.frames) == ([b"ask"], 2)
+
+
+def test_options_of_a_packet_are_no_part_of_it() -> None:
+    ticks = round(START * 10**6)
+    head = struct.pack("<IIIII", 0, ticks >> 32, ticks % 2**32, len(ASK.data), len(ASK.data))
+    body = ASK.data + bytes(-len(ASK.data) % 4) + option(1, b"a comment") + option(0, b"")
+    assert read([section(), interface(), block(6, head + body)]).payloads == [b"ask"]
+
+
+# --- links that are not read ------------------------------------------------------------------------
+
+
+def test_a_file_of_nothing_that_is_read_is_refused_by_its_links_name() -> None:
+    with pytest.raises(ToolkitError, match=r"frames of link type IEEE802_11 \(105\) are not read"):
+        read([section(), interface(WIFI), enhanced(ASK)])
+
+
+def test_an_interface_that_is_not_read_is_told_beside_one_that_is() -> None:
+    file = [section(), interface(WIFI), interface(), enhanced(ASK), enhanced(ASK, number=1)]
+    reading = read([*file, enhanced(OTHER), enhanced(ASK, number=1)])
+    assert reading.payloads == [b"ask", b"ask"]
+    assert reading.pcapng.notes() == ["2 frames of link type IEEE802_11 (105) are not read"]
+
+
+def test_an_interface_that_is_not_read_and_says_nothing_is_no_trouble() -> None:
+    reading = read([section(), interface(WIFI), interface(), enhanced(ASK, number=1)])
+    assert (reading.payloads, reading.pcapng.notes()) == ([b"ask"], [])
+
+
+# --- damage -----------------------------------------------------------------------------------------
+
+BEGIN = [section(), interface(), enhanced(ASK)]
+BEGUN = sum(len(part) for part in BEGIN)
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (struct.pack("<III", 6, 0, 0), "a block says it is 0 bytes long"),
+        (struct.pack("<III", 6, 8, 0), "a block says it is 8 bytes long"),
+        (struct.pack("<III", 6, 0xFFFFFFF0, 0), "a block says it is 4,294,967,280 bytes long"),
+        (
+            struct.pack("<III", 99, LARGEST_BLOCK + 4, 0),
+            "a block says it is 16,777,220 bytes long",
+        ),
+        (block(6, bytes(8)), "a packet's block is cut off"),
+        (block(2, bytes(8)), "a packet's block is cut off"),
+        (block(3, b""), "a packet's block is cut off"),
+        (block(1, bytes(4)), "an interface's block is cut off, or one too many"),
+        (block(5, bytes(4)), "statistics are cut off"),
+        (enhanced(ASK, number=1), "a block names interface 1 of 1"),
+        (statistics(7), "a block names interface 7 of 1"),
+        (block(6, struct.pack("<IIIII", 0, 0, 0, 57, 57) + bytes(56)), "a block of 88 bytes holds a frame of 57"),
+        (
+            block(6, struct.pack("<IIIII", 0, 0, 0, 0xFFFFFFFF, 60) + bytes(56)),
+            "a block of 88 bytes holds a frame of 4,294,967,295",
+        ),
+        (
+            enhanced(ASK)[:-4] + struct.pack("<I", 100),
+            "a block says it is 92 bytes long, and 100 at its end",
+        ),
+        (section()[:8] + bytes(20), "a section tells no byte order"),
+    ],
+)  # fmt: skip
+def test_damage_is_told_by_its_place_with_what_came_before_handed_on(bad: bytes, told: str) -> None:
+    reading = Reading()
+    with pytest.raises(ToolkitError) as raised:
+        # long enough that a glance takes it for whole
+        reading.pcapng.feed(b"".join(BEGIN) + bad + bytes(200))
+    assert raised.value.message == f"`x.pcapng` is damaged: at byte {BEGUN:,} {told}"
+    assert reading.payloads == [b"ask"]
+
+
+def test_a_file_of_nothing_but_interfaces_does_not_fill_the_memory() -> None:
+    reading = read([section(), *[interface()] * MOST_INTERFACES, enhanced(ASK)])
+    assert reading.payloads == [b"ask"]
+    with pytest.raises(ToolkitError, match="one too many"):
+        reading.pcapng.feed(interface())
+
+
+@settings(deadline=None)
+@given(st.integers(0, len(packets.pcapng([ASK, OTHER, ASK]))))
+def test_a_file_cut_anywhere_gives_what_was_whole_and_says_where_it_was_cut(kept: int) -> None:
+    parts = [section(), interface(), enhanced(ASK), enhanced(OTHER), enhanced(ASK)]
+    ends = [sum(len(part) for part in parts[:count]) for count in range(len(parts) + 1)]
+    reading = read(b"".join(parts)[:kept])
+    assert reading.losses.frames == sum(end <= kept for end in ends[3:])
+    if kept in ends:
+        assert reading.pcapng.ending() is None
+    elif kept < ends[1]:
+        assert reading.pcapng.ending() == f"it ends within its header, after {kept} bytes"
+    else:
+        begun = max(end for end in ends if end < kept)
+        assert reading.pcapng.ending() == f"its last block, at byte {begun:,}, is cut off"
