@@ -5,17 +5,17 @@ reassembly.py's, their meaning http.py's. It never reads a clock: time is that o
 """
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Limits, Losses
 from toolkit.capture.http import Requests
 from toolkit.capture.messages import Shared
-from toolkit.capture.reassembly import HALF, MASK, Direction, Reassembly
-
-if TYPE_CHECKING:
-    from toolkit.capture.pairing import InFlight, Pairs
+from toolkit.capture.pairing import NOTHING, InFlight, NoAnswers, Pairs
+from toolkit.capture.reassembly import MASK, Direction, Reassembly, Segment, is_before
 
 SPECIAL = SYN | FIN | RST
+
+ENDED = "the connection ended before it was whole"
 
 LOOK_S = 0.25
 """How often holes are looked at that nobody fills, by the packets' clock."""
@@ -23,27 +23,41 @@ CLOSED = 65_536
 """Closed connections that are remembered, so that a segment sent again after the end begins no new one."""
 CLOSED_S = 60.0
 """A segment lives no longer (RFC 9293: a connection waits for two minutes; Linux for one)."""
-CLOSED_BYTES = 64 * 1024 * 1024
-"""How far before its end a segment of a closed connection may be; later numbers are another's."""
+
+
+class Closed(NamedTuple):
+    """A connection that is over: when, how it began, and where its two directions ended."""
+
+    at: float
+    isn: int | None
+    client_ends: tuple[int, ...]
+    back_ends: tuple[int, ...]
 
 
 class Flow:
-    """One connection: the client's direction, and the server's where answers are followed."""
+    """One connection: the client's direction and the server's, the requests and their answers."""
 
-    __slots__ = ("back", "client", "held", "isn", "key", "pairs", "requests", "seen_at")
+    __slots__ = (
+        "answers",
+        "back",
+        "client",
+        "held",
+        "key",
+        "over",
+        "requests",
+        "seen_at",
+    )
 
-    def __init__(self, key: bytes, requests: Requests, client: Direction, ts: float) -> None:
+    def __init__(
+        self, key: bytes, requests: Requests, answers: Pairs | NoAnswers, ts: float
+    ) -> None:
         self.key = key
         """As the client's segments have it."""
-        self.requests = requests
-        self.client = client
-        self.pairs: Pairs | None = None
-        self.back: Direction | None = None
-        """The server's direction."""
-        self.isn: int | None = None
-        """The client's initial sequence number, of the SYN."""
+        self.requests, self.answers = requests, answers
+        self.client, self.back = Direction(requests), Direction(answers)
         self.seen_at = ts
         self.held = 0
+        self.over = False
 
 
 class Streams:
@@ -60,25 +74,20 @@ class Streams:
     ) -> None:
         self._on_request = on_request
         self._ports = ports
-        self._follow = follow_answers
         self._limits, self._losses = limits, losses
         self._shared = Shared(limits, losses)
         self._order = Reassembly(limits, losses)
-        self._in_flight: InFlight | None = None
-        if follow_answers:
-            from toolkit.capture.pairing import InFlight  # noqa: PLC0415 - until answers.py is there
-
-            self._in_flight = InFlight()
+        self._in_flight = InFlight() if follow_answers else None
         self._flows: dict[bytes, Flow] = {}
         self._servers: dict[bytes, Flow] = {}
         """The same connections by the server's key, where answers are followed."""
         self._waiting: dict[bytes, Flow] = {}
         """Those with a hole, by the client's key."""
-        self._closed: dict[bytes, tuple[float, int]] = {}
+        self._closed: dict[bytes, Closed] = {}
         self._held = 0
         self._looked_at = self._look_at = self._sweep_at = float("-inf")
 
-    def segment(
+    def segment(  # noqa: PLR0913, PLR0917 - once a segment: an object around these would cost as much as the rest
         self,
         ts: float,
         key: bytes,
@@ -93,25 +102,29 @@ class Streams:
             self._look(ts)
         flow = self._flows.get(key)
         if flow is None:
-            self._other(ts, key, seq, ack, flags, payload, missing)
-            return
+            flow = self._servers.get(key)
+            if flow is None:
+                self._first(key, Segment(ts, seq, ack, flags, payload, missing))
+                return
+            to, other = flow.back, flow.client
+        else:
+            to, other = flow.client, flow.back
         flow.seen_at = ts
-        client = flow.client
-        if (
-            payload
-            and seq == client.next & MASK
-            and not (client.slow or missing or flags & SPECIAL)
-        ):
+        if to.slow or missing or flags & SPECIAL or seq != to.next & MASK:
+            self._unusual(flow, to, Segment(ts, seq, ack, flags, payload, missing))
+        elif payload:
             # nearly all segments go this way: next in order, nothing waits
-            client.next += len(payload)
-            requests = flow.requests
-            requests.data(ts, payload)
-            if requests.held != flow.held or flow.pairs is not None:
+            to.next += len(payload)
+            to.reader.data(ts, payload)
+            if flow.requests.held + flow.back.reader.held != flow.held:
                 self._weigh(flow)
-        elif payload or missing or flags & SPECIAL:
-            self._from_client(ts, flow, seq, flags, payload, missing)
-        if flow.back is not None and flags & ACK:
-            self._acknowledge(flow, flow.back, ack)
+        if other.stash and flags & ACK:
+            self._acknowledged(flow, other, ack)
+
+    @property
+    def held_bytes(self) -> int:
+        """What unfinished requests and waiting segments hold, all connections together."""
+        return self._held
 
     def expire(self, now: float) -> None:
         """Give up holes and connections that waited too long, by the packets' clock."""
@@ -122,155 +135,119 @@ class Streams:
         for flow in list(self._flows.values()):
             self._end(flow, flow.seen_at, "the capture ended before it was whole")
 
-    # --- one segment ------------------------------------------------------------------------------
+    # --- where a connection begins ----------------------------------------------------------------
 
-    def _other(
-        self, ts: float, key: bytes, seq: int, ack: int, flags: int, payload: bytes, missing: int
-    ) -> None:
-        """A segment of a server, or of a connection not known so far."""
-        flow = self._servers.get(key)
-        if flow is None:
-            flow = self._newcomer(ts, key, seq, flags, payload)
-            if flow is None:
-                return
-        flow.seen_at = ts
-        if flow.key == key:
-            self._from_client(ts, flow, seq, flags, payload, missing)
-        else:
-            self._from_server(ts, flow, seq, ack, flags, payload, missing)
-
-    def _newcomer(self, ts: float, key: bytes, seq: int, flags: int, payload: bytes) -> Flow | None:
-        """The connection that begins with this segment, if one does."""
-        if flags & RST or not (payload or flags & SYN):
-            return None
-        if not flags & SYN and self._is_late(ts, key, seq):
-            return None
-        from_client = self._is_from_client(key, flags, payload)
-        if not from_client and not self._follow:
-            return None
+    def _first(self, key: bytes, segment: Segment) -> None:
+        """A segment of a connection that is not known."""
+        flags = segment.flags
+        if flags & RST or not (segment.payload or flags & SYN):
+            return
+        if self._closed and self._is_late(key, segment):
+            return
+        from_client = self._is_from_client(key, segment)
+        if not from_client and self._in_flight is None:
+            return
         if len(self._flows) >= self._limits.flows:
             self._make_room()
-        return self._open(ts, key if from_client else reverse(key), seq, flags, from_client)
+        flow = self._open(key if from_client else reverse(key), segment.ts)
+        self._unusual(flow, flow.client if from_client else flow.back, segment)
 
-    def _is_from_client(self, key: bytes, flags: int, payload: bytes) -> bool:
+    def _is_from_client(self, key: bytes, segment: Segment) -> bool:
         to_port, from_port = int.from_bytes(key[-2:], "big"), int.from_bytes(key[-4:-2], "big")
-        if to_port in self._ports and from_port in self._ports:
-            return not flags & ACK if flags & SYN else not payload.startswith(b"HTTP/")
-        return to_port in self._ports
+        if not (to_port in self._ports and from_port in self._ports):
+            return to_port in self._ports
+        if segment.flags & SYN:
+            return not segment.flags & ACK
+        return not segment.payload.startswith(b"HTTP/")
 
-    def _open(self, ts: float, key: bytes, seq: int, flags: int, from_client: bool) -> Flow:
-        whole = from_client and bool(flags & SYN)
-        pairs: Pairs | None = None
-        deliver = self._on_request
-        if self._in_flight is not None:
-            from toolkit.capture.pairing import Pairs  # noqa: PLC0415
-
-            address = (len(key) - 4) // 2
-            server = key[address : 2 * address] + key[-2:]
-            pairs = Pairs(self._on_request, server, self._in_flight)
-            deliver = pairs.asked
-        requests = Requests(deliver, key, self._shared, whole=whole)
-        if pairs is not None:
-            pairs.requests = requests
-        first = (seq + bool(flags & SYN)) & MASK
-        flow = Flow(key, requests, Direction(requests, first, anchored=whole), ts)
-        if whole:
-            flow.isn = seq
-        elif not from_client:
-            flow.client.placed = False
-        if pairs is not None:
-            flow.pairs = pairs
-            flow.back = Direction(pairs, first, anchored=True)
-            flow.back.placed = not from_client
-            self._servers[reverse(key)] = flow
+    def _open(self, key: bytes, ts: float) -> Flow:
+        if self._in_flight is None:
+            requests = Requests(self._on_request, key, self._shared)
+            flow = Flow(key, requests, NOTHING, ts)
+        else:
+            pairs = Pairs(self._on_request, key, self._in_flight)
+            pairs.requests = requests = Requests(pairs.asked, key, self._shared)
+            flow = self._servers[reverse(key)] = Flow(key, requests, pairs, ts)
         self._flows[key] = flow
-        self._closed.pop(key, None)
         return flow
 
-    def _from_client(
-        self, ts: float, flow: Flow, seq: int, flags: int, payload: bytes, missing: int
-    ) -> None:
+    # --- what is not simply next ------------------------------------------------------------------
+
+    def _unusual(self, flow: Flow, to: Direction, segment: Segment) -> None:
+        ts, seq, flags = segment.ts, segment.seq, segment.flags
         if flags & RST:
             self._end(flow, ts, "the connection was reset before it was whole")
             return
         if flags & SYN:
-            again = self._synchronised(ts, flow, seq)
-            if again is None:
+            if to is flow.client:
+                if self._is_late(flow.key, segment):
+                    return
+                flow = self._synchronised(flow, segment)
+                to = flow.client
+            elif not to.placed:
+                self._order.join(ts, to, seq + 1)
+            segment = segment._replace(seq=(seq + 1) & MASK)
+        if segment.payload or segment.missing or flags & FIN:
+            if self._order.is_far(to, segment.seq) and self._is_late(
+                flow.key if to is flow.client else reverse(flow.key), segment
+            ):
                 return
-            flow, seq = again, (seq + 1) & MASK
-        if payload or missing or flags & FIN:
-            self._place(flow.client, seq)
-            self._order.arrive(ts, flow.client, seq, payload, missing, bool(flags & FIN))
+            self._order.arrive(to, segment)
         self._settle(ts, flow)
 
-    def _synchronised(self, ts: float, flow: Flow, seq: int) -> Flow | None:
+    def _synchronised(self, flow: Flow, syn: Segment) -> Flow:
         """The connection that a client's SYN belongs to: a new one, if its number is new."""
-        if flow.isn == seq:
-            return flow
         client = flow.client
-        first = client.position((seq + 1) & MASK)
-        if flow.isn is None and 0 <= client.started_at - first <= self._limits.stash_bytes:
-            flow.isn = seq  # overtaken by data
-            if not client.anchored:
-                self._order.join(ts, client, first)
+        if flow.client.isn == syn.seq:
             return flow
-        self._end(flow, ts, "another connection took its place before it was whole")
-        return self._open(ts, flow.key, seq, SYN, from_client=True)
+        first = client.position(syn.seq + 1)
+        if flow.client.isn is not None or not self._is_overtaken(flow, first, syn.ts):
+            self._end(flow, syn.ts, "another connection took its place before it was whole")
+            flow = self._open(flow.key, syn.ts)
+            first = flow.client.position(syn.seq + 1)
+        flow.client.isn = syn.seq
+        if not flow.client.anchored:
+            self._order.join(syn.ts, flow.client, first)
+        return flow
 
-    def _from_server(
-        self, ts: float, flow: Flow, seq: int, ack: int, flags: int, payload: bytes, missing: int
-    ) -> None:
-        back = flow.back
-        assert back is not None
-        if flags & RST:
-            self._end(flow, ts, "the connection was reset before it was whole")
-            return
-        if flags & SYN:
-            back.next, back.placed = (seq + 1) & MASK, True
-            return
-        if flags & ACK:
-            self._acknowledge(flow, flow.client, ack)
-        if payload or missing or flags & FIN:
-            self._place(back, seq)
-            if seq == back.next & MASK and not (back.slow or missing or flags & SPECIAL):
-                back.next += len(payload)
-                back.reader.data(ts, payload)
-            else:
-                self._order.arrive(ts, back, seq, payload, missing, bool(flags & FIN))
-            self._settle(ts, flow)
+    def _is_overtaken(self, flow: Flow, first: int, ts: float) -> bool:
+        """Whether the connection's own data came before this SYN."""
+        client, limits = flow.client, self._limits
+        if not client.placed:
+            return True
+        behind = max(client.next, client.started_at) - first
+        soon = abs(ts - client.began_at) <= CLOSED_S
+        return soon and client.started_at >= first and behind <= limits.stash_bytes
 
-    @staticmethod
-    def _place(to: Direction, seq: int) -> None:
-        """A direction begins where it is first seen."""
-        if not to.placed:
-            to.placed = True
-            to.next = to.started_at = seq
-
-    def _acknowledge(self, flow: Flow, other: Direction, ack: int) -> None:
+    def _acknowledged(self, flow: Flow, other: Direction, ack: int) -> None:
         """What the other side has, and we have not, will not be sent again."""
-        if other.stash and other.anchored:
-            have = other.position(ack)
-            while other.stash and other.stash[0][0] <= have:
-                self._order.give_up(other)
-            self._settle(flow.seen_at, flow)
+        if not other.anchored:
+            return
+        have = other.position(ack)
+        while other.stash and other.stash[0][0] <= have:
+            self._order.give_up(other)
+        self._settle(flow.seen_at, flow)
 
     # --- keeping house ----------------------------------------------------------------------------
 
     def _settle(self, ts: float, flow: Flow) -> None:
         """See after anything unusual whether it is over, what waits, and what it holds."""
-        if flow.client.ended and (flow.back is None or flow.back.ended):
-            self._end(flow, ts, "the connection ended before it was whole")
+        client, back = flow.client, flow.back
+        if client.ended:
+            if back.ended or self._in_flight is None:
+                self._end(flow, ts, ENDED)
+            else:
+                flow.requests.end(ENDED)  # a half-closed connection still answers
+        if flow.over:
             return
-        if flow.client.ended:
-            flow.requests.end("the connection ended before it was whole")
-        if flow.client.stash or (flow.back is not None and flow.back.stash):
+        if client.stash or back.stash:
             self._waiting[flow.key] = flow
         else:
             self._waiting.pop(flow.key, None)
         self._weigh(flow)
 
     def _weigh(self, flow: Flow) -> None:
-        held = flow.client.held + (flow.back.held if flow.back is not None else 0)
+        held = flow.client.held + flow.back.held
         self._held += held - flow.held
         flow.held = held
         if self._held > self._limits.total_bytes:
@@ -292,31 +269,42 @@ class Streams:
                 self._end(flow, flow.seen_at, "given up for want of room before it was whole")
 
     def _end(self, flow: Flow, ts: float, why: str) -> None:
-        if self._flows.pop(flow.key, None) is None:
+        if flow.over:
             return
+        flow.over = True
+        del self._flows[flow.key]
         self._waiting.pop(flow.key, None)
         self._order.give_up_all(flow.client)
         flow.requests.end(why)
-        if flow.back is not None and flow.pairs is not None:
+        if self._in_flight is not None:
             del self._servers[reverse(flow.key)]
             self._order.give_up_all(flow.back)
-            flow.pairs.end(ts)
+            flow.answers.end(ts)
         self._held -= flow.held
         flow.held = 0
         self._remember(ts, flow)
 
     def _remember(self, ts: float, flow: Flow) -> None:
+        self._closed.pop(flow.key, None)
         if len(self._closed) >= CLOSED:
             del self._closed[next(iter(self._closed))]
-        self._closed[flow.key] = (ts, flow.client.next)
+        self._closed[flow.key] = Closed(ts, flow.client.isn, flow.client.ends, flow.back.ends)
 
-    def _is_late(self, ts: float, key: bytes, seq: int) -> bool:
+    def _is_late(self, key: bytes, segment: Segment) -> bool:
         """Whether a segment belongs to a connection that is over: sent again, or overtaken by its end."""
         closed = self._closed.get(key)
-        if closed is None:
-            return False
-        distance = ((seq - closed[1] + HALF) & MASK) - HALF
-        return ts - closed[0] <= CLOSED_S and -CLOSED_BYTES < distance < 0
+        if closed is not None:
+            if segment.flags & SYN:
+                return segment.seq == closed.isn and segment.ts - closed.at <= CLOSED_S
+            ends = closed.client_ends
+        else:
+            closed = self._closed.get(reverse(key))
+            if closed is None or segment.flags & SYN:
+                return False
+            ends = closed.back_ends
+        return segment.ts - closed.at <= CLOSED_S and any(
+            is_before(segment.seq, end) for end in ends
+        )
 
     def _look(self, now: float) -> None:
         """Now and then: holes, and connections gone quiet."""

@@ -15,9 +15,11 @@ REQUEST_LINE = re.compile(rb"(?:\r\n){0,2}([A-Z][A-Z-]{2,19}) ([^\x00-\x20]+) HT
 """What a segment begins with that may be read without having seen what came before it."""
 BEGINNING = re.compile(rb"[A-Z][A-Z-]{0,19}(?: |\Z)")
 """What the first bytes of a request look like, however few there are."""
-PREFACE = b"PRI * HTTP/2"
-TLS = re.compile(rb"[\x14-\x17](?:\x03|\Z)")
-"""A TLS record: handshake (the hello) 0x16, data 0x17 where the capture began in the middle."""
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HELLO = re.compile(rb"\x16(?:\Z|\x03(?:\Z|[\x00-\x04]))")
+"""A TLS connection's first bytes."""
+RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04][\x00-\x48]", re.DOTALL)
+"""A TLS record of at most 18 KiB: what a segment may begin with where the capture began in the middle."""
 
 OPEN, RESYNC, SKIP, IGNORE = range(4)
 """At or in a message; waiting for a segment that begins with one; in a body with a hole; not HTTP/1 at all."""
@@ -29,7 +31,7 @@ PARSER_BYTES = 1024
 class Requests:
     """The requests of one client on one connection, from bytes in order and from holes of known or unknown length.
 
-    `key`: addresses and ports as in the packet. `whole`: the connection was seen from its start.
+    `key`: addresses and ports as in the packets.
     """
 
     __slots__ = (
@@ -42,29 +44,28 @@ class Requests:
         "_lost",
         "_message",
         "_mode",
+        "_silent",
         "_skip",
-        "_untold",
         "deliver",
         "ends",
         "held",
         "shared",
     )
 
-    def __init__(
-        self, deliver: Callable[[HttpRequest], None], key: bytes, shared: Shared, *, whole: bool
-    ) -> None:
+    def __init__(self, deliver: Callable[[HttpRequest], None], key: bytes, shared: Shared) -> None:
         self.ends = Ends(key)
         self.deliver, self.shared = deliver, shared
         self.held = 0
         """Bytes of an unfinished request."""
-        self._mode = OPEN if whole else RESYNC
+        self._mode = RESYNC
         self._message: Message | None = None
         self._head: bytearray | None = None
         self._fed = 0
         self._began_at = self._last_at = 0.0
         self._hurt: HttpRequest | None = None
         self._skip = self._lost = 0
-        self._untold = not whole
+        self._silent = True
+        """Whether nothing of it was read so far, and nothing of that was told."""
         self._beheaded: str | None = None
         """What was lost right before a request of which the beginning is missing, too."""
 
@@ -75,10 +76,10 @@ class Requests:
 
     def starts(self, data: bytes) -> bool:
         """Whether a segment can be read without what came before it."""
-        return bool(REQUEST_LINE.match(data) or TLS.match(data)) or data.startswith(PREFACE)
+        return bool(REQUEST_LINE.match(data)) or data.startswith(PREFACE)
 
     def begin(self) -> None:
-        """The connection's start was seen after all."""
+        """The connection was seen from its start."""
         self._mode = OPEN
 
     # --- bytes ------------------------------------------------------------------------------------
@@ -94,7 +95,8 @@ class Requests:
         elif message.in_head:
             self._gather(ts, data)
             return
-        message.now = ts
+        elif ts > message.now:  # what waited behind a hole came before what filled it
+            message.now = ts
         self._feed(message, data)
 
     def _feed(self, message: Message, data: bytes) -> None:
@@ -104,6 +106,7 @@ class Requests:
         except (HttpParserUpgrade, HttpParserError) as reason:
             stopped = reason
         if message.done:
+            self._silent = False
             for request in message.done:
                 self.deliver(request)
             message.done.clear()
@@ -127,6 +130,7 @@ class Requests:
         self.held = PARSER_BYTES + (len(message.body) if message.body else 0)
         if message.in_head:
             self._head = bytearray(data[-3:])
+            self._began_at = self._last_at = message.now
             self._fed = len(self._head)
             self.held += len(data)
 
@@ -150,10 +154,10 @@ class Requests:
                 return
             head = self._head = bytearray()
             self._fed = 0
-            self._began_at = ts
+            self._began_at = self._last_at = ts
         searched = max(0, len(head) - 3)
         head += data
-        self._last_at = ts
+        self._last_at = max(ts, self._last_at)
         self.held += len(data)
         if head.find(b"\n\r\n", searched) < 0 and head.find(b"\n\n", searched) < 0:
             if len(head) > self.shared.limits.header_bytes:
@@ -161,7 +165,7 @@ class Requests:
             return
         self._head = None
         message = self._message or self.shared.message(self.ends, self._began_at)
-        message.now = ts
+        message.now = max(self._last_at, message.now)
         self._feed(message, bytes(head[self._fed :]))
         # what stood before it was no request, and it is one
         if self._mode == RESYNC and len(head) > len(data) and REQUEST_LINE.match(data):
@@ -176,27 +180,31 @@ class Requests:
         """Go on where a segment begins with a request."""
         if self.starts(data):
             self._mode = OPEN
-            self._untold, self._beheaded = False, None
+            self._beheaded = None
             self.data(ts, data)
         elif self._beheaded is not None:
             problem, self._beheaded = self._beheaded, None
             self.deliver(damaged(self.ends.request(ts, ts), problem))
-        elif self._untold:
-            self._untold = False
-            self.shared.losses.unparsed += 1
+        elif self._silent:
+            self._silent = False
+            if RECORD.match(data):
+                self.shared.losses.encrypted += 1
+            else:
+                self.shared.losses.unparsed += 1
 
     # --- what is no HTTP/1 ------------------------------------------------------------------------
 
     def _refuse(self, data: bytes) -> None:
         """Bytes that begin no request, where one should begin."""
         losses = self.shared.losses
-        if TLS.match(data):
+        if self._silent and HELLO.match(data):
             self._mode = IGNORE
             losses.encrypted += 1
             return
         losses.unparsed += 1
+        self._silent = False
         self._mode = RESYNC
-        if data.startswith(PREFACE):
+        if data.startswith(PREFACE[:12]):
             self._mode = IGNORE
             losses.http2 += 1
 
@@ -245,6 +253,8 @@ class Requests:
             self._skip_hole(missing)
             return
         message, head = self._message, self._head
+        if not self.between:
+            self._silent = False
         if message is not None and not message.in_head:
             self._hurt_body(message, missing)
             return
@@ -278,7 +288,7 @@ class Requests:
     def _skipped(self, ts: float, data: bytes) -> None:
         request = self._hurt
         assert request is not None
-        request.ts_last = ts
+        request.ts_last = max(ts, request.ts_last)
         taken = min(len(data), self._skip)
         self._skip -= taken
         request.body_bytes += taken

@@ -54,7 +54,8 @@ class Shared:
     def message(self, ends: Ends, began_at: float) -> "Message":
         """A parser at the beginning of a message."""
         message = self.spare.pop() if self.spare else Message(self)
-        message.ends, message.began_at = ends, began_at
+        message.ends = ends
+        message.began_at = message.now = began_at
         return message
 
     def keep(self, message: "Message") -> None:

@@ -5,13 +5,20 @@ On one connection answers come in the order of the requests (HTTP/1.1). It reads
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from toolkit.capture.answers import Answers
 from toolkit.capture.exchange import HttpAnswer, HttpRequest
-from toolkit.capture.http import Requests
+
+if TYPE_CHECKING:
+    from toolkit.capture.http import Requests
 
 ANSWER_BYTES = 8192
 """What an unanswered request costs beside its body: its answer's tail."""
+
+
+PIPELINED = 128
+"""Unanswered requests of one connection; clients have one, load generators that pipeline some tens."""
 
 
 class InFlight:
@@ -50,9 +57,11 @@ class Pairs:
     )
 
     def __init__(
-        self, deliver: Callable[[HttpRequest], None], server: bytes, in_flight: InFlight
+        self, deliver: Callable[[HttpRequest], None], key: bytes, in_flight: InFlight
     ) -> None:
-        self._deliver, self._server, self._in_flight = deliver, server, in_flight
+        self._deliver, self._in_flight = deliver, in_flight
+        address = (len(key) - 4) // 2
+        self._server = key[address : 2 * address] + key[-2:]
         self.requests: Requests
         self._waiting: deque[HttpRequest] = deque()
         self._early: HttpAnswer | None = None
@@ -66,6 +75,8 @@ class Pairs:
         request.in_flight = self._in_flight.add(self._server)
         self._waiting.append(request)
         self.held += ANSWER_BYTES + (len(request.body) if request.body else 0)
+        if len(self._waiting) > PIPELINED:
+            self._give_up()
         early, self._early = self._early, None
         if early is None:
             self._answers.asked(request.method, request.ts_last)
@@ -86,6 +97,14 @@ class Pairs:
         self._in_flight.remove(self._server)
         self.held -= ANSWER_BYTES + (len(request.body) if request.body else 0)
         self._deliver(request)
+
+    def _give_up(self) -> None:
+        """The server's half is not captured, or no longer: nobody waits for it."""
+        last = self._waiting.pop()
+        while self._waiting:
+            self._release()
+        self._waiting.append(last)
+        self._answers = Answers(self._answered)
 
     # --- the server's bytes -----------------------------------------------------------------------
 
@@ -114,3 +133,29 @@ class Pairs:
         self._answers.end(ts)
         while self._waiting:
             self._release()
+
+
+class NoAnswers:
+    """Reads the server's direction where answers are not followed: none of it arrives."""
+
+    held = 0
+    between = True
+
+    def data(self, ts: float, data: bytes) -> None:
+        """Nobody listens."""
+
+    def gap(self, ts: float, missing: int | None) -> None:
+        """Nobody listens."""
+
+    def starts(self, data: bytes) -> bool:
+        """Whatever comes."""
+        return bool(data)
+
+    def begin(self) -> None:
+        """Nobody listens."""
+
+    def end(self, ts: float) -> None:
+        """Nobody listens."""
+
+
+NOTHING = NoAnswers()

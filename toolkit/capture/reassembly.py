@@ -5,15 +5,30 @@ fills a hole and never waits for ever.
 """
 
 from bisect import bisect_left, bisect_right
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import FIN, Limits, Losses
 
 MASK = 0xFFFFFFFF
 HALF = 0x80000000
 
 PIECE_BYTES = 256
 """What a waiting segment costs beside its bytes."""
+
+
+BEHIND_BYTES = 16 * 1024 * 1024
+"""How far before a stream's end a segment may be and still be of it; later numbers are another's."""
+
+
+class Segment(NamedTuple):
+    """One TCP segment; `missing` bytes of it were cut off behind `payload` when it was captured."""
+
+    ts: float
+    seq: int
+    ack: int
+    flags: int
+    payload: bytes
+    missing: int
 
 
 class Reader(Protocol):
@@ -51,8 +66,11 @@ class Direction:
 
     __slots__ = (
         "anchored",
+        "began_at",
         "ends_at",
         "far",
+        "isn",
+        "left_at",
         "next",
         "placed",
         "reader",
@@ -62,14 +80,18 @@ class Direction:
         "stash_bytes",
     )
 
-    def __init__(self, reader: Reader, seq: int, *, anchored: bool) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.next = self.started_at = seq
+        self.next = self.started_at = 0
         """Position of the byte that comes next, and of the first one."""
-        self.anchored = anchored
-        """Whether `next` is known: not while the connection was joined in the middle of a message."""
-        self.placed = True
+        self.isn: int | None = None
+        """Its initial sequence number, of the SYN."""
+        self.began_at = 0.0
+        """When its first byte was seen."""
+        self.placed = False
         """Whether a segment of it was seen."""
+        self.anchored = False
+        """Whether `next` is known: not while the connection was joined in the middle of a message."""
         self.stash: list[Piece] = []
         """Disjoint, in order."""
         self.stash_bytes = 0
@@ -77,7 +99,9 @@ class Direction:
         """Position of the FIN."""
         self.far: Piece | None = None
         """A segment too far off to be believed alone."""
-        self.slow = not anchored
+        self.left_at: int | None = None
+        """Where it was before it went on at a far segment; what comes from before that is old."""
+        self.slow = True
         """Whether a segment needs more than to be next."""
 
     @property
@@ -88,6 +112,11 @@ class Direction:
     def position(self, seq: int) -> int:
         """Serial arithmetic: the position nearest to where we are that ends in these 32 bits."""
         return self.next + ((seq - self.next + HALF) & MASK) - HALF
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Positions up to which it was read: the last, and the one that it left for a far one."""
+        return (self.next,) if self.left_at is None else (self.next, self.left_at)
 
     @property
     def held(self) -> int:
@@ -115,29 +144,36 @@ class Reassembly:
         self._limits = limits
         self._losses = losses
 
-    def arrive(
-        self, ts: float, to: Direction, seq: int, payload: bytes, missing: int, fin: bool
-    ) -> None:
+    def is_far(self, to: Direction, seq: int) -> bool:
+        """Whether a segment is farther off than we could wait for."""
+        return to.placed and abs(to.position(seq) - to.next) > self._limits.stash_bytes
+
+    def arrive(self, to: Direction, segment: Segment) -> None:
         """Take in any segment with payload or FIN; the caller may shortcut one that is next where `to` is not slow."""
-        start = to.position(seq)
-        end = start + len(payload) + missing
+        ts, payload = segment.ts, segment.payload
+        if not to.placed:
+            to.placed, to.began_at = True, ts
+            to.next = to.started_at = segment.seq
+        start = to.position(segment.seq)
+        end = start + len(payload) + segment.missing
         if abs(start - to.next) > self._limits.stash_bytes:
             if payload:
-                self._arrive_far(ts, to, start, end, payload)
+                self._arrive_far(to, (start, end, ts, payload))
             return
-        if to.far is not None and start <= to.next < end:
+        if start <= to.next < end:
             to.far = None
-        if fin and to.ends_at is None:
+        if segment.flags & FIN and to.ends_at is None:
             to.ends_at = end
         if to.ends_at is not None and end > to.ends_at:
             payload, end = payload[: max(0, to.ends_at - start)], to.ends_at
         if not to.anchored and payload and to.reader.starts(payload):
             self.anchor(to, start)
+        piece = (start, end, ts, payload)
         if to.anchored and start <= to.next:
-            self._deliver(ts, to, start, end, payload)
+            self._deliver(to, piece)
             self._drain(ts, to)
         else:
-            self._put_aside(ts, to, start, end, payload)
+            self._put_aside(to, piece)
             self._keep_within(to)
         to.slow = to.is_slow()
 
@@ -152,11 +188,13 @@ class Reassembly:
     def join(self, ts: float, to: Direction, start: int) -> None:
         """The connection's SYN came, if late: what waited can be read."""
         to.reader.begin()
+        to.placed, to.began_at = True, ts
         self.anchor(to, start)
         self._drain(ts, to)
         to.slow = to.is_slow()
 
-    def _deliver(self, ts: float, to: Direction, start: int, end: int, payload: bytes) -> None:
+    def _deliver(self, to: Direction, piece: Piece) -> None:
+        start, end, ts, payload = piece
         if end <= to.next:
             return  # all of it came before, e.g., a keep-alive probe
         fresh = payload[to.next - start :] if start < to.next else payload
@@ -181,12 +219,13 @@ class Reassembly:
                 break
             count += 1
             to.stash_bytes -= len(payload) + PIECE_BYTES
-            self._deliver(max(ts, came_at), to, start, end, payload)
+            self._deliver(to, (start, end, max(ts, came_at), payload))
         if count:
             del stash[:count]
 
-    def _put_aside(self, ts: float, to: Direction, start: int, end: int, payload: bytes) -> None:
+    def _put_aside(self, to: Direction, piece: Piece) -> None:
         """Keep for later what no piece holds already."""
+        start, end, ts, payload = piece
         stash, first = to.stash, start
         at = bisect_right(stash, start, key=_start)
         if at and stash[at - 1][1] > start:
@@ -194,9 +233,9 @@ class Reassembly:
         while start < end or (start == end == to.ends_at and not payload):
             upto = min(end, stash[at][0]) if at < len(stash) else end
             if upto > start or not payload:
-                piece = payload[start - first : upto - first]
-                stash.insert(at, (start, upto, ts, piece))
-                to.stash_bytes += len(piece) + PIECE_BYTES
+                part = payload[start - first : upto - first]
+                stash.insert(at, (start, upto, ts, part))
+                to.stash_bytes += len(part) + PIECE_BYTES
                 at += 1
             if at >= len(stash) or not payload:
                 return
@@ -228,17 +267,18 @@ class Reassembly:
         if to.far is not None:
             self._jump(to)
 
-    def _arrive_far(self, ts: float, to: Direction, start: int, end: int, payload: bytes) -> None:
+    def _arrive_far(self, to: Direction, piece: Piece) -> None:
         """Farther off than we could wait for: a stray, unless a second one follows it or it begins a message."""
-        far = to.far
-        if far is not None and start == far[1]:
+        if to.left_at is not None and is_before(piece[0], to.left_at):
+            return
+        if to.far is not None and piece[0] == to.far[1]:
             self._jump(to)
-            self._deliver(ts, to, start, end, payload)
-        else:
-            to.far = (start, end, ts, payload)
-            to.slow = True
-            if to.reader.between and not to.stash and to.reader.starts(payload):
-                self._jump(to)
+            self._deliver(to, piece)
+            return
+        to.far = piece
+        to.slow = True
+        if to.reader.between and not to.stash and to.reader.starts(piece[3]):
+            self._jump(to)
 
     def _jump(self, to: Direction) -> None:
         """Go on at the far segment; how much lies between nobody knows, it may be another connection's numbers."""
@@ -247,9 +287,17 @@ class Reassembly:
         to.stash.clear()
         to.stash_bytes = 0
         self._gap(far[2], to, None)
-        to.next, to.anchored, to.ends_at = far[0], True, None
-        self._deliver(far[2], to, far[0], far[1], far[3])
+        to.left_at = to.next
+        to.isn = to.ends_at = None
+        to.next = to.started_at = far[0]
+        to.began_at, to.anchored = far[2], True
+        self._deliver(to, far)
         to.slow = False
+
+
+def is_before(seq: int, end: int) -> bool:
+    """Whether a segment was sent again, or overtaken, of a stream that was left at `end`."""
+    return -BEHIND_BYTES < ((seq - end + HALF) & MASK) - HALF < 0
 
 
 def _start(piece: Piece) -> int:

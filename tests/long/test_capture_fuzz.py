@@ -1,0 +1,243 @@
+"""Lost, late, repeated, re-cut and cut-off segments: no body is ever delivered that was not sent, nor one too often.
+
+200 thousand segments by default, 4 million with TOOLKIT_LONG=full. A round is told by its number alone:
+`CASE=17` repeats it.
+"""
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+
+import pytest
+from support.packets import chunked
+from support.streams import ACK, FIN, RST, SYN, key, post
+
+from toolkit.capture.exchange import HttpRequest, Limits, Losses
+from toolkit.capture.flows import Streams
+
+SEGMENTS = {"short": 200_000, "full": 4_000_000}[os.environ.get("TOOLKIT_LONG", "short")]
+CONNECTIONS = 150
+"""Of a round; each round is new `Streams`."""
+
+LIMITS = (
+    Limits(),
+    Limits(body_bytes=100_000, stash_segments=50, header_bytes=300),
+    Limits(total_bytes=256 * 1024, flows=10, stash_bytes=64 * 1024, idle_s=3.0),
+)
+LATEST_S = 2.1
+"""Longer than a hole is waited for."""
+
+pytestmark = pytest.mark.timeout(3600)
+
+FRAGMENTS = [
+    b"0\r\n\r\n", b"POST /v1/x HTTP/1.1", b"GET / HTTP/1.1\\r\\n\\r\\n", b"\r\n", b"\x16\x03\x01", b"\0" * 40,
+    b'"content": "', b"ffff\r\n", b"PRI * HTTP/2.0", "é漢".encode(), b"Content-Length: 7",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Packet:
+    at: float
+    key: bytes
+    seq: int
+    flags: int
+    payload: bytes
+    missing: int = 0
+
+
+def body(chance: random.Random) -> bytes:
+    size = int(chance.paretovariate(0.9) * 60)
+    parts = [b"%x " % chance.getrandbits(64)]
+    while sum(map(len, parts)) < min(size, 200_000):
+        parts.append(chance.choice(FRAGMENTS) if chance.random() < 0.3 else chance.randbytes(30))
+    return b"".join(parts) if chance.random() < 0.95 else b"the same prompt"
+
+
+def request(chance: random.Random, text: bytes) -> bytes:
+    kind = chance.random()
+    if kind < 0.75:
+        return post(text, b"Authorization: Bearer s3cret")
+    if kind < 0.8:
+        return post(text, b"Expect: 100-continue", b"Connection: close")
+    sizes = [chance.choice([1, 5, 100, 1448, 5000]) for _ in range(chance.randint(0, 8))]
+    head = b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + chunked(text, sizes)
+
+
+def cuts(chance: random.Random, length: int) -> Iterator[tuple[int, int]]:
+    """From and to of each segment."""
+    size = chance.choice([1, 7, 100, 1448, 1448, 1448, 16_000, 65_000])
+    start = 0
+    while start < length:
+        end = min(length, start + (chance.randint(1, size) if size < 1448 else size))
+        if length - start < 400 or size > 7:
+            yield start, end
+        else:  # byte by byte only for a while
+            yield start, (end := min(length, start + 5000))
+        start = end
+
+
+@dataclass(slots=True)
+class Trouble:
+    """How bad the network and the capture are; of each segment."""
+
+    lost: float
+    late: float
+    again: float
+    recut: float
+    cut_off: float
+
+    @classmethod
+    def of(cls, chance: random.Random) -> "Trouble":
+        def share() -> float:
+            return chance.choice([0.0, 0.0, 0.01, 0.1, 0.4])
+
+        return cls(share(), share(), share(), share(), share() / 10)
+
+
+def connection(
+    chance: random.Random, which: bytes, start: float, isn: int, sent: Counter[bytes]
+) -> tuple[list[Packet], float, int]:
+    """What the capture sees of one connection, when it is over, and its last sequence number."""
+    texts = [body(chance) for _ in range(chance.randint(1, 6))]
+    sent.update(map(hashed, texts))
+    # pipelined or one after the other: segment borders tell
+    stream = [request(chance, text) for text in texts]
+    if chance.random() < 0.2:
+        stream = [b"".join(stream)]
+    now, place = start, isn + 1
+    packets = [Packet(now, which, isn, SYN, b"")] if chance.random() < 0.9 else []
+    for data in stream:
+        for low, high in cuts(chance, len(data)):
+            now += chance.choice([0.0001, 0.001, 0.01])
+            packets.append(Packet(now, which, place + low, ACK, data[low:high]))
+        place += len(data)
+        now += chance.choice([0.0, 0.05, 1.0])
+    ending = chance.random()
+    if ending < 0.5:
+        packets.append(Packet(now, which, place, FIN | ACK, b""))
+        place += 1
+    elif ending < 0.6:
+        packets[-1].flags |= FIN
+        place += 1
+    elif ending < 0.8:
+        packets.append(Packet(now, which, place, RST, b""))
+    return packets, now, place
+
+
+def troubled(chance: random.Random, packets: list[Packet], trouble: Trouble) -> Iterator[Packet]:
+    for packet in packets:
+        copies = 1 + (chance.random() < trouble.again)
+        for copy in range(copies):
+            if chance.random() < trouble.lost:
+                continue
+            at = packet.at + copy * chance.choice([0.0, 0.003, 0.2, 1.0])
+            if not copy and chance.random() < trouble.late:
+                at += chance.choice([0.0005, 0.005, 0.1, LATEST_S])
+            yield from recut(chance, packet, at, trouble)
+
+
+def recut(chance: random.Random, packet: Packet, at: float, trouble: Trouble) -> Iterator[Packet]:
+    """Sent as it was, or in two that overlap, or cut off at capture."""
+    payload, seq = packet.payload, packet.seq
+    if len(payload) > 2 and chance.random() < trouble.recut:
+        low, high = sorted(chance.sample(range(len(payload) + 1), 2))
+        yield Packet(at, packet.key, seq % 2**32, packet.flags & ~FIN, payload[:high])
+        yield Packet(at + 0.0002, packet.key, (seq + low) % 2**32, packet.flags, payload[low:])
+        return
+    kept = payload
+    if payload and chance.random() < trouble.cut_off:
+        kept = payload[: chance.randrange(len(payload))]
+    yield Packet(at, packet.key, seq % 2**32, packet.flags, kept, len(payload) - len(kept))
+
+
+def round_of(number: int) -> tuple[list[Packet], Counter[bytes]]:
+    """All packets of a round in the order of capture, and the bodies that were sent."""
+    chance = random.Random(number)
+    sent: Counter[bytes] = Counter()
+    seen: list[Packet] = []
+    places: dict[bytes, tuple[float, int]] = {}
+    for _ in range(CONNECTIONS):
+        which = key(chance.randint(40_000, 40_000 + CONNECTIONS // 2))
+        over, last = places.get(which, (chance.uniform(0, 20), chance.getrandbits(32)))
+        # a port used again: its numbers go on from the last ones, or are any
+        isn = (
+            last + chance.choice([0, 1000, 3_000_000])
+            if chance.random() < 0.5
+            else chance.getrandbits(32)
+        )
+        if chance.random() < 0.1:
+            isn = 2**32 - chance.randint(1, 3000)
+        start = over + chance.choice([0.01, 1.0, 5.0, 70.0])
+        packets, now, last = connection(chance, which, start, isn, sent)
+        places[which] = (
+            now + LATEST_S / 2,
+            last,
+        )  # a stray of the connection before is seen, none older
+        seen += troubled(chance, packets, Trouble.of(chance))
+    seen.sort(key=lambda packet: packet.at)
+    return seen, sent
+
+
+def hashed(text: bytes) -> bytes:
+    return blake2b(text, digest_size=16).digest()
+
+
+def replayed(packets: list[Packet], limits: Limits) -> tuple[list[HttpRequest], Losses]:
+    requests: list[HttpRequest] = []
+    losses = Losses()
+    streams = Streams(requests.append, ports=[8000], limits=limits, losses=losses)
+    for packet in packets:
+        streams.segment(
+            packet.at, packet.key, packet.seq, 0, packet.flags, packet.payload, packet.missing
+        )
+        assert streams.held_bytes <= limits.total_bytes
+    streams.close()
+    assert streams.held_bytes == 0
+    return requests, losses
+
+
+def one_round(number: int) -> tuple[Counter[str], Losses]:
+    packets, sent = round_of(number)
+    limits = LIMITS[number % len(LIMITS)]
+    requests, losses = replayed(packets, limits)
+    got: Counter[bytes] = Counter()
+    for request in requests:
+        assert request.ts <= request.ts_last
+        if request.damaged:
+            assert request.problem
+            assert request.body is None
+            assert request.body_hash is None
+            continue
+        digest = request.body_hash if request.body is None else hashed(request.body)
+        assert digest is not None
+        got[digest] += 1
+    invented = got - sent
+    assert not invented, f"CASE={number}: {sum(invented.values())} bodies were never sent so often"
+    counts = Counter(packets=len(packets), sent=sent.total(), whole=got.total())
+    counts["damaged"] = sum(request.damaged for request in requests)
+    return counts, losses
+
+
+def test_no_body_is_delivered_that_was_not_sent() -> None:
+    if case := os.environ.get("CASE"):
+        print(one_round(int(case)))
+        return
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    losses: Counter[str] = Counter()
+    number = 0
+    while counts["packets"] < SEGMENTS:
+        found, lost = one_round(number)
+        counts += found
+        losses.update({field.name: getattr(lost, field.name) for field in fields(Losses)})
+        number += 1
+    seconds = time.monotonic() - began
+    print(f"{dict(counts)}, {number} rounds in {seconds:.0f} s, lost: {dict(+losses)}")
+    # all is neither lost nor found, or the trouble tests nothing
+    assert 0.3 * counts["sent"] < counts["whole"] < 0.99 * counts["sent"]
+    assert min(losses[name] for name in ("gaps", "gap_bytes", "gave_up", "unparsed")) > 0
