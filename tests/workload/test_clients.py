@@ -37,6 +37,14 @@ def test_requests_of_nobody_known_are_counted_apart() -> None:
     assert (found.top[0].requests, found.top[0].share) == (2, 1.0)
 
 
+def test_where_nobody_knows_which_prompts_are_alike_requests_are_counted_and_no_more() -> None:
+    found = clients(arrived(list("aab"), client=["x", "x", "y"]), alike=False)
+    assert [(one.client, one.requests) for one in found.top] == [("x", 2), ("y", 1)]
+    assert (found.clients, found.top_share) == (2, pytest.approx(2 / 3))
+    assert found.top[0].unique_prompts is found.top[0].own_prompts is None
+    assert found.shared_prompts is found.shared_share is found.repeats_within_share is None
+
+
 @pytest.mark.parametrize("prompts", ["", "ab"])
 def test_without_known_clients_shares_are_unknown(prompts: str) -> None:
     found = clients(arrived(list(prompts)))

@@ -55,6 +55,12 @@ def test_with_neither_prompts_alone_are_counted() -> None:
     assert work(arrived([]), prompt_tokens(arrived([]))).total == Tokens()
 
 
+def test_with_no_length_known_at_all_each_request_counts_as_one() -> None:
+    columns = arrived(list("ab"))
+    assert costs(columns) == [(1, 0), (1, 0)]
+    assert work(columns, prompt_tokens(columns)).basis == "requests"
+
+
 def test_a_written_token_weighs_as_many_read_ones_as_told() -> None:
     # 100 read, 50 written: 100 + 4 * 50
     assert Tokens(prompt=100, output=50).weighed(4) == 300
@@ -101,6 +107,13 @@ def test_of_unknown_latency_only_repeats_and_those_soon_after_the_first_are_told
     found = replayed("aaab", [0.0, 9.9, 10.0, 10.5], None)
     assert (flags(found.repeats), flags(found.soon)) == ("-yy-", "-y--")
     assert found.cached is found.joined is None
+
+
+def test_without_times_only_the_order_counts_and_a_latency_is_of_no_use() -> None:
+    columns = arrived(list("aba"))
+    found = reuse(columns.request, None, np.ones(3), np.ones(3, dtype=bool))
+    assert flags(found.repeats) == "--y"
+    assert found.soon is found.cached is found.joined is None
 
 
 @pytest.mark.parametrize("latency_s", [None, 1.0])

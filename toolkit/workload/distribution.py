@@ -51,11 +51,11 @@ class Distribution:
     """How requests spread over what they ask."""
 
     requests: int
-    unique_exact: int
-    """Bodies, byte for byte."""
-    unique_canonical: int
+    unique_exact: int | None = None
+    """Bodies, byte for byte. None, as all that follows: the source does not tell which requests are alike."""
+    unique_canonical: int | None = None
     """Requests as a response cache tells them apart."""
-    unique_prompts: int
+    unique_prompts: int | None = None
     tops: tuple[Top, ...] = ()
     entropy_bits: float | None = None
     """Of the prompts, with Miller and Madow's correction: (unique - 1) / (2 requests ln 2) is added."""

@@ -38,6 +38,12 @@ HEADROOM = 2.5
 """`max_num_seqs` per request under way at the peak: two to three times are what operators keep free."""
 WEIGHT_FACTOR = 4.0
 """Bytes of a 16-bit weight / bytes of a 4-bit one."""
+WHAT: dict[Code, str] = {
+    "response_cache": "share of requests that an equal one was answered before",
+    "single_flight": "share of requests that come while an equal one is being answered",
+    "prefix_cache": "share of prompt tokens in whole blocks that begin as an earlier prompt did",
+}
+"""What the number of a measured lever is of."""
 WORDS: dict[Code, str] = {
     "response_cache": "response cache",
     "single_flight": "single-flight",
@@ -73,7 +79,8 @@ class Evidence:
     """What the levers are judged by."""
 
     work: Work
-    reuse: Reuse
+    reuse: Reuse | None
+    """None: the source does not tell which requests are alike."""
     prefix_share: Callable[[Mask], float | None]
     """Share of these requests' prompt tokens that begin as an earlier one of them does; None: not known."""
     declared_share: float | None
@@ -100,7 +107,9 @@ def headline(found: tuple[Lever, ...], length: ModelLength) -> str:
         for lever in found
         if lever.recommended and not saves(lever) and lever.code in WORDS
     ]
-    first = ", then ".join(measured) or "nothing repeats enough to save GPU work"
+    known = any(lever.saved_share is not None for lever in found if saves(lever))
+    nothing = "nothing repeats enough to save GPU work" if known else "what repeats is unknown"
+    first = ", then ".join(measured) or nothing
     return "; ".join(filter(None, (first, _length_words(length), ", ".join(settings))))
 
 
@@ -129,8 +138,8 @@ class _Savings:
 
     def together(self, codes: Order) -> Tokens | None:
         """Tokens that these save; None where it is not known."""
-        work = self._evidence.work
-        reused = self._reused(codes)
+        work, reuse = self._evidence.work, self._evidence.reuse
+        reused = None if reuse is None else _reused(codes, reuse)
         if reused is None:
             return None
         saved = work.of(reused)
@@ -141,21 +150,21 @@ class _Savings:
             return None
         return Tokens(prompt=saved.prompt + shared * work.of(~reused).prompt, output=saved.output)
 
-    def _reused(self, codes: Order) -> Mask | None:
-        reuse = self._evidence.reuse
-        if "response_cache" in codes:
-            # of unknown latency, the two together: which of them answers depends on it
-            both = "single_flight" in codes or reuse.cached is None
-            return reuse.repeats if both else reuse.cached
-        if "single_flight" in codes:
-            return reuse.joined
-        return np.zeros(len(reuse.repeats), dtype=bool)
-
     def _prefix_share(self, which: Mask) -> float | None:
         key = np.packbits(which).tobytes()
         if key not in self._shares:
             self._shares[key] = self._evidence.prefix_share(which) if which.any() else 0.0
         return self._shares[key]
+
+
+def _reused(codes: Order, reuse: Reuse) -> Mask | None:
+    if "response_cache" in codes:
+        # of unknown latency, the two together: which of them answers depends on it
+        both = "single_flight" in codes or reuse.cached is None
+        return reuse.repeats if both else reuse.cached
+    if "single_flight" in codes:
+        return reuse.joined
+    return np.zeros(len(reuse.repeats), dtype=bool)
 
 
 def _measured(evidence: Evidence) -> Iterator[Lever]:
@@ -166,8 +175,8 @@ def _measured(evidence: Evidence) -> Iterator[Lever]:
         after = savings.together(order[: place + 1])
         alone = savings.together((code,))
         own = None if before is None or after is None else after.without(before)
-        if code == "single_flight" and evidence.reuse.cached is None:
-            own = alone = None
+        if code == "single_flight" and alone is None:
+            own = None
         yield _measured_lever(code, own, alone, evidence)
 
 
@@ -193,12 +202,7 @@ def _measured_lever(
     shares = [share_of(own, total, weight) for weight in (DECODE_WEIGHT, *WEIGHTS)]
     saved = shares[0]
     ends = [share for share in shares[1:] if share is not None]
-    describe = {
-        "response_cache": _response_cache,
-        "single_flight": _single_flight,
-        "prefix_cache": _prefix_cache,
-    }[code]
-    recommended, number, what, caveat = describe(saved, evidence)
+    recommended, number, what, caveat = _described(code, saved, evidence)
     return Lever(
         code=code,
         saved_share=saved,
@@ -228,6 +232,7 @@ def _output_caveat(work: Work) -> str:
         "mixed": "unknown answers' lengths are taken from max_tokens or the others' mean",
         "max_tokens": "answers' lengths are unknown: max_tokens, an upper bound, stands for them",
         "unknown": "answers' lengths are unknown and left out: prompts alone are counted",
+        "requests": "lengths are unknown: every request counts the same",
     }
     return f"{weighed}, {known[work.basis]}"
 
@@ -235,11 +240,24 @@ def _output_caveat(work: Work) -> str:
 Description = tuple[bool, float | None, str, str]
 
 
-def _response_cache(saved: float | None, evidence: Evidence) -> Description:
-    repeats = evidence.reuse.repeats
-    answered = repeats if evidence.reuse.cached is None else evidence.reuse.cached
+def _described(code: Code, saved: float | None, evidence: Evidence) -> Description:
+    """Whether a measured lever is recommended, its number, of what, and its caveat."""
+    what = WHAT[code]
+    if evidence.reuse is None:
+        return False, None, what, "the source does not tell which requests are alike"
+    if code == "response_cache":
+        return _response_cache(saved, what, evidence, evidence.reuse)
+    if code == "single_flight":
+        return _single_flight(saved, what, evidence, evidence.reuse)
+    return _prefix_cache(saved, what, evidence, evidence.reuse)
+
+
+def _response_cache(
+    saved: float | None, what: str, evidence: Evidence, reuse: Reuse
+) -> Description:
+    repeats = reuse.repeats
+    answered = repeats if reuse.cached is None else reuse.cached
     number = float(answered.mean()) if len(answered) else None
-    what = "share of requests that an equal one was answered before"
     if not saved:
         why = (
             _no_repeat(evidence)
@@ -252,8 +270,9 @@ def _response_cache(saved: float | None, evidence: Evidence) -> Description:
         "a ceiling, without end or time to live: hit_curve tells what size and time to live leave of it; every hit gives"
         f" the same sample again, and {percent(declared)} of requests declare that they may (temperature 0 or a seed)"
     )
-    if evidence.reuse.cached is None:
-        caveat += "; latency is unknown, so this is what cache and single-flight save together"
+    if reuse.cached is None:
+        missing = "times are" if reuse.soon is None else "latency is"
+        caveat += f"; {missing} unknown, so this is what cache and single-flight save together"
     return saved >= WORTH, number, what, caveat
 
 
@@ -262,14 +281,12 @@ def _no_repeat(evidence: Evidence) -> str:
     return f"no request {allowed}repeats an earlier one"
 
 
-def _single_flight(saved: float | None, evidence: Evidence) -> Description:
-    reuse = evidence.reuse
-    what = "share of requests that come while an equal one is being answered"
+def _single_flight(saved: float | None, what: str, evidence: Evidence, reuse: Reuse) -> Description:
     if not reuse.repeats.any():
         number = 0.0 if len(reuse.repeats) else None
         return False, number, what, f"saves nothing here: {_no_repeat(evidence)}"
     if reuse.cached is None:
-        return _single_flight_of_unknown_latency(what, evidence)
+        return _single_flight_of_unknown_latency(what, evidence, reuse)
     waiting = float((reuse.repeats & ~reuse.cached).mean())
     if not saved:
         return False, waiting, what, "saves nothing here: no equal requests are under way at once"
@@ -277,36 +294,37 @@ def _single_flight(saved: float | None, evidence: Evidence) -> Description:
         "it comes with a response cache and saves most while that is cold, and again each time an answer's time to live is"
         " over; those who join wait as long as the first"
     )
-    return saved >= WORTH or _repeats_are_worth_it(evidence), waiting, what, caveat
+    return saved >= WORTH or _repeats_are_worth_it(evidence, reuse), waiting, what, caveat
 
 
-def _single_flight_of_unknown_latency(what: str, evidence: Evidence) -> Description:
-    soon = float(evidence.reuse.soon.mean())
+def _single_flight_of_unknown_latency(what: str, evidence: Evidence, reuse: Reuse) -> Description:
+    if reuse.soon is None:
+        return (
+            False,
+            None,
+            what,
+            "the source tells no times: whether equal requests meet is unknown",
+        )
+    soon = float(reuse.soon.mean())
     caveat = (
         f"{percent(soon)} of requests come within {SOON_S:g} s after the first of their kind; how many of them meet depends"
         " on latency, which is unknown: give it, or capture with --full. What it saves stands under response_cache"
     )
-    return soon > 0 and _repeats_are_worth_it(evidence), None, what, caveat
+    return soon > 0 and _repeats_are_worth_it(evidence, reuse), None, what, caveat
 
 
-def _repeats_are_worth_it(evidence: Evidence) -> bool:
-    saved = evidence.work.of(evidence.reuse.repeats)
+def _repeats_are_worth_it(evidence: Evidence, reuse: Reuse) -> bool:
+    saved = evidence.work.of(reuse.repeats)
     return (share_of(saved, evidence.work.total, DECODE_WEIGHT) or 0.0) >= WORTH
 
 
-def _prefix_cache(saved: float | None, evidence: Evidence) -> Description:
-    everything = np.ones(len(evidence.reuse.repeats), dtype=bool)
+def _prefix_cache(saved: float | None, what: str, evidence: Evidence, reuse: Reuse) -> Description:
+    everything = np.ones(len(reuse.repeats), dtype=bool)
     number = evidence.prefix_share(everything) if len(everything) else None
-    what = "share of prompt tokens in whole blocks that begin as an earlier prompt did"
     if number is None:
         return False, None, what, "prompts' beginnings are unknown"
     if not number:
-        return (
-            False,
-            number,
-            what,
-            "saves nothing here: no two prompts share a whole block of 16 tokens",
-        )
+        return False, number, what, "saves nothing here: no two prompts share a first whole block"
     caveat = "a ceiling: an endless cache; it saves reading only, and vLLM (V1) has it on unless told otherwise"
     if saved is not None and saved < WORTH:
         caveat += f"; on top of the levers above it is {percent(saved)} of all work"

@@ -52,7 +52,7 @@ class Mix:
     stream_share: float | None
     """Share that asked for a stream; None where no request tells, as in a trace without bodies."""
     declared_share: float | None
-    """Share that is declared repeatable: temperature 0, or a seed."""
+    """Share that is declared repeatable: temperature 0, or a seed. None: bodies are not known."""
     images_share: float | None
     """Share with parts that are not text."""
     parameters: tuple[Parameter, ...] = ()
@@ -63,20 +63,20 @@ class Mix:
 PARAMETERS = ("model", "stream", "max_tokens", "temperature", "top_p", "n", "seed", "messages")
 
 
-def mix(columns: Columns) -> Mix:
-    """Count what is asked for."""
+def mix(columns: Columns, *, bodies: bool = True) -> Mix:
+    """Count what is asked for; without `bodies` a field that nobody told may have been set."""
     total = len(columns)
     if not total:
         return Mix(stream_share=None, declared_share=None, images_share=None)
     kinds = _kinds(columns)
     found = (_parameter(place, kinds, total) for place in range(len(PARAMETERS)))
-    # a body that leaves `stream` out asks for none; a trace's row has no body
-    told = columns.per_request("stream") == 1
-    bodies = any(one.stream is not None or one.body_bytes for one in columns.asked)
+    streams = columns.per_request("stream")
+    # a body that leaves `stream` out asks for none
+    told = bodies or not np.isnan(streams).all()
     return Mix(
-        stream_share=float(told.mean()) if bodies else None,
-        declared_share=float(declared(columns).mean()),
-        images_share=float((columns.per_request("images") > 0).mean()),
+        stream_share=float((streams == 1).mean()) if told else None,
+        declared_share=float(declared(columns).mean()) if bodies else None,
+        images_share=float((columns.per_request("images") > 0).mean()) if bodies else None,
         parameters=tuple(one for one in found if one is not None),
         options=_options(kinds, total),
     )

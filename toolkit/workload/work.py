@@ -14,7 +14,7 @@ from toolkit.workload.lengths import PromptTokens
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Basis = Literal["usage", "max_tokens", "mixed", "unknown"]
+Basis = Literal["usage", "max_tokens", "mixed", "unknown", "requests"]
 
 DECODE_WEIGHT = 4.0
 """GPU time of a token written, in tokens read. Read tokens are computed side by side, written ones one after the other, each
@@ -50,7 +50,8 @@ class Work:
     prompt: Numbers
     output: Numbers
     basis: Basis
-    """How the outputs are known: told by answers, taken from `max_tokens` (an upper bound), some of each, or not at all."""
+    """How the outputs are known: told by answers, taken from `max_tokens` (an upper bound), some of each, or not at all;
+    `requests`: not even prompts' lengths are known, and each request counts as one token."""
 
     def of(self, which: Mask) -> Tokens:
         """What these requests cost together."""
@@ -64,14 +65,20 @@ class Work:
         return Tokens(prompt=float(self.prompt.sum()), output=float(self.output.sum()))
 
 
-def work(columns: Columns, prompts: PromptTokens) -> Work:
-    """Tokens of each request: an unknown answer is as long as the mean of its prompt's, then as its limit allows."""
+def work(columns: Columns, prompts: PromptTokens, failed: Mask | None = None) -> Work:
+    """Tokens of each request: an unknown answer is as long as the mean of its prompt's, then as its limit allows.
+
+    What failed cost nothing: most of it was refused, and how far the rest came nobody knows.
+    """
     told = columns.output_tokens
     asked = columns.per_request("max_tokens") * np.nan_to_num(columns.per_request("n"), nan=1.0)
     alike = _mean_of_the_same(columns.prompt, told)
     output = np.where(np.isnan(told), np.where(np.isnan(alike), asked, alike), told)
     basis = _basis(told, alike, asked)
-    return Work(prompt=_filled(prompts.tokens), output=_filled(output), basis=basis)
+    done = np.ones(len(told)) if failed is None else (~failed).astype(float)
+    if basis == "unknown" and np.isnan(prompts.tokens).all():
+        return Work(prompt=done, output=np.zeros(len(told)), basis="requests")
+    return Work(prompt=_filled(prompts.tokens) * done, output=_filled(output) * done, basis=basis)
 
 
 def _basis(told: Numbers, alike: Numbers, asked: Numbers) -> Basis:
@@ -109,19 +116,24 @@ class Reuse:
     """All but the first of each key: what a cache and single-flight answer together."""
     cached: Mask | None
     """By a cache alone: an equal request was answered before this one came. None: latency is not known."""
-    soon: Mask
-    """Repeats that come within ten seconds of the first of their key."""
+    soon: Mask | None
+    """Repeats that come within ten seconds of the first of their key. None: the source tells no times."""
     joined: Mask | None
     """By single-flight alone: an equal request, itself not joined, is under way. None: latency is not known."""
 
 
-def reuse(keys: Codes, ts: Numbers, latency_s: Numbers | None, eligible: Mask) -> Reuse:
-    """Replay arrivals against a cache that forgets nothing, against single-flight, and against both."""
+def reuse(keys: Codes, ts: Numbers | None, latency_s: Numbers | None, eligible: Mask) -> Reuse:
+    """Replay arrivals against a cache that forgets nothing, against single-flight, and against both.
+
+    Without times, `ts` None, only the order of the requests counts.
+    """
     repeats = np.zeros(len(keys), dtype=bool)
     which = np.flatnonzero(eligible)
     _, first, kind = np.unique(keys[which], return_index=True, return_inverse=True)
     repeats[which] = True
     repeats[which[first]] = False
+    if ts is None:
+        return Reuse(repeats=repeats, soon=None, cached=None, joined=None)
     soon = np.zeros(len(keys), dtype=bool)
     soon[which] = ts[which] - ts[which[first[kind]]] < SOON_S
     soon &= repeats
