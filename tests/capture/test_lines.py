@@ -48,7 +48,7 @@ def test_the_promised_keys_come_first_and_in_their_order() -> None:
 def test_a_request_without_a_body_is_told_with_nulls() -> None:
     found = told(Arrived(Seen(ts=1.0, method="GET", path="/metrics"), None, 0))
     known = {key for key, value in found.items() if value is not None}
-    assert known == {"ts", "method", "path", "unique_so_far", "damaged", "options", "images"}
+    assert known == {"ts", "method", "path", "unique_so_far", "damaged"}
     assert "body" not in found
 
 

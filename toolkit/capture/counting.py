@@ -17,7 +17,7 @@ INDEX_BITS = 14
 """2^14 registers: a standard error of 1.04 / sqrt(2^14) = 0.8 %, in 16 KiB."""
 RANK_BITS = 64 - INDEX_BITS
 LEADERS = 100
-"""Of the keys counted exactly so many are always known to lead: to look through two million took 0.2 s."""
+"""Of the keys counted exactly so many are always known to lead: to look through two million takes 0.08 s of CPU."""
 
 
 class Counting:

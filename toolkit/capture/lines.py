@@ -88,9 +88,9 @@ def as_object(arrived: Arrived) -> dict[str, Any]:
         "top_p": asked.top_p,
         "n": asked.n,
         "seed": asked.seed,
-        "options": asked.options,
+        "options": None if seen.asked is None else asked.options,
         "messages": asked.messages,
-        "images": asked.images,
+        "images": None if seen.asked is None else asked.images,
     }
 
 

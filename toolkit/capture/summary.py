@@ -74,6 +74,8 @@ class Summary:
     """There are more clients than were told apart."""
     from_ts: float | None
     to_ts: float | None
+    left_out: int
+    """Requests for other paths than the user asked for; in no other figure."""
     not_stored: int
     """Requests that the database had no room for; printed all the same."""
     not_written: int
@@ -160,7 +162,9 @@ class Tally:
             for one in self.prompts.top(most)
         )
 
-    def summary(self, losses: Losses, *, not_stored: int = 0, not_written: int = 0) -> Summary:
+    def summary(
+        self, losses: Losses, *, left_out: int = 0, not_stored: int = 0, not_written: int = 0
+    ) -> Summary:
         """All of it, with what was lost."""
         streams = self.streams / self.with_prompt if self.with_prompt else None
         return Summary(
@@ -178,6 +182,7 @@ class Tally:
             clients_at_least=self._clients.others > 0,
             from_ts=self._from_ts,
             to_ts=self._to_ts,
+            left_out=left_out,
             not_stored=not_stored,
             not_written=not_written,
             top=self.top(),
@@ -260,3 +265,50 @@ def requests_in_words(summary: Summary) -> str:
     if summary.prompts < summary.requests:
         said += f" ({summary.prompts:,} with a prompt)"
     return f"{said}, {unique}, {share(summary.repeat_share)} repeats"
+
+
+# --- what to do about it ----------------------------------------------------------------------------
+
+TLS_ADVICE = (
+    "Capture behind whatever ends TLS: the plain hop from nginx or Envoy to the engine, mostly on `lo`\n"
+    "or: read the proxy's or gateway's log of requests: `toolkit workload --from LOG`\n"
+    "or: with a key log, let tshark decrypt (`-o tls.keylog_file:FILE`) and read what it writes"
+)
+"""Encrypted packets stay unreadable; in the order in which to try."""
+
+
+def advice(summary: Summary, *, is_live: bool) -> list[str]:
+    """What to do against each class of loss there was, most urgent first."""
+    found = (
+        (
+            summary.kernel_drops,
+            "kernel drops: `--engine ring` reads with less CPU, `--buffer 256MiB` bridges longer stalls",
+        ),
+        (
+            summary.app_drops,
+            "application drops: JSON and the database did not keep up; try `--no-store --jsonl FILE`",
+        ),
+        (
+            summary.truncated,
+            "truncated frames: they were cut when they were captured; capture again with `tcpdump -s 0`",
+        ),
+        (
+            summary.encrypted if summary.requests else 0,
+            f"encrypted connections: nobody can read them here. {TLS_ADVICE.splitlines()[0]}",
+        ),
+        (
+            summary.http2,
+            "HTTP/2 connections: only HTTP/1.1 is read, which is what engines speak; capture behind the proxy",
+        ),
+        (
+            0 if summary.kernel_drops or summary.truncated else summary.gaps,
+            _ABOUT_GAPS_LIVE if is_live else _ABOUT_GAPS,
+        ),
+    )
+    return [words for count, words in found if count]
+
+
+_ABOUT_GAPS = (
+    "gaps: bytes that the capture does not hold; connections that had begun before it are cut, too"
+)
+_ABOUT_GAPS_LIVE = f"{_ABOUT_GAPS}; so is what goes by another interface"

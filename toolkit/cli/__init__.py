@@ -19,7 +19,20 @@ from toolkit.errors import ToolkitError
 # frees anyway: 0.13 s after a scout of 100 hosts.
 atexit.register(gc.freeze)
 
-VERBS = ("scout", "bench", "blast", "board", "mark", "impact", "runs", "demo", "sim", "selftest")
+VERBS = (
+    "scout",
+    "bench",
+    "capture",
+    "workload",
+    "blast",
+    "board",
+    "mark",
+    "impact",
+    "runs",
+    "demo",
+    "sim",
+    "selftest",
+)
 """In the order in which a user meets them; `toolkit.cli.<verb>` holds `command`."""
 
 

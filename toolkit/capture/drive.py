@@ -1,0 +1,305 @@
+"""Drives a capture: requests come in from packets and go out to the sinks in batches. The threads live here.
+
+Files are read in one loop, without a thread or a queue. Live, a second thread only reads: it takes frames from the
+kernel, puts streams together and cuts requests out of them. JSON, hashes, SQLite and files are the first thread's. What
+lies between the two is bounded by bytes; what finds no room there is counted as an application drop.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from toolkit.capture.bodies import Bodies
+from toolkit.capture.engine import Engine
+from toolkit.capture.exchange import HttpRequest, Limits, Losses
+from toolkit.capture.files import Replayed, replay
+from toolkit.capture.flows import Streams
+from toolkit.capture.frames import Frames
+from toolkit.capture.lines import Arrived
+from toolkit.capture.summary import Tally
+
+BATCH_S = 0.2
+"""How long a request waits for others before it is handed on: a reader of our output is never a second behind."""
+BATCH_REQUESTS = 1_000
+BATCH_BYTES = 4 * 1024 * 1024
+"""Of the bodies that wait, where they are printed."""
+QUEUE_BYTES = 64 * 1024 * 1024
+"""Between the two threads: at 0.6 KB a request and 10,000 a second, 4 s in which the database may hang."""
+REQUEST_BYTES = 800
+"""What a request takes beside its body."""
+IDLE_S = 0.05
+"""The first thread looks into the queue so often; a wake-up for each request would cost the reader its time slices."""
+PUMP_S = 0.1
+POLL_S = 0.5
+"""Between two readings of the kernel's drop counter."""
+DRAIN_S = 1.0
+"""How long the frames that the kernel holds at the end are still read."""
+
+
+class Sink(Protocol):
+    """Where requests go."""
+
+    def take(self, batch: Sequence[Arrived]) -> None:
+        """Take some, or none: it is called several times a second, whatever arrives."""
+
+    def close(self) -> None:
+        """Finish: nothing comes any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Which packets count, and how far they are followed."""
+
+    ports: Collection[int]
+    """Of servers."""
+    follow_answers: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def streams(self, on_request: Callable[[HttpRequest], None], losses: Losses) -> Streams:
+        """What puts the segments together."""
+        return Streams(
+            on_request,
+            ports=self.ports,
+            follow_answers=self.follow_answers,
+            limits=self.limits,
+            losses=losses,
+        )
+
+
+class Intake:
+    """One request after the other: told what it asks, counted, and handed to the sinks in batches."""
+
+    def __init__(
+        self,
+        bodies: Bodies,
+        tally: Tally,
+        sinks: Sequence[Sink],
+        *,
+        wanted: Callable[[HttpRequest], bool] | None = None,
+        keep_bodies: bool = False,
+    ) -> None:
+        self.tally = tally
+        self.left_out = 0
+        """Requests that were not wanted."""
+        self._seen, self._sinks, self._wanted = bodies.seen, sinks, wanted
+        self._keep_bodies = keep_bodies
+        self._batch: list[Arrived] = []
+        self._bytes = 0
+        self._handed_on_s = time.monotonic()
+
+    def add(self, request: HttpRequest) -> None:
+        """Take in a request."""
+        if self._wanted is not None and not self._wanted(request):
+            self.left_out += 1
+            return
+        seen = self._seen(request)
+        new = self.tally.add(seen)
+        body = None
+        if self._keep_bodies and request.body is not None:
+            body = request.body
+            self._bytes += len(body)
+        self._batch.append(Arrived(seen, new, self.tally.prompts.unique, body))
+        if len(self._batch) >= BATCH_REQUESTS or self._bytes >= BATCH_BYTES:
+            self.hand_on()
+
+    def beat(self) -> None:
+        """To be called several times a second, whatever arrives."""
+        if time.monotonic() - self._handed_on_s >= BATCH_S:
+            self.hand_on()
+
+    def hand_on(self) -> None:
+        """Give the sinks what waits, now."""
+        batch, self._batch, self._bytes = self._batch, [], 0
+        self._handed_on_s = time.monotonic()
+        for sink in self._sinks:
+            sink.take(batch)
+
+    def close(self) -> None:
+        """Give the sinks what waits, and close them all even if one of them fails."""
+        try:
+            self.hand_on()
+        finally:
+            _close_all(list(self._sinks))
+
+
+def _close_all(sinks: list[Sink]) -> None:
+    if sinks:
+        try:
+            sinks.pop(0).close()
+        finally:
+            _close_all(sinks)
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def read_files(
+    paths: Sequence[str],
+    intake: Intake,
+    losses: Losses,
+    watch: Watch,
+    *,
+    follow: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Replayed:
+    """Read capture files one after the other as if they were one: connections go on in the next file.
+
+    `-` is standard input. `stop` is asked several times a second. What is told of each file is told of all in one.
+    Raises ToolkitError; what was read before is in the sinks.
+    """
+    told: list[Replayed] = []
+    streams = watch.streams(intake.add, losses)
+
+    def tick() -> bool:
+        intake.beat()
+        return stop()
+
+    try:
+        for path in paths:
+            if stop():
+                break
+            one = replay(
+                path,
+                streams.segment,
+                ports=watch.ports,
+                follow_answers=watch.follow_answers,
+                losses=losses,
+                limits=watch.limits,
+                follow=follow,
+                stop=tick,
+            )
+            told.append(one)
+    finally:
+        streams.close()
+        intake.hand_on()
+    ports_elsewhere = dict.fromkeys(port for one in told for port in one.http_ports)
+    return Replayed(
+        notes=tuple(note for one in told for note in one.notes), http_ports=tuple(ports_elsewhere)
+    )
+
+
+# --- live -------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """Requests between two threads, bounded by bytes. One thread puts, one takes; neither waits for the other."""
+
+    def __init__(self, most_bytes: int = QUEUE_BYTES) -> None:
+        self._most = most_bytes
+        self._requests: deque[HttpRequest] = deque()
+        # each is written by one thread only: their difference is what lies between
+        self._put_bytes = self._taken_bytes = 0
+
+    def put(self, request: HttpRequest) -> bool:
+        """Add a request; False: there is no room."""
+        size = _size(request)
+        if self._put_bytes - self._taken_bytes + size > self._most and self._requests:
+            return False
+        self._put_bytes += size
+        self._requests.append(request)
+        return True
+
+    def take(self) -> HttpRequest | None:
+        """The oldest one; None: there is none."""
+        try:
+            request = self._requests.popleft()
+        except IndexError:
+            return None
+        self._taken_bytes += _size(request)
+        return request
+
+
+def _size(request: HttpRequest) -> int:
+    return REQUEST_BYTES + (len(request.body) if request.body else 0)
+
+
+class Reader(threading.Thread):
+    """Frames -> streams -> requests -> queue, until it is told to stop or fails."""
+
+    def __init__(self, engine: Engine, queue: Queue, losses: Losses, watch: Watch) -> None:
+        super().__init__(name="capture-reader", daemon=True)
+        self.error: BaseException | None = None
+        self.should_stop = False
+        self._engine, self._queue, self._losses = engine, queue, losses
+        self._streams = watch.streams(self._put, losses)
+        self._frames = Frames(
+            engine.link_type,
+            self._streams.segment,
+            ports=watch.ports,
+            follow_answers=watch.follow_answers,
+            losses=losses,
+            limits=watch.limits,
+        )
+
+    def _put(self, request: HttpRequest) -> None:
+        if not self._queue.put(request):
+            self._losses.app_drops += 1
+
+    def run(self) -> None:
+        """Read until told to stop; an error ends it and waits in `error`."""
+        try:
+            self._read()
+        except BaseException as error:  # noqa: BLE001 (raised again in the first thread)
+            self.error = error
+        finally:
+            self._frames.close()
+            self._streams.close()
+            self._engine.close()
+
+    def _read(self) -> None:
+        pump, frame, polled_s = self._engine.pump, self._frames.frame, 0.0
+        while not self.should_stop:
+            pump(frame, PUMP_S)
+            now_s = time.monotonic()
+            if now_s - polled_s >= POLL_S:
+                polled_s = now_s
+                self._losses.kernel_drops = self._engine.drops()
+                self._streams.expire(time.time())
+        deadline_s = time.monotonic() + DRAIN_S
+        while pump(frame, 0.0) and time.monotonic() < deadline_s:
+            pass
+        self._losses.kernel_drops = self._engine.drops()
+
+
+def follow_live(
+    reader: Reader,
+    queue: Queue,
+    intake: Intake,
+    *,
+    stop: Callable[[], bool],
+    show: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a capture until `stop` says so or the reader fails; `show` is called several times a second.
+
+    Raises what the reader failed of, once everything that it had read is in the sinks.
+    """
+    reader.start()
+    try:
+        while reader.is_alive() and not stop():
+            if not _take_some(queue, intake):
+                time.sleep(IDLE_S)
+            intake.beat()
+            show()
+    finally:
+        reader.should_stop = True
+    while reader.is_alive():
+        _take_some(queue, intake)
+        reader.join(IDLE_S)
+    while _take_some(queue, intake):
+        pass
+    intake.hand_on()
+    if reader.error is not None:
+        raise reader.error
+
+
+def _take_some(queue: Queue, intake: Intake) -> int:
+    """Move some requests on; how many. Not all of them: the screen and the clock want to be looked at."""
+    for count in range(BATCH_REQUESTS):
+        request = queue.take()
+        if request is None:
+            return count
+        intake.add(request)
+    return BATCH_REQUESTS

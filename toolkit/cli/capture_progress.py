@@ -1,0 +1,156 @@
+"""The line that moves while `toolkit capture` runs: how much arrives, how much of it repeats, what is lost."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from toolkit.capture.exchange import Losses
+from toolkit.capture.summary import LOSS_CLASSES, Tally
+from toolkit.wording import rate, share
+
+DRAW_EVERY_S = 1.0
+QUIET_S = 3.0
+"""Nothing arrived for so long since the beginning: say so, and what else there is."""
+SHORT_LOSSES = {
+    "kernel_drops": "dropped by the kernel",
+    "app_drops": "dropped by us",
+    "gaps": "gaps",
+    "truncated": "truncated",
+    "encrypted": "encrypted",
+    "unparsed": "unparsed",
+}
+TOP = 2
+KEY_DIGITS = 8
+LISTED = 5
+
+
+class Progress:
+    """Draws one line on a terminal, once a second; into a pipe goes only that nothing arrives."""
+
+    def __init__(
+        self,
+        tally: Tally,
+        losses: Losses,
+        ports: Sequence[int],
+        *,
+        is_live: bool,
+        note: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._tally, self._losses, self._ports, self._note = tally, losses, ports, note
+        self._is_live = is_live
+        self._began_s = self._drawn_s = time.monotonic()
+        self._drawn_requests = 0
+        self._said_quiet = False
+        self._can_draw = sys.stderr is not None and sys.stderr.isatty()
+        self._is_drawn = False
+        self._quiet: str | None = None
+
+    def show(self) -> None:
+        """To be called often; draws when a second has passed."""
+        now_s = time.monotonic()
+        passed_s = now_s - self._drawn_s
+        if passed_s < DRAW_EVERY_S:
+            return
+        requests = self._tally.requests
+        rate_per_s = (requests - self._drawn_requests) / passed_s
+        self._drawn_s, self._drawn_requests = now_s, requests
+        is_quiet = self._is_live and not requests and now_s - self._began_s >= QUIET_S
+        if is_quiet:
+            self._quiet = self._quiet_line()
+        if self._can_draw:
+            self._draw(self._quiet or "" if is_quiet else self.line(rate_per_s))
+        elif is_quiet and not self._said_quiet:
+            self._said_quiet = True
+            click.echo(self._quiet, err=True)
+
+    def line(self, rate_per_s: float) -> str:
+        """What happens, in words."""
+        tally = self._tally
+        parts = [
+            f"{rate(rate_per_s)} requests/s",
+            f"{tally.requests:,} requests",
+            f"{tally.prompts.unique:,} unique",
+        ]
+        if tally.with_prompt:
+            parts.append(f"{share(tally.repeat_share)} repeats")
+        parts.append(losses_in_short(self._losses))
+        if tally.with_prompt:
+            top = [f"{one.prompt_key[:KEY_DIGITS]} {share(one.share)}" for one in tally.top(TOP)]
+            parts.append(f"top: {', '.join(top)}")
+        note = self._note()
+        return ", ".join(parts) + (f" ({note})" if note else "")
+
+    def _quiet_line(self) -> str:
+        """A sign of life, and where else to look."""
+        ports = " or ".join(map(str, self._ports))
+        if not self._losses.segments:
+            return f"no packets on port {ports} yet{_elsewhere(servers_here(), self._ports)}"
+        if self._losses.encrypted:
+            return f"port {ports} speaks TLS, which nobody can read here; Ctrl-C tells what to do"
+        return f"packets arrive on port {ports}, but no request has come whole yet"
+
+    def _draw(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
+        sys.stderr.flush()
+        self._is_drawn = True
+
+    def say(self, sentence: str) -> None:
+        """Print a line for the user, above the one that moves."""
+        self.clear()
+        click.echo(sentence, err=True)
+
+    def clear(self) -> None:
+        """Take the line off the screen."""
+        if self._is_drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._is_drawn = False
+
+
+def losses_in_short(losses: Losses) -> str:
+    """The classes of which there is any; all six are behind `nothing lost`."""
+    told = [
+        f"{getattr(losses, name):,} {SHORT_LOSSES[name]}"
+        for name, _ in LOSS_CLASSES
+        if getattr(losses, name)
+    ]
+    return f"lost: {', '.join(told)}" if told else "nothing lost"
+
+
+def _elsewhere(servers: Sequence[tuple[int, int]], ports: Sequence[int]) -> str:
+    """Which other ports servers of this machine listen on; those that are talked to first."""
+    others = [(port, talks) for port, talks in servers if port not in ports][:LISTED]
+    if not others:
+        return ""
+    named = [f"{port} ({talks} connections)" if talks else f"{port}" for port, talks in others]
+    return f"; servers here listen on: {', '.join(named)}"
+
+
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+LISTENING, ESTABLISHED = "0A", "01"
+
+
+def servers_here(tables: Sequence[Path] = TABLES) -> list[tuple[int, int]]:
+    """(port, established connections) of each TCP port that is listened on here, the busiest first."""
+    listening: dict[int, int] = {}
+    talks: list[int] = []
+    for table in tables:
+        try:
+            rows = [row.split() for row in table.read_text().splitlines()[1:]]
+        except OSError:
+            continue
+        for row in rows:
+            port = int(row[1].rpartition(":")[2], 16)
+            if row[3] == LISTENING:
+                listening.setdefault(port, 0)
+            elif row[3] == ESTABLISHED:
+                talks.append(port)
+    for port in talks:
+        if port in listening:
+            listening[port] += 1
+    return sorted(listening.items(), key=lambda item: (-item[1], item[0]))

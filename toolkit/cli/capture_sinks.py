@@ -1,0 +1,156 @@
+"""Where captured requests go: the database, a JSONL file, standard output. None of them ends a capture by failing."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.capture.jsonl import RotatedFile
+from toolkit.capture.lines import Arrived, line
+from toolkit.errors import ToolkitError
+from toolkit.records import Run, Seen
+
+if TYPE_CHECKING:
+    from toolkit.store import Store
+
+COMMIT_S = 0.5
+"""Between two transactions: with what waits before it, a kill costs less than a second."""
+COMMIT_REQUESTS = 5_000
+RETRY_S = 2.0
+"""After a refusal: a locked file must not hold up the screen and the other sinks all the time."""
+BUSY_S = 0.5
+"""How long a transaction waits for another process."""
+WAITING_BYTES = 64 * 1024 * 1024
+"""Of requests that the database does not take; further ones are not stored, and counted."""
+SEEN_BYTES = 500
+"""What one takes in memory beside its prompt's text."""
+
+Summary = Callable[[int], Mapping[str, object]]
+"""What the capture says of itself by now; the argument is how many requests were not stored."""
+
+
+class StoreSink:
+    """Keeps requests in the database, a transaction or two a second; the run begins with the first of them."""
+
+    def __init__(
+        self, store: "Store", run: Run, summary: Summary, warn: Callable[[str], object]
+    ) -> None:
+        self._store, self._run, self._summary, self._warn = store, run, summary, warn
+        self._waiting: list[Seen] = []
+        self._waiting_bytes = 0
+        self._due_s = 0.0
+        self._has_begun = self._has_warned = False
+        self.lost = 0
+        """Requests that found no room while the database took nothing."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run is in the database."""
+        return self._has_begun
+
+    def take(self, batch: Sequence[Arrived]) -> None:
+        """Keep them, or let them wait for the next transaction."""
+        for seen, *_ in batch:
+            self._add(seen)
+        now_s = time.monotonic()
+        if now_s >= self._due_s or (len(self._waiting) >= COMMIT_REQUESTS and not self._has_warned):
+            self._commit(now_s)
+
+    def _add(self, seen: Seen) -> None:
+        text = seen.asked.prompt_text if seen.asked else None
+        size = SEEN_BYTES + (len(text) if text else 0)
+        if self._waiting_bytes + size > WAITING_BYTES:
+            self.lost += 1
+        else:
+            self._waiting.append(seen)
+            self._waiting_bytes += size
+
+    def _commit(self, now_s: float) -> None:
+        self._due_s = now_s + COMMIT_S
+        if not self._waiting and not self._has_begun:
+            return
+        try:
+            self._keep()
+        except ToolkitError as error:
+            self._due_s = time.monotonic() + RETRY_S
+            if not self._has_warned:
+                self._warn(f"Warning: {error.message}; the capture goes on and tries again")
+            self._has_warned = True
+        else:
+            self._has_warned = False
+
+    def _keep(self) -> None:
+        """Write what waits. Raises ToolkitError."""
+        if not self._has_begun:
+            self._store.add_run(self._run)
+            self._has_begun = True
+        while self._waiting:
+            self._store.add_seen(self._run.id, self._waiting[:COMMIT_REQUESTS])
+            del self._waiting[:COMMIT_REQUESTS]
+        self._waiting_bytes = 0
+        self._store.set_capture(self._run.id, self._summary(self.lost))
+
+    def close(self) -> None:
+        """Write what waits; what the database still refuses is lost, and counted."""
+        self._commit(time.monotonic())
+        self.lost += len(self._waiting)
+        self._waiting.clear()
+
+    def end(self, *, client_ok: bool) -> None:
+        """Say in the database how the run ended. Raises ToolkitError."""
+        if self._has_begun:
+            self._store.set_capture(self._run.id, self._summary(self.lost))
+            self._store.end_run(self._run.id, ended_at=time.time(), client_ok=client_ok)
+
+
+class JsonlSink:
+    """Writes a line of JSON for each request to a rotated file, at once."""
+
+    def __init__(self, file: RotatedFile) -> None:
+        self.file = file
+
+    def take(self, batch: Sequence[Arrived]) -> None:
+        """Write them."""
+        self.file.write([line(arrived) for arrived in batch])
+
+    def close(self) -> None:
+        """Write what waits."""
+        self.file.close()
+
+
+class OutputSink:
+    """Prints a line of JSON for each request, a batch at a time. A reader that leaves (`| head`) is no error."""
+
+    def __init__(self, *, with_bodies: bool) -> None:
+        self._with_bodies = with_bodies
+        self.is_closed = False
+        self.error: OSError | None = None
+        """Why nothing can be printed any more; None while all is well, and where the reader left."""
+
+    def take(self, batch: Sequence[Arrived]) -> None:
+        """Print them."""
+        if batch:
+            with_body = self._with_bodies
+            self.print(b"".join([line(arrived, with_body=with_body) for arrived in batch]))
+
+    def print(self, data: bytes) -> None:
+        """Write whole lines and flush."""
+        if self.is_closed or sys.stdout is None:
+            return
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            self.is_closed = True
+            self.error = None if isinstance(error, BrokenPipeError) else error
+            give_up_output()
+
+    def close(self) -> None:
+        """Nothing waits here."""
+
+
+def give_up_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter's end would try it again and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
