@@ -187,7 +187,7 @@ def test_concurrency_from_a_given_latency_is_littles() -> None:
 def test_concurrency_of_unknown_latency_is_unknown_with_its_reason() -> None:
     found = concurrency(arrived(list("ab"), latency_ms=[5.0, None]), 1.0, None)
     assert (found.basis, found.mean, found.p99) == (None, None, None)
-    assert "no latency was given" in found.why
+    assert "latencies are unknown" in found.why
     assert concurrency(arrived([]), None, 1.0).why == "no requests"
 
 

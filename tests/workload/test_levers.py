@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,6 +218,8 @@ def test_the_caveat_of_a_cache_tells_how_many_declare_that_they_may_be_repeated(
     columns = arrived(["a"] * 4, usage=10, max_tokens=10, temperature=[0.0, None, 1.0, 0.7])
     caveat = told(levers(evidence(columns, 0.1)), "response_cache").caveat
     assert "25.0 % of requests declare" in caveat
+    trace = replace(evidence(columns, 0.1), declared_share=None)
+    assert "whether requests allow that is unknown" in told(levers(trace), "response_cache").caveat
 
 
 def test_settings_save_no_work_and_have_a_number_of_their_own() -> None:
@@ -246,6 +249,18 @@ def test_a_limit_too_small_is_not_praised_as_less() -> None:
     columns = arrived(["a"], usage=3000, max_tokens=1000)
     # 4000 * 1.15 = 4600, 18 * 256 = 4608
     assert said(evidence(columns, current=2048)).endswith("max_model_len 4608 instead of 2048")
+
+
+def test_a_limit_that_serves_all_that_came_is_not_raised_for_its_margin_alone() -> None:
+    columns = arrived(["a"], usage=3900, max_tokens=100)
+    # 4000 * 1.15 = 4600, 4608; 4096 holds the 4000 that were asked for, 3999 does not
+    assert said(evidence(columns, current=4096)).endswith("; max_model_len 4096 as it is")
+    assert not told(levers(evidence(columns, current=4096)), "max_model_len").recommended
+    assert said(evidence(columns, current=3999)).endswith("; max_model_len 4608 instead of 3999")
+    # what the model can take at most is all there is to advise
+    assert said(evidence(columns, current=2048, model_max=2048)).endswith(
+        "max_model_len 2048 as it is"
+    )
 
 
 def test_max_tokens_far_above_what_answers_need_is_a_lever_of_its_own() -> None:

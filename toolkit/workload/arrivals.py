@@ -219,7 +219,7 @@ def concurrency(columns: Columns, rate_per_s: float | None, latency_s: float | N
         found = under_way(columns.ts, measured)
         return _spread(found, "latency", "from measured latencies", float(found.mean()))
     if latency_s is None:
-        return Concurrency(basis=None, why="answers were not followed, and no latency was given")
+        return Concurrency(basis=None, why="latencies are unknown, and none was given")
     found = under_way(columns.ts, np.full(len(columns), latency_s))
     told = f"by Little's law, with the given latency of {latency_s:g} s for every request"
     little = None if rate_per_s is None else rate_per_s * latency_s

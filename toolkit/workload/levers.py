@@ -124,9 +124,19 @@ def _length_words(length: ModelLength) -> str:
     told = f"max_model_len {length.recommended}"
     if length.current is None:
         return told
-    if length.recommended == length.current:
-        return f"{told} as it is"
+    if not changes_length(length):
+        return f"max_model_len {length.current} as it is"
     return f"{told} instead of {length.current}"
+
+
+def changes_length(length: ModelLength) -> bool:
+    """Whether another `max_model_len` is advised: a shorter one, or a longer one because requests do not fit now."""
+    if length.recommended is None or length.longest is None:
+        return False
+    if length.current is None or length.recommended < length.current:
+        return True
+    # with less than the whole margin to spare, what is set serves all that came
+    return length.current < min(length.longest, length.recommended)
 
 
 class _Savings:
@@ -265,15 +275,20 @@ def _response_cache(
             else "equal requests were all under way at once"
         )
         return False, number, what, f"saves nothing here: {why}"
-    declared = evidence.declared_share
     caveat = (
         "a ceiling, without end or time to live: hit_curve tells what size and time to live leave of it; every hit gives"
-        f" the same sample again, and {percent(declared)} of requests declare that they may (temperature 0 or a seed)"
+        f" the same sample again, and {_declared_words(evidence.declared_share)}"
     )
     if reuse.cached is None:
         missing = "times are" if reuse.soon is None else "latency is"
         caveat += f"; {missing} unknown, so this is what cache and single-flight save together"
     return saved >= WORTH, number, what, caveat
+
+
+def _declared_words(declared_share: float | None) -> str:
+    if declared_share is None:
+        return "whether requests allow that is unknown"
+    return f"{percent(declared_share)} of requests declare that it may (temperature 0 or a seed)"
 
 
 def _no_repeat(evidence: Evidence) -> str:
@@ -335,7 +350,7 @@ def _settings(evidence: Evidence) -> Iterator[Lever]:
     length = evidence.length
     yield _setting(
         "max_model_len",
-        length.recommended is not None and length.recommended != length.current,
+        changes_length(length),
         length.room_factor,
         "times as many full-length requests that the KV cache has room for",
         _length_caveat(length),
