@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.packets import ETHERNET, Conversation, Frame, ok, pcap, post
-from toolkit.capture.bodies import Bodies
 
 from toolkit.capture import drive
+from toolkit.capture.bodies import Bodies
 from toolkit.capture.drive import Intake, Queue, Reader, Watch, follow_live, read_files
 from toolkit.capture.exchange import HttpRequest, Losses
 from toolkit.capture.lines import Arrived
