@@ -23,7 +23,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -80,8 +80,8 @@ class Cache(Generic[K, V]):
         self._slots: dict[K, int] = {}
         self._ghost: set[int] = set()
         self._ghost_order: deque[int] = deque()
-        self._keys: list[K | None] = [None, None]
-        self._values: list[V | None] = [None, None]
+        self._keys: list[Any] = [None, None]
+        self._values: list[Any] = [None, None]
         self._ends = array("d", (math.inf, math.inf))
         self._weights = array("q", (0, 0))
         self._reads = bytearray(2)
@@ -116,7 +116,8 @@ class Cache(Generic[K, V]):
         reads = self._reads
         if reads[slot] < MOST_READS:
             reads[slot] += 1
-        return self._values[slot]
+        found: V = self._values[slot]
+        return found
 
     def put(
         self, key: K, value: V, now: float, *, weight: int = 1, ttl_s: float | None = None
@@ -155,7 +156,7 @@ class Cache(Generic[K, V]):
         chosen = [
             slot
             for key, slot in self._slots.items()
-            if doomed is None or doomed(key, cast("V", self._values[slot]))
+            if doomed is None or doomed(key, self._values[slot])
         ]
         for slot in chosen:
             self._let_go(slot)
@@ -219,14 +220,14 @@ class Cache(Generic[K, V]):
     def _let_go(self, slot: int) -> None:
         self._leave(slot)
         keys = self._keys
-        del self._slots[cast("K", keys[slot])]
+        del self._slots[keys[slot]]
         keys[slot] = self._values[slot] = None
         self._ends[slot] = math.inf
         self._free.append(slot)
 
     def _expire(self, slot: int) -> None:
         if self._queue[slot] == MAIN:
-            self._remember(cast("K", self._keys[slot]))
+            self._remember(self._keys[slot])
         self._let_go(slot)
         self.expired += 1
 
@@ -259,7 +260,7 @@ class Cache(Generic[K, V]):
             if self._ends[oldest] <= now:
                 return self._expire(oldest)
             if not self._reads[oldest]:
-                self._remember(cast("K", self._keys[oldest]))
+                self._remember(self._keys[oldest])
                 self.evicted += 1
                 return self._let_go(oldest)
             self._reads[oldest] = 0
@@ -281,11 +282,12 @@ class Cache(Generic[K, V]):
 
     def _remember(self, key: K) -> None:
         """Into the ghost, as one whose answer is about to go; the longest remembered ones make room."""
-        mark = hash(key) & MARK_BITS
-        if mark in self._ghost:
+        mark, ghost = hash(key) & MARK_BITS, self._ghost
+        if mark in ghost:
             return
         order = self._ghost_order
-        self._ghost.add(mark)
+        ghost.add(mark)
         order.append(mark)
-        while len(order) * 10 > len(self._slots) * 9:
-            self._ghost.remove(order.popleft())
+        room = len(self._slots) * 9 // 10
+        while len(order) > room:
+            ghost.remove(order.popleft())

@@ -1,0 +1,113 @@
+import math
+
+import numpy as np
+import pytest
+
+from toolkit.workload import forecast
+from toolkit.workload.forecast import HitCell, hit_curve
+
+
+def cells(
+    keys: str, times: list[float], latency_s: float | list[float], **more
+) -> dict[tuple[int | None, float | None], HitCell]:
+    """One letter a key."""
+    grid = {"sizes": (None,), "ttls": (None,)} | more
+    told = hit_curve(
+        np.array([ord(key) - ord("a") for key in keys], dtype=np.int64),
+        np.array(times, dtype=float),
+        np.broadcast_to(np.array(latency_s, dtype=float), len(keys)).copy(),
+        **grid,
+    )
+    return {(cell.size, cell.ttl_s): cell for cell in told}
+
+
+def counts(cell: HitCell) -> tuple[int, int, int]:
+    return cell.hits, cell.coalesced, cell.misses
+
+
+def test_a_repeat_joins_the_first_while_that_is_answered_and_is_a_hit_from_then_on() -> None:
+    # a at 0 takes 2 s: at 1 joined, at 2 (complete at that instant) and at 3 from memory
+    cell = cells("aaaa", [0, 1, 2, 3], 2.0)[None, None]
+    assert counts(cell) == (2, 1, 1)
+    assert (cell.hit_ratio, cell.coalesced_ratio) == (0.5, 0.25)
+
+
+def test_time_to_live_counts_from_the_complete_answer_and_ends_at_the_instant() -> None:
+    # a leads at 0, complete at 1, lives 10 s: a hit at 10.5; at 11 it is over and a leads again
+    told = cells("aaaa", [0, 10.5, 11, 11.5], 1.0, ttls=(10.0,))
+    assert counts(told[None, 10.0]) == (1, 1, 2)
+
+
+def test_a_failed_answer_is_joined_but_never_kept() -> None:
+    # the leader at 0 fails at 1: one joined it at 0.5; the next at 2 leads, is well, and answers the one at 4
+    failed = np.array([True, False, False, False])
+    cell = cells("aaaa", [0, 0.5, 2, 4], 1.0, failed=failed)[None, None]
+    assert counts(cell) == (1, 1, 2)
+
+
+def test_a_failed_request_itself_may_be_answered_from_memory() -> None:
+    cell = cells("aa", [0, 5], 1.0, failed=np.array([False, True]))[None, None]
+    assert counts(cell) == (1, 0, 1)
+
+
+def test_what_a_cache_may_not_answer_is_a_miss_and_fills_no_cache() -> None:
+    # may: the 2nd and the 4th to 6th. The 2nd leads (the 1st left nothing), the 4th and 6th are hits, b leads.
+    may = np.array([False, True, False, True, True, True])
+    cell = cells("aaaaba", [0, 10, 20, 30, 40, 50], 1.0, eligible=may)[None, None]
+    assert counts(cell) == (2, 0, 4)
+    assert (cell.hit_ratio, cell.eligible_hit_ratio) == (2 / 6, 2 / 4)
+
+
+def test_the_second_half_is_told_apart_with_the_cache_that_the_first_half_filled() -> None:
+    # second half: the 4th to 7th of seven (3 is the first half): a hit, b hit, c miss, c joins
+    cell = cells("abaabcc", [0, 1, 2, 3, 4, 5, 5.1], 0.5)[None, None]
+    assert counts(cell) == (3, 1, 3)
+    assert (cell.steady_hit_ratio, cell.steady_coalesced_ratio) == (2 / 4, 1 / 4)
+
+
+def test_a_small_cache_forgets_as_the_proxys_own_cache_does() -> None:
+    # Room for 2. a is read before c needs room: it moves to the main queue, then b goes for c, and c for d: the tail pushes out
+    # itself and not a.
+    told = cells("abacadab", list(range(8)), 0.0, sizes=(2, None))
+    assert counts(told[2, None]) == (3, 0, 5)
+    assert counts(told[None, None]) == (4, 0, 4)
+
+
+def test_without_requests_nothing_is_told() -> None:
+    cell = cells("", [], 1.0, sizes=(10,), ttls=(60.0,))[10, 60.0]
+    assert counts(cell) == (0, 0, 0)
+    assert (cell.hit_ratio, cell.eligible_hit_ratio, cell.steady_hit_ratio) == (None, None, None)
+
+
+def test_an_unknown_latency_is_no_number_to_replay_with() -> None:
+    with pytest.raises(AssertionError):
+        cells("aa", [0, 1], [1.0, math.nan])
+
+
+def test_two_prompts_that_hold_95_percent_are_found_and_a_hundred_entries_are_as_good_as_any() -> (
+    None
+):
+    # 19 of 20 requests ask one of two prompts in turn, each 20th another that nobody asked before: of 20,000 that are 1,000 others
+    # and 2 first ones that miss, 18,998 hits: 94.99 %
+    keys = np.where(np.arange(20_000) % 20 < 19, np.arange(20_000) % 2, np.arange(20_000))
+    told = hit_curve(
+        keys, np.arange(20_000) / 50, np.zeros(20_000), sizes=(10, 100, None), ttls=(None,)
+    )
+    assert [cell.hits for cell in told] == [18_998] * 3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cache_that_never_evicts_is_worked_out_by_key_as_its_replay_would(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    count = int(chance.integers(1, 400))
+    keys = (chance.integers(1, 40) * chance.random(count) ** 3).astype(np.int64)
+    ts = np.sort(chance.choice([0.25, 1.0, 1.5, 7.0], 1) * chance.integers(0, count, count))
+    latency = chance.choice([0.0, 0.25, 1.0, 6.5], count)
+    failed = chance.random(count) < chance.choice([0.0, 0.3])
+    these = forecast._arrivals(keys, ts, latency, None, failed)
+    for ttl_s in (0.25, 3.0, 50.0, None):
+        replayed = forecast._replayed(these, None, ttl_s)
+        assert forecast._endless(these, ttl_s).tolist() == replayed.tolist()
+        assert (
+            forecast._replayed(these, len(set(keys.tolist())), ttl_s).tolist() == replayed.tolist()
+        )

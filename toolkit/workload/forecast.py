@@ -1,0 +1,180 @@
+"""What a response cache would have answered: captured arrivals replayed through the proxy's own cache and single-flight.
+
+A repeat is a hit once the first answer is complete, coalesced while that is being generated, else a miss, as is what the policy
+does not let a cache answer. At one instant answers are complete before requests arrive. It reads no clock and never samples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.proxy.cache import Cache
+from toolkit.proxy.flights import Flight, Flights
+from toolkit.workload.columns import Codes, Numbers
+
+Mask = NDArray[np.bool_]
+Outcomes = NDArray[np.int8]
+
+MISS, HIT, COALESCED = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitCell:
+    """What one cache answers. Ratios are None where there is nothing to divide by."""
+
+    size: int | None
+    """Answers it holds; None: without end."""
+    ttl_s: float | None
+    """Time to live; None: without end."""
+    hits: int
+    coalesced: int
+    """Requests that would have joined an equal one under way."""
+    misses: int
+    hit_ratio: float | None
+    """Of all requests, as the two that follow; begun with an empty cache."""
+    coalesced_ratio: float | None
+    eligible_hit_ratio: float | None
+    """Of the requests that a cache may answer."""
+    steady_hit_ratio: float | None
+    """Of the second half of all requests, the first half having filled the cache."""
+    steady_coalesced_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrivals:
+    """The requests that a cache may answer, in the order of their arrival."""
+
+    keys: Codes
+    ts: Numbers
+    ready: Numbers
+    """When the answer would be complete that this request itself made the engine generate."""
+    failed: Mask
+    late: Mask
+    """Which are in the second half of all requests."""
+    total: int
+    """All requests, those too that no cache may answer; so with the next."""
+    total_late: int
+
+
+def hit_curve(  # noqa: PLR0913 (columns of one table)
+    keys: Codes,
+    ts: Numbers,
+    latency_s: Numbers,
+    *,
+    sizes: Sequence[int | None],
+    ttls: Sequence[float | None],
+    eligible: Mask | None = None,
+    failed: Mask | None = None,
+) -> tuple[HitCell, ...]:
+    """A cell for each size and time to live. `ts` must rise and no latency be unknown; an answer that failed is not kept."""
+    these = _arrivals(keys, ts, latency_s, eligible, failed)
+    room = len(np.unique(these.keys))  # nothing is ever evicted from so much
+    cells = []
+    for ttl_s in ttls:
+        endless = _endless(these, ttl_s)
+        for size in sizes:
+            holds_all = size is None or size >= room
+            outcomes = endless if holds_all else _replayed(these, size, ttl_s)
+            cells.append(_cell(these, size, ttl_s, outcomes))
+    return tuple(cells)
+
+
+def _arrivals(
+    keys: Codes,
+    ts: Numbers,
+    latency_s: Numbers,
+    eligible: Mask | None,
+    failed: Mask | None,
+) -> _Arrivals:
+    assert not np.isnan(latency_s).any(), "a replay needs every latency"
+    assert (np.diff(ts) >= 0).all(), "a replay goes forward in time"
+    total = len(keys)
+    which = np.arange(total) if eligible is None else np.flatnonzero(eligible)
+    return _Arrivals(
+        keys=keys[which],
+        ts=ts[which],
+        ready=(ts + latency_s)[which],
+        failed=(np.zeros(total, dtype=bool) if failed is None else failed)[which],
+        late=which >= total // 2,
+        total=total,
+        total_late=total - total // 2,
+    )
+
+
+def _replayed(these: _Arrivals, size: int | None, ttl_s: float | None) -> Outcomes:
+    """Each request's outcome, by the very code that the proxy runs."""
+    cache: Cache[int, bool] = Cache(size, ttl_s=ttl_s)
+    flights: Flights[int, None] = Flights()
+    under_way: list[tuple[float, int, Flight[int, None]]] = []
+    outcomes = bytearray(len(these.keys))
+    ready, failed = these.ready.tolist(), these.failed.tolist()
+    get, begin = cache.get, flights.begin
+    for number, (key, at) in enumerate(zip(these.keys.tolist(), these.ts.tolist(), strict=True)):
+        while under_way and under_way[0][0] <= at:
+            done, which, flight = heappop(under_way)
+            if not failed[which]:
+                cache.put(flight.key, True, done)
+
+            flights.finish(flight, ok=not failed[which])
+        if get(key, at):
+            outcomes[number] = HIT
+            continue
+        flight, leads = begin(key, at)
+        if leads:
+            heappush(under_way, (ready[number], number, flight))
+        else:
+            outcomes[number] = COALESCED
+    return np.frombuffer(outcomes, dtype=np.int8)
+
+
+def _endless(these: _Arrivals, ttl_s: float | None) -> Outcomes:
+    """The same for a cache that never evicts: there each key's requests are a story of their own.
+
+    A leader answers all equal requests until its answer's time is over; the first after that leads anew. So each key's leaders
+    are a chain, and who follows whom in it is found for all requests at once.
+    """
+    count = len(these.keys)
+    order = np.argsort(these.keys, kind="stable")
+    keys, ready = these.keys[order], these.ready[order]
+    life_s = np.where(these.failed[order], 0.0, np.inf if ttl_s is None else ttl_s)
+    before_end = np.searchsorted(these.ts, ready + life_s, side="left")
+    # a key's requests stand together, each by its place among all: the next leader is the first beyond `before_end`, or the
+    # next key's first request, which leads as well
+    places = keys * (count + 1) + order
+    following = np.searchsorted(places, keys * (count + 1) + before_end, side="left")
+    next_leader = np.maximum(following, np.arange(count) + 1).tolist()
+    leaders = []
+    at = 0
+    while at < count:
+        leaders.append(at)
+        at = next_leader[at]
+    led = np.diff(np.array([*leaders, count]))
+    sorted_outcomes = np.where(these.ts[order] < np.repeat(ready[leaders], led), COALESCED, HIT)
+    sorted_outcomes[leaders] = MISS
+    outcomes = np.empty(count, dtype=np.int8)
+    outcomes[order] = sorted_outcomes
+    return outcomes
+
+
+def _cell(these: _Arrivals, size: int | None, ttl_s: float | None, outcomes: Outcomes) -> HitCell:
+    hit, coalesced = outcomes == HIT, outcomes == COALESCED
+    hits, joined = int(hit.sum()), int(coalesced.sum())
+    return HitCell(
+        size=size,
+        ttl_s=ttl_s,
+        hits=hits,
+        coalesced=joined,
+        misses=these.total - hits - joined,
+        hit_ratio=_ratio(hits, these.total),
+        coalesced_ratio=_ratio(joined, these.total),
+        eligible_hit_ratio=_ratio(hits, len(these.keys)),
+        steady_hit_ratio=_ratio(int((hit & these.late).sum()), these.total_late),
+        steady_coalesced_ratio=_ratio(int((coalesced & these.late).sum()), these.total_late),
+    )
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
