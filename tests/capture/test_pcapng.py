@@ -171,7 +171,7 @@ def test_a_packet_without_a_time_is_as_late_as_the_one_before() -> None:
     reading = read([section(), interface(), simple(ASK), enhanced(ASK), simple(ASK), simple(OTHER)])
     assert [each.ts for each in reading.found] == [0, START, START]
     assert reading.pcapng.notes() == [
-        "3 frames have no time; each is taken for as late as the one before"
+        "`x.pcapng`: 3 frames have no time; each is taken for as late as the one before"
     ]
 
 
@@ -255,7 +255,7 @@ def test_options_of_a_packet_are_no_part_of_it() -> None:
 
 
 def test_a_file_of_nothing_that_is_read_is_refused_by_its_links_name() -> None:
-    with pytest.raises(ToolkitError, match=r"frames of link type IEEE802_11 \(105\) are not read"):
+    with pytest.raises(ToolkitError, match=r"^`x.pcapng`: frames of link type IEEE802_11 \(105\) are not read"):
         read([section(), interface(WIFI), enhanced(ASK)])
 
 
@@ -263,7 +263,7 @@ def test_an_interface_that_is_not_read_is_told_beside_one_that_is() -> None:
     file = [section(), interface(WIFI), interface(), enhanced(ASK), enhanced(ASK, number=1)]
     reading = read([*file, enhanced(OTHER), enhanced(ASK, number=1)])
     assert reading.payloads == [b"ask", b"ask"]
-    assert reading.pcapng.notes() == ["2 frames of link type IEEE802_11 (105) are not read"]
+    assert reading.pcapng.notes() == ["`x.pcapng`: 2 frames of link type IEEE802_11 (105) are not read"]
 
 
 def test_an_interface_that_is_not_read_and_says_nothing_is_no_trouble() -> None:

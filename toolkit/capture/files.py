@@ -4,6 +4,7 @@ It reads in blocks and keeps no more than two: memory is the same for a file of 
 packets; pcap.py and pcapng.py read what it hands them.
 """
 
+import codecs
 import os
 import select
 import stat
@@ -90,13 +91,20 @@ def replay(  # noqa: PLR0913 (what is read, what is watched, and when to end)
         ),
         losses,
     )
+    stopped = False
+
+    def asked_to_stop() -> bool:
+        nonlocal stopped
+        stopped = stopped or stop()
+        return stopped
+
     with _opened(path, name) as descriptor:
-        blocks = _blocks(descriptor, path, name, follow=follow, stop=stop, told=told)
+        blocks = _blocks(descriptor, path, name, follow=follow, stop=asked_to_stop, told=told)
         for data in _unzipped(blocks, name, told):
             file.feed(data)
-            if stop():
+            if asked_to_stop():
                 break
-    file.end(stopped=stop())
+    file.end(stopped=stopped)
     return Replayed(notes=(*file.notes, *told), http_ports=file.http_ports())
 
 
@@ -155,17 +163,14 @@ class _File:
     def _frames_of(self, link_type: int) -> Frames:
         """One Frames for all interfaces of a link type: a packet's fragments may come in by two of them."""
         if link_type not in self._frames:
-            try:
-                self._frames[link_type] = self._make_frames(link_type)
-            except ToolkitError as error:
-                raise ToolkitError(f"{self._name}: {error.message}", error.hint) from None
+            self._frames[link_type] = self._make_frames(link_type)
         return self._frames[link_type]
 
 
 def _no_capture(name: str, first: bytes) -> ToolkitError:
     """Why this is no capture file, by its first bytes."""
     if not first:
-        hint = "tcpdump writes a file's header once it runs; with a file that is to grow yet, follow it"
+        hint = "tcpdump writes a file's header at its start; `--follow` waits for a file that is yet to grow"
         return ToolkitError(f"{name} is empty", hint)
     for magic, (program, command) in _TOOLS.items():
         if first.startswith(magic):
@@ -178,11 +183,12 @@ def _no_capture(name: str, first: bytes) -> ToolkitError:
 
 
 def _is_text(first: bytes) -> bool:
-    # cut within a character, it is still text; 7 to 13 are bell to carriage return
-    text = first.decode("utf-8", "ignore")
-    return len(text.encode()) >= len(first) - 3 and not any(
-        ord(letter) < 32 and letter not in "\t\n\r\f\x1b" for letter in text
-    )
+    try:
+        # an incremental decoder takes a last character that is cut for one that is yet to come
+        text = codecs.getincrementaldecoder("utf-8")().decode(first)
+    except UnicodeDecodeError:
+        return False
+    return all(letter >= " " or letter in "\t\n\r\f\x1b" for letter in text)
 
 
 def _unzipped(blocks: Iterator[bytes], name: str, told: list[str]) -> Iterator[bytes]:
@@ -205,14 +211,14 @@ def _gunzipped(blocks: Iterable[bytes], name: str, told: list[str]) -> Iterator[
     for block in blocks:
         data = block
         while True:
+            before = member.copy()
             try:
                 plain = member.decompress(data, BLOCK_BYTES)
             except zlib.error as error:
                 if members and not held:
-                    told.append(
-                        f"{name} holds something else after its gz data, which was not read"
-                    )
+                    told.append(f"{name} holds more after its gz data, which was not read")
                     return
+                yield from _good_part(before, data)
                 raise damaged(name, f"its gz data cannot be unpacked: {error}") from None
             held += len(plain)
             if plain:
@@ -226,6 +232,17 @@ def _gunzipped(blocks: Iterable[bytes], name: str, told: list[str]) -> Iterator[
                 break
     if held:
         told.append(f"{name} was read to its end, but its gz data are cut off")
+
+
+def _good_part(member: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
+    """What can be unpacked before the damage: an unpacking that fails gives nothing, so byte by byte."""
+    try:
+        for place in range(len(data)):
+            plain = member.decompress(data[place : place + 1])
+            if plain:
+                yield plain
+    except zlib.error:
+        return
 
 
 @contextmanager

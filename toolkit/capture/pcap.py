@@ -64,7 +64,10 @@ class Pcap:
         order, self._parts = MAGICS[block[:4]]
         # the upper 6 bits tell how long the frame check sequences are
         link_type = struct.unpack_from(f"{order}I", block, 20)[0] & 0x03FFFFFF
-        frames = self._frames_of(link_type)
+        try:
+            frames = self._frames_of(link_type)
+        except ToolkitError as problem:
+            raise not_read(self._name, problem) from None
         self._frame, self._glance_at, self._order = frames.frame, frames.glance, order
         self._record = struct.Struct(f"{order}IIII").unpack_from
         self._begun = True
@@ -135,3 +138,8 @@ class Pcap:
 def damaged(name: str, what: str) -> ToolkitError:
     """Say that a capture file holds what cannot be; what came before it has been handed on."""
     return ToolkitError(f"{name} is damaged: {what}", DAMAGED_HINT)
+
+
+def not_read(name: str, problem: ToolkitError) -> ToolkitError:
+    """Say of which file a link is not read."""
+    return ToolkitError(f"{name}: {problem.message}", problem.hint)

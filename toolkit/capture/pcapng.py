@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from toolkit.capture.exchange import Losses
 from toolkit.capture.frames import Frames
-from toolkit.capture.pcap import SHAPE, damaged
+from toolkit.capture.pcap import SHAPE, damaged, not_read
 from toolkit.errors import ToolkitError
 
 MAGIC = b"\x0a\x0d\x0d\x0a"
@@ -74,10 +74,10 @@ class Pcapng:
 
     def notes(self) -> list[str]:
         """What a reader of the capture should know."""
-        told = [f"{count:,} {problem}" for problem, count in self._unread.items()]
+        told = [f"{self._name}: {count:,} {problem}" for problem, count in self._unread.items()]
         if self._timeless:
             told.append(
-                f"{self._timeless:,} frames have no time; each is taken for as late as the one before"
+                f"{self._name}: {self._timeless:,} frames have no time; each is taken for as late as the one before"
             )
         return told
 
@@ -259,7 +259,7 @@ class Pcapng:
             return
         assert interface.problem is not None
         if all(each.frames is None for each in self._interfaces):
-            raise interface.problem
+            raise not_read(self._name, interface.problem)
         problem = interface.problem.message
         self._unread[problem] = self._unread.get(problem, 0) + 1
 
