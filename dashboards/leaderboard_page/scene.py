@@ -5,9 +5,10 @@ and lets ToolkitError through when a part was never built and the database is in
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from leaderboard_page.address import Address
 from leaderboard_page.badges import evidence
@@ -294,19 +295,37 @@ class Scene:
         pair = tag(
             "div",
             bench_results(run, summaries, self.board, self.looks),
-            workload(self.board, told_setting(self.run, "profile")),
+            workload(self.board, told_setting(self.run, "profile"), self._capture()),
             class_="pair",
         )
         return _bytes(Markup.joined((pair, method(self.board))))
 
-    def _bench(self) -> tuple[Run | None, list[Summary]]:
-        """The newest bench that had begun by the moment looked at, host by host."""
+    def _begun(self, verb: str) -> list[Run]:
+        """Runs of another verb that had begun by the moment looked at, the newest first."""
         store, at_s = self.source.store, self.board.at_s
         limit = self.now if at_s is None or self.address.t is None else at_s
-        if self.board.frozen_at_s is not None or self._veiled_after_s is not None:
+        if self._is_veiled:
             limit = min(limit, at_s or limit)
-        found = [] if store is None else store.runs(verb="bench", limit=10)
-        run = next((one for one in found if one.started_at <= limit), None)
+        found = [] if store is None else store.runs(verb=verb, limit=10)
+        return [one for one in found if one.started_at <= limit]
+
+    @property
+    def _is_veiled(self) -> bool:
+        return self.board.frozen_at_s is not None or self._veiled_after_s is not None
+
+    def _capture(self) -> Mapping[str, Any] | None:
+        """What the newest capture says of itself; behind a freeze only one that saw nothing later."""
+        store = self.source.store
+        for run in self._begun("capture"):
+            told = None if store is None else store.capture(run.id)
+            if told and not (self._is_veiled and (told.get("to_ts") or 0) > (self.board.at_s or 0)):
+                return told
+        return None
+
+    def _bench(self) -> tuple[Run | None, list[Summary]]:
+        """The newest bench that had begun by the moment looked at, host by host."""
+        store = self.source.store
+        run = next(iter(self._begun("bench")), None)
         if store is None or run is None:
             return None, []
         key = ("bench", run.id)

@@ -4,6 +4,7 @@ Pure: it draws records that others have read. Unknown stays a dash, and nothing 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from leaderboard_page.badges import evidence
 from leaderboard_page.colours import NOBODY
@@ -24,6 +25,8 @@ from toolkit.wording import (
 )
 
 Written = Callable[[Standing], str]
+
+CAPTURE_LOSSES = ("kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed")
 
 FIGURES: Sequence[tuple[str, Callable[[Standing], float | None], Callable[[float | None], str]]] = (
     ("requests/s", lambda one: one.rps, rate),
@@ -269,8 +272,11 @@ def bench_results(
     return tag("section", title, rows(head, body, class_="bench-table"), below, class_="bench")
 
 
-def workload(board: Board, profile: str | None) -> Markup:
-    """What is known of the prompts: so far only what the blast itself sends and what hosts remember of it."""
+def workload(board: Board, profile: str | None, captured: Mapping[str, Any] | None) -> Markup:
+    """What the blast sends and what hosts remember of it; and what clients sent, where a capture saw that.
+
+    `captured` is the newest capture's word on itself (toolkit/capture/summary.py).
+    """
     hosts = [one for one in board.standings if one.hit_share is not None]
     told = [one for one in hosts if one.hit_share and one.hit_share >= 0.5]
     sent = sum(one.ok + one.errors for one in board.standings)
@@ -284,16 +290,38 @@ def workload(board: Board, profile: str | None) -> Markup:
         "section",
         tag("h2", "Workload"),
         _pairs(pairs),
-        tag(
-            "p",
-            "These are the blast's own prompts. Unique prompts, top shares and what a cache would save of real clients'"
-            " requests come from ",
-            tag("code", "toolkit capture"),
-            " or the proxy; nothing of theirs is in this database yet.",
-            class_="nothing",
-        ),
+        _no_capture() if captured is None else _captured(captured),
         class_="workload",
     )
+
+
+def _no_capture() -> Markup:
+    return tag(
+        "p",
+        "These are the blast's own prompts. What real clients send, how it repeats and what a cache would save comes from ",
+        tag("code", "toolkit capture"),
+        "; none is in this database yet.",
+        class_="nothing",
+    )
+
+
+def _captured(captured: Mapping[str, Any]) -> Markup:
+    """A capture in five figures; what follows from them is `toolkit workload`'s business."""
+    number = captured.get
+    top = [one["share"] for one in number("top") or () if isinstance(one, dict) and "share" in one]
+    lost = sum(number(name) or 0 for name in CAPTURE_LOSSES)
+    pairs = [
+        ("requests captured", f"{number('requests') or 0:,}"),
+        ("unlike prompts", f"{number('unique') or 0:,}"),
+        ("repeats", share(number("repeat_share"))),
+        ("most frequent prompt", share(top[0]) if top else UNKNOWN),
+        ("lost or unreadable", f"{lost:,}"),
+    ]
+    when = f"{time_of_day(number('from_ts'))} to {time_of_day(number('to_ts'))}"
+    below = tag(
+        "p", f"Captured {when}; its levers: ", tag("code", "toolkit workload"), class_="nothing"
+    )
+    return Markup.joined((_pairs(pairs), below))
 
 
 def method(board: Board) -> Markup:

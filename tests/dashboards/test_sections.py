@@ -154,12 +154,41 @@ def test_the_workload_counts_who_answers_from_memory_and_says_what_is_missing() 
     shown = board(
         standing("a", hit_share=0.8), standing("b", 2, hit_share=0.1), standing("c", 3, errors=100)
     )
-    told = tree(workload(shown, "contest")).text
+    told = tree(workload(shown, "contest", None)).text
     assert "profile contest" in told
     assert "requests in the window 2,800" in told
     assert "cache hits 2 of 3" in told
     assert "mostly from memory 1" in told
     assert "toolkit capture" in told
+
+
+def test_a_capture_tells_what_clients_sent_and_what_was_lost() -> None:
+    captured = {
+        "requests": 245,
+        "unique": 2,
+        "repeat_share": 237 / 239,
+        "top": [{"prompt_key": "b4", "count": 120, "share": 120 / 239}],
+        "from_ts": AT,
+        "to_ts": AT + 22,
+        "kernel_drops": 3,
+        "gaps": 1,
+        "app_drops": 0,
+    }
+    told = tree(workload(board(), "contest", captured)).text
+    assert "requests captured 245" in told
+    assert "unlike prompts 2" in told
+    # 237 / 239 and 120 / 239
+    assert "repeats 99.2 %" in told
+    assert "most frequent prompt 50.2 %" in told
+    assert "lost or unreadable 4" in told
+    assert f"Captured {time_of_day(AT)} to {time_of_day(AT + 22)}" in told
+    assert "toolkit workload" in told
+
+
+def test_a_capture_that_says_little_is_drawn_with_dashes() -> None:
+    told = tree(workload(board(), None, {"requests": 0, "top": [], "repeat_share": None})).text
+    assert "requests captured 0" in told
+    assert "repeats \N{EN DASH}" in told
 
 
 def test_trouble_on_an_empty_page_is_escaped() -> None:
