@@ -4,17 +4,15 @@ The blast is support/feeder.py's, which anybody can reckon: hN answers N request
 after N x 10 ms, N x (9 - N) x 10 tokens a second; h3 fails once a second; h8 is silent in the first minute.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import streamlit as st
-from leaderboard_page import page as page_module
 from leaderboard_page.address import USUAL
 from leaderboard_page.csv_file import csv_of
 from leaderboard_page.page import source_of
 from leaderboard_page.scene import Scene, scene_of
 from support import feeder
+from support.feeder import BEGAN, SECONDS
 from support.page_app import (
     again,
     board,
@@ -33,27 +31,8 @@ from toolkit.records import Event, Host, Run, Tally
 from toolkit.store import Store
 from toolkit.wording import time_of_day
 
-BEGAN = 1_750_000_000
-SECONDS = 120
 DOWN = [f"h{n}" for n in range(8, 0, -1)]
 UP = DOWN[::-1]
-
-
-@pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    path = tmp_path / "toolkit.db"
-    monkeypatch.setenv("TOOLKIT_DB", str(path))
-    # this process's garbage is the test runner's business, and every look is a new one
-    monkeypatch.setattr(page_module, "keep_quiet", lambda: None)
-    monkeypatch.setattr("leaderboard_page.source.EVERY_S", 0.0)
-    yield path
-    st.cache_resource.clear()
-
-
-@pytest.fixture
-def blast(database: Path) -> Path:
-    feeder.begin(database, feeder.RUN, started_s=BEGAN, seconds=SECONDS)
-    return database
 
 
 def tell(path: Path, at: float, kind: str, text: str = "") -> None:

@@ -23,6 +23,8 @@ from toolkit.sketches import Sketch
 from toolkit.store import Store
 
 RUN = "0123456789ab"
+BEGAN, SECONDS = 1_750_000_000, 120
+"""When the usual run of tests began, and how long it took."""
 HOSTS = tuple(Host(name=f"h{number}", url=f"http://10.0.0.{number}:8000") for number in range(1, 9))
 LATE_S = 60
 """So long after the start `h8` begins to answer."""
