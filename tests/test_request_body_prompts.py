@@ -363,3 +363,10 @@ def test_blocks_are_bounded() -> None:
     ids = told("/v1/completions", prompt=[7] * (16 * MOST_BLOCKS + 99))
     assert len(ids.prompt_blocks) == 8 * MOST_BLOCKS
     assert ids.prompt_tokens == 16 * MOST_BLOCKS + 99
+
+
+def test_a_prompt_kept_at_the_server_is_read_before_the_input() -> None:
+    kept = told("/v1/responses", input="hi", prompt={"id": "p1", "version": "2"})
+    assert kept.prompt_chars == 2
+    assert kept.prompt_key != told("/v1/responses", input="hi").prompt_key
+    assert kept.prompt_key != told("/v1/responses", input="hi", prompt={"id": "p2"}).prompt_key

@@ -25,9 +25,12 @@ TOOLS = ("tools", "functions")
 BESIDE = (
     "suffix prompt_embeds chat_template chat_template_kwargs documents reasoning_effort add_generation_prompt"
     " continue_final_message add_special_tokens truncate_prompt_tokens truncation_side mm_processor_kwargs media_io_kwargs"
-    " image_data audio_data"
+    " reasoning thinking previous_response_id previous_input_messages image_data audio_data"
 ).split()
-"""Whatever else changes what is read (vLLM 0.32, SGLang): names of templates and of what they are given."""
+"""Whatever else changes what is read (vLLM 0.32, SGLang): names of templates and of what they are given.
+
+vLLM hands `response_format` and `tool_choice` to the template, too; next to none reads them, so they count as sampling.
+"""
 SALTS = ("model", "cache_salt", "lora_path", "lora_request")
 """Equal beginnings under another one of these share no KV cache."""
 
@@ -81,13 +84,12 @@ def prompt(fields: Fields, *, anywhere: bool) -> Prompt | None:
     for name in BEFORE:
         if fields.get(name) is not None:
             read[name] = _content(found, "system", fields[name])
-    for name in PROMPTS if anywhere else PROMPTS[:2]:
-        if fields.get(name) is not None:
-            read[name] = _main(found, name, fields[name])
-            break
-    else:
-        if anywhere:
-            _take_pairs(found, fields, read)
+    if type(fields.get("prompt")) is dict:
+        # Responses: one that is kept at the server, by its name
+        read["prompt"] = fields["prompt"]
+    names = PROMPTS if anywhere else PROMPTS[:2]
+    if not _take_main(found, fields, read, names) and anywhere:
+        _take_pairs(found, fields, read)
     if "prompt_embeds" in read:
         found.images += 1
     if not (found.texts or found.ids or found.images):
@@ -120,43 +122,50 @@ def blocks(found: Prompt, fields: Fields) -> bytes:
     return b"".join(hashes)
 
 
-def _main(found: Prompt, name: str, value: Any) -> Any:
-    """Take what stands where the prompt stands; return it as the model reads it."""
-    kinds = set(map(type, value)) if type(value) is list else set()
-    if kinds and (name == "messages" or dict in kinds):
-        # lists of lists: vLLM's `/v1/chat/completions/batch`
-        is_batch = list in kinds
-        chats = [one if type(one) is list else [one] for one in value] if is_batch else [value]
-        found.messages = sum(map(len, chats))
-        told = [[_message(found, one) for one in chat] for chat in chats]
-        return told if is_batch else told[0]
-    _take_prompts(found, value)
-    return value
+def _take_main(found: Prompt, fields: Fields, read: Fields, names: Sequence[str]) -> bool:
+    """Take what stands under the first name that holds a prompt; return whether one does."""
+    for name in names:
+        value = fields.get(name)
+        if value is None:
+            continue
+        kinds = set(map(type, value)) if type(value) is list else set()
+        if kinds and (name == "messages" or dict in kinds):
+            read[name] = _chat(found, value, is_batch=list in kinds)
+            return True
+        if _take_prompts(found, value):
+            read[name] = value
+            return True
+    return False
 
 
-def _take_prompts(found: Prompt, value: Any) -> None:
-    """A completion's prompt: a text, several, token ids, or several rows of them."""
+def _chat(found: Prompt, value: list[Any], *, is_batch: bool) -> list[Any]:
+    """Take the messages of a chat, or of vLLM's `/v1/chat/completions/batch`; return them as the model reads them."""
+    chats = [one if type(one) is list else [one] for one in value] if is_batch else [value]
+    found.messages = sum(map(len, chats))
+    told = [[_message(found, one) for one in chat] for chat in chats]
+    return told if is_batch else told[0]
+
+
+def _take_prompts(found: Prompt, value: Any) -> bool:
+    """A completion's prompt: a text, several, token ids, or several rows of them; return whether it is any."""
     rows: list[Any] = value if type(value) is list else [value] if type(value) is str else []
-    kinds = set(map(type, rows))
-    if kinds == {int}:
-        found.ids.append(rows)
-    elif kinds <= {str, list, dict}:
-        for row in rows:
-            if type(row) is str:
-                found.texts.append(row)
-                found.chars += len(row)
-            elif type(row) is list and set(map(type, row)) == {int}:
-                found.ids.append(row)
-            elif type(row) is dict:
-                found.images += 1
+    if set(map(type, rows)) == {int}:
+        rows = [rows]
+    before = len(found.texts), len(found.ids)
+    for row in rows:
+        if type(row) is str:
+            found.texts.append(row)
+            found.chars += len(row)
+        elif type(row) is list and set(map(type, row)) == {int}:
+            found.ids.append(row)
+    return before != (len(found.texts), len(found.ids))
 
 
 def _take_pairs(found: Prompt, fields: Fields, read: Fields) -> None:
     """A score's or a rerank's texts."""
     for name in PAIRS:
-        if fields.get(name) is not None:
+        if _take_prompts(found, fields.get(name)):
             read[name] = fields[name]
-            _take_prompts(found, fields[name])
 
 
 # --- messages ----------------------------------------------------------------------------------
