@@ -177,7 +177,12 @@ def test_the_filter_that_empties_a_socket_lets_nothing_through() -> None:
         # a tag is 2 bytes of VLAN and 2 of what follows
         (b"\0\x07\x08\0\x45 packet", 0x8100, b"\x45 packet"),
         (b"\0\x07\x81\0\0\x08\x86\xdd\x60 packet", 0x88A8, b"\x60 packet"),
+        # from kernel 6.11 on: the protocol behind the tags is named, and the packet begins at them still
+        (b"\0\x07\x08\0\x45 packet", 0x0800, b"\x45 packet"),
+        (b"\0\x07\x81\0\0\x08\x86\xdd\x60 packet", 0x86DD, b"\x60 packet"),
         (b"\0\x07\x08\x06 ARP", 0x8100, b""),
+        (b"\x45 packet", 0x86DD, b""),
+        (b"", 0x0800, b""),
         (b"\0\x07\x81", 0x8100, b""),
         (b"ARP", 0x0806, b""),
     ],

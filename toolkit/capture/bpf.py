@@ -41,8 +41,10 @@ LOOPBACK = 772
 
 ETHERNET_BYTES = 14
 IPV4, IPV6 = 0x0800, 0x86DD
+VERSIONS = {IPV4: 4, IPV6: 6}
 VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 """The kernel takes the first tag off; a second one is still there, and user space looks behind it."""
+MOST_TAGS = 3
 TCP = 6
 IPV6_EXTENSIONS = (0, 43, 44, 51, 60, 135, 139, 140)
 """Hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6: TCP may stand behind any of them."""
@@ -84,17 +86,21 @@ def packed(instructions: Program) -> bytes:
 
 
 def behind_tags(packet: bytes, protocol: int) -> bytes:
-    """The IP packet of a cooked frame behind the tags that the kernel left on it; empty: none is there."""
-    while protocol in VLAN_TAGS:
+    """The IP packet of a cooked frame behind the tags that the kernel left on it; empty: none is there.
+
+    Kernels from 6.11 on name the protocol behind the tags, older ones the tag's: the packet's own version tells.
+    """
+    for _ in range(MOST_TAGS + 1):
+        if packet and packet[0] >> 4 == VERSIONS.get(protocol):
+            return packet
         protocol, packet = int.from_bytes(packet[2:4]), packet[4:]
-    return packet if protocol in (IPV4, IPV6) else b""
+    return b""
 
 
 def expression(ports: Iterable[int], *, follow_answers: bool) -> str:
     """The same in tcpdump's language, but for acknowledgements in packets too long for their length field: these pass.
 
-    Of `lo`'s copies libpcap leaves the outgoing one out by itself. What reads ports comes last: reading beyond the end of
-    a short frame rejects it, whatever alternatives follow.
+    What reads ports comes last: reading beyond the end of a short frame rejects it, whatever alternatives follow.
     """
     watched = sorted(set(ports))
     says_4 = (

@@ -27,6 +27,8 @@ class Engine(Protocol):
     """Of the frames that it hands out, as in a pcap file."""
     buffer_bytes: int | None
     """Room for waiting frames that the kernel granted; None: unknown."""
+    lag_s: float
+    """A frame is handed out at most so long after its time; a capture that ends waits for the last ones."""
 
     @property
     def lag_note(self) -> str | None:
@@ -36,7 +38,7 @@ class Engine(Protocol):
         """Hand out what frames there are, waiting for the first so long at most; how many there were."""
 
     def drops(self) -> int:
-        """Frames that the kernel had no room for, since the beginning."""
+        """Frames that the kernel had no room for, since the beginning; exact once it is closed."""
 
     def close(self) -> None:
         """End the capture; a second time does nothing."""

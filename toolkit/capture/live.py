@@ -71,6 +71,8 @@ def _keep_big_blocks() -> None:
 class _Live:
     """The default engine: one system call a frame."""
 
+    lag_s = 0.0
+
     def __init__(
         self,
         listening: Any,

@@ -89,6 +89,9 @@ def _ring(sock: socket.socket, buffer_bytes: int) -> mmap.mmap:
 class _Ring:
     """Blocks of frames, handed to us in turn and handed back when their frames were handed out."""
 
+    lag_s = 4 * RETIRE_MS / 1000
+    """The kernel's timer may come late; three times on a busy machine."""
+
     def __init__(
         self,
         sock: socket.socket,

@@ -33,6 +33,8 @@ from toolkit.errors import ToolkitError
 START_S, END_S = 10.0, 5.0
 """It listens within 0.1 s and ends within 1 s, its kernel's timeout; longer only on a very busy machine."""
 ASK_EVERY_S = 1.0
+COPIES = {ANY: "not (outbound and ifindex 1)", "lo": "ifindex 1 and not outbound"}
+"""Of `lo`'s two copies only the inbound one; it is the first interface of every network namespace."""
 PIPE_BYTES = 1024 * 1024
 """As much as Linux lets a user have; where it does not, the pipe stays as it is."""
 KEPT_LINES = 20
@@ -62,11 +64,10 @@ def open_tcpdump(
             "`tcpdump` is not installed",
             "Install it (apt install tcpdump), or use another --engine",
         )
-    # -p: not promiscuous; -B: in KiB; a child of another session does not hear the terminal's Ctrl-C before we do
-    command = [program, "-i", iface, "-p", "-n", "-s", "0", "-U", "-w", "-"]
-    command += ["-B", str(max(1, buffer_bytes // 1024)), "--time-stamp-precision=nano"]
-    command += ["-y", "LINUX_SLL2"] if iface == ANY else []
-    command.append(bpf.expression(ports, follow_answers=follow_answers))
+    command = _command(
+        program, iface, ports, follow_answers=follow_answers, buffer_bytes=buffer_bytes
+    )
+    # a child of another session does not hear the terminal's Ctrl-C before we do
     child = subprocess.Popen(  # noqa: S603 - the user's tcpdump, with numbers of ours
         command,
         stdin=subprocess.DEVNULL,
@@ -83,9 +84,28 @@ def open_tcpdump(
     return engine
 
 
+def _command(
+    program: str, iface: str, ports: Collection[int], *, follow_answers: bool, buffer_bytes: int
+) -> list[str]:
+    wanted = bpf.expression(ports, follow_answers=follow_answers)
+    if iface in COPIES:
+        # `lo` is asked for as a part of `any`: there the direction is a part of the frame. On `lo` itself libpcap would
+        # count drops twice, and with the filter `inbound` lose all frames of its first blocks, which it filters itself
+        wanted = f"{COPIES[iface]} and ({wanted})"
+        listen = ["-i", ANY, "-y", "LINUX_SLL2"]
+    else:
+        listen = ["-i", iface]
+    # -p: not promiscuous; -n: no names; -s 0: whole frames; -U: as they come; -B: in KiB
+    room = str(max(1, buffer_bytes // 1024))
+    how = ["-p", "-n", "-s", "0", "-U", "-w", "-", "-B", room, "--time-stamp-precision=nano"]
+    return [program, *listen, *how, wanted]
+
+
 class _Tcpdump:
     """A running tcpdump and what it has written."""
 
+    lag_s = 1.5
+    """libpcap has the kernel hand a block over after a second (tcpdump's own choice), however little is in it."""
     buffer_bytes: int | None = None
     """It does not tell what the kernel granted."""
 

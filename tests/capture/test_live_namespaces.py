@@ -1,0 +1,197 @@
+"""The three live engines on real networks made for the test: lo, and veth between two network namespaces.
+
+Sent equals seen, each request once, bodies byte for byte the same.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from support import packets
+from support.live_traffic import MIB, THE_END, Capture, bodies, capturing, send, serving
+from support.net_namespaces import inside, namespace, needs_namespaces, needs_tcpdump, pair
+
+pytestmark = needs_namespaces
+engines = pytest.mark.parametrize(
+    "engine",
+    ["scapy", "ring", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
+)
+
+CLIENT, SERVER = "10.9.0.1", "10.9.0.2"
+SERVER_6 = "fd09::2"
+
+
+@pytest.fixture
+def alone() -> Iterator[str]:
+    """A namespace with nothing but lo."""
+    with namespace() as name, inside(name):
+        yield name
+
+
+@pytest.fixture
+def joined() -> Iterator[tuple[str, str]]:
+    """A client's and a server's namespace."""
+    with pair() as names:
+        yield names
+
+
+def assert_each_once(capture: Capture, wanted: list[bytes], arrived: list[bytes]) -> None:
+    """Sent equals arrived equals seen; and no frame shows twice, which putting streams together would hide."""
+    assert Counter(capture.bodies[:-1]) == Counter(wanted)
+    assert Counter(arrived) == Counter([*wanted, THE_END])
+    assert len(set(capture.frames)) == len(capture.frames)
+    assert capture.engine.drops() == 0
+
+
+@engines
+@pytest.mark.parametrize("iface", ["lo", "any"])
+@pytest.mark.usefixtures("alone")
+def test_on_lo_every_request_is_seen_once(engine: str, iface: str) -> None:
+    wanted = bodies(60)
+    for address in ("127.0.0.1", "::1"):
+        with serving(address) as server, capturing(engine, iface, server.port) as capture:
+            send(address, server.port, wanted)
+            capture.pump()
+        assert_each_once(capture, wanted, server.bodies)
+        # a SYN and a FIN for each of 5 connections; THE_END and its FIN may come together with nothing else
+        assert 60 + 9 <= len(capture.frames) - 1 <= 60 + 10
+
+
+@engines
+@pytest.mark.parametrize(("iface", "end"), [("server0", 1), ("any", 1), ("client0", 0), ("any", 0)])
+def test_between_two_machines_every_request_is_seen_once_at_either_end(
+    engine: str, iface: str, end: int, joined: tuple[str, str]
+) -> None:
+    wanted = bodies(60)
+    for address in (SERVER, SERVER_6):
+        with ExitStack() as stack:
+            with inside(joined[1]):
+                server = stack.enter_context(serving(address, 8000))
+            with inside(joined[end]):
+                capture = stack.enter_context(capturing(engine, iface, 8000))
+            with inside(joined[0]):
+                send(address, 8000, wanted)
+            with inside(joined[end]):
+                capture.pump()
+        assert_each_once(capture, wanted, server.bodies)
+
+
+@engines
+@pytest.mark.usefixtures("alone")
+def test_with_answers_each_answer_is_seen_once(engine: str) -> None:
+    wanted = bodies(40)
+    with serving() as server:
+        with capturing(engine, "any", server.port, follow_answers=True) as capture:
+            send("127.0.0.1", server.port, wanted)
+            capture.pump()
+        assert_each_once(capture, wanted, server.bodies)
+    assert [one.answer.status for one in capture.requests if one.answer] == [200] * 41
+
+
+@engines
+@pytest.mark.usefixtures("alone")
+def test_an_upload_of_8_mb_arrives_whole(engine: str) -> None:
+    wanted = [b"".join(b"%08d" % number for number in range(MIB))]
+    assert len(wanted[0]) == 8 * MIB
+    for address in ("127.0.0.1", "::1"):
+        with serving(address) as server:
+            with capturing(engine, "lo", server.port, buffer_bytes=64 * MIB) as capture:
+                send(address, server.port, wanted)
+                seen = capture.pump()
+            assert seen == wanted
+            assert server.bodies == [*wanted, THE_END]
+        assert max(map(len, capture.frames)) > 65_535, "lo's longest are 65,549 bytes"
+        assert (capture.losses.truncated, capture.losses.gaps) == (0, 0)
+
+
+@engines
+@pytest.mark.usefixtures("alone")
+def test_two_captures_at_once_both_see_everything(engine: str) -> None:
+    wanted = bodies(30)
+    with serving() as server:
+        with (
+            capturing(engine, "lo", server.port) as one,
+            capturing(engine, "lo", server.port) as other,
+        ):
+            send("127.0.0.1", server.port, wanted)
+            one.pump()
+            other.pump()
+        assert_each_once(one, wanted, server.bodies)
+        assert_each_once(other, wanted, server.bodies)
+
+
+@engines
+@pytest.mark.usefixtures("alone")
+def test_what_comes_while_nobody_reads_waits(engine: str) -> None:
+    wanted = bodies(4000, size=500)
+    with serving() as server:
+        with capturing(engine, "lo", server.port, buffer_bytes=64 * MIB) as capture:
+            send("127.0.0.1", server.port, wanted)
+            capture.pump()
+        assert_each_once(capture, wanted, server.bodies)
+
+
+@engines
+@pytest.mark.parametrize("iface", ["lo", "any"])
+@pytest.mark.usefixtures("alone")
+def test_what_the_kernel_drops_is_counted_to_the_frame(engine: str, iface: str) -> None:
+    wanted = bodies(120, size=60_000)  # 7 MB that nobody reads
+    with (
+        serving() as server,
+        capturing("scapy", iface, server.port, buffer_bytes=64 * MIB) as truth,
+        capturing(engine, iface, server.port, buffer_bytes=64 * 1024) as small,
+    ):
+        send("127.0.0.1", server.port, wanted)
+        assert Counter(truth.pump()) == Counter(wanted)
+        truth.pump_rest()
+        small.pump_rest()
+    assert truth.engine.drops() == 0
+    assert small.engine.drops() > 0
+    assert len(small.frames) + small.engine.drops() == len(truth.frames)
+    assert not Counter(small.bodies) - Counter([*wanted, THE_END, b""]), "no body is made up"
+
+
+@engines
+@pytest.mark.parametrize("iface", ["server0", "any"])
+def test_tags_and_fragments_reach_the_streams(
+    engine: str, iface: str, joined: tuple[str, str]
+) -> None:
+    talk = packets.Conversation(client=CLIENT, server=SERVER)
+    # one connection: a tagged segment, one with two tags, one in fragments, and one after them all
+    wire = [packets.ethernet(talk.packet(True, flags=packets.SYN))]
+    parts = [
+        b"POST / HTTP/1.1\r\n",
+        b"content-length: 3000\r\n\r\n",
+        b"x" * 3000,
+        packets.post(THE_END),
+    ]
+    talk.next[True] += 1
+    for number, data in enumerate(parts):
+        packet = talk.packet(True, data, flags=packets.PSH | packets.ACK)
+        talk.next[True] += len(data)
+        wire += {
+            0: lambda packet=packet: [packets.ethernet(packet, vlans=[7])],
+            # of two tags the kernel takes one off; `any` of tcpdump does not show such a frame
+            1: lambda packet=packet: [
+                packets.ethernet(
+                    packet, vlans=[7] if (engine, iface) == ("tcpdump", "any") else [7, 8]
+                )
+            ],
+            2: lambda packet=packet: [
+                packets.ethernet(part)
+                for part in packets.ipv4_fragments(packet[20:], 1480, CLIENT, SERVER)
+            ],
+            3: lambda packet=packet: [packets.ethernet(packet)],
+        }[number]()
+    with ExitStack() as stack:
+        with inside(joined[1]):
+            capture = stack.enter_context(capturing(engine, iface, 8000))
+        with inside(joined[0]), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire_end:
+            wire_end.bind(("client0", 0))
+            for frame in wire:
+                wire_end.send(frame)
+        with inside(joined[1]):
+            assert capture.pump() == [b"x" * 3000]
+    assert capture.losses.gaps == 0
