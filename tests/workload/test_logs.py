@@ -119,10 +119,10 @@ def test_a_captures_bodies_are_read_again_byte_for_byte():
 
 def test_a_preview_that_is_the_whole_prompt_is_its_text_where_texts_are_wanted():
     whole = Asked(
-        exact_key="aa", prompt_key="bb", body_bytes=1, prompt_chars=5, prompt_text="a: Hi"
+        exact_key="aa", prompt_key="bb", body_bytes=1, prompt_chars=2, prompt_text="a: Hi"
     )
     cut = Asked(
-        exact_key="ab", prompt_key="bc", body_bytes=1, prompt_chars=90, prompt_text="x" * 90
+        exact_key="ab", prompt_key="bc", body_bytes=1, prompt_chars=80, prompt_text="x" * 80
     )
     lines = [captured(Seen(ts=T, asked=one)) for one in (whole, cut)]
     assert [one.asked.prompt_text for one in source(*lines, keep_text=True).seen] == ["a: Hi", None]

@@ -40,6 +40,8 @@ LogKind = Literal["capture", "proxy", "requests", "nginx", "bodies"]
 REMEMBERED = 65_536
 """So many different bodies are held to be shared by those that are equal, then forgotten at once."""
 
+PREVIEW_CHARS = 80
+"""A shorter preview of our capture's is the whole text."""
 TIMES = ("ts", "timestamp", "time", "at", "received_at", "created_at", "started_at")
 PROMPTS = ("messages", "prompt", "input", "inputs")
 """Where a request body keeps its prompt."""
@@ -122,7 +124,7 @@ class Rows:
 
     def _by_keys(self, row: Row, exact: str) -> Asked:
         preview, chars = text(row.get("prompt_preview")), count(row.get("prompt_chars"))
-        is_whole = preview is not None and len(preview) == chars
+        is_whole = preview is not None and len(preview) < PREVIEW_CHARS
         return Asked(
             exact_key=exact,
             request_key=text(row.get("request_key")),

@@ -20,6 +20,7 @@ from toolkit.workload.log_values import count, key_of, moment, number, text
 MOONCAKE_BLOCK = 512
 """Tokens that one of Mooncake's ids stands for."""
 
+BURSTGPT_HEAD = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
 AZURE = ("timestamp", "contexttokens", "generatedtokens")
 BURSTGPT = ("timestamp", "model", "request tokens", "response tokens")
 """Columns that tell a table, in lower case; more may follow."""
