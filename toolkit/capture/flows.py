@@ -11,7 +11,7 @@ from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Limits, Lo
 from toolkit.capture.http import Requests
 from toolkit.capture.messages import Shared
 from toolkit.capture.pairing import NOTHING, InFlight, NoAnswers, Pairs
-from toolkit.capture.reassembly import MASK, Direction, Reassembly, Segment, is_before
+from toolkit.capture.reassembly import MASK, Direction, Reassembly, Segment, Span, is_of
 
 SPECIAL = SYN | FIN | RST
 
@@ -21,17 +21,19 @@ LOOK_S = 0.25
 """How often holes are looked at that nobody fills, by the packets' clock."""
 CLOSED = 65_536
 """Closed connections that are remembered, so that a segment sent again after the end begins no new one."""
+EARLIER = 4
+"""Of one key."""
 CLOSED_S = 60.0
 """A segment lives no longer (RFC 9293: a connection waits for two minutes; Linux for one)."""
 
 
 class Closed(NamedTuple):
-    """A connection that is over: when, how it began, and where its two directions ended."""
+    """Connections of one key that are over, the latest first: when that ended, how they began, what was read of them."""
 
     at: float
-    isn: int | None
-    client_ends: tuple[int, ...]
-    back_ends: tuple[int, ...]
+    isns: tuple[int | None, ...]
+    client: tuple[Span, ...]
+    back: tuple[Span, ...]
 
 
 class Flow:
@@ -202,6 +204,7 @@ class Streams:
             return flow
         first = client.position(syn.seq + 1)
         if flow.client.isn is not None or not self._is_overtaken(flow, first, syn.ts):
+            self._order.drop_from(client, first)
             self._end(flow, syn.ts, "another connection took its place before it was whole")
             flow = self._open(flow.key, syn.ts)
             first = flow.client.position(syn.seq + 1)
@@ -285,26 +288,31 @@ class Streams:
         self._remember(ts, flow)
 
     def _remember(self, ts: float, flow: Flow) -> None:
-        self._closed.pop(flow.key, None)
-        if len(self._closed) >= CLOSED:
+        isns: tuple[int | None, ...] = (flow.client.isn,)
+        client, back = flow.client.spans, flow.back.spans
+        before = self._closed.pop(flow.key, None)
+        if before is not None and ts - before.at <= CLOSED_S:
+            isns, client, back = isns + before.isns, client + before.client, back + before.back
+        elif len(self._closed) >= CLOSED:
             del self._closed[next(iter(self._closed))]
-        self._closed[flow.key] = Closed(ts, flow.client.isn, flow.client.ends, flow.back.ends)
+        self._closed[flow.key] = Closed(ts, isns[:EARLIER], client[:EARLIER], back[:EARLIER])
 
     def _is_late(self, key: bytes, segment: Segment) -> bool:
         """Whether a segment belongs to a connection that is over: sent again, or overtaken by its end."""
         closed = self._closed.get(key)
-        if closed is not None:
-            if segment.flags & SYN:
-                return segment.seq == closed.isn and segment.ts - closed.at <= CLOSED_S
-            ends = closed.client_ends
-        else:
+        spans = closed.client if closed is not None else ()
+        if closed is None:
             closed = self._closed.get(reverse(key))
-            if closed is None or segment.flags & SYN:
-                return False
-            ends = closed.back_ends
-        return segment.ts - closed.at <= CLOSED_S and any(
-            is_before(segment.seq, end) for end in ends
-        )
+            spans = closed.back if closed is not None else ()
+        if closed is None or segment.ts - closed.at > CLOSED_S:
+            return False
+        if not segment.flags & SYN:
+            return any(is_of(span, segment.seq) for span in spans)
+        if segment.seq in closed.isns:
+            return True
+        # or its SYN was not seen before
+        first = segment.seq + 1
+        return None in closed.isns and any(is_of((start, start + 1), first) for start, _ in spans)
 
     def _look(self, now: float) -> None:
         """Now and then: holes, and connections gone quiet."""

@@ -174,6 +174,7 @@ class Requests:
     def _drop_head(self) -> None:
         self._forget()
         self._mode = RESYNC
+        self._silent = False
         self.shared.losses.unparsed += 1
 
     def _resync(self, ts: float, data: bytes) -> None:

@@ -18,6 +18,11 @@ PIECE_BYTES = 256
 
 BEHIND_BYTES = 16 * 1024 * 1024
 """How far before a stream's end a segment may be and still be of it; later numbers are another's."""
+EARLIER_BYTES = 64 * 1024
+"""The same before its first segment that was seen."""
+
+Span = tuple[int, int]
+"""From a position to another."""
 
 
 class Segment(NamedTuple):
@@ -70,7 +75,7 @@ class Direction:
         "ends_at",
         "far",
         "isn",
-        "left_at",
+        "left",
         "next",
         "placed",
         "reader",
@@ -99,8 +104,8 @@ class Direction:
         """Position of the FIN."""
         self.far: Piece | None = None
         """A segment too far off to be believed alone."""
-        self.left_at: int | None = None
-        """Where it was before it went on at a far segment; what comes from before that is old."""
+        self.left: Span | None = None
+        """What was read before it went on at a far segment; what comes of that is old."""
         self.slow = True
         """Whether a segment needs more than to be next."""
 
@@ -114,9 +119,10 @@ class Direction:
         return self.next + ((seq - self.next + HALF) & MASK) - HALF
 
     @property
-    def ends(self) -> tuple[int, ...]:
-        """Positions up to which it was read: the last, and the one that it left for a far one."""
-        return (self.next,) if self.left_at is None else (self.next, self.left_at)
+    def spans(self) -> tuple[Span, ...]:
+        """What was read: the latest stretch, and the one that was left for it."""
+        latest = (self.started_at, self.next)
+        return (latest,) if self.left is None else (latest, self.left)
 
     @property
     def held(self) -> int:
@@ -192,6 +198,12 @@ class Reassembly:
         self.anchor(to, start)
         self._drain(ts, to)
         to.slow = to.is_slow()
+
+    def drop_from(self, to: Direction, start: int) -> None:
+        """What waits from here on may be of the connection that begins here; nobody can tell."""
+        kept = bisect_left(to.stash, start, key=_start)
+        to.stash_bytes -= sum(len(piece[3]) + PIECE_BYTES for piece in to.stash[kept:])
+        del to.stash[kept:]
 
     def _deliver(self, to: Direction, piece: Piece) -> None:
         start, end, ts, payload = piece
@@ -269,7 +281,7 @@ class Reassembly:
 
     def _arrive_far(self, to: Direction, piece: Piece) -> None:
         """Farther off than we could wait for: a stray, unless a second one follows it or it begins a message."""
-        if to.left_at is not None and is_before(piece[0], to.left_at):
+        if to.left is not None and is_of(to.left, piece[0]):
             return
         if to.far is not None and piece[0] == to.far[1]:
             self._jump(to)
@@ -287,7 +299,7 @@ class Reassembly:
         to.stash.clear()
         to.stash_bytes = 0
         self._gap(far[2], to, None)
-        to.left_at = to.next
+        to.left = (to.started_at, to.next)
         to.isn = to.ends_at = None
         to.next = to.started_at = far[0]
         to.began_at, to.anchored = far[2], True
@@ -295,9 +307,11 @@ class Reassembly:
         to.slow = False
 
 
-def is_before(seq: int, end: int) -> bool:
-    """Whether a segment was sent again, or overtaken, of a stream that was left at `end`."""
-    return -BEHIND_BYTES < ((seq - end + HALF) & MASK) - HALF < 0
+def is_of(span: Span, seq: int) -> bool:
+    """Whether a segment was sent again, or overtaken, of what was read before."""
+    start, end = span
+    reach = min(end - start, BEHIND_BYTES) + EARLIER_BYTES
+    return -reach <= ((seq - end + HALF) & MASK) - HALF < 0
 
 
 def _start(piece: Piece) -> int:

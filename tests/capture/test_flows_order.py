@@ -1,0 +1,379 @@
+"""Segments in any order, twice, overlapping and cut: the bytes that were sent, in order, or a hole that is told."""
+
+import random
+
+import pytest
+from support.streams import ACK, Capture, post
+
+ONE, TWO = b'{"n": 1, "text": "first"}', b'{"n": 2}'
+
+
+def opened(isn: int = 1000) -> Capture:
+    capture = Capture(isn=isn)
+    capture.open()
+    return capture
+
+
+def test_a_request_in_one_segment_is_told_with_all_that_is_known() -> None:
+    capture = opened()
+    capture.client(post(ONE, path=b"/v1/chat/completions"))
+    (request,) = capture.requests
+    assert (request.method, request.path, request.body) == ("POST", "/v1/chat/completions", ONE)
+    # the SYN came at 100.001, the request a millisecond later
+    assert (request.ts, request.ts_last) == (100.002, 100.002)
+    assert (request.client, request.client_port) == (bytes([10, 0, 0, 1]), 40000)
+    assert (request.server, request.server_port) == (bytes([10, 0, 9, 9]), 8000)
+    assert (request.damaged, request.problem, request.answer) == (False, None, None)
+    assert request.in_flight is None
+
+
+def test_requests_of_a_connection_come_one_by_one() -> None:
+    capture = opened()
+    for number in range(3):
+        capture.client(post(b"%d" % number))
+        assert len(capture.bodies) == number + 1
+    assert capture.bodies == [b"0", b"1", b"2"]
+
+
+def test_a_request_is_the_same_wherever_it_is_split() -> None:
+    data = post(ONE) + post(TWO)
+    for at in range(1, len(data)):
+        capture = opened()
+        capture.client(data[:at])
+        capture.client(data[at:])
+        assert capture.bodies == [ONE, TWO], f"split at {at}"
+
+
+def test_a_request_is_the_same_wherever_the_late_half_begins() -> None:
+    data = post(ONE) + post(TWO)
+    for at in range(1, len(data)):
+        capture = opened()
+        capture.send(capture.next + at, data[at:])
+        capture.send(capture.next, data[:at])
+        assert capture.bodies == [ONE, TWO], f"split at {at}"
+
+
+def test_single_bytes_make_the_same_request() -> None:
+    capture = opened()
+    capture.client(post(ONE) + post(TWO), size=1)
+    assert capture.bodies == [ONE, TWO]
+    length = len(post(ONE))
+    assert capture.requests[0].ts == 100.002
+    assert capture.requests[0].ts_last == pytest.approx(100.001 + length / 1000)
+    assert capture.requests[1].ts == pytest.approx(100.002 + length / 1000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_segments_gives_what_was_sent(seed: int) -> None:
+    chance = random.Random(seed)
+    data = b"".join(post(b"%d" % number * 500) for number in range(10))
+    starts = list(range(0, len(data), 100))
+    chance.shuffle(starts)
+    capture = opened()
+    for start in starts:
+        capture.send(capture.next + start, data[start : start + 100])
+    assert capture.bodies == [b"%d" % number * 500 for number in range(10)]
+    assert capture.losses.gaps == 0
+
+
+def test_the_last_byte_of_a_request_is_the_one_that_closed_the_hole() -> None:
+    capture = opened()
+    data = post(ONE)
+    capture.send(capture.next + 10, data[10:])
+    capture.send(capture.next, data[:10])
+    (request,) = capture.requests
+    assert (request.ts, request.ts_last) == (100.003, 100.003)
+
+
+def test_what_is_sent_again_counts_once() -> None:
+    capture = opened()
+    data = post(ONE)
+    capture.client(data)
+    for _ in range(3):
+        capture.send(1001, data)
+        capture.send(1001 + 20, data[20:50])
+    capture.client(post(TWO))
+    assert capture.bodies == [ONE, TWO]
+
+
+def test_a_longer_copy_brings_only_what_is_new() -> None:
+    capture = opened()
+    data = post(ONE) + post(TWO)
+    capture.send(1001, data[:30])
+    capture.send(1001 + 10, data[10:60])
+    capture.send(1001, data)
+    assert capture.bodies == [ONE, TWO]
+
+
+def test_of_two_versions_the_first_that_came_counts() -> None:
+    head, body = post(b"abcdef")[:-6], b"abcdef"
+    capture = opened()
+    capture.client(head + body[:3])
+    capture.send(capture.next - 3, b"XYZdef")
+    assert capture.bodies == [b"abcdef"]
+
+
+def test_of_two_versions_that_wait_the_first_that_came_counts() -> None:
+    head = post(b"abcdefgh")[:-8]
+    capture = opened()
+    at = capture.next + len(head)
+    capture.send(at + 2, b"cd")
+    capture.send(at + 5, b"f")
+    capture.send(at, b"abXXeXgh")
+    capture.send(capture.next, head)
+    assert capture.bodies == [b"abcdefgh"]
+
+
+def test_a_lost_middle_is_waited_for_and_then_told() -> None:
+    capture = opened()
+    data = post(b"x" * 4000)
+    capture.client(data[:1000])
+    capture.lose(1448)
+    capture.client(data[2448:])
+    capture.client(post(TWO))
+    assert capture.requests == []
+    capture.wait(1.9)
+    assert capture.requests == []
+    capture.wait(0.2)
+    assert capture.problems == ["1,448 bytes lost"]
+    assert capture.bodies == [TWO]
+    (hurt, _) = capture.requests
+    # 4,000 bytes of body, 1,448 of them not seen
+    assert (hurt.method, hurt.path, hurt.body, hurt.body_bytes) == ("POST", "/v1/x", None, 2552)
+    assert (capture.losses.gaps, capture.losses.gap_bytes) == (1, 1448)
+
+
+def test_the_next_segments_end_the_wait_without_a_call() -> None:
+    capture = opened()
+    capture.lose(10)
+    capture.client(post(ONE))
+    capture.now += 2.5
+    capture.client(post(TWO))
+    assert capture.bodies == [ONE, TWO]
+    assert capture.losses.gap_bytes == 10
+
+
+def test_two_holes_in_one_body_are_told_as_one_sum() -> None:
+    capture = opened()
+    data = post(b"x" * 5000)
+    capture.client(data[:1000])
+    capture.lose(500)
+    capture.client(data[1500:2000])
+    capture.lose(700)
+    capture.client(data[2700:] + post(TWO))
+    capture.wait(3)
+    assert capture.problems == ["1,200 bytes lost"]
+    assert capture.bodies == [TWO]
+
+
+def test_a_hole_up_to_a_bodys_last_byte_spares_the_next_request() -> None:
+    capture = opened()
+    data = post(b"x" * 3000)
+    capture.client(data[:1000])
+    capture.lose(len(data) - 1000)
+    # pipelined, so that it stands nowhere near a segment's start
+    capture.client(post(ONE) + post(TWO))
+    capture.wait(3)
+    assert capture.bodies == [ONE, TWO]
+
+
+def test_a_hole_beyond_a_bodys_end_hurts_until_a_segment_begins_with_a_request() -> None:
+    capture = opened()
+    data = post(b"x" * 1000) + post(ONE)
+    capture.client(data[:500])
+    capture.lose(len(data) - 510)
+    capture.client(data[-10:])
+    capture.client(post(TWO))
+    capture.wait(3)
+    assert capture.problems == [f"{len(data) - 510:,} bytes lost"]
+    assert capture.bodies == [TWO]
+
+
+def test_a_lost_head_leaves_a_request_that_is_damaged() -> None:
+    capture = opened()
+    capture.client(post(ONE))
+    data = post(b"y" * 3000)
+    capture.lose(1448)
+    capture.client(data[1448:], size=1448)
+    capture.client(post(TWO))
+    capture.wait(3)
+    assert capture.bodies == [ONE, TWO]
+    assert capture.problems == ["1,448 bytes lost"]
+    assert capture.requests[1].method is None
+
+
+def test_a_hole_in_the_head_keeps_the_first_line_if_that_was_seen() -> None:
+    capture = opened()
+    data = post(ONE, path=b"/v1/completions")
+    capture.client(data[:40])
+    capture.lose(10)
+    capture.client(data[50:])
+    capture.client(post(TWO))
+    capture.wait(3)
+    hurt, whole = capture.requests
+    assert (hurt.damaged, hurt.method, hurt.path) == (True, "POST", "/v1/completions")
+    assert whole.body == TWO
+
+
+def test_a_lost_tail_is_told_when_the_next_request_comes() -> None:
+    capture = opened()
+    data = post(b"z" * 2000)
+    capture.client(data[:1448])
+    capture.lose(len(data) - 1448)
+    capture.client(post(TWO))
+    capture.wait(3)
+    assert capture.bodies == [TWO]
+    assert capture.problems == [f"{len(data) - 1448} bytes lost"]
+
+
+def test_a_request_lost_whole_is_a_gap_and_no_request() -> None:
+    capture = opened()
+    capture.lose(len(post(ONE)))
+    capture.client(post(TWO))
+    capture.wait(3)
+    assert (capture.bodies, capture.problems) == ([TWO], [])
+    assert capture.losses.gap_bytes == len(post(ONE))
+
+
+def test_a_chunked_body_with_a_hole_is_damaged_and_the_next_request_whole() -> None:
+    capture = opened()
+    head = b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    capture.client(head + b"5\r\nhel")
+    capture.lose(2)
+    capture.client(b"\r\n0\r\n\r\n")
+    capture.client(post(TWO))
+    capture.wait(3)
+    assert (capture.bodies, capture.problems) == ([TWO], ["2 bytes lost"])
+
+
+def test_a_hole_is_never_filled_with_zeros() -> None:
+    capture = opened()
+    data = post(b"q" * 3000)
+    capture.client(data[:100])
+    capture.lose(1448)
+    capture.client(data[1548:])
+    capture.streams.close()
+    assert [request.body for request in capture.requests] == [None]
+
+
+@pytest.mark.parametrize("isn", [2**32 - 1, 2**32 - 2, 2**32 - 40, 2**32 - 100])
+def test_sequence_numbers_begin_anew_after_the_highest(isn: int) -> None:
+    data = post(ONE) + post(TWO)
+    capture = opened(isn)
+    capture.send(capture.next + 60, data[60:])
+    capture.send(capture.next, data[:60])
+    assert capture.bodies == [ONE, TWO]
+
+
+def test_more_than_4_gib_on_one_connection_are_counted_on() -> None:
+    capture = opened(2**32 - 5)
+    for _ in range(3):
+        capture.client(post(ONE))
+        capture.streams._flows[capture.key].client.next += 2**32
+    assert capture.bodies == [ONE] * 3
+
+
+def test_keep_alive_probes_are_no_data() -> None:
+    capture = opened()
+    capture.client(post(ONE))
+    capture.send(capture.next - 1, b"\0")
+    capture.send(capture.next - 1, b"")
+    capture.client(post(TWO))
+    assert (capture.bodies, capture.losses.gaps) == ([ONE, TWO], 0)
+
+
+def test_a_byte_sent_into_a_closed_window_is_sent_again_and_counts_once() -> None:
+    capture = opened()
+    data = post(ONE)
+    capture.client(data[:30])
+    for _ in range(3):
+        capture.send(capture.next, data[30:31])
+    capture.client(data[30:])
+    assert capture.bodies == [ONE]
+
+
+def test_data_on_the_syn_counts() -> None:
+    capture = Capture()
+    capture.send(capture.isn, post(ONE), flags=2)
+    capture.send(capture.isn, post(ONE), flags=2)
+    capture.next += len(post(ONE))
+    capture.client(post(TWO))
+    assert capture.bodies == [ONE, TWO]
+
+
+def test_a_cut_frame_is_a_hole_of_known_length() -> None:
+    capture = opened()
+    data = post(b"x" * 1300)
+    capture.send(capture.next, data[:200], missing=len(data) - 200)
+    capture.next += len(data)
+    capture.client(post(TWO))
+    assert capture.problems == [f"{len(data) - 200:,} bytes lost"]
+    assert capture.bodies == [TWO]
+    assert capture.losses.gap_bytes == len(data) - 200
+
+
+def test_a_cut_frame_that_comes_early_is_a_hole_in_its_place() -> None:
+    capture = opened()
+    data = post(b"x" * 100)
+    capture.send(capture.next + 60, data[60:70], missing=len(data) - 70)
+    capture.send(capture.next, data[:60])
+    capture.next += len(data)
+    capture.client(post(TWO))
+    assert capture.problems == [f"{len(data) - 70} bytes lost"]
+    assert capture.bodies == [TWO]
+
+
+def test_a_capture_that_begins_at_a_request_reads_it() -> None:
+    capture = Capture()
+    capture.client(post(ONE))
+    capture.client(post(TWO))
+    assert capture.bodies == [ONE, TWO]
+    assert capture.losses.unparsed == 0
+
+
+def test_a_capture_that_begins_inside_a_body_reads_what_follows() -> None:
+    capture = Capture()
+    capture.client(b'the rest of a body"}')
+    capture.client(post(ONE))
+    capture.client(post(TWO))
+    assert (capture.bodies, capture.problems) == ([ONE, TWO], [])
+
+
+def test_a_capture_that_begins_with_the_second_segment_waits_for_the_first() -> None:
+    capture = Capture()
+    data = post(b"x" * 2000)
+    capture.send(2449, data[1448:])
+    capture.send(1001, data[:1448])
+    assert capture.bodies == [b"x" * 2000]
+
+
+def test_a_capture_that_begins_inside_a_long_body_tells_it_once() -> None:
+    capture = Capture()
+    for _ in range(50):
+        capture.client(b"y" * 1448)
+        capture.wait(0.1)
+    capture.client(post(ONE))
+    assert (capture.bodies, capture.problems, capture.losses.unparsed) == ([ONE], [], 1)
+
+
+def test_a_syn_that_data_overtook_begins_no_second_connection() -> None:
+    capture = Capture()
+    data = post(ONE)
+    capture.client(data[:30])  # no whole first line: it waits
+    capture.send(capture.isn, flags=2)
+    capture.client(data[30:])
+    assert capture.bodies == [ONE]
+    capture = Capture()
+    capture.client(data)
+    capture.send(capture.isn, flags=2)
+    capture.client(post(TWO))
+    assert (capture.bodies, capture.losses.gaps) == ([ONE, TWO], 0)
+
+
+def test_acknowledgements_alone_change_nothing() -> None:
+    capture = opened()
+    data = post(ONE)
+    capture.client(data[:20])
+    capture.send(capture.next, b"", ACK)
+    capture.client(data[20:])
+    assert capture.bodies == [ONE]

@@ -1,0 +1,287 @@
+"""What HTTP/1 allows a client to send, read as it was meant."""
+
+import gzip
+
+import pytest
+from support.packets import chunked
+from support.streams import Capture, post
+
+from toolkit.capture.exchange import HttpRequest, Limits
+
+ONE, TWO, THREE = b'{"n": 1}', b'{"n": 2}', b'{"n": 3}'
+CHUNKED = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+GET = b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def sent(*segments: bytes, limits: Limits | None = None) -> Capture:
+    capture = Capture(limits=limits)
+    capture.open()
+    for segment in segments:
+        capture.client(segment)
+    return capture
+
+
+def one(*segments: bytes) -> HttpRequest:
+    capture = sent(*segments)
+    (request,) = capture.requests
+    assert not request.damaged
+    assert capture.losses.unparsed == 0
+    return request
+
+
+# --- several requests of one connection -----------------------------------------------------------
+
+
+def test_pipelined_requests_in_one_segment_are_all_read() -> None:
+    capture = sent(post(ONE) + GET + post(TWO) + post(THREE))
+    assert capture.bodies == [ONE, None, TWO, THREE]
+    assert [request.method for request in capture.requests] == ["POST", "GET", "POST", "POST"]
+    assert {request.ts for request in capture.requests} == {100.002}
+
+
+def test_pipelined_requests_may_be_split_anywhere() -> None:
+    data = post(ONE) + GET + CHUNKED + chunked(TWO, [3]) + post(THREE)
+    for at in range(1, len(data)):
+        assert sent(data[:at], data[at:]).bodies == [ONE, None, TWO, THREE], f"split at {at}"
+
+
+def test_pipelined_requests_may_come_byte_by_byte() -> None:
+    data = post(ONE) + GET + CHUNKED + chunked(TWO, [1] * 7) + post(THREE)
+    capture = Capture()
+    capture.open()
+    capture.client(data, size=1)
+    assert capture.bodies == [ONE, None, TWO, THREE]
+
+
+def test_the_second_of_two_pipelined_requests_begins_with_its_own_first_byte() -> None:
+    capture = sent(post(ONE) + post(TWO)[:5], post(TWO)[5:10], post(TWO)[10:] + GET)
+    first, second, third = capture.requests
+    assert (first.ts, first.ts_last) == (100.002, 100.002)
+    assert (second.ts, second.ts_last) == (100.002, 100.004)
+    assert (third.ts, third.ts_last) == (100.004, 100.004)
+
+
+# --- bodies and their framing ---------------------------------------------------------------------
+
+
+def test_a_request_without_a_body_has_none() -> None:
+    request = one(GET)
+    assert (request.method, request.path, request.body, request.body_bytes) == (
+        "GET",
+        "/metrics",
+        None,
+        0,
+    )
+
+
+def test_a_content_length_of_nothing_is_no_body() -> None:
+    request = one(b"POST /v1/x HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+    assert (request.body, request.body_bytes) == (None, 0)
+
+
+def test_a_post_without_a_length_has_no_body() -> None:
+    assert one(b"POST /v1/x HTTP/1.1\r\nHost: h\r\n\r\n").body is None
+
+
+@pytest.mark.parametrize("size", [64 * 1024 + 1, 200 * 1024, 1024 * 1024])
+@pytest.mark.parametrize("segment", [1448, 65_483, 10_000_000])
+def test_big_bodies_are_exact(size: int, segment: int) -> None:
+    body = bytes(number * 31 % 251 for number in range(size))
+    capture = Capture()
+    capture.open()
+    capture.client(post(body) + post(ONE), size=segment)
+    assert capture.bodies == [body, ONE]
+
+
+def test_chunks_are_put_together() -> None:
+    body = b'{"text": "0123456789"}'
+    for sizes in ([], [1], [5, 5], [1] * len(body)):
+        assert one(CHUNKED + chunked(body, sizes)).body == body
+
+
+def test_chunks_may_be_split_anywhere() -> None:
+    body = b'{"text": "abc"}'
+    data = CHUNKED + chunked(body, [4, 1], trailer=b"X-Sum: 1\r\n") + post(TWO)
+    for at in range(1, len(data)):
+        assert sent(data[:at], data[at:]).bodies == [body, TWO], f"split at {at}"
+
+
+def test_chunk_extensions_and_trailers_are_no_body() -> None:
+    data = CHUNKED + b'3;name=value\r\nabc\r\n2;q="x;y"\r\nde\r\n0;last\r\nX-Check: 1\r\n\r\n'
+    assert one(data).body == b"abcde"
+
+
+def test_a_trailer_says_nothing_of_the_next_request() -> None:
+    trailer = b"Content-Encoding: gzip\r\nUpgrade: h2c\r\n"
+    capture = sent(CHUNKED + chunked(ONE, trailer=trailer) + post(TWO))
+    assert capture.bodies == [ONE, TWO]
+
+
+def test_the_terminators_text_inside_a_chunk_ends_nothing() -> None:
+    body = b'"0\r\n\r\n' + b"x" * 10 + b'0\r\n\r\n"'
+    data = CHUNKED + chunked(body)
+    end = data.index(b"0\r\n\r\n") + 5
+    assert one(data[:end], data[end:]).body == body
+
+
+def test_an_expected_continue_changes_nothing() -> None:
+    data = post(ONE, b"Expect: 100-continue")
+    head = data[: -len(ONE)]
+    request = one(head, data[len(head) :])
+    assert (request.body, request.ts, request.ts_last) == (ONE, 100.002, 100.003)
+
+
+@pytest.mark.parametrize(
+    "name", [b"content-length", b"CONTENT-LENGTH", b"Content-length", b"cOnTeNt-LeNgTh"]
+)
+def test_header_names_may_be_written_in_any_case(name: bytes) -> None:
+    assert one(b"POST /v1/x HTTP/1.1\r\n%s: 8\r\n\r\n" % name + ONE).body == ONE
+
+
+def test_odd_headers_do_no_harm() -> None:
+    headers = [
+        b"X-Empty:",
+        b"x_under: 1",
+        b"X-Space:   a b  ",
+        b"X-Byte: \xff\xe9",
+        b"!#$%&'*+-.^_`|~: 1",
+    ]
+    assert one(post(ONE, *headers)).body == ONE
+
+
+def test_http_1_0_with_and_without_keep_alive() -> None:
+    old = post(ONE).replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert sent(old, old).bodies == [ONE, ONE]
+    kept = post(ONE, b"Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert sent(kept + kept).bodies == [ONE, ONE]
+
+
+def test_what_is_sent_after_connection_close_is_told_as_sent() -> None:
+    closing = post(ONE, b"Connection: close")
+    assert sent(closing, post(TWO), post(THREE)).bodies == [ONE, TWO, THREE]
+    assert sent(closing + post(TWO)).bodies == [ONE, TWO]
+
+
+@pytest.mark.parametrize(
+    "method", ["PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "PROPFIND", "M-SEARCH"]
+)
+def test_other_methods_are_told_by_name(method: str) -> None:
+    request = one(post(ONE).replace(b"POST", method.encode(), 1))
+    assert (request.method, request.body) == (method, ONE)
+
+
+def test_line_breaks_before_a_request_are_passed_over() -> None:
+    assert one(b"\r\n" + post(ONE)).body == ONE
+    assert sent(post(ONE) + b"\r\n", post(TWO) + b"\r\n").bodies == [ONE, TWO]
+    request = one(b"\r\n", post(ONE))
+    assert (request.body, request.ts) == (ONE, 100.003)
+
+
+# --- targets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"/v1/chat/completions", "/v1/chat/completions"),
+        (b"/v1/x?api_key=s3cret&b=?", "/v1/x"),
+        (b"/proxy/v1/chat/completions", "/proxy/v1/chat/completions"),
+        (b"http://10.0.0.2:8000/v1/x", "/v1/x"),
+        (b"http://user:s3cret@h:8000/v1/x?y#z", "/v1/x"),
+        (b"https://h", "/"),
+        (b"/v1/x#part", "/v1/x"),
+        (b"/go?to=http://h/y", "/go"),
+        (b"/a://b/c", "/a://b/c"),
+        (b"*", "*"),
+        (b"//h/x", "//h/x"),
+    ],
+)
+def test_a_path_is_the_target_without_host_and_query(target: bytes, path: str) -> None:
+    method = b"OPTIONS" if target == b"*" else b"POST"
+    data = post(ONE, path=target).replace(b"POST", method, 1)
+    for _ in range(2):
+        assert one(data).path == path
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_of_a_body_beyond_the_limit_length_and_hash_are_kept() -> None:
+    # by `printf 'aaaaaaaaaabbbbbbbbbbc' | b2sum -l 128`
+    digest = "27bb25f153dbec70f124d8ebaa18a8f2"
+    limits = Limits(body_bytes=20)
+    long, exact = b"a" * 10 + b"b" * 10 + b"c", b"a" * 20
+    for size in (1000, 7, 1):
+        capture = Capture(limits=limits)
+        capture.open()
+        capture.client(post(long) + post(exact), size=size)
+        first, second = capture.requests
+        assert (first.body, first.body_bytes, first.damaged) == (None, 21, False)
+        assert first.body_hash is not None
+        assert first.body_hash.hex() == digest
+        assert first.problem == "its body is longer than 20 bytes"
+        assert (second.body, second.body_hash, second.problem) == (exact, None, None)
+
+
+def test_a_body_beyond_the_limit_is_not_held() -> None:
+    capture = Capture(limits=Limits(body_bytes=10_000))
+    capture.open()
+    data = post(b"x" * 1_000_000)
+    for start in range(0, len(data) - 10_000, 10_000):
+        capture.client(data[start : start + 10_000])
+        assert capture.streams.held_bytes < 15_000
+
+
+def test_a_head_up_to_the_limit_is_read_and_a_longer_one_is_unparsed() -> None:
+    limits = Limits(header_bytes=10_000)
+    for size, read in ((9_000, True), (20_000, False)):
+        capture = Capture(limits=limits)
+        capture.open()
+        capture.client(post(ONE, b"X-Long: " + b"y" * size), size=1448)
+        assert capture.bodies == ([ONE] if read else [])
+        assert capture.losses.unparsed == (0 if read else 1)
+        assert capture.streams.held_bytes == 0
+        capture.client(post(TWO))
+        assert capture.bodies[-1] == TWO
+
+
+def test_a_head_of_a_megabyte_byte_by_byte_costs_no_square() -> None:
+    # a copy per byte of 200 KB would be 20 GB; the test's own limit in time would tell
+    capture = sent(limits=Limits(header_bytes=1024 * 1024))
+    for _ in range(2):
+        capture.client(post(ONE, b"X-Long: " + b"y" * 200_000) + post(TWO)[:30], size=1)
+        capture.client(post(TWO)[30:])
+    assert capture.bodies == [ONE, TWO] * 2
+
+
+# --- encoded bodies -------------------------------------------------------------------------------
+
+
+def test_an_encoded_body_is_given_plain() -> None:
+    packed = gzip.compress(ONE)
+    request = one(post(packed, b"Content-Encoding: gzip"))
+    assert (request.body, request.body_bytes, request.problem) == (ONE, len(ONE), None)
+    assert one(post(ONE, b"Content-Encoding: identity")).body == ONE
+    assert one(CHUNKED.replace(b"chunked", b"gzip, chunked") + chunked(packed, [5])).body == ONE
+    both = post(packed, b"Content-Encoding: identity", b"content-encoding: GZIP")
+    assert one(both).body == ONE
+
+
+def test_a_body_that_cannot_be_decoded_is_told_and_hashed_as_sent() -> None:
+    capture = sent(post(b"no gzip", b"Content-Encoding: gzip"), post(ONE))
+    first, second = capture.requests
+    # by `printf 'no gzip' | b2sum -l 128`
+    assert first.body_hash is not None
+    assert first.body_hash.hex() == "c14166aba8bebdeade2fdcf6e8263d9c"
+    assert (first.body, first.body_bytes, first.damaged) == (None, 7, False)
+    assert first.problem == "its body can't be decoded: it is not gzip"
+    assert second.body == ONE
+
+
+def test_a_bomb_is_told_and_not_unpacked() -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    limits = Limits(body_bytes=100_000)
+    assert len(bomb) < 100_000
+    (request,) = sent(post(bomb, b"Content-Encoding: gzip"), limits=limits).requests
+    assert (request.body, request.damaged) == (None, False)
+    assert request.problem == "its body can't be decoded: it is longer than 100,000 bytes"
