@@ -253,9 +253,9 @@ def test_a_long_stream_is_forgotten_but_for_its_end() -> None:
     answers.data(1.0, chunk(role))
     for at in range(5000):
         answers.data(2.0 + at, chunk(token))
-        assert answers._tail_bytes == sum(map(len, answers._tail)) <= 2 * TAIL_BYTES
+        assert len(answers._tail) <= 2 * TAIL_BYTES
     answers.data(6000.0, chunk(b": " + b"x" * 100_000 + b"\n\n"))
-    assert answers._tail_bytes == sum(map(len, answers._tail)) <= 2 * TAIL_BYTES
+    assert len(answers._tail) <= 2 * TAIL_BYTES
     for event in rest:
         answers.data(7000.0, chunk(event))
     answers.data(7001.0, b"0\r\n\r\n")

@@ -126,6 +126,18 @@ def test_an_answer_that_comes_before_its_request_is_whole_is_not_counted_twice()
     assert reading.told[1].output_tokens == 16
 
 
+def test_a_request_sent_while_the_first_ones_answer_begins_keeps_its_place() -> None:
+    reading = Reading(0.0).data(1.0, b"HTTP/1.1 200 OK\r\ncontent-le")
+    reading.answers.asked("HEAD", 1.5)
+    reading.data(2.0, b"ngth: 2\r\n\r\n{}")
+    # the second one's answer has no body, whatever its length says
+    reading.data(3.0, b"HTTP/1.1 201 Created\r\ncontent-length: 99\r\n\r\n")
+    assert [(answer.status, answer.complete) for answer in reading.told] == [
+        (200, True),
+        (201, True),
+    ]
+
+
 def test_what_is_no_http_is_no_answer() -> None:
     for garbage in (
         b"\x16\x03\x01\x00",
@@ -143,7 +155,7 @@ def test_a_head_without_an_end_is_given_up() -> None:
     for _ in range(300):
         reading.data(2.0, b"x-filler: " + b"x" * 1000 + b"\r\n")
     assert reading.told == []
-    assert reading.answers._held == b""
+    assert not reading.answers._held
     assert len(reading.data(3.0, CHAT).told) == 1
 
 

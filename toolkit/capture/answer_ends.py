@@ -1,4 +1,8 @@
-"""The last bytes of an answer -> what they tell: tokens by the server's `usage`, and the finish reason. Pure."""
+"""The last bytes of an answer -> what they tell: tokens by the server's `usage`, and the finish reason. Pure.
+
+The end of a stream with one choice is searched, not parsed: 6 us instead of 44, and a text cannot be taken for a field,
+because JSON escapes the quotes in it. Whatever is less plain is read by completion.py.
+"""
 
 import re
 from typing import NamedTuple
@@ -9,8 +13,14 @@ from toolkit.event_stream import LAST_LINE_ENDS
 
 LAST_EVENTS = 3
 """The last token with the finish reason, the usage, and `[DONE]`."""
-TOLD = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)"\s*:\s*(\d{1,16})(?![\d.eE])')
+NUMBERS = re.compile(
+    rb'"(prompt_tokens|completion_tokens|cached_tokens|input_tokens|output_tokens)"\s*:\s*(\d{1,16})(?![\d.eE])'
+)
 FINISH = re.compile(rb'"finish_reason"\s*:\s*"(\w{1,40})"')
+STOP = re.compile(rb'"stop_reason"\s*:\s*"(end_turn|stop_sequence|max_tokens|tool_use)"')
+FINISHES = {b"max_tokens": "length", b"tool_use": "tool_calls"}
+"""Anthropic's words in OpenAI's; the others are `stop`."""
+OTHER_CHOICES = (b'"index":1', b'"index": 1')
 
 
 class Told(NamedTuple):
@@ -26,34 +36,41 @@ def told_by_stream(tail: bytes, *, is_cut: bool) -> Told:
     """What the end of an event stream tells; cut, its first event may be half of one."""
     if b"\r" in tail:
         tail = tail.replace(b"\r\n", b"\n")
-    if is_cut:
-        tail = tail[tail.find(LAST_LINE_ENDS) + len(LAST_LINE_ENDS) :]
     at = len(tail)
     for _ in range(LAST_EVENTS + 1):
         at = max(0, tail.rfind(LAST_LINE_ENDS, 0, at))
-    # of several choices the first one's end may come before another's last token
-    if at and b'"index":1' not in tail:
-        told = _told_by(tail[at + len(LAST_LINE_ENDS) :], "text/event-stream")
-        if told.finish_reason is not None:
-            return told
-    return _told_by(tail, "text/event-stream")
+    found = told_by_tail(tail[at:])
+    is_plain = b'"error"' not in tail[at:] and not any(other in tail for other in OTHER_CHOICES)
+    if is_plain and found.finish_reason is not None:
+        return found
+    if is_cut:
+        tail = tail[tail.find(LAST_LINE_ENDS) + len(LAST_LINE_ENDS) :]
+    read = _told_by(tail, "text/event-stream")
+    return read if _tells(read) else found
 
 
 def told_by_body(body: bytes) -> Told:
     """What a whole JSON body tells."""
-    return _told_by(body, "application/json")
+    read = _told_by(body, "application/json")
+    return read if _tells(read) else told_by_tail(body)
 
 
 def told_by_tail(tail: bytes) -> Told:
-    """What the end of a JSON body tells, whose beginning is not kept: `usage` follows the choices."""
-    numbers = {name: token_count(int(digits)) for name, digits in TOLD.findall(tail)}
-    finish = FINISH.search(tail)
+    """What the end of an answer tells whose beginning is not kept: `usage` follows the choices, and the last one counts."""
+    numbers = {name: token_count(int(digits)) for name, digits in NUMBERS.findall(tail)}
+    finish, stop = FINISH.search(tail), STOP.search(tail)
+    reason = finish[1].decode() if finish else FINISHES.get(stop[1], "stop") if stop else None
     return Told(
-        numbers.get(b"prompt_tokens"),
-        numbers.get(b"completion_tokens"),
+        numbers.get(b"prompt_tokens", numbers.get(b"input_tokens")),
+        numbers.get(b"completion_tokens", numbers.get(b"output_tokens")),
         numbers.get(b"cached_tokens"),
-        finish[1].decode() if finish else None,
+        reason,
     )
+
+
+def _tells(read: Told) -> bool:
+    """Whether an answer was one of OpenAI's; others have a `usage`, too, and are searched for it."""
+    return any(one is not None for one in read)
 
 
 def _told_by(body: bytes, content_type: str) -> Told:

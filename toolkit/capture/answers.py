@@ -42,7 +42,7 @@ class Answers:
 
     __slots__ = (
         *("_on_answer", "_asked", "_state", "_held", "_left", "_gapped", "_answer", "_is_asked"),
-        *("_kind", "_is_plain", "_reader", "_fed", "_tail", "_tail_bytes", "_tail_cut"),
+        *("_kind", "_is_plain", "_reader", "_fed", "_tail", "_tail_cut"),
     )
 
     def __init__(self, on_answer: Callable[[HttpAnswer], None]) -> None:
@@ -50,7 +50,7 @@ class Answers:
         self._asked: deque[tuple[str | None, float]] = deque()
         """Requests whose answer has not begun: method, and when they were sent."""
         self._state = HEAD
-        self._held = b""
+        self._held = bytearray()
         """A head or a line that is not whole yet."""
         self._left = 0
         """Bytes of the body or the chunk that are still to come."""
@@ -67,29 +67,23 @@ class Answers:
         self._reader: Completion | None = None
         """Until the first token."""
         self._fed = 0
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
+        self._tail = bytearray()
         self._tail_cut = False
 
     def asked(self, method: str | None, sent_at: float) -> None:
         """A request went out; its answer comes after those of all before it."""
-        if self._answer is not None and not self._is_asked:
-            # a server may refuse a request that is still on its way
+        answer = self._answer
+        if answer is not None and answer.status is not None and not self._is_asked:
+            # it began before its request was whole: a server may refuse one that is still on its way
             self._is_asked = True
         else:
             self._asked.append((method, sent_at))
 
     def data(self, ts: float, data: bytes) -> None:
         """Read the next bytes."""
-        if self._state == CHUNK_SIZE and not self._held:
-            # a chunk to a segment, as a stream's tokens come: 1 us
-            end = data.find(b"\r\n", 0, SIZE_CHARS + 2)
-            size = _size(data[:end])
-            if size > 0 and end + size + 4 == len(data) and data.endswith(b"\r\n"):
-                self._take(ts, data[end + 2 : -2])
-                return
-        while data:
-            data = self._STEPS[self._state](self, ts, data)
+        at = 0
+        while at < len(data):
+            at = self._STEPS[self._state](self, ts, data, at)
 
     def gap(self, ts: float, missing: int | None) -> None:
         """Bytes were lost, how many if that is known. A body whose length is known goes on behind them."""
@@ -109,38 +103,40 @@ class Answers:
             self._hand_over(self._answer)
         self._state = TUNNEL
 
-    # --- what comes next, by state; each returns the bytes that it left --------------------------
+    # --- what comes next, by state; each reads on from `at` and returns how far it came ----------
 
-    def _find_head(self, _ts: float, data: bytes) -> bytes:
+    def _find_head(self, _ts: float, data: bytes, at: int) -> int:
         """Lost: an answer begins where a status line begins the bytes."""
-        if STATUS_LINE.match(data) is None:
-            return b""
+        if at or STATUS_LINE.match(data) is None:
+            return len(data)
         self._state = HEAD
-        return data
+        return 0
 
-    def _read_head(self, ts: float, data: bytes) -> bytes:
-        if not self._held:
-            data = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
-            if not data:
-                return b""
+    def _read_head(self, ts: float, data: bytes, at: int) -> int:
+        held = self._held
+        if not held:
+            while at < len(data) and data[at] in b"\r\n":
+                at += 1
+            if at == len(data):
+                return at
             self._answer = HttpAnswer(first_at=ts)
             self._is_asked = False
-        seen = len(self._held)
-        self._held += data
-        end = self._held.find(b"\r\n\r\n", max(0, seen - 3))
-        begins = self._held[: len(BEGINNING)] == BEGINNING[: len(self._held)]
-        if end < 0 and begins and len(self._held) <= HEAD_BYTES:
-            return b""
-        head, rest = self._held[: end + 2], self._held[end + 4 :]
-        self._held = b""
+        seen = len(held)
+        held += data[at : at + HEAD_BYTES]
+        end = held.find(b"\r\n\r\n", max(0, seen - 3))
+        begins = held[: len(BEGINNING)] == BEGINNING[: len(held)]
+        if end < 0 and begins and len(held) < HEAD_BYTES:
+            return len(data)
+        head = bytes(held[: end + 2])
         status = STATUS_LINE.match(head)
+        held.clear()
         if end < 0 or status is None:
             # no answer at all, e.g., the rest of one that began before the capture
             self._answer = None
             self._lose()
-            return b""
+            return len(data)
         self._take_head(ts, int(status[1]), head)
-        return rest
+        return at + end + 4 - seen
 
     def _take_head(self, ts: float, status: int, head: bytes) -> None:
         answer = self._answer
@@ -195,14 +191,14 @@ class Answers:
         else:
             self._state = UNTIL_CLOSE
 
-    def _read_known(self, ts: float, data: bytes) -> bytes:
+    def _read_known(self, ts: float, data: bytes, at: int) -> int:
         """A body or a chunk whose length is known."""
-        part = data[: self._left]
+        part = data[at : at + self._left]
         self._take(ts, part)
         self._left -= len(part)
         if not self._left:
             self._end_part(ts)
-        return data[len(part) :]
+        return at + len(part)
 
     def _end_part(self, ts: float) -> None:
         if self._state == CHUNK:
@@ -212,49 +208,69 @@ class Answers:
             self._answer.last_at = ts
             self._finish()
 
-    def _read_size(self, _ts: float, data: bytes) -> bytes:
-        line, rest = self._line(data)
+    def _read_size(self, ts: float, data: bytes, at: int) -> int:
+        """Chunks that are here as a whole, as a stream's tokens mostly come, one to a segment: 1 us; else the size of one."""
+        while not self._held:
+            end = data.find(b"\r\n", at, at + SIZE_CHARS + 2)
+            size = _size(data[at:end]) if end > 0 else 0
+            behind = end + 2 + size
+            if size <= 0 or data[behind : behind + 2] != b"\r\n":
+                break
+            self._take(ts, data[end + 2 : behind])
+            at = behind + 2
+            if at == len(data):
+                return at
+        return self._read_size_line(data, at)
+
+    def _read_size_line(self, data: bytes, at: int) -> int:
+        line, at = self._line(data, at)
         if line is not None:
             self._left = _size(line.partition(b";")[0].strip())
             if self._left < 0:
                 self._lose()
-                return b""
+                return len(data)
             self._state = CHUNK if self._left else TRAILER
-        return rest
+        return at
 
-    def _read_chunk_end(self, _ts: float, data: bytes) -> bytes:
-        line, rest = self._line(data)
+    def _read_chunk_end(self, _ts: float, data: bytes, at: int) -> int:
+        line, at = self._line(data, at)
         if line is not None:
             self._state = CHUNK_SIZE
             if line:
                 self._lose()
-                return b""
-        return rest
+                return len(data)
+        return at
 
-    def _read_trailer(self, ts: float, data: bytes) -> bytes:
-        line, rest = self._line(data)
+    def _read_trailer(self, ts: float, data: bytes, at: int) -> int:
+        line, at = self._line(data, at)
         if line == b"":
             self._end_part(ts)
-        return rest
+        return at
 
-    def _read_until_close(self, ts: float, data: bytes) -> bytes:
-        self._take(ts, data)
-        return b""
+    def _read_until_close(self, ts: float, data: bytes, at: int) -> int:
+        self._take(ts, data[at:])
+        return len(data)
 
-    def _ignore(self, _ts: float, _data: bytes) -> bytes:
-        return b""
+    def _ignore(self, _ts: float, data: bytes, _at: int) -> int:
+        return len(data)
 
-    def _line(self, data: bytes) -> tuple[bytes | None, bytes]:
-        """A line, and what follows it; None while it is not whole."""
-        line, ends, rest = (self._held + data).partition(b"\r\n")
-        self._held = b""
-        if ends:
-            return line, rest
-        if len(line) > LINE_BYTES:
+    def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:
+        """A line, and where it ends; None while it is not whole."""
+        held = self._held
+        if held[-1:] == b"\r" and data[at : at + 1] == b"\n":
+            line = bytes(held[:-1])
+            held.clear()
+            return line, at + 1
+        end = data.find(b"\r\n", at)
+        if end >= 0:
+            line = bytes(held) + data[at:end]
+            held.clear()
+            return line, end + 2
+        if len(held) + len(data) - at > LINE_BYTES:
             self._lose()
-        else:
-            self._held = line
-        return None, b""
+        elif at < len(data):
+            held += data[at:]
+        return None, len(data)
 
     _STEPS = (
         _read_head,
@@ -278,10 +294,11 @@ class Answers:
         answer.last_at = ts
         if self._reader is not None:
             self._look_for_token(self._reader, answer, ts, data)
-        self._tail.append(data)
-        self._tail_bytes += len(data)
-        if self._tail_bytes > 2 * TAIL_BYTES:
-            self._shorten()
+        tail = self._tail
+        tail += data
+        if len(tail) > 2 * TAIL_BYTES:
+            del tail[:-TAIL_BYTES]
+            self._tail_cut = True
 
     def _look_for_token(
         self, reader: Completion, answer: HttpAnswer, ts: float, data: bytes
@@ -292,24 +309,12 @@ class Answers:
         if answer.token_at is not None or self._fed > FIRST_TOKEN_BYTES:
             self._reader = None
 
-    def _shorten(self) -> None:
-        """Forget the older half of the tail."""
-        self._tail_cut = True
-        tail = self._tail
-        while self._tail_bytes - len(tail[0]) >= TAIL_BYTES:
-            self._tail_bytes -= len(tail.popleft())
-        if len(tail[0]) > TAIL_BYTES:
-            excess = len(tail[0]) - TAIL_BYTES
-            tail[0] = tail[0][excess:]
-            self._tail_bytes -= excess
-
     def _spoil(self) -> None:
         """Part of the body is lost; what follows may still tell its end."""
         assert self._answer is not None
         self._answer.damaged = True
         self._reader = None
         self._tail.clear()
-        self._tail_bytes = 0
         self._tail_cut = True
 
     def _lose(self) -> None:
@@ -323,7 +328,7 @@ class Answers:
             self._hand_over(answer)
         self._gapped = True
         self._state = LOST
-        self._held = b""
+        self._held.clear()
 
     def _finish(self) -> None:
         """The answer is whole."""
@@ -338,7 +343,7 @@ class Answers:
         self._hand_over(answer)
 
     def _told(self, answer: HttpAnswer) -> Told:
-        tail = b"".join(self._tail)
+        tail = bytes(self._tail)
         if answer.stream:
             return told_by_stream(tail, is_cut=self._tail_cut)
         if b"json" not in self._kind:
@@ -348,9 +353,9 @@ class Answers:
     def _hand_over(self, answer: HttpAnswer) -> None:
         self._answer = None
         self._reader = None
-        self._held = b""
-        self._left = self._fed = self._tail_bytes = 0
+        self._held.clear()
         self._tail.clear()
+        self._left = self._fed = 0
         self._tail_cut = False
         self._on_answer(answer)
 

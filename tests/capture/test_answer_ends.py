@@ -1,0 +1,102 @@
+"""What the end of an answer tells: read off without parsing where that is safe, and equal to what a parser reads."""
+
+import json
+from typing import Any
+
+import pytest
+from support.answer_bytes import events, recorded
+
+from toolkit.capture.answer_ends import Told, told_by_body, told_by_stream, told_by_tail
+
+CHAT = recorded("chat_stream.txt")
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def choice(finish: str | None, index: int = 0, text: str = "x") -> dict[str, Any]:
+    return {"index": index, "delta": {"content": text}, "finish_reason": finish}
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def test_a_stream_tells_by_its_last_events_wherever_its_tail_begins() -> None:
+    for start in range(0, len(CHAT) - 700, 7):
+        told = told_by_stream(CHAT[start:], is_cut=start > 0)
+        assert told == Told(21, 16, None, "length"), start
+
+
+def test_line_ends_of_two_characters_are_line_ends() -> None:
+    assert told_by_stream(CHAT.replace(b"\n", b"\r\n"), is_cut=False) == Told(
+        21, 16, None, "length"
+    )
+
+
+def test_what_a_text_says_is_no_field() -> None:
+    lie = '"usage":{"prompt_tokens":1,"completion_tokens":2},"finish_reason":"stop"'
+    body = (
+        event(choices=[choice(None, text=lie)]) + event(choices=[choice("length", text=lie)]) + DONE
+    )
+    assert told_by_stream(body, is_cut=False) == Told(None, None, None, "length")
+    whole = json.dumps({"choices": [{"message": {"content": lie}, "finish_reason": "length"}]})
+    assert told_by_tail(whole.encode()) == Told(None, None, None, "length")
+
+
+def test_the_last_usage_counts() -> None:
+    body = b"".join(
+        event(
+            choices=[choice("stop" if n == 3 else None)],
+            usage={"prompt_tokens": 9, "completion_tokens": n},
+        )
+        for n in (1, 2, 3)
+    )
+    assert told_by_stream(body + DONE, is_cut=False) == Told(9, 3, None, "stop")
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+def test_of_several_choices_the_first_ones_end_counts(spaced: bool) -> None:
+    body = event(choices=[choice("stop")]) + event(choices=[choice(None, 1)]) * 5
+    body += event(choices=[choice("length", 1)]) + DONE
+    if not spaced:
+        body = body.replace(b'": ', b'":')
+    assert told_by_stream(body, is_cut=False).finish_reason == "stop"
+
+
+def test_an_error_inside_a_stream_is_its_end() -> None:
+    body = event(choices=[choice(None)]) + event(error={"message": "gone", "code": 500}) + DONE
+    assert told_by_stream(body, is_cut=False) == Told(None, None, None, "error")
+    # no error: a usual field of an answer without one
+    fine = event(choices=[choice("stop")], error=None) + DONE
+    assert told_by_stream(fine, is_cut=False).finish_reason == "stop"
+
+
+def test_a_stream_without_an_end_tells_none() -> None:
+    assert told_by_stream(b"".join(events(CHAT)[:5]), is_cut=False) == Told()
+    assert told_by_stream(b"", is_cut=False) == Told()
+    assert told_by_stream(b"data: garbage", is_cut=True) == Told()
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("end_turn", "stop"), ("max_tokens", "length"), ("tool_use", "tool_calls")],
+)
+def test_anthropic_answers_tell_their_usage(reason: str, told: str) -> None:
+    usage = {"input_tokens": 12, "output_tokens": 3}
+    body = {"type": "message", "content": [], "stop_reason": reason, "usage": usage}
+    assert told_by_body(json.dumps(body).encode()) == Told(12, 3, None, told)
+    delta = event(type="message_delta", delta={"stop_reason": reason}, usage=usage)
+    body_stream = event(type="content_block_delta") * 9 + delta + event(type="message_stop")
+    assert told_by_stream(body_stream, is_cut=False) == Told(12, 3, None, told)
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "1e3", "12345678901234567", '"12"', "true"])
+def test_what_is_no_number_of_tokens_is_none(number: str) -> None:
+    tail = f'"completion_tokens":{number},"finish_reason":"stop"'.encode()
+    assert told_by_tail(tail) == Told(None, None, None, "stop")
+
+
+def test_a_stop_string_of_openai_is_no_reason() -> None:
+    tail = b'"finish_reason":"stop","stop_reason":"max_tokens"'
+    assert told_by_tail(tail).finish_reason == "stop"
