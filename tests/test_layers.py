@@ -63,7 +63,7 @@ ROOMS = {
         set(
             "arrivals clients columns distribution exports forecast gaps lengths levers limits log_rows"
             " log_values logs mixes prefixes"
-            " report_page summary synthesis synthetic_text traces work zipf".split()
+            " report_page report_words summary synthesis synthetic_text traces work zipf".split()
         ),
         set(),
     ),

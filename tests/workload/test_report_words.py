@@ -1,0 +1,119 @@
+import pytest
+
+from toolkit.records import Asked, Seen
+from toolkit.workload.columns import columns
+from toolkit.workload.levers import Lever
+from toolkit.workload.report_words import (
+    figures,
+    length_of_time,
+    lever_number,
+    losses_told,
+    size_words,
+    ttl_words,
+)
+from toolkit.workload.summary import summarise
+
+
+def seen(ts: float, prompt: str, **more: object) -> Seen:
+    key = prompt * 32
+    asked = Asked(
+        exact_key=key,
+        request_key=key,
+        prompt_key=key,
+        body_bytes=9,
+        max_tokens=50,
+        prompt_chars=400,
+    )
+    return Seen(ts=ts, asked=asked, **more)  # type: ignore[arg-type]
+
+
+def told(*arrived: Seen) -> dict[str, tuple[str, str]]:
+    return {name: (value, more) for name, value, more in figures(summarise(columns(arrived)))}
+
+
+def test_what_arrived_is_told_in_figures() -> None:
+    found = told(*(seen(100.0 + n, "ab"[n % 2], client="x", status=200) for n in range(9)))
+    assert found["requests"] == ("9", "")
+    assert found["unlike"] == ("2 prompts", "2 as a cache sees them, 2 byte for byte")
+    # 5 of 9
+    assert found["most frequent prompt"][0] == "55.6 % of requests"
+    assert "the first 2: 100 %" in found["most frequent prompt"][1]
+    assert found["clients"] == ("1", "")
+    assert found["max_tokens"] == ("50", "100 % of requests")
+    # 400 characters are 100 tokens; 1.15 * 150 = 172.5
+    assert found["max_model_len"][0] == "256"
+    assert found["answers"] == ("9", "HTTP 200: 9")
+
+
+def test_what_is_unknown_is_a_dash_with_its_reason() -> None:
+    found = told(seen(1.0, "a"))
+    assert found["output tokens"][0] == "\N{EN DASH}"
+    assert found["under way at once"][0] == "\N{EN DASH}"
+    assert found["under way at once"][1]
+    assert found["unlike"][0] == "1 prompt"
+
+
+def test_only_classes_with_losses_are_told() -> None:
+    assert losses_told({"kernel_drops": 3, "gaps": 0, "frames": 99}) == [
+        "3 frames that the kernel dropped"
+    ]
+    assert losses_told({}) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "word"),
+    [
+        (None, "all"),
+        (10, "10"),
+        (512, "512"),
+        (1000, "1k"),
+        (1024, "1k"),
+        (32768, "32k"),
+        (1500, "1500"),
+    ],
+)
+def test_round_sizes_are_short(size: int | None, word: str) -> None:
+    assert size_words(size) == word
+
+
+@pytest.mark.parametrize(
+    ("seconds", "word"),
+    [
+        (1.0, "1 s"),
+        (60.0, "1 min"),
+        (90.0, "90 s"),
+        (600.0, "10 min"),
+        (3600.0, "1 h"),
+        (86400.0, "1 d"),
+    ],
+)
+def test_round_times_are_short(seconds: float, word: str) -> None:
+    assert length_of_time(seconds) == word
+    assert ttl_words(seconds) == f"kept {word}"
+
+
+def test_an_answer_without_an_end_is_kept_for_ever() -> None:
+    assert ttl_words(None) == "kept for ever"
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "words"),
+    [
+        (0.953, "share of requests", "95.3 %: share of requests"),
+        (16.0, "times as many", "16 times as many"),
+        (None, "share of requests", ""),
+    ],
+)
+def test_a_levers_number_is_told_with_what_it_is_of(
+    number: float | None, what: str, words: str
+) -> None:
+    lever = Lever(
+        code="batching",
+        saved_share=None,
+        standalone_share=None,
+        recommended=False,
+        number=number,
+        what=what,
+        caveat="",
+    )
+    assert lever_number(lever) == words

@@ -1,0 +1,243 @@
+"""A report's figures in words, the same for the terminal and for HTML. It reckons nothing."""
+
+from collections.abc import Mapping
+
+from toolkit.wording import UNKNOWN, digits, milliseconds, rate, share, span, tick
+from toolkit.workload.lengths import Spread
+from toolkit.workload.levers import Code, Lever
+from toolkit.workload.mixes import Parameter
+from toolkit.workload.summary import Workload
+
+LEVER_NAMES: dict[Code, str] = {
+    "response_cache": "response cache",
+    "single_flight": "single-flight",
+    "prefix_cache": "prefix cache",
+    "max_model_len": "max_model_len",
+    "max_tokens": "max_tokens",
+    "batching": "batching",
+    "quantization": "quantization",
+}
+
+LOSSES = {
+    "kernel_drops": "frames that the kernel dropped",
+    "app_drops": "requests dropped for want of room",
+    "gaps": "holes in connections",
+    "truncated": "frames cut by the capture (use -s 0)",
+    "encrypted": "connections that speak TLS",
+    "unparsed": "stretches that were no HTTP/1",
+}
+"""Classes of a capture's losses, in the words for one report."""
+
+Figure = tuple[str, str, str]
+"""Name, value, and what explains it; the last may be empty."""
+
+
+def figures(report: Workload) -> list[Figure]:
+    """What arrived, one figure a row."""
+    rows = [
+        ("requests", f"{report.requests:,}", _beside(report)),
+        _unlike(report),
+        _tops(report),
+        _variety(report),
+        ("streamed", share(report.stream_share), ""),
+        _arrivals(report),
+        _under_way(report),
+        ("prompt tokens", *_spread(report.lengths.prompt_tokens)),
+        ("output tokens", *_spread(report.lengths.output_tokens)),
+        *(
+            _parameter(one)
+            for one in report.mix.parameters
+            if one.name not in {"stream", "messages"}
+        ),
+        _clients(report),
+        _answers(report),
+        _model_length(report),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def _beside(report: Workload) -> str:
+    told = [
+        (report.other, "that ask no model"),
+        (report.damaged, "damaged"),
+    ]
+    return ", ".join(f"{count:,} {what}" for count, what in told if count)
+
+
+def _unlike(report: Workload) -> Figure:
+    if report.unique_prompts is None:
+        return "unlike", UNKNOWN, "nothing tells which requests are alike"
+    return (
+        "unlike",
+        f"{report.unique_prompts:,} prompt{'' if report.unique_prompts == 1 else 's'}",
+        f"{report.unique_canonical:,} as a cache sees them, {report.unique_exact:,} byte for byte",
+    )
+
+
+def _tops(report: Workload) -> Figure:
+    told = [(name, share(value)) for name, value in report.top_share.items() if value is not None]
+    if not told:
+        return "most frequent prompt", "", ""
+    (_, first), *more = told
+    return (
+        "most frequent prompt",
+        f"{first} of requests",
+        ", ".join(f"the first {name}: {value}" for name, value in more),
+    )
+
+
+def _variety(report: Workload) -> Figure:
+    if report.entropy_bits is None:
+        return "entropy", "", ""
+    found = report.distribution
+    told = (
+        []
+        if found.effective_prompts is None
+        else [f"as of {digits(found.effective_prompts)} equally frequent prompts"]
+    )
+    if found.zipf is not None:
+        law = {"zipf": "Zipf", "unknown": "Zipf or not is unknown"}.get(
+            found.zipf.shape, "not Zipf"
+        )
+        told.append(f"{law}: {found.zipf.why}")
+    return "entropy", f"{report.entropy_bits:.2f} bits", "; ".join(told)
+
+
+def _arrivals(report: Workload) -> Figure:
+    found = report.arrivals
+    if found.rate_per_s is None:
+        return "rate", UNKNOWN, found.why
+    told = [f"over {span(found.duration_s)}"]
+    if found.peak_per_s is not None:
+        told.append(f"up to {found.peak_per_s:,} in a second")
+    if found.burstiness is not None:
+        words = {
+            "burstier": "burstier than Poisson",
+            "smoother": "smoother than Poisson",
+            "poisson": "as Poisson",
+        }
+        told.append(f"{words.get(found.burstiness, found.burstiness)} ({found.why})")
+    return "rate", f"{rate(found.rate_per_s)} /s", ", ".join(told)
+
+
+def _under_way(report: Workload) -> Figure:
+    found = report.concurrency
+    if found.basis is None:
+        return "under way at once", UNKNOWN, found.why
+    if found.p50 is None:
+        return "under way at once", f"{digits(found.mean or 0.0)} on average", found.why
+    return (
+        "under way at once",
+        f"{found.p50:,}",
+        f"half of the time; 99 of 100 up to {found.p99:,}; {found.why}",
+    )
+
+
+def _spread(found: Spread | None) -> tuple[str, str]:
+    if found is None:
+        return UNKNOWN, ""
+    told = [
+        f"{name} {_count(value)}"
+        for name, value in (("p90", found.p90), ("p99", found.p99), ("most", found.max))
+    ]
+    if found.censored:
+        told.append(f"{found.censored:,} cut off by their limit")
+    return f"{_count(found.p50)}", f"half up to that; {', '.join(told)}; mean {_count(found.mean)}"
+
+
+def _count(value: float | None) -> str:
+    return UNKNOWN if value is None else digits(value)
+
+
+def _parameter(found: Parameter) -> Figure:
+    first, *more = found.values
+    told = [f"{_value(one.value)}: {share(one.share)}" for one in more]
+    if found.rest:
+        told.append(f"{found.different - len(found.values):,} more: {found.rest:,} requests")
+    return (
+        found.name,
+        f"{_value(first.value)}",
+        ", ".join([f"{share(first.share)} of requests", *told]),
+    )
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "not set"
+    return tick(value) if isinstance(value, float) else str(value)
+
+
+def _clients(report: Workload) -> Figure:
+    found = report.clients
+    if not found.clients:
+        return "clients", "", ""
+    told = (
+        []
+        if found.top_share is None or found.clients == 1
+        else [f"the busiest sent {share(found.top[0].share)}"]
+    )
+    if found.shared_share is not None and found.clients > 1:
+        told.append(f"{share(found.shared_share)} of requests bear a prompt of several clients")
+    return "clients", f"{found.clients:,}", ", ".join(told)
+
+
+def _answers(report: Workload) -> Figure:
+    found = report.answers
+    if not found.statuses and found.latency_ms is None:
+        return "answers", UNKNOWN, ""
+    told = [f"HTTP {status}: {count:,}" for status, count in found.statuses.items()]
+    if found.ttft_ms is not None:
+        told.append(
+            f"TTFT p50 {milliseconds(found.ttft_ms.p50)}, p99 {milliseconds(found.ttft_ms.p99)}"
+        )
+    if found.cache_told:
+        told.append(
+            f"{share(found.cache_hit_ratio)} from a cache, {share(found.cache_coalesced_ratio)} joined"
+        )
+    value = "" if found.latency_ms is None else f"{milliseconds(found.latency_ms.p50)} each"
+    return "answers", value or f"{sum(found.statuses.values()):,}", "; ".join(told)
+
+
+def _model_length(report: Workload) -> Figure:
+    found = report.model_length
+    if found.recommended is None:
+        return "max_model_len", UNKNOWN, found.why
+    more = "" if found.current is None else f"; it is {found.current:,} now"
+    return "max_model_len", f"{found.recommended:,}", f"is enough: {found.why}{more}"
+
+
+def lever_number(lever: Lever) -> str:
+    """A lever's own figure with what it is of; empty where it has none."""
+    if lever.number is None:
+        return ""
+    if lever.what.startswith("share"):
+        return f"{share(lever.number)}: {lever.what}"
+    return f"{lever.number:,.3g} {lever.what}"
+
+
+def losses_told(losses: Mapping[str, int]) -> list[str]:
+    """What a capture lost, a sentence a class; none where nothing was."""
+    return [f"{losses[name]:,} {what}" for name, what in LOSSES.items() if losses.get(name)]
+
+
+def size_words(size: int | None) -> str:
+    """`1k` for 1,000 and for 1,024, as people call limits of either kind."""
+    if size is None:
+        return "all"
+    for unit in (1000, 1024):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit}k"
+    return f"{size}"
+
+
+def ttl_words(ttl_s: float | None) -> str:
+    """A time to live."""
+    return "kept for ever" if ttl_s is None else f"kept {length_of_time(ttl_s)}"
+
+
+def length_of_time(seconds: float) -> str:
+    """A round length of time: `1 s`, `10 min`, `1 h`."""
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit and seconds % unit == 0:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s"
