@@ -13,12 +13,23 @@ from numpy.typing import NDArray
 
 from toolkit.proxy.cache import Cache
 from toolkit.proxy.flights import Flight, Flights
-from toolkit.workload.columns import Codes, Numbers
+from toolkit.workload.columns import Codes, Columns, Numbers
 
 Mask = NDArray[np.bool_]
 Outcomes = NDArray[np.int8]
 
 MISS, HIT, COALESCED = 0, 1, 2
+
+TIME_BLOCKS = 20
+"""Of equal length; whole ones are drawn for the interval, because requests close in time resemble each other."""
+FEWEST_BLOCKS = 5
+"""With requests in fewer of them an interval would be a guess."""
+DRAWS = 1_000
+INTERVAL = (0.025, 0.975)
+NEAR = 0.005
+"""A cache within half a point of one without end is as good."""
+ROOM_FOR_EACH_HOT = 10
+"""Answers held for each hot one: in a smaller cache the tail pushes hot answers out (LRU more than ours)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +52,34 @@ class HitCell:
     steady_hit_ratio: float | None
     """Of the second half of all requests, the first half having filled the cache."""
     steady_coalesced_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatChance:
+    """How likely the next request repeats an earlier one: what a cache without end tends to. None: too little to tell."""
+
+    ratio: float | None
+    """Good and Turing's estimate, 1 - (keys seen once) / (requests). The share of repeats so far is less: the start counts, too."""
+    low: float | None
+    high: float | None
+    """A 95 % interval: time blocks drawn anew (1,000 times), and Esty's term for what is drawn but once (1983)."""
+    repeats_ratio: float | None
+    """Of the requests so far: 1 - (keys) / (requests)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a response cache in front would do with such a workload. None: nothing to tell by."""
+
+    exact: tuple[HitCell, ...]
+    """Keyed by the body's bytes, without end, for each time to live; so with `prompt`."""
+    canonical: tuple[HitCell, ...]
+    """Keyed as the proxy does it, for each size and time to live. What it has over `exact` is what other spellings cost."""
+    prompt: tuple[HitCell, ...]
+    """Keyed by the prompt alone, whatever the sampling: what equal settings would add. No honest cache does this."""
+    chance: RepeatChance
+    recommended_size: int | None
+    """Answers to hold; None: nothing repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +217,90 @@ def _cell(these: _Arrivals, size: int | None, ttl_s: float | None, outcomes: Out
 
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
+
+
+def forecast(
+    columns: Columns,
+    latency_s: Numbers,
+    *,
+    sizes: Sequence[int | None],
+    ttls: Sequence[float | None],
+    eligible: Mask | None = None,
+    failed: Mask | None = None,
+) -> Forecast:
+    """The curves by all three keys, the chance of a repeat, and a size to choose."""
+
+    def curve(keys: Codes, sizes: Sequence[int | None]) -> tuple[HitCell, ...]:
+        return hit_curve(
+            keys, columns.ts, latency_s, sizes=sizes, ttls=ttls, eligible=eligible, failed=failed
+        )
+
+    canonical = curve(columns.request, sizes)
+    return Forecast(
+        exact=curve(columns.exact, (None,)),
+        canonical=canonical,
+        prompt=curve(columns.prompt, (None,)),
+        chance=repeat_chance(columns.request, columns.ts, eligible),
+        recommended_size=recommended_size(canonical, columns.request, eligible),
+    )
+
+
+def repeat_chance(keys: Codes, ts: Numbers, eligible: Mask | None = None) -> RepeatChance:
+    """Good and Turing's estimate for a cache without end and its interval; what no cache may answer repeats nothing."""
+    total = len(keys)
+    if not total:
+        return RepeatChance(ratio=None, low=None, high=None, repeats_ratio=None)
+    may = np.ones(total, dtype=bool) if eligible is None else eligible
+    times = np.bincount(keys[may], minlength=int(keys.max()) + 1)
+    repeated = may & (times[keys] > 1)
+    low, high = _interval(repeated, ts, twice=int((times == 2).sum()))
+    return RepeatChance(
+        ratio=float(repeated.mean()),
+        low=low,
+        high=high,
+        repeats_ratio=float((may.sum() - (times > 0).sum()) / total),
+    )
+
+
+def _interval(repeated: Mask, ts: Numbers, *, twice: int) -> tuple[float | None, float | None]:
+    """Of the share of `repeated`, by time blocks drawn with replacement.
+
+    Which keys were seen once is itself left to chance: that adds a variance of 2 * (keys seen twice) / requests^2.
+    """
+    span_s = float(ts[-1] - ts[0])
+    if not span_s > 0:
+        return None, None
+    block = np.minimum((TIME_BLOCKS * (ts - ts[0]) / span_s).astype(np.int64), TIME_BLOCKS - 1)
+    requests = np.bincount(block, minlength=TIME_BLOCKS)
+    if np.count_nonzero(requests) < FEWEST_BLOCKS:
+        return None, None
+    repeats = np.bincount(block, weights=repeated, minlength=TIME_BLOCKS)
+    chance = np.random.default_rng(0)  # the same capture gives the same interval
+    drawn = chance.multinomial(TIME_BLOCKS, np.full(TIME_BLOCKS, 1 / TIME_BLOCKS), size=DRAWS)
+    drawn = drawn[drawn @ requests > 0]
+    shares = (drawn @ repeats) / (drawn @ requests)
+    shares += chance.normal(0.0, np.sqrt(2 * twice) / len(ts), len(shares))
+    low, high = np.clip(np.quantile(shares, INTERVAL), 0.0, 1.0).tolist()
+    return low, high
+
+
+def recommended_size(
+    curve: Sequence[HitCell], keys: Codes, eligible: Mask | None = None
+) -> int | None:
+    """The smallest size as good as the best at every time to live, and room for ten answers for each hot one.
+
+    Hot are the fewest keys that half of all repeats are of.
+    """
+    times = np.bincount(keys if eligible is None else keys[eligible])
+    repeats = np.sort(times[times > 1] - 1)[::-1]
+    if not len(repeats):
+        return None
+    hot = int(np.searchsorted(np.cumsum(repeats), repeats.sum() / 2)) + 1
+    best: dict[float | None, int] = {}
+    for cell in curve:
+        best[cell.ttl_s] = max(best.get(cell.ttl_s, 0), cell.hits)
+    lacking = {cell.size for cell in curve if best[cell.ttl_s] - cell.hits > NEAR * len(keys)}
+    enough = [
+        cell.size for cell in curve if cell.size is not None and cell.size not in lacking
+    ] or [int((times > 0).sum())]
+    return max(min(enough), ROOM_FOR_EACH_HOT * hot)
