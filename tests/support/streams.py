@@ -41,6 +41,7 @@ class Capture:
         self.key, self.isn = key(sport), isn
         self.next = isn + 1
         """Of the client."""
+        self.server_next = 9001
 
     @property
     def bodies(self) -> list[bytes | None]:
@@ -81,3 +82,15 @@ class Capture:
         """Let the packets' clock run."""
         self.now += seconds
         self.streams.expire(self.now)
+
+    def answer(
+        self, data: bytes = b"", flags: int = ACK, *, ack: int | None = None, seq: int | None = None
+    ) -> None:
+        """The server's next bytes in one segment; it acknowledges all that the client sent, unless told otherwise."""
+        self.now = round(self.now + 0.001, 6)
+        back = self.key[4:8] + self.key[:4] + self.key[-2:] + self.key[-4:-2]
+        acknowledged = self.next if ack is None else ack
+        at = self.server_next if seq is None else seq
+        self.streams.segment(self.now, back, at % 2**32, acknowledged % 2**32, flags, data)
+        if seq is None:
+            self.server_next += len(data) + bool(flags & (SYN | FIN))
