@@ -204,6 +204,7 @@ class Fed:
     link_type = ETHERNET
     buffer_bytes = None
     lag_note = None
+    lag_s = 0.0
 
     def __init__(self, frames: Sequence[Frame], fault: Exception | None = None) -> None:
         self.frames, self.fault = list(frames), fault
@@ -257,6 +258,40 @@ def test_frames_that_the_kernel_still_holds_at_the_end_are_read() -> None:
     reader = Reader(engine, queue, Losses(), WATCH)
     follow_live(reader, queue, intake(sink), stop=lambda: True)
     assert len(sink.arrived) == 200
+
+
+def test_the_end_waits_for_frames_that_an_engine_hands_out_late() -> None:
+    class Late(Fed):
+        """Like a ring: the kernel keeps what it has until a block is handed over, here for three looks."""
+
+        lag_s = 30.0
+        looks = 0
+
+        def pump(self, frame: Callable[[float, bytes, int], None], timeout_s: float) -> int:
+            self.looks += 1
+            if self.looks <= 3:
+                return 0
+            count = super().pump(frame, timeout_s)
+            if not count:
+                raise ToolkitError("all was handed out")
+            return count
+
+    engine, sink = Late(talk(["a"] * 20).frames), Kept()
+    queue = Queue()
+    with pytest.raises(ToolkitError, match="all was handed out"):
+        follow_live(Reader(engine, queue, Losses(), WATCH), queue, intake(sink), stop=lambda: True)
+    assert len(sink.arrived) == 20
+
+
+def test_drops_that_an_engine_tells_only_when_it_is_closed_are_told() -> None:
+    class Closing(Fed):
+        def close(self) -> None:
+            super().close()
+            self.dropped = 9
+
+    engine, losses = Closing([]), Losses()
+    run_live(engine, intake(), losses)
+    assert losses.kernel_drops == 9
 
 
 def test_an_engine_that_fails_ends_the_capture_with_what_was_read_and_its_reason() -> None:

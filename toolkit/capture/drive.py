@@ -36,7 +36,7 @@ PUMP_S = 0.1
 POLL_S = 0.5
 """Between two readings of the kernel's drop counter."""
 DRAIN_S = 1.0
-"""How long the frames that the kernel holds at the end are still read."""
+"""How long the frames that the kernel holds at the end are still read, beyond its own lag."""
 
 
 class Sink(Protocol):
@@ -248,6 +248,7 @@ class Reader(threading.Thread):
             self._frames.close()
             self._streams.close()
             self._engine.close()
+            self._losses.kernel_drops = self._engine.drops()  # exact only now
 
     def _read(self) -> None:
         pump, frame, polled_s = self._engine.pump, self._frames.frame, 0.0
@@ -258,10 +259,15 @@ class Reader(threading.Thread):
                 polled_s = now_s
                 self._losses.kernel_drops = self._engine.drops()
                 self._streams.expire(time.time())
-        deadline_s = time.monotonic() + DRAIN_S
-        while pump(frame, 0.0) and time.monotonic() < deadline_s:
-            pass
-        self._losses.kernel_drops = self._engine.drops()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Read what came before the end and is not handed out yet; a port that is never quiet is cut off."""
+        late_s = time.monotonic() + self._engine.lag_s
+        while (now_s := time.monotonic()) < late_s + DRAIN_S:
+            wait_s = max(0.0, min(late_s - now_s, PUMP_S))
+            if not self._engine.pump(self._frames.frame, wait_s) and now_s >= late_s:
+                return
 
 
 def follow_live(
