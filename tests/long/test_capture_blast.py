@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -60,10 +61,13 @@ def _served(process: Started) -> str:
 
 
 def _wait_until_it_listens(folder: Path, process: Started) -> None:
-    """Its first word is that it listens; nothing sent from then on may be missed."""
+    """Its first word is that it captures; nothing sent from then on may be missed."""
     told = folder / "capture.err"
-    while "istening" not in told.read_text():
+    give_up_at = time.monotonic() + 30
+    while "Capturing port" not in told.read_text():
         assert process.poll() is None, told.read_text()
+        assert time.monotonic() < give_up_at, told.read_text()
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("network", ["loopback", "veth"])
