@@ -104,13 +104,16 @@ def serving(address: str = "127.0.0.1", port: int = 0) -> Iterator[Server]:
         server.close()
 
 
-def send(address: str, port: int, wanted: list[bytes], *, connections: int = 4) -> None:
+def send(
+    address: str, port: int, wanted: list[bytes], *, connections: int = 4, ends: bool = True
+) -> None:
     """Send bodies over keep-alive connections in turn, one segment each if they fit, each after the last one's answer.
 
     At the end comes one body more, THE_END, on a connection of its own: what a capture has not seen before it, it won't.
     """
     _send(address, port, wanted, connections)
-    _send(address, port, [THE_END], 1)
+    if ends:
+        _send(address, port, [THE_END], 1)
 
 
 def _send(address: str, port: int, wanted: list[bytes], connections: int) -> None:

@@ -16,7 +16,7 @@ RECEIVE_BYTES = 0x40000
 """Of one frame. `lo` has frames of 65,549 bytes, of which scapy's own size of 65,535 would lose 14; BIG TCP longer ones."""
 AT_ONCE = 1024
 """Frames handed out in one go: the caller looks up at least that often."""
-SO_TIMESTAMPNS, PACKET_AUXDATA = 35, 8
+SO_TIMESTAMPNS = 35
 
 
 def open_live(
@@ -31,27 +31,27 @@ def open_live(
     cooked = sockets.is_cooked(iface)
     program = bpf.program(ports, follow_answers=follow_answers, cooked=cooked)
     try:
-        listening = _listening(iface, cooked=cooked)
+        listening = _listening(iface)
         return _Live(listening, iface, program, ports, buffer_bytes)
     except OSError as error:
         raise refusal(error, iface, ports) from error
 
 
-def _listening(iface: str, *, cooked: bool) -> Any:
-    """A socket of scapy's that hands out frames as they are, with address and the kernel's time."""
-    import scapy.layers.l2  # noqa: F401, PLC0415 - it names Ethernet; without it scapy warns on the user's screen
+def _listening(iface: str) -> Any:
+    """A socket of scapy's that hands out frames as they are, with address and the kernel's time.
+
+    We open it: scapy's own way takes in all traffic before it has a filter, and reads until none comes any more, which
+    on a busy interface is never.
+    """
     from scapy.arch.linux import L2ListenSocket  # noqa: PLC0415 - 0.2 s of CPU, and only a live capture needs it
 
     class Listening(L2ListenSocket):
+        promisc = False
+        auxdata_available = True
+
         def __init__(self) -> None:
-            if cooked:
-                self.ins = sockets.opened(iface)
-                self.promisc, self.auxdata_available = False, True
-                self.ins.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-            else:
-                super().__init__(iface=iface, promisc=False, nofilter=1)
-                # of what was taken off a tag we need nothing, and scapy takes 2 us to put it back
-                self.ins.setsockopt(sockets.SOL_PACKET, PACKET_AUXDATA, 0)
+            self.ins = sockets.opened(iface)
+            self.ins.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
         def received(self) -> tuple[bytes, Any, float | None]:
             return self._recv_raw(self.ins, RECEIVE_BYTES)

@@ -1,0 +1,251 @@
+"""toolkit.capture.live on this machine's lo; what the engines refuse, and how they end. Networks: test_live_namespaces.py."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support.capture_child import capture_child, heard
+from support.live_traffic import ENGINES, MIB, bodies, capturing, send, serving
+from support.net_namespaces import inside, ip, needs_capture, needs_namespaces, needs_tcpdump, pair
+
+from toolkit.capture.engine import interfaces
+from toolkit.capture.live import open_live
+from toolkit.errors import ToolkitError
+
+ROOT = Path(__file__).parents[2]
+engines = pytest.mark.parametrize(
+    "engine",
+    ["scapy", "ring", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
+)
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+@engines
+def test_no_such_interface_names_those_there_are(engine: str) -> None:
+    with pytest.raises(ToolkitError) as refused:
+        ENGINES[engine]("eth77", ports=[8000], follow_answers=False, buffer_bytes=MIB)
+    assert refused.value.message == "no interface `eth77`"
+    assert "lo" in refused.value.hint
+    assert refused.value.hint.endswith("any")
+
+
+@engines
+@pytest.mark.parametrize("iface", ["lo", "any"])
+def test_no_rights_names_the_capability_and_both_ways_out(engine: str, iface: str) -> None:
+    with capture_child(engine, iface, 9000, without=("net_raw", "net_admin")) as child:
+        said = heard(child)
+    assert said["message"].startswith(f"no right to capture on `{iface}`")
+    assert "CAP_NET_RAW" in said["message"]
+    assert "CAP_NET_ADMIN" in said["message"]
+    pipe = f"sudo tcpdump -i {iface} -s 0 -U -w - 'tcp port 9000' | toolkit capture - --port 9000"
+    assert pipe in said["hint"]
+    program = "tcpdump" if engine == "tcpdump" else os.path.realpath(sys.executable)
+    assert "sudo setcap cap_net_raw,cap_net_admin+ep /" in said["hint"]
+    assert f"{program} (then whatever anybody runs with it has them" in said["hint"]
+
+
+@needs_capture
+def test_without_the_second_capability_the_buffer_is_as_large_as_the_system_allows() -> None:
+    limit = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    with capture_child("scapy", "lo", buffer_bytes=1024 * MIB, without=("net_admin",)) as child:
+        assert heard(child)["buffer_bytes"] == 2 * limit  # the kernel doubles what it grants
+    with capture_child("scapy", "lo", buffer_bytes=1024 * MIB) as child:
+        assert heard(child)["buffer_bytes"] == 1024 * MIB
+
+
+@needs_capture
+def test_the_buffer_asked_for_is_the_buffer_granted() -> None:
+    for engine in ("scapy", "ring"):
+        with capturing(engine, "lo", 8000, buffer_bytes=3 * MIB) as capture:
+            assert capture.engine.buffer_bytes == 3 * MIB
+
+
+# --- imports ------------------------------------------------------------------------------------------
+
+
+def test_scapy_is_not_imported_before_a_capture_begins() -> None:
+    done = python(
+        "import sys, toolkit.capture.live, toolkit.capture.ring, toolkit.capture.tcpdump\n"
+        "print('scapy' in sys.modules)"
+    )
+    assert done.stdout == "False\n"
+
+
+@needs_capture
+def test_of_scapy_the_socket_is_imported_and_nothing_is_said() -> None:
+    done = python(
+        "import sys\nfrom toolkit.capture.live import open_live\n"
+        "for iface in ('lo', 'any'):\n"
+        "    open_live(iface, ports=[8000], follow_answers=True).close()\n"
+        "print('scapy.arch.linux' in sys.modules, 'scapy.all' in sys.modules, 'scapy.layers.http' in sys.modules)"
+    )
+    assert done.stdout == "True False False\n"
+    assert done.stderr == ""
+
+
+# --- what is handed out ---------------------------------------------------------------------------------
+
+
+@needs_capture
+@engines
+def test_a_frame_bears_the_kernels_time_and_its_length(engine: str) -> None:
+    told: list[tuple[float, int, int]] = []
+    with serving() as server, capturing(engine, "lo", server.port) as capture:
+        before = time.time()
+        send("127.0.0.1", server.port, bodies(3))
+        after = time.time()
+        end = time.monotonic() + 10
+        while len(told) < 5 and time.monotonic() < end:
+            capture.engine.pump(
+                lambda *frame: told.append((frame[0], len(frame[1]), frame[2])), 0.2
+            )
+    assert len(told) >= 5
+    assert all(before - 0.001 < ts < after + 0.001 for ts, _, _ in told), "not when it was read"
+    assert [ts for ts, _, _ in told] == sorted(ts for ts, _, _ in told)
+    assert all(length == wire_length for _, length, wire_length in told)
+
+
+@needs_capture
+@engines
+def test_a_port_without_traffic_hands_out_nothing_and_costs_nothing(engine: str) -> None:
+    with serving() as server, capturing(engine, "lo", server.port) as capture:
+        before = time.process_time()
+        assert capture.engine.pump(pytest.fail, 0.3) == 0
+        assert time.process_time() - before < 0.15, "it waits asleep"
+        assert capture.engine.drops() == 0
+
+
+@needs_capture
+@engines
+def test_what_came_before_the_capture_or_goes_to_another_port_is_not_seen(engine: str) -> None:
+    with serving() as server, serving() as other:
+        send("127.0.0.1", server.port, [b"before"])
+        with capturing(engine, "lo", server.port) as capture:
+            send("127.0.0.1", other.port, [b"elsewhere"])
+            send("127.0.0.1", server.port, [b"after"])
+            assert capture.pump() == [b"after"]
+
+
+@needs_capture
+@engines
+def test_a_closed_capture_still_tells_its_drops_and_closes_again(engine: str) -> None:
+    wanted = bodies(120, size=60_000)
+    with (
+        serving() as server,
+        capturing(engine, "lo", server.port, buffer_bytes=64 * 1024) as capture,
+    ):
+        send("127.0.0.1", server.port, wanted)
+    told = capture.engine.drops()
+    assert told > 0
+    assert capture.engine.drops() == told
+    capture.engine.close()
+
+
+@needs_capture
+@pytest.mark.parametrize("engine", ["scapy", "ring"])
+def test_drops_add_up_although_asking_sets_the_kernels_count_back(engine: str) -> None:
+    wanted = bodies(120, size=60_000)
+    with (
+        serving() as server,
+        capturing(engine, "lo", server.port, buffer_bytes=64 * 1024) as capture,
+    ):
+        send("127.0.0.1", server.port, wanted)
+        first = capture.engine.drops()
+        assert capture.engine.drops() == first > 0
+        send("127.0.0.1", server.port, wanted)
+        assert capture.engine.drops() > first
+
+
+@needs_capture
+@engines
+def test_ctrl_c_ends_a_waiting_capture_and_it_tells_what_it_saw(engine: str) -> None:
+    with serving() as server, capture_child(engine, "lo", server.port) as child:
+        heard(child)
+        send("127.0.0.1", server.port, [b"seen"], connections=1, ends=False)
+        child.send_signal(signal.SIGINT)
+        # a SYN, the request, a FIN
+        assert heard(child) == {"bodies": ["seen"], "frames": 3, "drops": 0}
+        assert child.wait(10) == 0
+
+
+# --- the interface ---------------------------------------------------------------------------------------
+
+
+@needs_namespaces
+@pytest.mark.parametrize("engine", ["scapy", "ring"])
+def test_an_interface_that_goes_down_is_told_and_waited_for(engine: str) -> None:
+    with pair() as (_, end), inside(end), capturing(engine, "server0", 8000) as capture:
+        assert capture.engine.lag_note is None
+        ip("link", "set", "server0", "down")
+        assert capture.engine.pump(pytest.fail, 0.1) == 0
+        assert capture.engine.lag_note == "`server0` is down; waiting for it to come up"
+        ip("link", "set", "server0", "up")
+        assert capture.engine.lag_note is None
+        assert capture.engine.pump(lambda *_: None, 0.05) >= 0
+
+
+@needs_namespaces
+@pytest.mark.parametrize("engine", ["scapy", "ring"])
+def test_a_capture_may_begin_while_the_interface_is_down_and_sees_it_come_up(engine: str) -> None:
+    with pair() as (start, end), ExitStack() as stack:
+        with inside(end):
+            ip("link", "set", "server0", "down")
+            capture = stack.enter_context(capturing(engine, "server0", 8000))
+            assert capture.engine.lag_note == "`server0` is down; waiting for it to come up"
+            ip("link", "set", "server0", "up")
+            stack.enter_context(serving("10.9.0.2", 8000))
+        with inside(start):
+            send("10.9.0.2", 8000, [b"now"])
+        assert capture.pump() == [b"now"]
+
+
+@needs_namespaces
+@engines
+def test_an_interface_that_is_taken_away_ends_the_capture(engine: str) -> None:
+    def pump_for_long() -> None:
+        for _ in range(50):
+            capture.engine.pump(lambda *_: None, 0.2)
+
+    with pair() as (_, end), inside(end), capturing(engine, "server0", 8000) as capture:
+        ip("link", "del", "server0")
+        with pytest.raises(ToolkitError, match=r"`server0` (was removed|ended)"):
+            pump_for_long()
+
+
+def test_any_is_the_last_of_the_interfaces() -> None:
+    assert interfaces()[-1] == "any"
+    assert "lo" in interfaces()
+
+
+@needs_capture
+def test_many_ports_are_watched_at_once() -> None:
+    with serving() as one, serving() as other:
+        engine = open_live(
+            "lo", ports=[one.port, other.port, *range(100, 900)], follow_answers=False
+        )
+        seen: list[bytes] = []
+        send("127.0.0.1", one.port, [b"to one"])
+        send("127.0.0.1", other.port, [b"to the other"])
+        while engine.pump(lambda _ts, data, _length: seen.append(data), 0.2):
+            pass
+        engine.close()
+    assert any(data.endswith(b"to one") for data in seen)
+    assert any(data.endswith(b"to the other") for data in seen)
