@@ -12,11 +12,13 @@ from support.sightings import reading, rows, seen
 import toolkit.database
 from toolkit.errors import ToolkitError
 from toolkit.records import (
+    Asked,
     Event,
     Host,
     Ledger,
     LoaderSecond,
     Run,
+    Seen,
     Shot,
     Sighting,
     Tally,
@@ -215,6 +217,27 @@ def test_a_file_from_before_blasts_keeps_its_shots_and_takes_tallies(path, monke
         store.add_second([tally], shots=[dataclasses.replace(shot, run="b")])
         assert store.tallies("b") == [tally]
     assert rows(path, "SELECT id, name, first_seen_at FROM hosts") == [(1, "alice", 1.0)]
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_file_from_before_captures_keeps_its_tallies_and_takes_requests(path, monkeypatch):
+    names = ("0001_look", "0002_bench", "0003_blast")
+    before = {name: toolkit.database.STEPS[name] for name in names}
+    tally = Tally(
+        run="b", name="alice", url="http://10.0.0.4:8000", at_s=3, worker="w", kind="ranked", ok=1
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(toolkit.database, "STEPS", before)
+        with closing(Store.open(path)) as store:
+            store.add_run(Run(id="b", verb="blast", started_at=3.0))
+            store.add_second([tally])
+    request = Seen(ts=4.0, path="/", asked=Asked(exact_key="aa", prompt_key="bb", body_bytes=1))
+    with Store.open(path) as store:
+        assert store.tallies("b") == [tally]
+        assert store.content("b").requests == 1
+        store.add_run(Run(id="c", verb="capture", started_at=4.0))
+        store.add_seen("c", [request])
+        assert list(store.seen("c")) == [request]
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -263,13 +264,22 @@ _FIT_AS_THEY_ARE = frozenset({float, bytes, bool, type(None)})
 
 def _to_column(value: object) -> object:
     """Make a field's value fit its column; SQLite itself turns NaN into NULL, which is None here."""
+    if isinstance(value, int):
+        # no count is larger: a host's nonsense must not cost the whole batch
+        return value if -(2**63) <= value < 2**63 else None
     if isinstance(value, str):
         return to_text(value)
     if isinstance(value, tuple):
+        if all(type(one) is str for one in value):
+            return _list_of_words(value)
         return json.dumps([one if isinstance(one, str) else asdict(one) for one in value])
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return None  # no count is that large: a host's nonsense must not cost the whole batch
     return value
+
+
+@lru_cache(maxsize=1024)
+def _list_of_words(words: tuple[str, ...]) -> str:
+    """Most requests have one of a few lists of options: 0.1 us instead of 5."""
+    return json.dumps(words)
 
 
 def to_text(text: str) -> str:

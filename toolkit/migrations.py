@@ -419,7 +419,7 @@ def _seen_tables(db: "Database") -> None:
             "run_number": int,
             "requests": int,
             "errors": int,  # answers of 400 and more
-            "last_at": float,
+            "written_at": float,
             "summary": str,  # JSON object: what the capture said of itself
         },
         pk="id",

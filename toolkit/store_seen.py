@@ -11,9 +11,11 @@ user asked for it; no header ever is.
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from toolkit.database import Columns, to_text
 from toolkit.errors import ToolkitError
@@ -23,11 +25,11 @@ from toolkit.store_runs import Runs
 KNOWN_IDS = 100_000
 """Ids of so many bodies, clients and targets each are held in memory, then forgotten at once."""
 
-Key = TypeVar("Key")
-Known = TypeVar("Known")
-
 BATCH = 4096
-"""Rows read at once: no reader keeps the file's log from being folded back for longer."""
+"""Rows read or written at once: no reader keeps the file's log from being folded back for longer."""
+
+LOOKED_UP = 500
+"""Keys in one question."""
 
 _KEYS = ("exact_key", "request_key", "prompt_key")
 _ASKED = Columns(Asked, elsewhere=_KEYS)
@@ -45,7 +47,9 @@ _FIND_PROMPT = (
 )
 _INSERT_PROMPT = _PROMPTS.insertion("prompts", "prompt_key")
 _ADD_TEXT = "UPDATE prompts SET prompt_text = ? WHERE prompt_key = ? AND prompt_text IS NULL"
-_INSERT_BODY = _BODIES.insertion("bodies", "exact_key", "request_key", "prompt_id")
+_INSERT_BODY = _BODIES.insertion("bodies", "id", "exact_key", "request_key", "prompt_id")
+_FIND_CLIENT = "SELECT id FROM clients WHERE name = ?"
+_INSERT_CLIENT = "INSERT INTO clients (name) VALUES (?)"
 _FIND_TARGET = "SELECT id FROM targets WHERE (server, method, path) IS (?, ?, ?)"
 _INSERT_TARGET = "INSERT INTO targets (server, method, path) VALUES (?, ?, ?)"
 _INSERT_SEEN = (
@@ -56,15 +60,15 @@ _INSERT_SEEN = (
     f"{', '.join(f'?{3 + place}' for place in range(3 + len(_SEEN.names)))})"
 )
 _COUNT = """
-    INSERT INTO captures (run_number, requests, errors, last_at) VALUES (?, ?, ?, ?)
+    INSERT INTO captures (run_number, requests, errors, written_at) VALUES (?, ?, ?, ?)
     ON CONFLICT (run_number) DO UPDATE SET
         requests = requests + excluded.requests,
         errors = errors + excluded.errors,
-        last_at = max(coalesce(last_at, excluded.last_at), excluded.last_at)
+        written_at = excluded.written_at
 """
 _SET_SUMMARY = """
-    INSERT INTO captures (run_number, requests, errors, summary) VALUES (?, 0, 0, ?)
-    ON CONFLICT (run_number) DO UPDATE SET summary = excluded.summary
+    INSERT INTO captures (run_number, requests, errors, summary, written_at) VALUES (?, 0, 0, ?, ?)
+    ON CONFLICT (run_number) DO UPDATE SET summary = excluded.summary, written_at = excluded.written_at
 """
 _NUMBER = "(SELECT number FROM runs WHERE id = :run)"
 _SUMMARY = f"SELECT summary FROM captures WHERE run_number = {_NUMBER}"  # noqa: S608
@@ -90,7 +94,10 @@ class Captures(Runs):
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         super().__init__(connection, path)
-        self._body_ids: dict[str, tuple[int, bool]] = {}
+        self._body_ids: dict[str, int] = {}
+        self._prompt_ids: dict[tuple[object, ...], int] = {}
+        self._told_prompts: dict[str, bool] = {}
+        """Those whose text is in the file."""
         self._client_ids: dict[str, int] = {}
         self._target_ids: dict[tuple[str | None, str | None, str | None], int] = {}
         self._file_version = -1
@@ -105,18 +112,16 @@ class Captures(Runs):
         with self._transaction(undo=self._forget_ids):
             number, _ = self._run_row(run_id)
             self._forget_ids_if_others_wrote()
-            self._connection.executemany(
-                _INSERT_SEEN, [self._seen_row(number, one) for one in seen]
-            )
+            for start in range(0, len(seen), BATCH):
+                self._insert_seen(number, seen[start : start + BATCH])
             errors = sum(one.status is not None and one.status >= 400 for one in seen)
-            last_at = max(one.ts for one in seen)
-            self._connection.execute(_COUNT, (number, len(seen), errors, last_at))
+            self._connection.execute(_COUNT, (number, len(seen), errors, time.time()))
 
     def set_capture(self, run_id: str, summary: Mapping[str, object]) -> None:
         """Keep what a stored run says of itself so far, e.g., what was lost, in place of what it said before."""
         with self._transaction():
             number, _ = self._run_row(run_id)
-            self._connection.execute(_SET_SUMMARY, (number, json.dumps(dict(summary))))
+            self._connection.execute(_SET_SUMMARY, (number, json.dumps(dict(summary)), time.time()))
 
     def capture(self, run_id: str) -> dict[str, Any] | None:
         """What a run last said of itself; None where it never did."""
@@ -183,9 +188,17 @@ class Captures(Runs):
 
     def _forget_ids(self) -> None:
         """Ids of what may be gone must not be used again."""
-        self._body_ids.clear()
-        self._client_ids.clear()
-        self._target_ids.clear()
+        for known in self._known():
+            known.clear()
+
+    def _known(self) -> tuple[dict[Any, Any], ...]:
+        return (
+            self._body_ids,
+            self._prompt_ids,
+            self._told_prompts,
+            self._client_ids,
+            self._target_ids,
+        )
 
     # Below: inside a transaction.
 
@@ -196,60 +209,115 @@ class Captures(Runs):
             self._forget_ids()
             self._file_version = version
 
+    def _insert_seen(self, run_number: int, seen: Sequence[Seen]) -> None:
+        asked = [one.asked for one in seen if one.asked is not None]
+        self._learn_bodies(asked)
+        self._add_texts(asked)
+        rows = [self._seen_row(run_number, one) for one in seen]
+        self._connection.executemany(_INSERT_SEEN, rows)
+        for known in self._known():
+            if len(known) > KNOWN_IDS:
+                known.clear()  # refills in a second; an order of use would cost every request
+
     def _seen_row(self, run_number: int, one: Seen) -> tuple[object, ...]:
         client = None if one.client is None else self._client_id(one.client)
-        body = None if one.asked is None else self._body_id(one.asked)
+        body = None if one.asked is None else self._body_ids[one.asked.exact_key]
         target = self._target_id((one.server, one.method, one.path))
         return (run_number, float(one.ts), body, client, target, *_SEEN.row(one))
 
     def _client_id(self, name: str) -> int:
         known = self._client_ids.get(name)
-        if known is not None:
-            return known
-        row = (to_text(name),)
-        find, insert = (
-            "SELECT id FROM clients WHERE name = ?",
-            "INSERT INTO clients (name) VALUES (?)",
-        )
-        return _remembered(self._client_ids, name, self._id_of(find, row, insert, row))
+        if known is None:
+            row = (to_text(name),)
+            known = self._id_of(_FIND_CLIENT, row, _INSERT_CLIENT, row)
+            self._client_ids[name] = known
+        return known
 
     def _target_id(self, target: tuple[str | None, str | None, str | None]) -> int | None:
         known = self._target_ids.get(target)
-        if known is not None or target == (None, None, None):
-            return known
-        row = tuple(word and to_text(word) for word in target)
-        found = self._id_of(_FIND_TARGET, row, _INSERT_TARGET, row)
-        return _remembered(self._target_ids, target, found)
+        if known is None and target != (None, None, None):
+            row = tuple(word and to_text(word) for word in target)
+            known = self._id_of(_FIND_TARGET, row, _INSERT_TARGET, row)
+            self._target_ids[target] = known
+        return known
 
-    def _body_id(self, asked: Asked) -> int:
-        id_, has_text = self._body_ids.get(asked.exact_key) or (None, False)
-        if id_ is None:
-            id_ = self._found_or_added(asked)
-        elif has_text or asked.prompt_text is None:
-            return id_
-        if asked.prompt_text is not None:
-            row = (to_text(asked.prompt_text), _key(asked.prompt_key))
-            self._connection.execute(_ADD_TEXT, row)
-        known = (id_, asked.prompt_text is not None)
-        return _remembered(self._body_ids, asked.exact_key, known)[0]
+    def _learn_bodies(self, asked: Sequence[Asked]) -> None:
+        """Know the row of each body; store those that are new, of equal ones the first."""
+        new: dict[str, Asked] = {}
+        for one in asked:
+            if one.exact_key not in self._body_ids:
+                new.setdefault(one.exact_key, one)
+        if not new:
+            return
+        keys = {exact: _key(exact) for exact in new}
+        stored = self._stored_bodies(list(keys.values()))
+        [last] = self._connection.execute("SELECT coalesce(max(id), 0) FROM bodies").fetchone()
+        rows: list[tuple[object, ...]] = []
+        for exact, one in new.items():
+            found = stored.get(keys[exact])
+            if found is None:
+                # one lookup for all of them, and ids of our own: 12 us a body instead of 20
+                found = last + len(rows) + 1
+                rows.append(
+                    (
+                        found,
+                        keys[exact],
+                        _key(one.request_key),
+                        self._prompt_id(one),
+                        *_BODIES.row(one),
+                    )
+                )
+            self._body_ids[exact] = found
+        self._connection.executemany(_INSERT_BODY, rows)
 
-    def _found_or_added(self, asked: Asked) -> int:
-        exact, request = _key(asked.exact_key), _key(asked.request_key)
-        found = self._connection.execute(
-            "SELECT id FROM bodies WHERE exact_key = ?", (exact,)
-        ).fetchone()
-        if found:
-            return int(found[0])
-        row = (exact, request, self._prompt_id(asked), *_BODIES.row(asked))
-        added = self._connection.execute(_INSERT_BODY, row).lastrowid
-        assert added is not None
-        return added
+    def _stored_bodies(self, keys: Sequence[bytes | None]) -> dict[bytes | None, int]:
+        found: dict[bytes | None, int] = {}
+        for start in range(0, len(keys), LOOKED_UP):
+            part = keys[start : start + LOOKED_UP]
+            marks = ", ".join("?" * len(part))
+            rows = self._connection.execute(
+                f"SELECT exact_key, id FROM bodies WHERE exact_key IN ({marks})",  # noqa: S608
+                part,
+            )
+            found.update(rows.fetchall())
+        return found
 
     def _prompt_id(self, asked: Asked) -> int | None:
+        # blocks may be many; their hash is not
+        blocks = asked.prompt_blocks and blake2b(asked.prompt_blocks, digest_size=16).digest()
+        sign = (
+            asked.prompt_key,
+            asked.prompt_chars,
+            asked.prompt_tokens,
+            blocks,
+            asked.block_tokens,
+        )
+        known = self._prompt_ids.get(sign)
+        if known is not None:
+            return known
         row = [_key(asked.prompt_key), *_PROMPTS.row(asked)]
         if row == _NO_PROMPT:
             return None
-        return self._id_of(_FIND_PROMPT, row, _INSERT_PROMPT, row)
+        known = self._id_of(_FIND_PROMPT, row, _INSERT_PROMPT, row)
+        self._prompt_ids[sign] = known
+        if asked.prompt_key is not None:
+            self._told_prompts.pop(
+                asked.prompt_key, None
+            )  # a new row of a known key has no text yet
+        return known
+
+    def _add_texts(self, asked: Sequence[Asked]) -> None:
+        """Store the texts that came with prompts of which the file has none."""
+        new = {
+            one.prompt_key: one.prompt_text
+            for one in reversed(asked)  # of several texts the first stays
+            if one.prompt_text is not None
+            and one.prompt_key is not None
+            and one.prompt_key not in self._told_prompts
+        }
+        rows = [(to_text(text), _key(key)) for key, text in new.items()]
+        self._connection.executemany(_ADD_TEXT, rows)
+        self._told_prompts.update(dict.fromkeys(new, True))
 
 
 def _key(digits: str | None) -> bytes | None:
@@ -275,10 +343,3 @@ def _asked(row: Sequence[Any]) -> Asked:
         name: key and key.hex() for name, key in zip(_KEYS, (exact, request, prompt), strict=True)
     }
     return _ASKED.record(told, **keys)
-
-
-def _remembered(ids: dict[Key, Known], key: Key, known: Known) -> Known:
-    if len(ids) >= KNOWN_IDS:
-        ids.clear()  # refills in a second; an order of use would cost every request
-    ids[key] = known
-    return known

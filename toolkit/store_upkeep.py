@@ -79,7 +79,7 @@ _CONTENT = f"""
         timed.last_at, (SELECT max(at_s) FROM loader_seconds WHERE run_number = {_NUMBER}),
         (SELECT requests FROM captures WHERE run_number = {_NUMBER}),
         (SELECT errors FROM captures WHERE run_number = {_NUMBER}),
-        (SELECT last_at FROM captures WHERE run_number = {_NUMBER})
+        (SELECT written_at FROM captures WHERE run_number = {_NUMBER})
     FROM
         (SELECT sum(ok) AS answered, sum(errors) AS failed FROM tallies WHERE run_number = {_NUMBER}) AS tallied,
         (SELECT sum(ok) AS answered, sum(NOT ok) AS failed, max(sent_at) AS last_at
@@ -131,7 +131,8 @@ class Content(NamedTuple):
     errors: int
     """Of a capture the answers of 400 and more, as far as answers were followed."""
     last_at: float | None
-    """The latest moment that anything of it is of, seconds since 1970; None: nothing is."""
+    """The latest moment that anything of it is of, seconds since 1970; None: nothing is. Of a capture, which may
+    have read an old file: when it last wrote."""
 
 
 class Upkeep(Looks, Blasts, Captures):
@@ -143,8 +144,8 @@ class Upkeep(Looks, Blasts, Captures):
         hosts, tallied, tallied_errors, timed, timed_errors, sent_at, told_s, *captured = row
         # a blast's shots are some of its tallied requests
         answered, failed = (timed, timed_errors) if tallied is None else (tallied, tallied_errors)
-        arrived, refused, arrived_at = captured
-        moments = [at for at in (sent_at, told_s, arrived_at) if at is not None]
+        arrived, refused, written_at = captured
+        moments = [at for at in (sent_at, told_s, written_at) if at is not None]
         last_at = max(moments, default=None)
         requests = (answered or 0) + (failed or 0) + (arrived or 0)
         return Content(hosts, requests, (failed or 0) + (refused or 0), last_at)

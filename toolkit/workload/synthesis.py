@@ -16,7 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isnan, sqrt
+from math import gcd, isnan, sqrt
 
 import numpy as np
 
@@ -29,8 +29,8 @@ MOST_PROMPTS = 200
 """Listed with a weight of their own, and as many of the tail for their lengths."""
 MOST_CHARS = 4_000_000
 """Of all texts together: a file that an editor opens."""
-LEAST_SHARE = 1 / 10_000
-"""Of the weights: a blast deals prompts from a deck of 10,000 cards, where a rarer one would come too often."""
+DECK = 10_000
+"""Cards from which a blast deals prompts: one that should come more rarely would come too often."""
 UNKNOWN_CHARS = 200
 """Of a prompt whose length nobody told."""
 MOST_COMPARED = 20_000
@@ -153,7 +153,7 @@ def _listed(
     """The prompts that repeat, as many as there is room for, and the tail."""
     room = most_chars
     listed: list[Asking] = []
-    least = max(2, LEAST_SHARE * sum(one.count for one in prompts))
+    least = max(2, sum(one.count for one in prompts) / DECK)
     for place, one in enumerate(prompts):
         room -= _chars(one)
         if len(listed) == most_prompts or one.count < least or (room < 0 and listed):
@@ -286,11 +286,20 @@ def _notes(
 
 def repeats(weighted: Sequence[Asking], unique_share: float, requests: int) -> float:
     """The share of so many requests by a profile that were asked before, as it is to be expected."""
-    total = sum(one.weight for one in weighted)
+    cards = [round(one.weight * 100) for one in weighted]
+    deck = sum(cards) // gcd(*cards)
+    if deck > max(DECK, len(cards)):
+        deck = DECK
     plain = (1 - unique_share) * requests
-    # prompts are dealt by turns, not drawn: one comes as often as its weight says, the first time included
-    new = sum(min(1.0, plain * one.weight / total) for one in weighted)
-    return 1 - (new + unique_share * requests) / requests
+    new = unique_share * requests
+    for one in cards:
+        times = one / sum(cards) * deck  # it is dealt in a round
+        if requests <= deck:
+            missed = (1 - plain / deck) ** times
+        else:
+            missed = unique_share ** (times * requests / deck)
+        new += 1 - missed
+    return 1 - new / requests
 
 
 def _mean(prompts: Sequence[Asking], weights: Sequence[float]) -> float:
