@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 from support.arrived import arrived
 
 from toolkit.workload.clients import clients
+from toolkit.workload.summary import part
 
 
 def test_each_clients_part_and_what_others_ask_too() -> None:
@@ -35,6 +37,16 @@ def test_requests_of_nobody_known_are_counted_apart() -> None:
     found = clients(arrived(list("abca"), client=["x", None, None, "x"]))
     assert (found.clients, found.unknown) == (1, 2)
     assert (found.top[0].requests, found.top[0].share) == (2, 1.0)
+
+
+def test_of_a_part_of_the_requests_only_its_own_clients_and_prompts_count() -> None:
+    whole = arrived(list("abca"), client=["x", "y", "z", "x"])
+    later = part(
+        whole, np.array([False, False, True, True])
+    )  # z asks c, x asks a; y and b are gone
+    found = clients(later)
+    assert [(one.client, one.requests) for one in found.top] == [("x", 1), ("z", 1)]
+    assert (found.clients, found.repeats_across_share) == (2, 0.0)
 
 
 def test_where_nobody_knows_which_prompts_are_alike_requests_are_counted_and_no_more() -> None:

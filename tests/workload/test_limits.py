@@ -122,7 +122,9 @@ def test_the_model_caps_what_is_recommended_and_a_need_beyond_it_is_told() -> No
     found = judged(columns, model_max=8192)
     assert (found.recommended, found.capped) == (8192, True)
     assert any("needs 8,356 tokens, the model takes 8,192" in one for one in found.warnings)
-    fits = judged(arrived(list("ab"), usage=[7000, 7900], max_tokens=256), model_max=8192)
+    # 7936 + 256: to the last token
+    fits = judged(arrived(list("ab"), usage=[7000, 7936], max_tokens=256), model_max=8192)
+    assert not any("the model takes" in one for one in fits.warnings)
     assert (fits.recommended, fits.capped) == (8192, False)
 
 

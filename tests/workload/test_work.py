@@ -55,6 +55,15 @@ def test_with_neither_prompts_alone_are_counted() -> None:
     assert work(arrived([]), prompt_tokens(arrived([]))).total == Tokens()
 
 
+def test_what_failed_cost_nothing_and_nobody_counts_its_limit() -> None:
+    columns = arrived(list("aab"), usage=10, output_tokens=[5, None, None], max_tokens=256)
+    failed = np.array([False, True, True])
+    found = work(columns, prompt_tokens(columns), failed)
+    assert (found.prompt.tolist(), found.output.tolist()) == ([10, 0, 0], [5, 0, 0])
+    assert found.total == Tokens(prompt=10, output=5)
+    assert found.of(failed) == Tokens()
+
+
 def test_with_no_length_known_at_all_each_request_counts_as_one() -> None:
     columns = arrived(list("ab"))
     assert costs(columns) == [(1, 0), (1, 0)]
@@ -104,7 +113,7 @@ def test_requests_that_are_not_allowed_neither_fill_the_cache_nor_use_it() -> No
 
 
 def test_of_unknown_latency_only_repeats_and_those_soon_after_the_first_are_told() -> None:
-    found = replayed("aaab", [0.0, 9.9, 10.0, 10.5], None)
+    found = replayed("aaab", [1.79e9, 1.79e9 + 9.9, 1.79e9 + 10.0, 1.79e9 + 10.5], None)
     assert (flags(found.repeats), flags(found.soon)) == ("-yy-", "-y--")
     assert found.cached is found.joined is None
 

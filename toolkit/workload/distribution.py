@@ -15,11 +15,6 @@ Counts = NDArray[np.int64]
 
 TOPS = (1, 2, 10, 100)
 """How many of the most frequent prompts' share is told; fixed by the report's keys."""
-BLOCKS = 20
-"""Stretches of equally many requests that the interval of the unseen share is drawn from."""
-RESAMPLES = 1000
-FEW_FOR_AN_INTERVAL = 200
-"""Fewer requests make stretches of under 10: their spread says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +25,6 @@ class Top:
     """As many as asked for, or all there are."""
     requests: int
     share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen:
-    """The chance that the next request repeats none so far: Good-Turing's N1 / N, with keys as a response cache has."""
-
-    share: float
-    low: float | None
-    """95 % interval over stretches of time, not over single requests: neighbours are alike. None: too few."""
-    high: float | None
-    once: int
-    """Keys that were asked once."""
-    naive_share: float
-    """Unique / requests: too high for a short capture, as every key's first request counts in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +44,8 @@ class Distribution:
     """As counted; too low while prompts are unseen."""
     effective_prompts: float | None = None
     """2 ^ entropy: equally frequent prompts that would be as hard to guess."""
-    unseen: Unseen | None = None
+    unseen_share: float | None = None
+    """Good-Turing's N1 / N: the chance that the next prompt is one that nobody asked so far."""
     zipf: Zipf | None = None
 
 
@@ -81,7 +63,7 @@ def distribution(columns: Columns) -> Distribution:
         entropy_bits=corrected,
         entropy_plain_bits=plain,
         effective_prompts=None if corrected is None else 2.0**corrected,
-        unseen=unseen(columns.request),
+        unseen_share=int((counts == 1).sum()) / int(counts.sum()) if len(counts) else None,
         zipf=zipf(counts) if len(counts) else None,
     )
 
@@ -109,31 +91,3 @@ def _top(counts: Counts, most: int) -> Top:
     return Top(
         prompts=min(most, len(counts)), requests=requests, share=requests / int(counts.sum())
     )
-
-
-def unseen(codes: Codes) -> Unseen | None:
-    """What share of the requests to come would repeat none so far."""
-    if not len(codes):
-        return None
-    counts = np.bincount(codes)
-    once = counts[codes] == 1
-    low, high = _interval(once)
-    return Unseen(
-        share=float(once.mean()),
-        low=low,
-        high=high,
-        once=int(once.sum()),
-        naive_share=int((counts > 0).sum()) / len(codes),
-    )
-
-
-def _interval(once: NDArray[np.bool_]) -> tuple[float | None, float | None]:
-    if len(once) < FEW_FOR_AN_INTERVAL:
-        return None, None
-    edges = np.linspace(0, len(once), BLOCKS + 1).astype(np.int64)
-    found = np.add.reduceat(once.astype(np.int64), edges[:-1])
-    # seeded: the same capture tells the same interval twice
-    drawn = np.random.default_rng(0).integers(0, BLOCKS, (RESAMPLES, BLOCKS))
-    shares = found[drawn].sum(axis=1) / np.diff(edges)[drawn].sum(axis=1)
-    low, high = np.quantile(shares, (0.025, 0.975))
-    return float(low), float(high)

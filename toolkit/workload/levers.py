@@ -288,7 +288,8 @@ def _response_cache(
 def _declared_words(declared_share: float | None) -> str:
     if declared_share is None:
         return "whether requests allow that is unknown"
-    return f"{percent(declared_share)} of requests declare that it may (temperature 0 or a seed)"
+    told = f"{percent(declared_share)} of requests declare that it may (temperature 0 or a seed)"
+    return told if declared_share == 1 else f"{told}, the others need somebody's leave"
 
 
 def _no_repeat(evidence: Evidence) -> str:

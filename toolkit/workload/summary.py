@@ -1,0 +1,360 @@
+"""The whole report on a workload as one record: what is asked, how often, when, how long, and what follows from it.
+
+Field names are the keys of `toolkit workload --json`. It puts the room's answers together and says what is unknown and why.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.wording import share as percent
+from toolkit.workload.arrivals import Arrivals, Concurrency, arrivals, concurrency
+from toolkit.workload.clients import Clients, clients
+from toolkit.workload.columns import Columns
+from toolkit.workload.distribution import TOPS, Distribution, distribution
+from toolkit.workload.forecast import Forecast, HitCell, forecast
+from toolkit.workload.lengths import Lengths, PromptTokens, Spread, lengths, prompt_tokens, spread
+from toolkit.workload.levers import Evidence, Lever, headline, levers
+from toolkit.workload.limits import ModelLength, model_length
+from toolkit.workload.mixes import Mix, declared, mix
+from toolkit.workload.prefixes import Prefixes, shared_prefix
+from toolkit.workload.work import Basis, Reuse, Work, reuse, work
+
+Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Policy = Literal["all", "declared"]
+Identities = Literal["bodies", "prompts"] | None
+
+SIZES = (10, 100, 1_000, 10_000, None)
+TTLS_S = (60.0, 600.0, 3600.0, None)
+LEADERS = 5
+"""Shared beginnings that are listed, by volume and by count."""
+FEW = 1_000
+"""Under so many requests a forecast of repeats is a guess."""
+LIFETIMES = 10
+"""A capture shorter than so many times to live has seen few of them end."""
+DAMAGED = 0.01
+"""With a larger share of damaged requests every count here is too low by more than it is worth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user tells beside the requests."""
+
+    latency_s: float | None = None
+    """Of every answer, where answers were not followed."""
+    current_max_model_len: int | None = None
+    model_max_len: int | None = None
+    """The longest the model can take."""
+    max_num_seqs: int | None = None
+    policy: Policy = "all"
+    """Which answers a cache may give again: all, as in a contest, or those that temperature 0 or a seed declares."""
+    identities: Identities = "bodies"
+    """What tells the source's requests apart: bodies; prompts, the settings not; None: nothing does."""
+    arrivals: bool = True
+    """False: the source tells no times, a request's is its place."""
+    kv_blocks: tuple[int, ...] = ()
+    """Capacities of a prefix cache to try, in blocks, e.g., a host's `num_gpu_blocks`."""
+    sizes: tuple[int | None, ...] = SIZES
+    """Entries; None: without end."""
+    ttls_s: tuple[float | None, ...] = TTLS_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """How answers came, of the requests where that is known."""
+
+    statuses: dict[str, int]
+    """Requests by HTTP status."""
+    error_share: float | None
+    ttft_ms: Spread | None
+    latency_ms: Spread | None
+    cache_told: int
+    """Requests of which it is known how a cache in front served them."""
+    cache_hit_ratio: float | None
+    cache_coalesced_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """All that can be said of the captured requests. None is unknown; `unknown` says why."""
+
+    headline: str
+    requests: int
+    """Those that ask a model for something; the others and the damaged ones stand beside them."""
+    damaged: int
+    other: int
+    unique_exact: int | None
+    unique_canonical: int | None
+    unique_prompts: int | None
+    top_share: dict[str, float | None]
+    """Share of the most frequent 1, 2, 10, 100 prompts."""
+    entropy_bits: float | None
+    stream_share: float | None
+    hit_curve: tuple[HitCell, ...]
+    """By request as the proxy's cache tells them apart; `forecast` has the curves by other keys, too."""
+    prefix_share: float | None
+    recommended_max_model_len: int | None
+    levers: tuple[Lever, ...]
+    policy: Policy
+    eligible_share: float | None
+    """Share of requests that a cache may answer under the policy."""
+    output_basis: Basis
+    distribution: Distribution
+    clients: Clients
+    arrivals: Arrivals
+    concurrency: Concurrency
+    lengths: Lengths
+    mix: Mix
+    answers: Answers
+    forecast: Forecast | None
+    """None: the source does not tell which requests are alike."""
+    prefixes: Prefixes
+    model_length: ModelLength
+    warnings: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+PLAIN = Options()
+
+
+def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
+    """Put the whole report together."""
+    prompts = prompt_tokens(columns)
+    prefixes = shared_prefix(columns, capacities=options.kv_blocks, top=LEADERS)
+    counted = distribution(columns) if options.identities else Distribution(requests=len(columns))
+    when = arrivals(columns.ts) if options.arrivals else Arrivals(why="the source tells no times")
+    spoken, asked = lengths(columns, prompts), mix(columns, bodies=options.identities == "bodies")
+    latency = latencies(columns, options)
+    # without settings nobody knows which requests declare themselves repeatable
+    policy: Policy = options.policy if options.identities == "bodies" else "all"
+    eligible = eligible_mask(columns, policy)
+    evidence = Evidence(
+        work=work(columns, prompts, failed_mask(columns)),
+        reuse=_reuse(columns, latency, eligible, options),
+        prefix_share=partial(_prefix_share, columns, prefixes),
+        declared_share=asked.declared_share,
+        policy=policy,
+        length=model_length(
+            columns,
+            prompts,
+            current=options.current_max_model_len,
+            model_max=options.model_max_len,
+        ),
+        concurrency=_concurrency(columns, when, options),
+        output=spoken.output_tokens,
+        max_tokens=spoken.max_tokens,
+        max_num_seqs=options.max_num_seqs,
+    )
+    found, ahead = levers(evidence), _forecast(columns, latency, eligible, options)
+    return Workload(
+        headline=headline(found, evidence.length) if len(columns) else "no request to judge by",
+        requests=len(columns),
+        damaged=columns.damaged,
+        other=columns.other,
+        unique_exact=counted.unique_exact,
+        unique_canonical=counted.unique_canonical,
+        unique_prompts=counted.unique_prompts,
+        top_share=_top_share(counted),
+        entropy_bits=counted.entropy_bits,
+        stream_share=asked.stream_share,
+        hit_curve=ahead.canonical if ahead else (),
+        prefix_share=prefixes.share if options.identities else None,
+        recommended_max_model_len=evidence.length.recommended,
+        levers=found,
+        policy=policy,
+        eligible_share=float(eligible.mean()) if len(columns) else None,
+        output_basis=evidence.work.basis,
+        distribution=counted,
+        clients=clients(columns, alike=options.identities is not None),
+        arrivals=when,
+        concurrency=evidence.concurrency,
+        lengths=spoken,
+        mix=asked,
+        answers=answers(columns),
+        forecast=ahead,
+        prefixes=prefixes,
+        model_length=evidence.length,
+        warnings=tuple(warnings(columns, when, evidence.length, options)),
+        unknown=tuple(unknown(columns, prompts, evidence.work, options)),
+    )
+
+
+def latencies(columns: Columns, options: Options) -> Numbers | None:
+    """Each answer's latency: measured, else the mean of the measured ones, else the user's; None: of no use or unknown."""
+    if not options.arrivals:
+        return None
+    measured = columns.latency_s
+    known = ~np.isnan(measured)
+    if known.any():
+        return np.where(known, measured, measured[known].mean())
+    return None if options.latency_s is None else np.full(len(columns), options.latency_s)
+
+
+def _reuse(
+    columns: Columns, latency: Numbers | None, eligible: Mask, options: Options
+) -> Reuse | None:
+    if options.identities is None:
+        return None
+    times = columns.ts if options.arrivals else None
+    return reuse(columns.request, times, latency, eligible & ~failed_mask(columns))
+
+
+def _concurrency(columns: Columns, when: Arrivals, options: Options) -> Concurrency:
+    if not options.arrivals:
+        return Concurrency(basis=None, why=when.why)
+    return concurrency(columns, when.rate_per_s, options.latency_s)
+
+
+def eligible_mask(columns: Columns, policy: Policy) -> Mask:
+    """Which requests the policy lets a cache answer."""
+    return declared(columns) if policy == "declared" else np.ones(len(columns), dtype=bool)
+
+
+def failed_mask(columns: Columns) -> Mask:
+    """Which requests are known to have failed: their answers are worth nothing to others, and cost next to nothing."""
+    found: Mask = (columns.status < 200) | (
+        columns.status >= 300
+    )  # an answer nobody saw, NaN, did not
+    return found
+
+
+def _prefix_share(columns: Columns, of_all: Prefixes, which: Mask) -> float | None:
+    return of_all.share if which.all() else shared_prefix(part(columns, which)).share
+
+
+def part(columns: Columns, which: Mask) -> Columns:
+    """Some of the requests; numbers of bodies and clients stay what they were."""
+    rows = {
+        name: getattr(columns, name)[which]
+        for name in Columns.__dataclass_fields__
+        if isinstance(getattr(columns, name), np.ndarray)
+    }
+    return replace(columns, **rows)
+
+
+def _top_share(counted: Distribution) -> dict[str, float | None]:
+    found = dict(zip(TOPS, counted.tops, strict=False))
+    return {str(most): found[most].share if most in found else None for most in TOPS}
+
+
+def _forecast(
+    columns: Columns, latency: Numbers | None, eligible: Mask, options: Options
+) -> Forecast | None:
+    if options.identities is None or not len(columns):
+        return None
+    found = forecast(
+        columns,
+        np.zeros(len(columns)) if latency is None else latency,
+        sizes=_telling(options.sizes, int(columns.request.max()) + 1),
+        # without times nothing grows old
+        ttls=options.ttls_s if options.arrivals else (None,),
+        eligible=eligible,
+        failed=failed_mask(columns),
+    )
+    if latency is not None:
+        return found
+    return replace(
+        found,
+        exact=_of_unknown_latency(found.exact),
+        canonical=_of_unknown_latency(found.canonical),
+        prompt=_of_unknown_latency(found.prompt),
+    )
+
+
+def _of_unknown_latency(cells: tuple[HitCell, ...]) -> tuple[HitCell, ...]:
+    """At no latency nobody joins: how many would is unknown, not 0."""
+    return tuple(replace(cell, coalesced_ratio=None, steady_coalesced_ratio=None) for cell in cells)
+
+
+def _telling(sizes: tuple[int | None, ...], keys: int) -> tuple[int | None, ...]:
+    """Sizes up to the first that holds every key: larger ones would say the same again."""
+    enough = min((size for size in sizes if size is not None and size >= keys), default=None)
+    return tuple(size for size in sizes if size is None or enough is None or size <= enough)
+
+
+def answers(columns: Columns) -> Answers:
+    """How answers came."""
+    known = columns.status[~np.isnan(columns.status)]
+    codes, counts = np.unique(known.astype(np.int64), return_counts=True)
+    told = columns.cache[columns.cache >= 0]
+    return Answers(
+        statuses={str(code): int(count) for code, count in zip(codes, counts, strict=True)},
+        error_share=float(((known < 200) | (known >= 300)).mean()) if len(known) else None,
+        ttft_ms=spread(columns.ttft_s * 1e3),
+        latency_ms=spread(columns.latency_s * 1e3),
+        cache_told=len(told),
+        cache_hit_ratio=float((told == 1).mean()) if len(told) else None,
+        cache_coalesced_ratio=float((told == 2).mean()) if len(told) else None,
+    )
+
+
+def warnings(columns: Columns, when: Arrivals, length: ModelLength, options: Options) -> list[str]:
+    """What makes the figures less worth than they look."""
+    found = list(length.warnings)
+    seen, total = len(columns), len(columns) + columns.damaged
+    if columns.damaged > DAMAGED * total:
+        found.append(
+            f"{columns.damaged:,} of {total:,} requests were damaged and are left out: counts and rates are too low"
+        )
+    if 0 < seen < FEW:
+        found.append(
+            f"{seen:,} requests are few: how often they will repeat is a guess under {FEW:,}"
+        )
+    if options.arrivals and seen > 1:
+        found.extend(_short_of_time(when.duration_s or 0.0, options.ttls_s))
+    return found
+
+
+def _short_of_time(duration_s: float, ttls_s: tuple[float | None, ...]) -> Iterator[str]:
+    longest = max((ttl for ttl in ttls_s if ttl is not None), default=0.0)
+    if not duration_s:
+        yield "all requests bear the same time: nothing that depends on time can be told"
+    elif duration_s < LIFETIMES * longest:
+        yield (
+            f"the capture spans {duration_s:,.0f} s: of times to live over {duration_s / LIFETIMES:,.0f} s it has seen few"
+            " ends, so their hit ratios are a first glance"
+        )
+
+
+def unknown(columns: Columns, prompts: PromptTokens, cost: Work, options: Options) -> list[str]:
+    """What cannot be told, why, and what would tell it."""
+    if not len(columns):
+        return ["no request asked a model for anything: everything"]
+    return [*_unknown_of_the_source(options), *_unknown_of_answers(columns, cost, options),
+            *_unknown_of_requests(columns, prompts)]  # fmt: skip
+
+
+def _unknown_of_the_source(options: Options) -> Iterator[str]:
+    if options.identities is None:
+        yield "the source does not tell which requests are alike: what repeats, and what a cache would answer, is unknown"
+    if options.identities != "bodies" and options.policy == "declared":
+        yield "the source tells no settings, so which requests declare themselves repeatable is unknown: all count"
+    if options.identities == "prompts":
+        yield "the source tells prompts and no settings: requests with equal prompts count as equal, so hit ratios are upper bounds"
+    if not options.arrivals:
+        yield "the source tells no times: rates, concurrency and times to live are unknown"
+
+
+def _unknown_of_answers(columns: Columns, cost: Work, options: Options) -> Iterator[str]:
+    if np.isnan(columns.status).all() and np.isnan(columns.output_tokens).all():
+        yield "answers were not followed, so their lengths, latencies and errors are unknown: capture with --full"
+    if options.identities and options.arrivals and latencies(columns, options) is None:
+        yield "latency is unknown, so every repeat counts as a hit at once and none as coalesced: give --latency"
+    if cost.basis in {"max_tokens", "mixed"}:
+        yield "some answers' lengths are unknown: max_tokens, an upper bound, stands for them"
+
+
+def _unknown_of_requests(columns: Columns, prompts: PromptTokens) -> Iterator[str]:
+    if prompts.estimated.any():
+        how = "found in this capture" if prompts.calibrated else "a rule of thumb for English"
+        yield (
+            f"{percent(float(prompts.estimated.mean()))} of prompts' tokens are an estimate from characters,"
+            f" {prompts.chars_per_token:.3g} a token, {how}"
+        )
+    if (columns.client < 0).all():
+        yield "clients are unknown"
