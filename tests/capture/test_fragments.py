@@ -102,6 +102,13 @@ def test_an_overlap_with_a_hole_behind_it_is_no_packet() -> None:
     assert bench.add(24, True, WHOLE[24:32]) == WHOLE
 
 
+def test_what_lies_beyond_the_last_piece_is_no_part_of_the_packet() -> None:
+    bench = Bench()
+    assert bench.add(32, False, WHOLE[32:]) is None
+    assert bench.add(40, True, b"beyond it") is None
+    assert bench.add(0, True, WHOLE[:32]) == WHOLE
+
+
 def test_a_piece_cut_at_capture_never_becomes_a_packet() -> None:
     bench = Bench()
     assert bench.add(0, True, WHOLE[:16]) is None

@@ -181,9 +181,9 @@ def test_an_only_fragment_of_ipv6_is_its_packet() -> None:
 
 def test_fragments_of_other_protocols_do_not_count() -> None:
     sent = udp(1, 8000, bytes(2000))
-    parts = ipv4_fragments(sent, 800, protocol=17) + ipv6_fragments(sent, 800, protocol=17)
-    caught = segments_of(Frame(START, ethernet(part)) for part in parts[1:])
-    assert caught.losses == Losses(frames=len(parts) - 1)
+    parts = ipv4_fragments(sent, 800, protocol=17)[1:] + ipv6_fragments(sent, 800, protocol=17)[1:]
+    caught = segments_of(Frame(START, ethernet(part)) for part in parts)
+    assert caught.losses == Losses(frames=len(parts))
 
 
 def test_fragments_keep_no_more_than_their_limit() -> None:
@@ -328,6 +328,7 @@ def test_noise_is_no_segment(follow_answers: bool) -> None:
         ethernet(ipv4(ipv4(SEGMENT), protocol=4)),  # a tunnel
         ethernet(ipv4(tcp(8001, 9000, 1, PAYLOAD))),
         ethernet(ipv6(tcp(8001, 9000, 1, PAYLOAD))),
+        bytes(12) + b"\x88\xb5" + ipv4(SEGMENT),  # an experiment's EtherType
         bytes(12) + b"\x08\x06" + bytes(28) + struct.pack("!HH", 40000, 8000) * 8,  # ARP
         ethernet(b"\x55" + ipv4(SEGMENT)[1:]),  # IP version 5
         b"",
@@ -339,9 +340,10 @@ def test_noise_is_no_segment(follow_answers: bool) -> None:
 
 
 def test_an_answer_is_noise_where_answers_are_not_followed() -> None:
-    answer = Frame(START, ethernet(ipv4(tcp(8000, 40000, 1, b"HTTP/1.1 200 OK"))))
-    assert segments_of([answer]).losses == Losses(frames=1)
-    assert segments_of([answer], follow_answers=True).payloads == [b"HTTP/1.1 200 OK"]
+    for packet in (ipv4, ipv6):
+        answer = Frame(START, ethernet(packet(tcp(8000, 40000, 1, b"HTTP/1.1 200 OK"))))
+        assert segments_of([answer]).losses == Losses(frames=1)
+        assert segments_of([answer], follow_answers=True).payloads == [b"HTTP/1.1 200 OK"]
 
 
 def test_a_link_that_is_not_read_is_refused_at_once() -> None:

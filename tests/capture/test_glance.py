@@ -94,6 +94,13 @@ def test_options_fragments_and_cut_frames_are_not_judged() -> None:
         assert not thrown_away(ethernet(ipv6(away, extensions=extensions)), plain6)
 
 
+def test_a_header_that_cannot_be_is_left_to_be_told() -> None:
+    segment = bytearray(tcp(40000, 8000, 1))
+    segment[12] = 0
+    nonsense = ethernet(ipv4(bytes(segment), total_length=20))
+    assert not thrown_away(nonsense, ethernet(ipv4(bytes(segment))))
+
+
 # --- what the readers keep is what frame by frame is kept, whatever the frames are like ---------------
 
 

@@ -114,6 +114,18 @@ def test_a_section_forgets_the_interfaces_of_the_one_before() -> None:
     assert damage(file) == f"`x.pcapng` is damaged: at byte {at:,} a block names interface 0 of 0"
 
 
+def test_a_section_is_not_judged_by_the_links_of_the_one_before() -> None:
+    # read as RAW, this Ethernet header is an IPv4 header, and the packet behind it is on another port
+    tricky = b"\x45\0\0\0\0\0" + bytes(6) + ASK.data[12:]
+    reading = read(
+        [
+            *(section(), interface(RAW), enhanced(RAW_ASK), enhanced(RAW_ASK)),
+            *(section(), interface(ETHERNET), *[enhanced(Frame(START, tricky))] * 3),
+        ]
+    )
+    assert reading.payloads == [b"raw ask"] * 2 + [b"ask"] * 3
+
+
 def test_interfaces_of_different_links_are_read_side_by_side() -> None:
     reading = read(
         [
@@ -181,6 +193,9 @@ def test_a_simple_packet_is_cut_at_its_interfaces_snaplen() -> None:
     cut = Frame(START, frame.data[:97], len(frame.data))
     (segment,) = read([section(), interface(snaplen=97), simple(cut)]).found
     assert (len(segment.payload), segment.missing) == (97 - 54, 500 - 97 + 54)
+    # a block that holds less than its interface's snaplen and the wire's length promise ends with itself
+    (segment,) = read([section(), interface(), simple(cut), enhanced(OTHER)]).found
+    assert (len(segment.payload), segment.missing) == (100 - 54, 500 - 100 + 54)
 
 
 def old_packet(frame: Frame, drops: int, order: Order = "<") -> bytes:
@@ -244,6 +259,12 @@ def test_blocks_nobody_asked_for_are_passed_over(other: bytes) -> None:
         assert (reading.payloads, reading.losses.frames) == ([b"ask"], 2)
 
 
+def test_a_block_that_only_looks_like_a_packets_is_none() -> None:
+    alike = enhanced(OTHER)[8:-4]
+    reading = read([section(), interface(), block(0xBAD, alike), enhanced(ASK), enhanced(ASK)])
+    assert reading.losses.frames == 2
+
+
 def test_options_of_a_packet_are_no_part_of_it() -> None:
     ticks = round(START * 10**6)
     head = struct.pack("<IIIII", 0, ticks >> 32, ticks % 2**32, len(ASK.data), len(ASK.data))
@@ -255,7 +276,9 @@ def test_options_of_a_packet_are_no_part_of_it() -> None:
 
 
 def test_a_file_of_nothing_that_is_read_is_refused_by_its_links_name() -> None:
-    with pytest.raises(ToolkitError, match=r"^`x.pcapng`: frames of link type IEEE802_11 \(105\) are not read"):
+    with pytest.raises(
+        ToolkitError, match=r"^`x.pcapng`: frames of link type IEEE802_11 \(105\) are not read"
+    ):
         read([section(), interface(WIFI), enhanced(ASK)])
 
 
@@ -263,7 +286,9 @@ def test_an_interface_that_is_not_read_is_told_beside_one_that_is() -> None:
     file = [section(), interface(WIFI), interface(), enhanced(ASK), enhanced(ASK, number=1)]
     reading = read([*file, enhanced(OTHER), enhanced(ASK, number=1)])
     assert reading.payloads == [b"ask", b"ask"]
-    assert reading.pcapng.notes() == ["`x.pcapng`: 2 frames of link type IEEE802_11 (105) are not read"]
+    assert reading.pcapng.notes() == [
+        "`x.pcapng`: 2 frames of link type IEEE802_11 (105) are not read"
+    ]
 
 
 def test_an_interface_that_is_not_read_and_says_nothing_is_no_trouble() -> None:
@@ -298,6 +323,10 @@ BEGUN = sum(len(part) for part in BEGIN)
         (
             block(6, struct.pack("<IIIII", 0, 0, 0, 0xFFFFFFFF, 60) + bytes(56)),
             "a block of 88 bytes holds a frame of 4,294,967,295",
+        ),
+        (
+            enhanced(OTHER).replace(struct.pack("<I", len(OTHER.data)), struct.pack("<I", 70), 1),
+            "a block of 92 bytes holds a frame of 70",
         ),
         (
             enhanced(ASK)[:-4] + struct.pack("<I", 100),
