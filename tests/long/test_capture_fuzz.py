@@ -155,25 +155,26 @@ def recut(chance: random.Random, packet: Packet, at: float, trouble: Trouble) ->
     yield Packet(at, packet.key, seq % 2**32, packet.flags, kept, len(payload) - len(kept))
 
 
+def first_number(chance: random.Random, last: int | None) -> int:
+    """Of a connection; `last`: of the one before it on these ports. No TCP begins within what that one sent."""
+    if last is not None and chance.random() < 0.5:
+        return last + chance.choice([0, 1000, 3_000_000])
+    if last is None and chance.random() < 0.1:
+        return 2**32 - chance.randint(1, 3000)
+    return chance.getrandbits(32)
+
+
 def round_of(number: int) -> tuple[list[Packet], Counter[bytes]]:
     """All packets of a round in the order of capture, and the bodies that were sent."""
     chance = random.Random(number)
     sent: Counter[bytes] = Counter()
     seen: list[Packet] = []
-    places: dict[bytes, tuple[float, int]] = {}
+    places: dict[bytes, tuple[float, int | None]] = {}
     for _ in range(CONNECTIONS):
         which = key(chance.randint(40_000, 40_000 + CONNECTIONS // 2))
-        over, last = places.get(which, (chance.uniform(0, 20), chance.getrandbits(32)))
-        # a port used again: its numbers go on from the last ones, or are any
-        isn = (
-            last + chance.choice([0, 1000, 3_000_000])
-            if chance.random() < 0.5
-            else chance.getrandbits(32)
-        )
-        if chance.random() < 0.1:
-            isn = 2**32 - chance.randint(1, 3000)
+        over, last = places.get(which, (chance.uniform(0, 20), None))
         start = over + chance.choice([0.01, 1.0, 5.0, 70.0])
-        packets, now, last = connection(chance, which, start, isn, sent)
+        packets, now, last = connection(chance, which, start, first_number(chance, last), sent)
         places[which] = (
             now + LATEST_S / 2,
             last,

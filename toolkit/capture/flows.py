@@ -21,6 +21,8 @@ LOOK_S = 0.25
 """How often holes are looked at that nobody fills, by the packets' clock."""
 CLOSED = 65_536
 """Closed connections that are remembered, so that a segment sent again after the end begins no new one."""
+SET_BACK_S = 1.0
+
 EARLIER = 4
 """Of one key."""
 CLOSED_S = 60.0
@@ -34,6 +36,10 @@ class Closed(NamedTuple):
     isns: tuple[int | None, ...]
     client: tuple[Span, ...]
     back: tuple[Span, ...]
+
+
+NOWHERE = Direction(NOTHING)
+"""The server's direction where answers are not followed."""
 
 
 class Flow:
@@ -56,7 +62,8 @@ class Flow:
         self.key = key
         """As the client's segments have it."""
         self.requests, self.answers = requests, answers
-        self.client, self.back = Direction(requests), Direction(answers)
+        self.client = Direction(requests)
+        self.back = NOWHERE if answers is NOTHING else Direction(answers)
         self.seen_at = ts
         self.held = 0
         self.over = False
@@ -87,7 +94,7 @@ class Streams:
         """Those with a hole, by the client's key."""
         self._closed: dict[bytes, Closed] = {}
         self._held = 0
-        self._looked_at = self._look_at = self._sweep_at = float("-inf")
+        self._earliest = self._look_at = self._sweep_at = float("-inf")
 
     def segment(  # noqa: PLR0913, PLR0917 - once a segment: an object around these would cost as much as the rest
         self,
@@ -100,7 +107,7 @@ class Streams:
         missing: int = 0,
     ) -> None:
         """Take in one segment of either direction; `missing` bytes of it were cut off behind `payload`."""
-        if not self._looked_at <= ts < self._look_at:
+        if not self._earliest <= ts < self._look_at:
             self._look(ts)
         flow = self._flows.get(key)
         if flow is None:
@@ -316,9 +323,9 @@ class Streams:
 
     def _look(self, now: float) -> None:
         """Now and then: holes, and connections gone quiet."""
-        if now < self._looked_at:  # a clock that was set back
+        if now < self._earliest:  # a clock that was set back; by less they differ from one core to another
             self._sweep_at = now
-        self._looked_at, self._look_at = now, now + LOOK_S
+        self._earliest, self._look_at = now - SET_BACK_S, now + LOOK_S
         for flow in list(self._waiting.values()):
             self._give_up_old(now, flow)
         if now >= self._sweep_at:
