@@ -90,7 +90,7 @@ def test_of_unknown_latency_the_cache_has_both_shares_and_single_flight_says_why
 ):
     found = levers(evidence(contest()))
     assert told(found, "response_cache").saved_share == pytest.approx(2999 / 3000)
-    assert "cache and single-flight save together" in told(found, "response_cache").caveat
+    assert "single-flight's part is in it" in told(found, "response_cache").caveat
     single = told(found, "single_flight")
     assert (single.saved_share, single.standalone_share, single.recommended) == (None, None, True)
     # 250 requests of each prompt in its first ten seconds, itself not counted
@@ -192,11 +192,11 @@ def test_shares_are_told_for_cheap_and_dear_written_tokens_too() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"output_tokens": 10}, "answers' lengths are known"),
-        ({"max_tokens": 10}, "max_tokens, an upper bound"),
-        ({"max_tokens": 10, "output_tokens": [9, None, None, None]}, "or the others' mean"),
-        ({}, "prompts alone are counted"),
-        ({"usage": None}, "every request counts the same"),
+        ({"output_tokens": 10}, "are as long as told"),
+        ({"max_tokens": 10}, "as long as max_tokens allows, an upper bound"),
+        ({"max_tokens": 10, "output_tokens": [9, None, None, None]}, "their prompt's others or"),
+        ({}, "of unknown length and left out"),
+        ({"usage": None}, "each request counts the same"),
     ],
 )
 def test_the_caveat_says_how_answers_lengths_are_known(fields: dict, words: str) -> None:
@@ -204,7 +204,7 @@ def test_the_caveat_says_how_answers_lengths_are_known(fields: dict, words: str)
         levers(evidence(arrived(list("abba"), **{"usage": 10, **fields}), 0.1)), "response_cache"
     )
     assert words in found.caveat
-    assert "counts as 4 read ones" in found.caveat
+    assert "answers count 4 a token" in found.caveat
 
 
 def test_a_policy_that_allows_nothing_leaves_nothing_to_a_cache() -> None:

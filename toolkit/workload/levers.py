@@ -39,8 +39,8 @@ HEADROOM = 2.5
 WEIGHT_FACTOR = 4.0
 """Bytes of a 16-bit weight / bytes of a 4-bit one."""
 WHAT: dict[Code, str] = {
-    "response_cache": "share of requests that an equal one was answered before",
-    "single_flight": "share of requests that come while an equal one is being answered",
+    "response_cache": "share of requests that come after an equal one's answer",
+    "single_flight": "share of requests that come while an equal one is under way",
     "prefix_cache": "share of prompt tokens in whole blocks that begin as an earlier prompt did",
 }
 """What the number of a measured lever is of."""
@@ -236,15 +236,14 @@ def share_of(saved: Tokens | None, total: Tokens, decode_weight: float) -> float
 
 
 def _output_caveat(work: Work) -> str:
-    weighed = f"a written token counts as {DECODE_WEIGHT:g} read ones"
     known = {
-        "usage": "answers' lengths are known",
-        "mixed": "unknown answers' lengths are taken from max_tokens or the others' mean",
-        "max_tokens": "answers' lengths are unknown: max_tokens, an upper bound, stands for them",
-        "unknown": "answers' lengths are unknown and left out: prompts alone are counted",
-        "requests": "lengths are unknown: every request counts the same",
+        "usage": "as long as told",
+        "mixed": "as long as told, unknown ones as their prompt's others or max_tokens",
+        "max_tokens": "as long as max_tokens allows, an upper bound",
+        "unknown": "of unknown length and left out",
+        "requests": "of unknown length, as are prompts: each request counts the same",
     }
-    return f"{weighed}, {known[work.basis]}"
+    return f"answers count {DECODE_WEIGHT:g} a token and are {known[work.basis]}"
 
 
 Description = tuple[bool, float | None, str, str]
@@ -276,20 +275,19 @@ def _response_cache(
         )
         return False, number, what, f"saves nothing here: {why}"
     caveat = (
-        "a ceiling, without end or time to live: hit_curve tells what size and time to live leave of it; every hit gives"
-        f" the same sample again, and {_declared_words(evidence.declared_share)}"
+        "a ceiling: size and time to live take some of it; each hit gives the same sample again, and"
+        f" {_declared_words(evidence.declared_share)}"
     )
     if reuse.cached is None:
         missing = "times are" if reuse.soon is None else "latency is"
-        caveat += f"; {missing} unknown, so this is what cache and single-flight save together"
+        caveat += f"; {missing} unknown, so single-flight's part is in it"
     return saved >= WORTH, number, what, caveat
 
 
 def _declared_words(declared_share: float | None) -> str:
     if declared_share is None:
         return "whether requests allow that is unknown"
-    told = f"{percent(declared_share)} of requests declare that it may (temperature 0 or a seed)"
-    return told if declared_share == 1 else f"{told}, the others need somebody's leave"
+    return f"{percent(declared_share)} of requests declare that it may, by temperature 0 or a seed"
 
 
 def _no_repeat(evidence: Evidence) -> str:
@@ -323,8 +321,8 @@ def _single_flight_of_unknown_latency(what: str, evidence: Evidence, reuse: Reus
         )
     soon = float(reuse.soon.mean())
     caveat = (
-        f"{percent(soon)} of requests come within {SOON_S:g} s after the first of their kind; how many of them meet depends"
-        " on latency, which is unknown: give it, or capture with --full. What it saves stands under response_cache"
+        f"{percent(soon)} of requests come within {SOON_S:g} s after the first of their kind; how many meet it unanswered"
+        " depends on latency, which is unknown; what it saves stands under the response cache"
     )
     return soon > 0 and _repeats_are_worth_it(evidence, reuse), None, what, caveat
 
@@ -341,7 +339,7 @@ def _prefix_cache(saved: float | None, what: str, evidence: Evidence, reuse: Reu
         return False, None, what, "prompts' beginnings are unknown"
     if not number:
         return False, number, what, "saves nothing here: no two prompts share a first whole block"
-    caveat = "a ceiling: an endless cache; it saves reading only, and vLLM (V1) has it on unless told otherwise"
+    caveat = "a ceiling, of a cache without end; it saves reading only, and vLLM (V1) has it on by default"
     if saved is not None and saved < WORTH:
         caveat += f"; on top of the levers above it is {percent(saved)} of all work"
     return saved is not None and saved >= WORTH, number, what, caveat
@@ -377,10 +375,10 @@ def _setting(code: Code, recommended: bool, number: float | None, what: str, cav
 def _length_caveat(length: ModelLength) -> str:
     if length.recommended is None:
         return f"no recommendation: {length.why}"
-    told = f"{length.recommended} from {length.longest} tokens ({length.why}) and {length.margin:.0%} of margin"
+    told = f"{length.longest:,} tokens ({length.why}) and {percent(length.margin)} of margin make {length.recommended:,}"
     return (
-        f"{told}; it saves no work by itself: blocks of KV are given out as tokens come, so it is room for full-length"
-        " requests, and longer ones are refused"
+        f"{told}; it saves no work by itself: KV blocks are given out as tokens come, so what grows is the number of"
+        " full-length requests that are sure to fit, and longer ones are refused"
     )
 
 

@@ -345,8 +345,8 @@ def _unknown_of_answers(columns: Columns, cost: Work, options: Options) -> Itera
         yield "answers were not followed, so their lengths, latencies and errors are unknown: capture with --full"
     if options.identities and options.arrivals and latencies(columns, options) is None:
         yield "latency is unknown, so every repeat counts as a hit at once and none as coalesced: give --latency"
-    if cost.basis in {"max_tokens", "mixed"}:
-        yield "some answers' lengths are unknown: max_tokens, an upper bound, stands for them"
+    if cost.basis == "mixed":
+        yield "some answers' lengths are unknown: their prompt's others, or max_tokens, stand for them"
 
 
 def _unknown_of_requests(columns: Columns, prompts: PromptTokens) -> Iterator[str]:
