@@ -107,7 +107,8 @@ class Answers:
 
     def _find_head(self, _ts: float, data: bytes, at: int) -> int:
         """Lost: an answer begins where a status line begins the bytes."""
-        if at or STATUS_LINE.match(data) is None:
+        begins = data[: SIZE_CHARS + len(BEGINNING)].lstrip(b"\r\n") if not at else b""
+        if STATUS_LINE.match(begins) is None:
             return len(data)
         self._state = HEAD
         return 0
