@@ -12,6 +12,7 @@ from toolkit.errors import ToolkitError
 from toolkit.quantities import bytes_of, seconds_of
 
 if TYPE_CHECKING:
+    from toolkit.cli.runs_export import Rows
     from toolkit.records import Run
     from toolkit.store import Store
 
@@ -72,6 +73,9 @@ def _database(context: click.Context, database: Path) -> Path:
     "--tallies", "rows", flag_value="tallies", help="A row a host, second and kind: a blast's."
 )
 @click.option(
+    "--requests", "rows", flag_value="requests", help="A row a request that arrived: a capture's."
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -83,28 +87,30 @@ def export(
     context: click.Context,
     run_id: str,
     format_: Literal["csv", "jsonl"] | None,
-    rows: Literal["shots", "tallies"] | None,
+    rows: "Rows | None",
     output: Path | None,
     database: Path,
 ) -> None:
     """Write what a run measured, one row each, with percentiles in place of histograms.
 
-    RUN is an id as `toolkit runs` lists it. A blast's rows are its tallies, any other run's its timed requests,
-    unless --shots or --tallies says otherwise. Without --csv or --jsonl the output file's ending decides.
+    RUN is an id as `toolkit runs` lists it. A blast's rows are its tallies, a capture's the requests that arrived, in
+    the words of `toolkit capture --json`, any other run's its timed requests, unless --shots, --tallies or --requests
+    says otherwise. Without --csv or --jsonl the output file's ending decides.
     """
-    from toolkit.cli.runs_export import run_rows, write_rows
+    from toolkit.cli.runs_export import USUAL_ROWS, run_rows, write_rows
     from toolkit.store import Store
 
     database = _database(context, database)
     is_jsonl = output is not None and output.suffix in (".jsonl", ".ndjson")
     with Store.open_readonly(database) as store:
         run = run_of(store, run_id, database)
-        wanted = rows or ("tallies" if run.verb == "blast" else "shots")
+        wanted = rows or USUAL_ROWS.get(run.verb, "shots")
         count = write_rows(
             run_rows(store, run, wanted), format_ or ("jsonl" if is_jsonl else "csv"), output
         )
     if not count:
-        other = "shots" if wanted == "tallies" else "tallies"
+        usual = USUAL_ROWS.get(run.verb, "shots")
+        other = usual if usual != wanted else "shots" if wanted == "tallies" else "tallies"
         click.echo(f"Run {run.id} has no {wanted}; `--{other}` writes its {other}", err=True)
     elif output:
         click.echo(f"{count:,} rows in {output}", err=True)

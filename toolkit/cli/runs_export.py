@@ -11,6 +11,7 @@ from typing import IO, Any, Literal
 
 import click
 
+from toolkit.capture.lines import Arrived, as_object
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Shot, Tally
 from toolkit.sketches import Sketch
@@ -23,13 +24,30 @@ _TALLY_FIELDS = [field.name for field in fields(Tally) if field.name not in ("e2
 _SHOT_FIELDS = [field.name for field in fields(Shot) if field.name != "itl"]
 
 Row = dict[str, Any]
+Rows = Literal["shots", "tallies", "requests"]
+
+USUAL_ROWS: dict[str, Rows] = {"blast": "tallies", "capture": "requests"}
+"""By a run's verb: what of it most people want; of any other its shots."""
 
 
-def run_rows(store: Store, run: Run, wanted: Literal["shots", "tallies"]) -> Iterator[Row]:
-    """A run's tallies by second, or its timed requests by host and slot."""
+def run_rows(store: Store, run: Run, wanted: Rows) -> Iterator[Row]:
+    """A run's tallies by second, its timed requests by host and slot, or those that it saw arrive by time."""
     if wanted == "shots":
         return (_shot_row(shot) for shot in store.shots(run.id))
+    if wanted == "requests":
+        return _requests(store, run)
     return (_tally_row(tally) for tally in _tallies(store, run))
+
+
+def _requests(store: Store, run: Run) -> Iterator[Row]:
+    """In the words of `toolkit capture --json`, so that `toolkit workload --from` reads them."""
+    prompts: set[str] = set()
+    for seen in store.seen(run.id):
+        key = None if seen.asked is None else seen.asked.prompt_key
+        is_new = None if key is None else key not in prompts
+        if key is not None:
+            prompts.add(key)
+        yield as_object(Arrived(seen, is_new, len(prompts)))
 
 
 def _tallies(store: Store, run: Run) -> Iterator[Tally]:
@@ -95,6 +113,8 @@ def _write_csv(rows: Iterable[Row], file: IO[Any]) -> int:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return " ".join(value)
     if isinstance(value, dict):
         return " ".join(f"{kind}={count}" for kind, count in value.items())
     return value

@@ -30,8 +30,9 @@ class Listed:
     """To its end, else to the last that was stored of it."""
     hosts: int
     requests: int
-    """All that were sent, canaries included, warm-up left out."""
+    """All that were sent, canaries included, warm-up left out; of a capture all that arrived."""
     errors: int
+    """Of a capture the answers of 400 and more, where answers were followed."""
     client_ok: bool | None
     """False: the measuring machine was the limit."""
 
@@ -69,7 +70,9 @@ def print_list(runs: Sequence[Listed], verb: str | None, *, as_json: bool) -> No
     elif verb:
         click.echo(f"No run of `{verb}`. `toolkit runs` lists those of all commands", err=True)
     else:
-        click.echo("No run yet. `toolkit bench HOSTS` or `toolkit blast HOSTS` makes one", err=True)
+        click.echo(
+            "No run yet. `toolkit bench HOSTS`, `blast HOSTS` or `capture` makes one", err=True
+        )
 
 
 def _print_table(runs: Sequence[Listed]) -> None:
