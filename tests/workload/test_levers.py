@@ -230,7 +230,8 @@ def test_settings_save_no_work_and_have_a_number_of_their_own() -> None:
     # the 99th of 100 found 40 others
     assert told(found, "batching").number == 41.0
     assert told(found, "batching").recommended
-    assert "max_num_seqs is 32" in told(found, "batching").caveat
+    # 41 * 2.5 = 102.5
+    assert "103 leaves headroom; max_num_seqs is 32" in told(found, "batching").caveat
     assert told(found, "quantization").number == 4.0
     assert said(evidence(columns, current=2048, max_num_seqs=32)).endswith("; higher max_num_seqs")
     assert "higher" not in said(evidence(columns, current=2048, max_num_seqs=64))
@@ -269,8 +270,10 @@ def test_max_tokens_far_above_what_answers_need_is_a_lever_of_its_own() -> None:
     assert [lever.code for lever in found[3:5]] == ["max_model_len", "max_tokens"]
     assert told(found, "max_tokens").number == pytest.approx(4096 / 50)
     assert "answers end by 50 tokens, max_tokens allows 4,096" in told(found, "max_tokens").caveat
-    near = levers(evidence(arrived(range(10), output_tokens=1100, **generous)))
-    assert all(lever.code != "max_tokens" for lever in near)
+    # four times as much and no less: 4096 / 1024
+    for longest, is_lever in ((1024, True), (1025, False)):
+        near = levers(evidence(arrived(range(10), output_tokens=longest, **generous)))
+        assert any(lever.code == "max_tokens" for lever in near) is is_lever
 
 
 def test_answers_that_their_limit_ended_do_not_make_the_limit_look_generous() -> None:

@@ -242,6 +242,8 @@ def test_statuses_latencies_and_a_cache_in_front_are_told_where_known() -> None:
     assert found.ttft_ms.count == 1
     assert (found.cache_told, found.cache_hit_ratio) == (3, pytest.approx(1 / 3))
     assert found.cache_coalesced_ratio == pytest.approx(1 / 3)
+    assert "a cache in front answered 50.0 % of requests already" in words(summarise(one))
+    assert "cache in front" not in words(summarise(arrived(list("ab"), cache="miss")))
     unseen = summarise(arrived(list("ab"))).answers
     assert (unseen.statuses, unseen.error_share, unseen.latency_ms) == ({}, None, None)
 

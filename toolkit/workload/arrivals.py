@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.wording import digits
 from toolkit.workload.columns import Columns
 from toolkit.workload.gaps import FEWEST, Fit, fits
 from toolkit.workload.lengths import at_rank
@@ -171,13 +172,17 @@ def burstiness(
     """Judge by the windows' counts; by the gaps' law where there are too few windows."""
     for one in dispersed:
         if one.index > max(one.high, 1 + MATTERS):
-            return "burstier", f"counts of {one.window_s:g} s vary {one.index:.3g} times as much"
+            return "burstier", _vary(one)
     for one in dispersed:
         if one.index < min(one.low, 1 - MATTERS):
-            return "smoother", f"counts of {one.window_s:g} s vary {one.index:.2g} times as much"
+            return "smoother", _vary(one)
     if dispersed:
-        return "poisson", f"counts of {dispersed[0].window_s:g} s vary as chance has them"
+        return "poisson", f"counts of {dispersed[0].window_s:g} s vary about as chance has them"
     return _by_gaps(laws)
+
+
+def _vary(found: Dispersion) -> str:
+    return f"counts of {found.window_s:g} s vary {digits(found.index)} times as much as chance has them"
 
 
 def _by_gaps(laws: tuple[Fit, ...]) -> tuple[Burstiness | None, str]:

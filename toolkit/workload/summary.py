@@ -305,6 +305,12 @@ def warnings(columns: Columns, when: Arrivals, length: ModelLength, options: Opt
         found.append(
             f"{seen:,} requests are few: how often they will repeat is a guess under {FEW:,}"
         )
+    before = float((columns.cache > 0).mean()) if seen else 0.0
+    if before:
+        found.append(
+            f"a cache in front answered {percent(before)} of requests already: latencies are with it, levers are told as if it"
+            " were not there"
+        )
     if options.arrivals and seen > 1:
         found.extend(_short_of_time(when.duration_s or 0.0, options.ttls_s))
     return found
