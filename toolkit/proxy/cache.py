@@ -37,6 +37,10 @@ MOST_READS = 3
 MARK_BITS = (1 << 60) - 1
 """Of a key's hash the ghost keeps so many bits: an int of 32 bytes, where a 16-byte key takes 64."""
 
+ENTRY_BYTES = 350
+"""Memory that an answer takes beside itself, a key of 16 bytes and its part of the ghost included: 292 to 356 by tracemalloc, as full
+as Python's tables happen to be (CPython 3.11, 30,000 to 150,000 answers). Add it to an answer's bytes where weight is to bound memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCounts:
@@ -134,8 +138,12 @@ class Cache(Generic[K, V]):
         if known is not None:
             queue = self._queue[known]
             self._replace(known, now)
-        while self._held[SMALL] + self._held[MAIN] + weight > self._capacity:
-            self._make_room(now)
+        held, most = self._held, self._capacity - weight
+        while (small := held[SMALL]) + (main := held[MAIN]) > most:
+            if small * SMALL_PART >= self._capacity or not main:
+                self._evict_small(now)
+            else:
+                self._evict_main(now)
         self._hold(key, value, queue, weight, now + ttl_s)
         return True
 
@@ -186,7 +194,7 @@ class Cache(Generic[K, V]):
         self._ends[slot] = end
         self._weights[slot] = weight
         self._reads[slot] = 0
-        self._enter(slot, queue)
+        self._enter(slot, queue, weight)
         self.stored += 1
 
     def _new_slot(self) -> int:
@@ -201,7 +209,7 @@ class Cache(Generic[K, V]):
         self._before.append(slot)
         return slot
 
-    def _enter(self, slot: int, queue: int) -> None:
+    def _enter(self, slot: int, queue: int, weight: int) -> None:
         """Become the newest of a queue."""
         before, after = self._before, self._after
         newest = before[queue]
@@ -209,13 +217,16 @@ class Cache(Generic[K, V]):
         before[slot] = newest
         after[slot] = queue
         self._queue[slot] = queue
-        self._held[queue] += self._weights[slot]
+        self._held[queue] += weight
 
-    def _leave(self, slot: int) -> None:
+    def _leave(self, slot: int) -> int:
+        """Out of its queue; its weight."""
         before, after = self._before[slot], self._after[slot]
         self._after[before] = after
         self._before[after] = before
-        self._held[self._queue[slot]] -= self._weights[slot]
+        weight = self._weights[slot]
+        self._held[self._queue[slot]] -= weight
+        return weight
 
     def _let_go(self, slot: int) -> None:
         self._leave(slot)
@@ -248,13 +259,6 @@ class Cache(Generic[K, V]):
         hand += 2
         self._hand = hand if hand + 1 < len(ends) else 0
 
-    def _make_room(self, now: float) -> None:
-        """Let at most one answer go: the next whose turn it is."""
-        if self._held[SMALL] * SMALL_PART >= self._capacity or not self._held[MAIN]:
-            self._evict_small(now)
-        else:
-            self._evict_main(now)
-
     def _evict_small(self, now: float) -> None:
         while (oldest := self._after[SMALL]) != SMALL:
             if self._ends[oldest] <= now:
@@ -264,8 +268,7 @@ class Cache(Generic[K, V]):
                 self.evicted += 1
                 return self._let_go(oldest)
             self._reads[oldest] = 0
-            self._leave(oldest)
-            self._enter(oldest, MAIN)
+            self._enter(oldest, MAIN, self._leave(oldest))
         return None
 
     def _evict_main(self, now: float) -> None:
@@ -276,8 +279,7 @@ class Cache(Generic[K, V]):
                 self.evicted += 1
                 return self._let_go(oldest)
             self._reads[oldest] -= 1
-            self._leave(oldest)
-            self._enter(oldest, MAIN)
+            self._enter(oldest, MAIN, self._leave(oldest))
         return None
 
     def _remember(self, key: K) -> None:
