@@ -35,6 +35,8 @@ UNKNOWN_CHARS = 200
 """Of a prompt whose length nobody told."""
 MOST_COMPARED = 20_000
 """Prompts of which it is looked at how they begin."""
+MANY_MARKS = 0.05
+"""So many marked requests change what a prefix cache can do for all."""
 MARKS_BEHIND = 0.5
 """From so large a share of equal beginnings on, marks that leave them alone are nearer than marks that part all."""
 LOST_WEIGHS = 2.0
@@ -99,7 +101,7 @@ def synthesis(
     listed, tail = _listed(prompts, most_prompts, most_chars)
     weighted, unique_share = _weighted(listed, tail, most_prompts, most_chars)
     alike = _alike(prompts)
-    text = written(weighted, marks=unique_share > 0, share_prefix=alike >= MARKS_BEHIND)
+    text = written(weighted, marks=unique_share >= MANY_MARKS, share_prefix=alike >= MARKS_BEHIND)
     tail_prompts = sum(one.in_tail for one in weighted)
     made = Synthesis(
         toml="",
@@ -259,7 +261,7 @@ def _notes(
     identities: bool,
 ) -> tuple[str, ...]:
     notes = list(text.notes)
-    if made.unique_share and alike:
+    if made.unique_share >= MANY_MARKS and alike:
         known = "nearly all of its own" if text.shared_prefix else "none"
         notes.append(
             f"Beginnings: different prompts share {percent(alike)} of their blocks, a marked request of the profile {known}"

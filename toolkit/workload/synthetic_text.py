@@ -25,7 +25,7 @@ TRIALS = 20
 """After so many equal texts of a length the next one is longer by one."""
 JOINT = "\n\n"
 """What a profile puts between passages and text."""
-PLAIN_PREFIX = "Answer as well as you can."
+PLAIN_PREFIX = "Answer."
 """A shared prefix for its place only: behind one, marks stand at the end, and prompts go on beginning alike."""
 
 ROLES = ("system", "developer", "user", "assistant")
