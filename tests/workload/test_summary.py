@@ -347,6 +347,9 @@ def test_shared_beginnings_are_listed_and_capacities_tried() -> None:
     assert found.levers[0].saved_share == pytest.approx(9 * 128 / 3200)
 
 
-def test_sizes_beyond_the_first_that_holds_every_key_are_not_replayed() -> None:
-    found = summarise(contest(100), options=Options(sizes=(1, 2, 10, None), ttls_s=(None,)))
-    assert [cell.size for cell in found.hit_curve] == [1, 2, None]
+def test_sizes_beyond_the_first_that_holds_every_key_are_left_out_unless_asked_for() -> None:
+    def sizes(options: Options) -> list[int | None]:
+        return [cell.size for cell in summarise(contest(100), options=options).hit_curve]
+
+    assert sizes(Options(ttls_s=(None,))) == [10, None]
+    assert sizes(Options(sizes=(1, 2, 500, None), ttls_s=(None,))) == [1, 2, 500, None]

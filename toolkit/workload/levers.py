@@ -419,6 +419,6 @@ def _quantization() -> Lever:
         False,
         WEIGHT_FACTOR,
         "times less memory and bandwidth for weights, 4 bits instead of 16",
-        "no capture can tell what it does to answers (1 to 3 % of accuracy is usual): compare both before you switch, and"
-        " switch before the load comes",
+        "8 bits halve them; no capture can tell what it does to answers (1 to 3 % of accuracy is usual): compare both before"
+        " you switch, and switch before the load comes",
     )

@@ -272,7 +272,9 @@ def _of_unknown_latency(cells: tuple[HitCell, ...]) -> tuple[HitCell, ...]:
 
 
 def _telling(sizes: tuple[int | None, ...], keys: int) -> tuple[int | None, ...]:
-    """Sizes up to the first that holds every key: larger ones would say the same again."""
+    """Of our own sizes those up to the first that holds every key, as larger ones say the same again; the user's own all."""
+    if sizes != SIZES:
+        return sizes
     enough = min((size for size in sizes if size is not None and size >= keys), default=None)
     return tuple(size for size in sizes if size is None or enough is None or size <= enough)
 
