@@ -156,10 +156,18 @@ class Capture:
 
     def pump(self) -> list[bytes]:
         """Pump until THE_END is seen; the bodies before it."""
-        never = time.monotonic() + NEVER_S
-        while THE_END not in self.bodies[-1:] and time.monotonic() < never:
-            self.engine.pump(self._frame, 0.2)
+        self._pump_until(lambda: THE_END in self.bodies[-1:])
         return self.bodies[:-1]
+
+    def pump_for(self, count: int) -> list[bytes]:
+        """Pump until so many requests are seen; their bodies."""
+        self._pump_until(lambda: len(self.requests) >= count)
+        return self.bodies
+
+    def _pump_until(self, is_enough: Callable[[], bool]) -> None:
+        never = time.monotonic() + NEVER_S
+        while not is_enough() and time.monotonic() < never:
+            self.engine.pump(self._frame, 0.2)
 
     def pump_rest(self) -> None:
         """Pump until nothing has come for as long as the engine may be late."""

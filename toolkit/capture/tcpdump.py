@@ -47,6 +47,8 @@ COOKED = struct.Struct("!HxxiHB")
 """Header of a frame of `any`: protocol, interface, hardware, kind of frame; 20 bytes with the address."""
 COOKED_BYTES = 20
 DROPPED = re.compile(rb"(\d+) packets? dropped by kernel")
+NO_REASON = re.compile(r"listening on|data link type|\d packets? |verbose output suppressed")
+"""What it says at any time."""
 
 
 def open_tcpdump(
@@ -116,7 +118,8 @@ class _Tcpdump:
         assert child.stderr is not None
         self._child, self._program = child, program
         self._iface, self._ports = iface, ports
-        self._frames, self._words = child.stdout.fileno(), child.stderr.fileno()
+        self._pipes = (child.stdout, child.stderr)
+        self._frames, self._words = (pipe.fileno() for pipe in self._pipes)
         self._sights = SecondSights(ports) if iface == ANY else None
         self._name_of = lru_cache(REMEMBERED)(interface_name)
         self._arrivals = select.poll()
@@ -129,7 +132,8 @@ class _Tcpdump:
         self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
         self._line = b""
         self._dropped = 0
-        self._asked_at = 0.0
+        self._asked_at = time.monotonic()
+        self._is_closed = False
         self.link_type = 0
 
     @property
@@ -152,15 +156,15 @@ class _Tcpdump:
     def pump(self, frame: OnFrame, timeout_s: float) -> int:
         """Hand out what frames there are in a pipe's worth of bytes."""
         end = time.monotonic() + timeout_s
-        while True:
+        while not (count := self._hand_out(frame)):
             data = self._read()
             self._rest += data
-            count = self._hand_out(frame) if data else 0
             left_s = end - time.monotonic()
-            if count or left_s <= 0:
-                return count
+            if not data and left_s <= 0:
+                break
             if not data:  # what wakes us may be words, or the beginning of a frame
                 self._wait(left_s)
+        return count
 
     def _hand_out(self, frame: OnFrame) -> int:
         data, at, count = self._rest, 0, 0
@@ -187,6 +191,8 @@ class _Tcpdump:
 
     def _read(self) -> bytes:
         """What its pipe holds of frames; ToolkitError where it has ended."""
+        if self._is_closed:
+            raise self._ended()
         try:
             data = os.read(self._frames, PIPE_BYTES)
         except BlockingIOError:
@@ -208,8 +214,6 @@ class _Tcpdump:
                 said = os.read(self._words, PIPE_BYTES)
             except BlockingIOError:
                 return True
-            except OSError:  # closed
-                return False
             if not said:
                 with contextlib.suppress(KeyError):
                     self._arrivals.unregister(self._words)
@@ -228,41 +232,47 @@ class _Tcpdump:
         said = b"\n".join(self._lines).decode(errors="replace")
         if re.search(r"permission|not permitted", said, re.IGNORECASE):
             return no_rights(self._iface, self._ports, program=self._program)
-        why = said.strip().splitlines()
-        return ToolkitError(
-            f"tcpdump on `{self._iface}` ended: {why[0] if why else 'without a word'}"
-        )
+        reasons = [line for line in said.splitlines() if line and not NO_REASON.search(line)]
+        why = reasons[0].removeprefix("tcpdump: ") if reasons else "it gave no reason"
+        return ToolkitError(f"tcpdump on `{self._iface}` ended: {why}")
 
     def drops(self) -> int:
         """Frames that the kernel had no room for; asked of it once a second, and at its end it tells them all."""
-        if self._child.returncode is None and time.monotonic() - self._asked_at >= ASK_EVERY_S:
-            self._asked_at = time.monotonic()
-            self._signal(signal.SIGUSR1)
-        self._listen()
+        if not self._is_closed:
+            if time.monotonic() - self._asked_at >= ASK_EVERY_S:
+                self._asked_at = time.monotonic()
+                self._signal(signal.SIGUSR1)
+            self._listen()
         return self._dropped
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(
-            PermissionError
-        ):  # its program may belong to another user; it ends by its pipe then
+        # where it belongs to another user it ends by its pipe, with the next frame
+        with contextlib.suppress(PermissionError):
             self._child.send_signal(number)
 
     def close(self) -> None:
         """End it, and hear its last count."""
-        if self._child.stdout is None or self._child.stdout.closed:
+        if self._is_closed:
             return
+        self._is_closed = True
         self._signal(signal.SIGTERM)
         end = time.monotonic() + END_S
         while self._listen() and time.monotonic() < end:
-            # it may be waiting for room in the pipe; what comes now is thrown away
             self._arrivals.poll(100)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._frames, PIPE_BYTES)
-        self._child.stdout.close()
+            self._throw_away()
+        self._pipes[0].close()
+        if self._has_not_ended():
+            self._signal(signal.SIGKILL)
+            self._has_not_ended()
+        self._pipes[1].close()
+
+    def _throw_away(self) -> None:
+        """Frames that nobody waits for any more; without that it may wait for room in the pipe and not end."""
+        with contextlib.suppress(BlockingIOError, KeyError):
+            if not os.read(self._frames, PIPE_BYTES):
+                self._arrivals.unregister(self._frames)
+
+    def _has_not_ended(self) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(END_S)
-        if self._child.poll() is None:
-            self._signal(signal.SIGKILL)
-            self._child.wait()
-        assert self._child.stderr is not None
-        self._child.stderr.close()
+        return self._child.poll() is None
