@@ -83,6 +83,7 @@ def test_a_captures_lines_come_back_but_for_what_they_do_not_hold():
     odd = Seen(ts=T + 3, asked=asked(b'{"a"', path=CHAT))
     found = source(*map(captured, (FULL, scrape, lost, odd)), {"summary": {"gaps": 1}})
     assert (found.kind, found.identities, found.arrivals) == ("capture", "bodies", True)
+    assert not found.beginnings
     first, *rest = all_of(found)
     # blocks are in no line, and how many tokens a server counted is the answer's word
     assert first.asked.prompt_blocks == b""
@@ -113,6 +114,7 @@ def test_a_captures_bodies_are_read_again_byte_for_byte():
         if body is broken:
             told["body_base64"] = base64.b64encode(body).decode()
         lines.append(told)
+    assert source(*lines).beginnings
     found = [one.asked for one in source(*lines).seen]
     assert found == [asked(HI, path=CHAT), asked(broken, path=CHAT)]
 
@@ -163,7 +165,7 @@ def test_a_proxys_log_tells_answers_teams_and_the_cache():
     found = source(
         PROXIED, PROXIED | {"request_id": "r2", "cache": "HIT", "new": "repeat", "latency_ms": 7}
     )
-    assert (found.kind, found.identities) == ("proxy", None)
+    assert (found.kind, found.identities, found.beginnings) == ("proxy", None, False)
     first, second = all_of(found)
     assert (first.ts, first.client, first.asked.model) == (T, "red", "tiny")
     assert (first.prompt_tokens, first.output_tokens, first.finish_reason) == (15, 5, "stop")
@@ -254,7 +256,7 @@ NGINX = {
 
 def test_nginx_tells_when_a_request_was_done_and_so_when_it_came():
     found = source(NGINX, NGINX | {"msec": None, "time_iso8601": "2025-06-15T17:06:42+02:00"})
-    assert (found.kind, found.identities) == ("nginx", "bodies")
+    assert (found.kind, found.identities, found.beginnings) == ("nginx", "bodies", True)
     first, second = all_of(found)
     assert (first.ts, first.latency_ms, first.status, first.took_ms) == (T, 2500.0, 200, None)
     # 15:06:42 UTC is 1,750,000,002 s since 1970
@@ -299,6 +301,7 @@ def test_bytes_that_are_no_utf_8_pass_through_an_nginx_log():
 def test_plain_bodies_are_read_by_their_bytes_and_have_no_times():
     found = source(HI, b"", HO, HI_TOO, name="bodies.jsonl")
     assert (found.kind, found.identities, found.arrivals) == ("bodies", "bodies", False)
+    assert found.beginnings
     rows = all_of(found)
     assert [one.ts for one in rows] == [0.0, 1.0, 2.0]
     assert [one.asked for one in rows] == [asked(HI), asked(HO), asked(HI_TOO)]

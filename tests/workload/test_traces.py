@@ -35,6 +35,7 @@ def source(text: bytes, name: str = "trace") -> Source:
 def test_azures_rows_have_lengths_and_moments_and_no_two_are_alike():
     found = source(AZURE_2023)
     assert (found.kind, found.identities, found.arrivals) == ("azure", None, True)
+    assert not found.beginnings
     rows = list(found.seen)
     # 2023-11-16 18:15:46 UTC is 1,700,158,546 s since 1970
     assert [round(one.ts - 1_700_158_546, 6) for one in rows] == [0.68059, 4.995169, 5.222467]
@@ -70,6 +71,7 @@ def test_equal_ids_and_an_equal_length_are_one_prompt_and_only_whole_blocks_are_
     found = source(MOONCAKE)
     rows = list(found.seen)
     assert (found.kind, found.identities, found.arrivals) == ("mooncake", "prompts", True)
+    assert found.beginnings
     assert [one.ts for one in rows] == [27.482, 30.535, 30.536, 30.537]
     asked = [one.asked for one in rows]
     # 1,100 tokens are two whole blocks and 76 tokens; the last row's 77 are another prompt's

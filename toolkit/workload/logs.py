@@ -57,6 +57,8 @@ class Source:
     identities: Literal["bodies", "prompts"] | None
     """What tells requests apart: whole bodies; prompts only, the settings not; None: nothing, so that each counts as
     unlike all others, and nothing that depends on repetition is known."""
+    beginnings: bool = False
+    """Whether it is known how prompts begin alike; else `prompt_blocks` are empty whatever the prompts were."""
     arrivals: bool
     """False: the file tells no times, and a request's `ts` is its place, 0 for the first."""
     notes: list[str] = field(default_factory=list)
@@ -183,6 +185,12 @@ def _known(kind: Kind, row: Mapping[str, Any]) -> dict[str, Any]:
             "bodies": "bodies",
             "mooncake": "prompts",
         }[kind],
+        "beginnings": {
+            "capture": "body" in row,
+            "nginx": "request_body" in row,
+            "bodies": True,
+            "mooncake": True,
+        }.get(kind, False),
         "arrivals": kind != "bodies" or has_time(row),
     }
 
