@@ -5,17 +5,15 @@ Once over loopback and once between two network namespaces, with real commands: 
 """
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from support.capture_verb import capturing
 from support.locusts import Started, counted_everywhere, environment
 from support.net_namespaces import inside, needs_capture, needs_namespaces, pair
 
@@ -60,16 +58,6 @@ def _served(process: Started) -> str:
     return found[0]
 
 
-def _wait_until_it_listens(folder: Path, process: Started) -> None:
-    """Its first word is that it captures; nothing sent from then on may be missed."""
-    told = folder / "capture.err"
-    give_up_at = time.monotonic() + 30
-    while "Capturing port" not in told.read_text():
-        assert process.poll() is None, told.read_text()
-        assert time.monotonic() < give_up_at, told.read_text()
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("network", ["loopback", "veth"])
 def test_what_was_sent_is_what_was_seen_and_the_advice_is_the_winners(
     tmp_path: Path, network: str
@@ -81,9 +69,8 @@ def test_what_was_sent_is_what_was_seen_and_the_advice_is_the_winners(
         serve += ["--time-scale", "0.1", "--set", "max_model_len=8192"]
         url = _served(stack.enter_context(started(tmp_path, serve, namespace=far)))
         (tmp_path / "hosts.txt").write_text(f"alice {url}\n")
-        capture = ["capture", "--json", "--iface", iface, "--port", url.rpartition(":")[2]]
-        listening = stack.enter_context(started(tmp_path, capture, namespace=far))
-        _wait_until_it_listens(tmp_path, listening)
+        words = ("--iface", iface, "--port", url.rpartition(":")[2])
+        listening = stack.enter_context(capturing(tmp_path, *words, namespace=far))
         finished(tmp_path, ["scout", "hosts.txt"], namespace=near)
         blast = ["blast", "hosts.txt", "--profile", "contest", "--duration", f"{SECONDS}s"]
         blast += ["--users", "8", "--canaries", "0", "--no-scout"]
@@ -92,11 +79,7 @@ def test_what_was_sent_is_what_was_seen_and_the_advice_is_the_winners(
         if far:
             stack.enter_context(inside(near or ""))
         [truth] = counted_everywhere({"alice": url}).values()
-        # `ip netns exec` becomes the command itself, so the signal reaches it
-        listening.send_signal(signal.SIGINT)
-        printed, _ = listening.communicate(timeout=30)
-    assert listening.returncode == 0, (tmp_path / "capture.err").read_text()
-    *requests, last = [json.loads(line) for line in printed.splitlines()]
+        requests, summary = listening.stop()
     asked = [one for one in requests if one["method"] == "POST"]
     with Store.open_readonly(tmp_path / "toolkit.db") as store:
         [run] = store.runs(verb="blast")
@@ -105,24 +88,27 @@ def test_what_was_sent_is_what_was_seen_and_the_advice_is_the_winners(
     assert len(asked) == truth.requests == sums.ok
     assert sums.errors == 0
     assert len(asked) > 10 * SECONDS
-    summary = last["summary"]
     assert summary["requests"] == len(requests)
     lost = ("kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed", "damaged")
     assert [summary[name] for name in lost] == [0] * len(lost)
     assert summary["unique"] == 2
     firsts = [one["ts"] for one in asked if one["new"]]
     assert len(firsts) == 2
-    assert firsts[1] - firsts[0] < 1.0  # by the packets' own times, not by the speed of this machine
+    assert (
+        firsts[1] - firsts[0] < 1.0
+    )  # by the packets' own times, not by the speed of this machine
     assert {one["max_tokens"] for one in asked} == {256}
     assert {one["prompt_preview"] for one in asked} == {None}
 
-    [report] = [
-        json.loads(line) for line in finished(tmp_path, ["workload", "--json"]).splitlines()
-    ]
-    assert report["requests"] == len(asked)
+    _check_advice(tmp_path, len(asked))
+
+
+def _check_advice(folder: Path, requests: int) -> None:
+    [report] = [json.loads(line) for line in finished(folder, ["workload", "--json"]).splitlines()]
+    assert report["requests"] == requests
     assert (report["unique_prompts"], report["unique_canonical"]) == (2, 2)
     assert report["recommended_max_model_len"] == 512
     assert report["headline"] == HEADLINE
-    shown = finished(tmp_path, ["workload"])
+    shown = finished(folder, ["workload"])
     assert HEADLINE in shown
-    print(f"{network}: {len(asked):,} requests sent and seen, {os.linesep}{shown}")
+    print(f"{requests:,} requests sent and seen\n{shown}")
