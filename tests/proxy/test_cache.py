@@ -1,9 +1,10 @@
 import math
+import tracemalloc
 from collections.abc import Iterable
 
 import pytest
 
-from toolkit.proxy.cache import Cache
+from toolkit.proxy.cache import ENTRY_BYTES, Cache
 
 
 def ask(cache: Cache[str, str], keys: Iterable[str], now: float = 0.0) -> str:
@@ -212,3 +213,22 @@ def test_what_is_stored_is_held_or_accounted_for() -> None:
     assert told.stored == told.entries + told.evicted + told.expired + told.removed
     assert told.hits + told.misses == 5000
     assert min(told.evicted, told.expired, told.removed, told.hits) > 0
+
+
+def test_memory_beside_the_answers_stays_within_what_is_told_after_ten_times_its_room_of_churn() -> (
+    None
+):
+    # 1,500 answers of the same bytes: what grows is the cache's own. The bound is a fifth over ENTRY_BYTES, which is the mean.
+    answer = b"answer"
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        cache: Cache[bytes, bytes] = Cache(1_500_000, ttl_s=600.0)
+        for number in range(15_000):
+            cache.put(number.to_bytes(16), answer, number / 100, weight=1_000)
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(cache) == 1_500
+    assert cache.counts().remembered == 1_350
+    assert (after - before) / 1_500 < 1.2 * ENTRY_BYTES

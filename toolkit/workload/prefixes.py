@@ -92,6 +92,21 @@ class _Bodies:
     counts: Codes
     """Whole blocks of each."""
     hashes: NDArray[np.uint64]
+    kind: Codes
+    """Which of the different blocks each is."""
+    first: Codes
+    """Where each different block stands first."""
+
+    @property
+    def owner(self) -> Codes:
+        """Each block's body."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @property
+    def depth(self) -> Codes:
+        """Each block's place in its prompt, 0 for the first."""
+        start = np.cumsum(self.counts) - self.counts
+        return np.arange(len(self.hashes)) - np.repeat(start, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +138,7 @@ def shared_prefix(columns: Columns, *, capacities: Sequence[int] = (), top: int 
         block_tokens=block,
         estimated=any(_is_text(columns.asked[code]) for code in bodies.exact.tolist()),
         blocks=int(bodies.counts[bodies.of].sum()),
-        unique_blocks=len(np.unique(bodies.hashes)),
+        unique_blocks=len(bodies.first),
         by_capacity=tuple(_cell(bodies, sizes, blocks, block) for blocks in capacities),
         by_volume=_leaders(columns, bodies, top, by_volume=True) if top else (),
         by_count=_leaders(columns, bodies, top, by_volume=False) if top else (),
@@ -137,11 +152,15 @@ def _bodies(columns: Columns) -> _Bodies:
     place[by_arrival] = np.arange(len(present))
     exact = present[by_arrival]
     chains = [columns.asked[code].prompt_blocks for code in exact.tolist()]
+    hashes = np.frombuffer(b"".join(chains), dtype=">u8").astype(np.uint64)
+    _, first_block, kind = np.unique(hashes, return_index=True, return_inverse=True)
     return _Bodies(
         of=place[of],
         exact=exact,
         counts=np.array([len(chain) // HASH_BYTES for chain in chains], dtype=np.int64),
-        hashes=np.frombuffer(b"".join(chains), dtype=">u8").astype(np.uint64),
+        hashes=hashes,
+        kind=kind,
+        first=first_block,
     )
 
 
@@ -151,13 +170,10 @@ def _first_arrivals(bodies: _Bodies) -> Codes:
 
 def _seen_before(bodies: _Bodies) -> Codes:
     """Leading blocks of each body that an earlier one has, too."""
-    owner = np.repeat(np.arange(len(bodies.counts)), bodies.counts)
-    _, first, kind = np.unique(bodies.hashes, return_index=True, return_inverse=True)
-    is_new = owner[first][kind] == owner
-    start = np.cumsum(bodies.counts) - bodies.counts
-    place = np.arange(len(owner)) - start[owner]
+    owner, depth = bodies.owner, bodies.depth
+    is_new = owner[bodies.first][bodies.kind] == owner
     leading = bodies.counts.copy()
-    np.minimum.at(leading, owner[is_new], place[is_new])
+    np.minimum.at(leading, owner[is_new], depth[is_new])
     return leading
 
 
@@ -232,34 +248,33 @@ def _still_held(bodies: _Bodies, capacity: int) -> Codes:
 def _leaders(
     columns: Columns, bodies: _Bodies, top: int, *, by_volume: bool
 ) -> tuple[SharedPrefix, ...]:
-    owner = np.repeat(np.arange(len(bodies.counts)), bodies.counts)
-    start = np.cumsum(bodies.counts) - bodies.counts
-    depth = np.arange(len(owner)) - start[owner] + 1
-    _, first, kind = np.unique(bodies.hashes, return_index=True, return_inverse=True)
+    blocks = bodies.depth + 1
     arrivals = np.bincount(bodies.of, minlength=len(bodies.counts))
-    requests = np.bincount(kind, weights=arrivals[owner], minlength=len(first)).astype(np.int64)
-    chosen = np.flatnonzero((requests > 1) & (requests > _most_of_the_next(kind, depth, requests)))
-    worth = requests[chosen] - 1
-    if by_volume:
-        worth = worth * depth[first[chosen]]
-    order = np.lexsort((first[chosen], -depth[first[chosen]], -worth))[:top]
+    requests = np.bincount(
+        bodies.kind, weights=arrivals[bodies.owner], minlength=len(bodies.first)
+    ).astype(np.int64)
+    going_on = _most_of_the_next(bodies, requests)
+    chosen = np.flatnonzero((requests > 1) & (requests > going_on))
+    length = blocks[bodies.first[chosen]]
+    worth = (requests[chosen] - 1) * (length if by_volume else 1)
+    order = np.lexsort((bodies.first[chosen], -length, -worth))[:top]
     return tuple(
-        _shared(columns, bodies, int(first[one]), int(depth[first[one]]), int(requests[one]))
+        _shared(columns, bodies, int(bodies.first[one]), int(requests[one]))
         for one in chosen[order].tolist()
     )
 
 
-def _most_of_the_next(kind: Codes, depth: Codes, requests: Codes) -> Codes:
+def _most_of_the_next(bodies: _Bodies, requests: Codes) -> Codes:
     """By block: requests of that one of the blocks after it which the most requests have."""
     most = np.zeros(len(requests), dtype=np.int64)
-    next_to = np.flatnonzero(depth[1:] > 1)  # those followed by a block of the same prompt
-    np.maximum.at(most, kind[next_to], requests[kind[next_to + 1]])
+    before = np.flatnonzero(bodies.depth[1:] > 0)  # those that a block of the same prompt follows
+    np.maximum.at(most, bodies.kind[before], requests[bodies.kind[before + 1]])
     return most
 
 
-def _shared(columns: Columns, bodies: _Bodies, at: int, blocks: int, requests: int) -> SharedPrefix:
-    body = int(np.searchsorted(np.cumsum(bodies.counts), at, side="right"))
-    asked = columns.asked[int(bodies.exact[body])]
+def _shared(columns: Columns, bodies: _Bodies, at: int, requests: int) -> SharedPrefix:
+    asked = columns.asked[int(bodies.exact[bodies.owner[at]])]
+    blocks = int(bodies.depth[at]) + 1
     tokens = blocks * (asked.block_tokens or BLOCK_TOKENS)
     return SharedPrefix(
         prefix=f"{int(bodies.hashes[at]):016x}",
@@ -267,7 +282,10 @@ def _shared(columns: Columns, bodies: _Bodies, at: int, blocks: int, requests: i
         tokens=tokens,
         requests=requests,
         saved_tokens=tokens * (requests - 1),
-        text=None
-        if asked.prompt_text is None
-        else asked.prompt_text[: min(TEXT_CHARS, blocks * BLOCK_BYTES)],
+        text=_beginning(asked, blocks) if _is_text(asked) else None,
     )
+
+
+def _beginning(asked: Asked, blocks: int) -> str | None:
+    text = asked.prompt_text
+    return None if text is None else text[: min(TEXT_CHARS, blocks * BLOCK_BYTES)]
