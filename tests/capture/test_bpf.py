@@ -104,7 +104,14 @@ def test_every_fragment_of_tcp_passes_and_no_other_fragment() -> None:
 def test_behind_ipv6s_extension_headers_user_space_looks() -> None:
     segment = tcp(40000, 8000, 1, b"P")
     for number in (0, 43, 44, 51, 60, 135, 139, 140):
+        # its length, 0, counts 8 bytes beyond the first 8
         assert passes(ethernet(ipv6(segment, extensions=[(number, bytes(7))]))), number
+
+
+def test_what_an_interface_tells_of_its_multicast_groups_does_not_pass() -> None:
+    told = ipv6(b"\x8f\0" + bytes(22), extensions=[packets.hop_by_hop()], protocol=58)
+    assert not passes(ethernet(told), follow=True)
+    assert passes(ethernet(ipv6(tcp(40000, 8000, 1), extensions=[packets.hop_by_hop()])))
 
 
 def test_tags_that_the_kernel_left_pass() -> None:

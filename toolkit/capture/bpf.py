@@ -46,8 +46,10 @@ VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 """The kernel takes the first tag off; a second one is still there, and user space looks behind it."""
 MOST_TAGS = 3
 TCP = 6
-IPV6_EXTENSIONS = (0, 43, 44, 51, 60, 135, 139, 140)
-"""Hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6: TCP may stand behind any of them."""
+ICMPV6 = 58
+HOP_BY_HOP = 0
+IPV6_EXTENSIONS = (43, 44, 51, 60, 135, 139, 140)
+"""Routing, fragment, authentication, destination, mobility, HIP, shim6: TCP may stand behind any of them."""
 IPV6_HEADER_BYTES = 40
 FIN_SYN_RST = 0x07
 
@@ -67,7 +69,7 @@ def program(ports: Iterable[int], *, follow_answers: bool, cooked: bool = False)
 
     Let through: segments with payload, and SYN, FIN, RST; IPv4 fragments of TCP; IPv6 with extension headers; inline VLAN
     tags. Of `lo`'s two copies of a frame only the inbound one. Bare acknowledgements are left out even where answers
-    are followed: they are half of an upload's frames, and an answer's own segments acknowledge the request as well.
+    are followed: they are 2 of the 15.8 frames of a request, and an answer's own segments acknowledge the request too.
     """
     watched = sorted(set(ports))
     base = 0 if cooked else ETHERNET_BYTES
@@ -116,6 +118,7 @@ def expression(ports: Iterable[int], *, follow_answers: bool) -> str:
         *(f"ether proto {tag:#x}" for tag in VLAN_TAGS),
         f"ip proto {TCP} and ip[6:2] & 0x3fff != 0",
         f"ip6 and ({' or '.join(f'ip6[6] = {header}' for header in IPV6_EXTENSIONS)})",
+        f"ip6 and ip6[6] = {HOP_BY_HOP} and ip6[40] != {ICMPV6}",
         f"ip and ({' or '.join(to_4)}) and ({says_4})",
         f"ip6 and ip6[6] = {TCP} and ({' or '.join(to_6)}) and ({says_6})",
     ]
@@ -193,6 +196,7 @@ def _ipv6(base: int) -> list[_Line]:
     return [
         _label("ipv6"),
         _Line(LOAD_BYTE_AT, base + 6),
+        _Line(EQUAL, HOP_BY_HOP, then="hop by hop"),
         *(_Line(EQUAL, header, then="accept") for header in IPV6_EXTENSIONS),
         _Line(EQUAL, TCP, otherwise="reject"),
         _Line(LOADX_NUMBER, IPV6_HEADER_BYTES),
@@ -201,6 +205,10 @@ def _ipv6(base: int) -> list[_Line]:
         _Line(ADD, IPV6_HEADER_BYTES),
         _Line(STORE, 0),
         _Line(JUMP, then="transport"),
+        # every interface now and then tells its multicast groups, which is of no use here
+        _label("hop by hop"),
+        _Line(LOAD_BYTE_AT, base + IPV6_HEADER_BYTES),
+        _Line(EQUAL, ICMPV6, then="reject", otherwise="accept"),
     ]
 
 
