@@ -12,6 +12,9 @@ from toolkit.errors import ToolkitError
 from toolkit.workload.summary import PLAIN, Workload, summarise
 from toolkit.workload.summary import Options as Told
 
+BLOCK_TOKENS = 16
+"""Of the blocks that prompts are compared in."""
+
 
 def run(options: Options) -> None:
     """Do what the command line asks. Raises ToolkitError where no request asks a model for anything."""
@@ -63,6 +66,7 @@ def _why_none(found: Arrived) -> str:
 
 
 def _told(options: Options, found: Arrived) -> Told:
+    kv_blocks = (found.kv_cache_tokens or 0) // BLOCK_TOKENS
     told = Told(
         latency_s=options.latency,
         current_max_model_len=options.max_model_len or found.max_model_len,
@@ -71,6 +75,7 @@ def _told(options: Options, found: Arrived) -> Told:
         policy=options.policy,
         identities=found.identities,
         arrivals=found.arrivals,
+        kv_blocks=(kv_blocks,) if kv_blocks else (),
     )
     return replace(
         told,

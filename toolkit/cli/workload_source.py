@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal
 from toolkit.cli.moments import clock
 from toolkit.cli.workload import Options
 from toolkit.errors import ToolkitError
-from toolkit.records import Run, Seen
+from toolkit.records import Run, Seen, Sighting
 from toolkit.store import Store
 from toolkit.workload.columns import Columns, columns
 from toolkit.workload.logs import Source, lines_of, read
@@ -40,8 +40,11 @@ class Arrived:
     losses: Mapping[str, int]
     """Of a capture: what did not become a request, by class."""
     notes: tuple[str, ...]
+    beginnings: bool = True
+    """False: the source does not tell how prompts begin."""
     max_model_len: int | None = None
-    """What scout last saw the servers run with."""
+    """What most servers run with, as scout last saw it; so with the next."""
+    kv_cache_tokens: int | None = None
 
 
 def arrived(options: Options, *, texts: bool) -> Arrived:
@@ -52,6 +55,7 @@ def arrived(options: Options, *, texts: bool) -> Arrived:
         run = _run(store, options)
         seen = store.seen(run.id, from_ts=options.since, to_ts=options.until, texts=texts)
         laid = columns(seen)
+        looks = [store.last_telling(host.name, host.url) for host in store.hosts()]
         return Arrived(
             columns=laid,
             told=f"capture `{run.id}` of {clock(run.started_at)}",
@@ -60,7 +64,8 @@ def arrived(options: Options, *, texts: bool) -> Arrived:
             arrivals=True,
             losses=_counts(store.capture(run.id)),
             notes=() if run.ended_at else ("the capture has no end: it goes on, or it was killed",),
-            max_model_len=_max_model_len(store),
+            max_model_len=_usual(looks, "max_model_len"),
+            kv_cache_tokens=_usual(looks, "kv_cache_tokens"),
         )
 
 
@@ -80,10 +85,10 @@ def _run(store: Store, options: Options) -> Run:
     return run
 
 
-def _max_model_len(store: Store) -> int | None:
-    """What most of the hosts run with, by the last look at each that told it."""
-    told = [store.last_telling(host.name, host.url) for host in store.hosts()]
-    counts = Counter(one.max_model_len for one in told if one and one.max_model_len is not None)
+def _usual(looks: Iterable[Sighting | None], name: str) -> int | None:
+    """What most of the hosts told at the last look that told it."""
+    told = [getattr(one, name) for one in looks if one is not None]
+    counts = Counter(value for value in told if value is not None)
     return counts.most_common(1)[0][0] if counts else None
 
 
@@ -108,6 +113,7 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
         kind=found[0].kind if len({one.kind for one in found}) == 1 else "mixed",
         identities=_weakest([one.identities for one in found]),
         arrivals=all(one.arrivals for one in found),
+        beginnings=all(one.beginnings for one in found),
         losses=_losses(found),
         notes=tuple(note for one in found for note in one.notes),
     )

@@ -26,6 +26,7 @@ from toolkit.workload.lengths import Bin, Spread
 from toolkit.workload.levers import Lever
 from toolkit.workload.report_words import (
     LEVER_NAMES,
+    answered,
     figures,
     length_of_time,
     lever_number,
@@ -191,7 +192,7 @@ def _hit_chart(curve: Sequence[HitCell]) -> Markup:
         look = Look(COLOURS[number % len(COLOURS)], STROKES[number % len(STROKES)])
         mine = {cell.size: cell for cell in cells if cell.ttl_s == ttl}
         points = [
-            (places[size], _answered(mine[size])) if size in mine else None
+            (places[size], answered(mine[size])) if size in mine else None
             for size in (*sizes, None)
         ]
         lines.append(line(ttl_words(ttl), points, look))
@@ -199,10 +200,6 @@ def _hit_chart(curve: Sequence[HitCell]) -> Markup:
     grid, words = _shares_grid()
     ticks, names = grid_x((places[size], size_words(size)) for size in (*sizes, None))
     return chart(frame, [grid, ticks, *lines], [*words, *names], tag("ul", key, class_="key"))
-
-
-def _answered(cell: HitCell) -> float:
-    return min(1.0, (cell.hit_ratio or 0.0) + (cell.coalesced_ratio or 0.0))
 
 
 def _endless_last(ttl_s: float | None) -> float:

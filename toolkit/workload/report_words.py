@@ -1,8 +1,9 @@
 """A report's figures in words, the same for the terminal and for HTML. It reckons nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from toolkit.wording import UNKNOWN, digits, milliseconds, rate, share, span, tick
+from toolkit.workload.forecast import HitCell
 from toolkit.workload.lengths import Spread
 from toolkit.workload.levers import Code, Lever
 from toolkit.workload.mixes import Parameter
@@ -39,6 +40,9 @@ def figures(report: Workload) -> list[Figure]:
         _unlike(report),
         _tops(report),
         _variety(report),
+        _to_come(report),
+        _cache_size(report),
+        _beginnings(report),
         ("streamed", share(report.stream_share), ""),
         _arrivals(report),
         _under_way(report),
@@ -101,6 +105,56 @@ def _variety(report: Workload) -> Figure:
         )
         told.append(f"{law}: {found.zipf.why}")
     return "entropy", f"{report.entropy_bits:.2f} bits", "; ".join(told)
+
+
+def _to_come(report: Workload) -> Figure:
+    if report.forecast is None or report.forecast.chance.ratio is None:
+        return "repeats to come", "", ""
+    chance = report.forecast.chance
+    told = f"of further requests ask what came before; {share(chance.repeats_ratio)} did so far"
+    if chance.low is not None:
+        told = f"{told}; 95 % sure: {share(chance.low)} to {share(chance.high)}"
+    return "repeats to come", share(chance.ratio), told
+
+
+def _cache_size(report: Workload) -> Figure:
+    found = report.forecast
+    if found is None or found.recommended_size is None:
+        return "cache size", "", ""
+    ends = [_endless_ratio(cells) for cells in (found.exact, found.canonical, found.prompt)]
+    told = "answers that a response cache should hold"
+    if None not in ends:
+        exact, canonical, prompt = (share(end) for end in ends)
+        told += f"; without end it answers {canonical}, keyed by bytes {exact}, by the prompt alone {prompt}"
+    return "cache size", f"{found.recommended_size:,}", told
+
+
+def _endless_ratio(cells: Sequence[HitCell]) -> float | None:
+    """What a cache without end or time to live answers, joined requests included."""
+    cell = next((one for one in cells if one.size is None and one.ttl_s is None), None)
+    return None if cell is None or cell.hit_ratio is None else answered(cell)
+
+
+def answered(cell: HitCell) -> float:
+    """Share of requests that no engine has to compute: from memory, or by joining one under way."""
+    return min(1.0, (cell.hit_ratio or 0.0) + (cell.coalesced_ratio or 0.0))
+
+
+def _beginnings(report: Workload) -> Figure:
+    found = report.prefixes
+    if report.prefix_share is None:
+        return "shared beginnings", "", ""
+    told = ["of prompt tokens, the ceiling of a prefix cache"]
+    if found.estimated:
+        told.append("an estimate from bytes")
+    told += [
+        f"{share(cell.share)} with {cell.tokens:,.0f} tokens of KV cache"
+        for cell in found.by_capacity
+    ]
+    if found.by_volume:
+        first = found.by_volume[0]
+        told.append(f"the largest: {digits(first.tokens)} tokens of {first.requests:,} requests")
+    return "shared beginnings", share(report.prefix_share), "; ".join(told)
 
 
 def _arrivals(report: Workload) -> Figure:
