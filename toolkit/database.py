@@ -1,7 +1,7 @@
 """The store's file: opening, bringing it up to date, who may write, what its refusals mean, columns.
 
-It never names a table but hosts, which all families share; store_looks.py, store_runs.py and
-store_blasts.py know the others, and only a migration (migrations.py) makes one.
+It never names a table but hosts, which all families share; store_looks.py, store_runs.py,
+store_blasts.py and store_seen.py know the others, and only a migration (migrations.py) makes one.
 """
 
 import json
@@ -157,7 +157,7 @@ def _refuse_path(path: Path, mode: _Mode) -> None:
     if mode != "rwc" and not path.exists():
         raise ToolkitError(
             f"`{path}` does not exist",
-            "`toolkit scout`, `bench` and `blast` make it; `--db` names another",
+            "`toolkit scout`, `bench`, `blast` and `capture` make it; `--db` names another",
         )
 
 

@@ -143,7 +143,7 @@ class Captures(Runs):
     ) -> Iterator[Seen]:
         """A run's requests between two moments, both included, by time, those of one moment as they came.
 
-        Requests of equal bodies share one Asked. Without `texts` a prompt's text stays in the file. It ends
+        Requests of equal bodies share one Asked, so all that differ are held until the end. Without `texts` a prompt's text stays in the file. It ends
         at the last row that is there when it gets there, so what is stored meanwhile may or may not come.
         """
         bodies: dict[int, Asked] = {}

@@ -250,7 +250,7 @@ BAD_INPUT = [
     ),
     (
         ["--history", "alice"], "", {},
-        "Error: `data/toolkit.db` does not exist\n\nHint: `toolkit scout`, `bench` and `blast` make it; `--db` names another\n",
+        "Error: `data/toolkit.db` does not exist\n\nHint: `toolkit scout`, `bench`, `blast` and `capture` make it; `--db` names another\n",
     ),
 ]  # fmt: skip
 
