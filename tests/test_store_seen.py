@@ -302,6 +302,13 @@ def test_a_reader_that_stops_half_way_keeps_nobody_from_writing(store, path):
         assert [one.ts - S for one in reader.seen(RUN.id)] == [0, 1, 2]
 
 
+def test_no_batch_is_found_or_sorted_by_looking_at_every_row(store):
+    values = {"run": RUN.id, "ts": S, "number": 0, "to_ts": S}
+    plan = [row[3] for row in store._rows(f"EXPLAIN QUERY PLAN {store_seen._SEEN_OF_RUN}", values)]
+    assert "SEARCH seen USING PRIMARY KEY (run_number=? AND (ts,number)>(?,?) AND ts<?)" in plan
+    assert not [step for step in plan if step.startswith(("SCAN seen", "USE TEMP"))]
+
+
 # --- All or nothing -----------------------------------------------------------------------------
 
 

@@ -76,7 +76,6 @@ _REQUESTS = f"SELECT requests FROM captures WHERE run_number = {_NUMBER}"  # noq
 _SEEN_OF_RUN = (
     "SELECT ts, number, body_id, clients.name, server, method, path, "  # noqa: S608
     f"{', '.join(f'seen.{name}' for name in _SEEN.names)} "
-    # CROSS: the walk goes along the run's rows, whatever SQLite knows of the tables
     "FROM seen LEFT JOIN clients ON clients.id = client_id LEFT JOIN targets ON targets.id = target_id "
     f"WHERE run_number = {_NUMBER} AND (ts, number) > (:ts, :number) AND ts <= :to_ts "
     f"ORDER BY ts, number LIMIT {BATCH}"
@@ -143,8 +142,8 @@ class Captures(Runs):
     ) -> Iterator[Seen]:
         """A run's requests between two moments, both included, by time, those of one moment as they came.
 
-        Requests of equal bodies share one Asked, so all that differ are held until the end. Without `texts` a prompt's text stays in the file. It ends
-        at the last row that is there when it gets there, so what is stored meanwhile may or may not come.
+        Requests of equal bodies share one Asked, so all that differ are held until the end. Without `texts` a prompt's
+        text stays in the file. What is stored meanwhile may or may not come.
         """
         bodies: dict[int, Asked] = {}
         place = (-math.inf if from_ts is None else from_ts, -1)  # before the moment's first

@@ -1,5 +1,6 @@
 """Profiles made of workloads: what a blast would send by them is compared with what was captured."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -8,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from toolkit.blast.script import Script
 from toolkit.profiles import Profile, read_profile
@@ -350,6 +353,39 @@ def test_millions_of_requests_still_have_weights_that_a_profile_takes():
     kept, unique = module._weighted(prompts, [], 10, 1000)
     assert [one.weight for one in kept] == [750.0, 250.0]
     assert unique == 0.0
+
+
+PROMPTS = st.builds(
+    Asked,
+    exact_key=st.sampled_from([key(n) for n in range(6)]),
+    prompt_key=st.none(),
+    body_bytes=st.just(1),
+    max_tokens=st.none() | st.integers(-1, 10**9),
+    stream=st.none() | st.booleans(),
+    messages=st.none() | st.integers(0, 3),
+    images=st.integers(0, 1),
+    options=st.lists(st.sampled_from(["tools", "x"]), max_size=1).map(tuple),
+    prompt_chars=st.none() | st.integers(0, 500),
+    prompt_tokens=st.none() | st.integers(0, 500),
+    prompt_text=st.none()
+    | st.text()
+    | st.lists(
+        st.sampled_from(["system: ", "user: ", "assistant: ", "tool: ", "\n", " ", "a", "\x7f"])
+    ).map("".join),
+    prompt_blocks=st.lists(st.sampled_from([b"1" * 8, b"2" * 8, b"3" * 8]), unique=True).map(
+        b"".join
+    ),
+    block_tokens=st.sampled_from([None, 16.0, 512.0]),
+).map(lambda one: dataclasses.replace(one, prompt_key=one.exact_key))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PROMPTS, min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 2000))
+def test_whatever_was_captured_becomes_a_profile_that_can_be_read(seen, most_prompts, most_chars):
+    found = made(seen, most_prompts=most_prompts, most_chars=most_chars)
+    profile = read(found)
+    assert len(profile.prompts) == found.prompts + found.tail_prompts
+    assert len(sent(profile, 3)) == 3
 
 
 def test_no_request_is_no_profile():
