@@ -256,6 +256,18 @@ def test_a_capture_that_begins_with_the_servers_half_reads_on() -> None:
     assert (capture.bodies, statuses(capture)) == ([ONE], [200])
 
 
+def test_a_servers_start_is_known_from_its_syn_even_if_that_came_first() -> None:
+    capture = Capture(follow=True)
+    capture.server_next = 9000
+    capture.answer(flags=SYN | ACK)
+    capture.open()
+    capture.client(post(ONE))
+    capture.server_next += 10
+    capture.answer(ok()[10:])
+    capture.send(capture.next, ack=capture.server_next)
+    assert capture.losses.gap_bytes == 10
+
+
 def test_late_segments_of_the_server_begin_no_connection() -> None:
     capture = opened()
     capture.client(post(ONE))

@@ -2,6 +2,8 @@
 
 from support.streams import ACK, FIN, RST, SYN, Capture, key, post
 
+from toolkit.capture.exchange import Limits
+
 ONE, TWO = b'{"n": 1}', b'{"n": 2}'
 HALF = post(b"x" * 1000)[:500]
 
@@ -130,6 +132,7 @@ def test_a_port_used_again_without_fin_and_syn_is_read_at_its_first_request() ->
         capture.client(post(ONE))
         capture.next = isn
         capture.client(post(TWO))
+        assert capture.bodies == [ONE, TWO]
         capture.client(post(ONE))
         assert capture.bodies == [ONE, TWO, ONE]
         assert capture.losses.gaps == 1
@@ -157,13 +160,36 @@ def test_data_that_came_before_the_syn_of_its_connection_is_not_read_as_the_last
     assert capture.bodies == [ONE, TWO]
 
 
+def test_what_a_stream_that_was_left_sends_again_is_old() -> None:
+    capture = opened()
+    capture.client(post(ONE))
+    capture.client(post(TWO))
+    left = capture.next
+    capture.next = 3_000_000_000
+    capture.client(post(TWO))  # the port is used again, or this is a stray
+    capture.send(1001, post(ONE))
+    capture.send(left, post(ONE))  # a stray: what it left goes on
+    capture.client(post(TWO))
+    assert capture.bodies == [ONE, TWO, TWO, ONE, TWO]
+
+
+def test_a_copy_from_farther_back_than_is_waited_for_is_old() -> None:
+    capture = Capture(limits=Limits(stash_bytes=5000))
+    capture.open()
+    for _ in range(10):
+        capture.client(post(b"x" * 1000))
+    capture.send(1001, post(b"x" * 1000))
+    assert len(capture.bodies) == 10
+
+
 def test_a_stray_segment_from_far_off_changes_nothing() -> None:
     capture = opened()
     data = post(b"x" * 1000)
     capture.client(data[:500])
     capture.send(3_000_000_000, b"stray")
     capture.client(data[500:])
-    capture.send(3_000_000_000, b"stray")
+    capture.send(3_000_000_005, b"and another")
+    capture.send(3_000_000_500, post(ONE)[:20])
     capture.client(post(TWO))
     assert capture.bodies == [b"x" * 1000, TWO]
     assert capture.losses.gaps == 0

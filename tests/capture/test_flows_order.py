@@ -85,6 +85,24 @@ def test_the_last_byte_of_a_request_is_the_one_that_closed_the_hole() -> None:
     assert (request.ts, request.ts_last) == (100.003, 100.003)
 
 
+def test_a_request_behind_a_hole_begins_when_it_can_be_read() -> None:
+    capture = opened()
+    data = post(ONE)
+    capture.send(capture.next + 10, data[10:] + post(TWO))
+    capture.wait(1)
+    capture.send(capture.next, data[:10])
+    assert [(one.ts, one.ts_last) for one in capture.requests] == [(101.003, 101.003)] * 2
+
+
+def test_what_waits_and_is_sent_again_waits_once() -> None:
+    capture = opened()
+    capture.send(capture.next + 10, b"x" * 1000)
+    held = capture.streams.held_bytes
+    for start in (10, 10, 500, 1009):
+        capture.send(capture.next + start, b"x" * (1010 - start))
+    assert capture.streams.held_bytes == held > 1000
+
+
 def test_what_is_sent_again_counts_once() -> None:
     capture = opened()
     data = post(ONE)

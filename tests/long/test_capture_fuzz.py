@@ -242,3 +242,81 @@ def test_no_body_is_delivered_that_was_not_sent() -> None:
     # all is neither lost nor found, or the trouble tests nothing
     assert 0.3 * counts["sent"] < counts["whole"] < 0.99 * counts["sent"]
     assert min(losses[name] for name in ("gaps", "gap_bytes", "gave_up", "unparsed")) > 0
+
+
+TOKENS = [
+    b"\r\n", b"\n", b"\r\n\r\n", b"\n\n", b"\0", b"\xff", b" ", b":", b"POST ", b"GET / HTTP/1.1\r\n", b" HTTP/1.0\r\n",
+    b"Content-Length: 5\r\n", b"Content-Length: 99999999999999999999\r\n", b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: gzip, chunked\r\n", b"Content-Encoding: gzip\r\n", b"Content-Encoding: br, zstd\r\n",
+    b"Connection: close\r\n", b"Connection: Upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n",
+    b"0\r\n\r\n", b"5\r\nhello\r\n", b"ffffffff\r\n", b"CONNECT h:1 HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01", b"\x17\x03\x03\x00\x20", b"X: " + b"y" * 5000 + b"\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"\x1f\x8b\x08\x00",
+]  # fmt: skip
+
+
+def broken(chance: random.Random, data: bytes) -> bytes:
+    """With cuts, repeats and insertions, more of them near the front, where the head is."""
+    damaged = bytearray(data)
+    for _ in range(chance.randint(0, 4)):
+        at = chance.randint(0, min(len(damaged), chance.choice([40, 200, 100_000])))
+        kind = chance.randrange(4)
+        if kind == 0:
+            del damaged[at : at + chance.choice([1, 3, 50])]
+        elif kind == 1:
+            damaged[at:at] = damaged[at : at + chance.choice([1, 30, 400])]
+        elif kind == 2:
+            damaged[at:at] = chance.choice(TOKENS)
+        else:
+            damaged[at : at + 1] = chance.randbytes(1)
+    return bytes(damaged)
+
+
+def talk(number: int) -> tuple[int, Losses]:
+    """One connection of damaged requests and answers, with holes; how many were read whole."""
+    chance = random.Random(number)
+    requests: list[HttpRequest] = []
+    losses = Losses()
+    limits = Limits(header_bytes=4000, body_bytes=3000, stash_s=0.05)
+    streams = Streams(
+        requests.append, ports=[8000], follow_answers=number % 3 == 0, limits=limits, losses=losses
+    )
+    ways = [key(40_000), key(8000, 40_000)] if number % 3 == 0 else [key(40_000)]
+    places = [chance.getrandbits(32) for _ in ways]
+    at = 0.0
+    for _ in range(chance.randint(1, 8)):
+        way = chance.randrange(len(ways))
+        data = broken(chance, request(chance, body(chance)[:5000]))
+        if way:
+            data = broken(chance, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        for low, high in cuts(chance, len(data)):
+            at += 0.001
+            flags = chance.choice([ACK] * 50 + [SYN, FIN | ACK, RST, SYN | ACK])
+            missing = chance.choice([0] * 50 + [1, 100])
+            if chance.random() < 0.97:
+                seq = (places[way] + low) % 2**32
+                ack = chance.choice([0, places[-1 - way] % 2**32])
+                streams.segment(at, ways[way], seq, ack, flags, data[low:high], missing)
+        places[way] += len(data)
+    streams.close()
+    assert streams.held_bytes == 0
+    assert all(one.problem is None or "s3cret" not in one.problem for one in requests)
+    return sum(not one.damaged for one in requests), losses
+
+
+def test_no_bytes_make_it_stumble() -> None:
+    if case := os.environ.get("CASE"):
+        print(talk(int(case)))
+        return
+    whole, unparsed = 0, 0
+    for number in range(SEGMENTS // 100):
+        try:
+            read, losses = talk(number)
+        except Exception as error:  # noqa: BLE001 - whatever it is, its case is wanted
+            pytest.fail(f"CASE={number}: {error!r}")
+        whole += read
+        unparsed += losses.unparsed
+    assert whole > SEGMENTS // 100
+    assert unparsed > SEGMENTS // 1000
+    print(
+        f"{SEGMENTS // 100:,} connections, {whole:,} requests whole, {unparsed:,} stretches unparsed"
+    )

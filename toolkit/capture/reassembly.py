@@ -187,9 +187,6 @@ class Reassembly:
         """The stream is read from here on; what waits from before it is of no use."""
         to.anchored = True
         to.next = to.started_at = start
-        before = bisect_left(to.stash, start, key=_start)
-        to.stash_bytes -= sum(len(piece[3]) + PIECE_BYTES for piece in to.stash[:before])
-        del to.stash[:before]
 
     def join(self, ts: float, to: Direction, start: int) -> None:
         """The connection's SYN came, if late: what waited can be read."""
@@ -267,7 +264,7 @@ class Reassembly:
         if not to.anchored:
             to.anchored = True
             to.started_at = to.next
-        elif hole > 0:
+        else:
             self._gap(first[2], to, hole)
         self._drain(first[2], to)
         to.slow = to.is_slow()
@@ -276,12 +273,10 @@ class Reassembly:
         """Nothing more comes: read what waits, with its holes."""
         while to.stash:
             self.give_up(to)
-        if to.far is not None:
-            self._jump(to)
 
     def _arrive_far(self, to: Direction, piece: Piece) -> None:
         """Farther off than we could wait for: a stray, unless a second one follows it or it begins a message."""
-        if to.left is not None and is_of(to.left, piece[0]):
+        if any(is_of(span, piece[0]) for span in to.spans):
             return
         if to.far is not None and piece[0] == to.far[1]:
             self._jump(to)
