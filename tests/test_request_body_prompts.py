@@ -110,6 +110,38 @@ def test_a_content_of_anything_more_is_not_folded(parts: Any) -> None:
     assert told(messages=[user(parts)]).prompt_key != told(messages=[user("a")]).prompt_key
 
 
+def test_a_text_cannot_pass_for_an_image_nor_nothing_for_a_text() -> None:
+    shown = told(messages=[user([*text("a"), image(b"x")])])
+    assert shown.prompt_text is not None
+    forged = told(messages=[user(shown.prompt_text.removeprefix("user: "))])
+    assert forged.prompt_text == shown.prompt_text
+    assert forged.prompt_key != shown.prompt_key
+    assert told(messages=[user([])]).prompt_key != told(messages=[user("")]).prompt_key
+
+
+def test_a_prompt_key_is_of_the_canonical_form_of_what_is_read() -> None:
+    read = b'prompt {"messages":[{"content":"hi","role":"user"}],"tools":[]}'
+    seen = told(tools=[], messages=[{"role": "user", "content": "hi"}], temperature=1)
+    assert seen.prompt_key == blake2b(read, digest_size=16).hexdigest()
+
+
+def test_half_a_surrogate_pair_changes_nothing_about_the_order_of_keys() -> None:
+    one = asked(rb'{"messages":[{"role":"user","content":"\ud800"}]}', path=CHAT)
+    other = asked(rb'{"messages":[{"content":"\ud800","role":"user"}]}', path=CHAT)
+    assert one.problem == other.problem == "lone surrogate"
+    assert one.prompt_key == other.prompt_key is not None
+
+
+def test_a_tools_result_is_looked_into_a_few_levels_deep() -> None:
+    def result(levels: int) -> Any:
+        inner = result(levels - 1) if levels else {"type": "text", "text": "deep"}
+        return {"type": "tool_result", "content": [inner]}
+
+    shallow, deep = (told(messages=[user([result(levels)])]) for levels in (6, 20))
+    assert (shallow.prompt_chars, shallow.images) == (4, 0)
+    assert (deep.prompt_chars, deep.images) == (0, 1)
+
+
 def test_equal_keys_are_the_only_way_to_an_equal_prompt_key() -> None:
     # a rendering could be forged by a text that holds another message
     one = told(messages=[user("a\nassistant: b")])

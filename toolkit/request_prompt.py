@@ -214,7 +214,7 @@ def _part(found: Prompt, part: Any, pieces: list[str], level: int) -> bool:
         if type(text) is str and (kind is None or kind in TEXT_PARTS):
             found.chars += len(text)
             pieces.append(text)
-            return kind in ("text", "input_text", "output_text") and part.keys() <= PLAIN_PART
+            return kind is not None and part.keys() <= PLAIN_PART
         if kind == "tool_result" and level < MAX_NESTED_PARTS:
             inner = part.get("content")
             for one in inner if type(inner) is list else [] if inner is None else [inner]:

@@ -100,3 +100,16 @@ def test_what_is_no_number_of_tokens_is_none(number: str) -> None:
 def test_a_stop_string_of_openai_is_no_reason() -> None:
     tail = b'"finish_reason":"stop","stop_reason":"max_tokens"'
     assert told_by_tail(tail).finish_reason == "stop"
+
+
+def test_an_error_after_the_last_token_is_the_end_all_the_same() -> None:
+    body = event(choices=[choice("stop")]) + event(error={"message": "gone"}) + DONE
+    assert told_by_stream(body, is_cut=False).finish_reason == "error"
+    given_up = event(choices=[choice("abort")]) + DONE
+    assert told_by_stream(given_up, is_cut=False).finish_reason == "abort"
+
+
+def test_half_an_event_at_the_beginning_of_a_tail_hides_no_error() -> None:
+    body = event(choices=[choice(None)]) * 3 + event(error={"message": "gone"}) + DONE
+    for start in range(1, 40):
+        assert told_by_stream(body[start:], is_cut=True).finish_reason == "error"

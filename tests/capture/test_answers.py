@@ -205,9 +205,22 @@ def test_errors_have_a_status_and_no_tokens() -> None:
     assert tokens(answer) == (None, None, None, None)
 
 
-def test_a_compressed_answer_has_times_and_no_tokens() -> None:
-    body = gzip.compress(recorded("chat_stream.txt"))
-    head = STREAM.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
+@pytest.mark.parametrize(
+    ("header", "packed"),
+    [
+        (b"transfer-encoding: chunked\r\n", b"transfer-encoding: gzip, chunked\r\n"),
+        (b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"),
+    ],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_compressed_answer_has_times_and_no_tokens(
+    header: bytes, packed: bytes, is_packed: bool
+) -> None:
+    # one that only says so is not believed either: who would know where its tokens are
+    body = recorded("chat_stream.txt")
+    body = gzip.compress(body) if is_packed else body
+    head = STREAM.replace(header, packed)
+    assert head != STREAM
     (answer,) = read([head, chunk(body), b"0\r\n\r\n"], "POST")
     assert (answer.complete, answer.stream, answer.last_at) == (True, True, 2.0)
     assert (answer.token_at, *tokens(answer)) == (None, None, None, None, None)

@@ -217,3 +217,13 @@ def test_however_answers_are_cut_they_are_the_same(data: st.DataObject) -> None:
         (None, None, None, "length"),
         *[(21, 16, None, "length")] * 2,
     ]
+
+
+def test_requests_sent_ahead_after_a_hole_keep_their_answers() -> None:
+    reading = Reading(0.0).data(1.0, CHAT[:200]).gap(2.0)
+    reading.answers.asked("POST", 3.0)
+    reading.data(4.0, CHAT)
+    for at in (5.0, 5.1, 5.2):
+        reading.answers.asked("POST", at)
+    reading.data(6.0, CHAT).data(7.0, CHAT + CHAT)
+    assert [answer.damaged for answer in reading.told] == [True, False, False, False, False]

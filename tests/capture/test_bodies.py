@@ -147,6 +147,8 @@ def test_without_a_body_nothing_is_asked() -> None:
 def test_a_damaged_request_says_why_and_asks_nothing() -> None:
     seen = Bodies(client=name).seen(request(None, damaged=True, problem="1,448 bytes lost"))
     assert (seen.damaged, seen.problem, seen.asked) == (True, "1,448 bytes lost", None)
+    # what is left of a body is not what the client asked
+    assert Bodies(client=name).seen(request(damaged=True)).asked is None
 
 
 def test_a_body_beyond_the_limit_is_known_by_its_hash() -> None:

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from toolkit.choices import token_count
-from toolkit.completion import Completion
+from toolkit.completion import UNFINISHED, Completion
 from toolkit.event_stream import LAST_LINE_ENDS
 
 LAST_EVENTS = 3
@@ -77,11 +77,11 @@ def _told_by(body: bytes, content_type: str) -> Told:
     reader = Completion(status=200, content_type=content_type)
     reader.feed(body, 0.0)
     said = reader.end(0.0)
-    failed = "error" if said.error_kind == "stream_error" else None
+    has_failed = said.error_kind == "stream_error" and said.finish_reason not in UNFINISHED
     return Told(
         said.prompt_tokens,
         # counted chunks would be those of the tail
         None if said.output_tokens_estimated else said.output_tokens,
         said.cached_tokens,
-        said.finish_reason or failed,
+        "error" if has_failed else said.finish_reason,
     )
