@@ -73,6 +73,13 @@ def test_a_small_cache_forgets_as_the_proxys_own_cache_does() -> None:
     assert counts(told[None, None]) == (4, 0, 4)
 
 
+def test_room_for_all_keys_but_one_still_forgets() -> None:
+    # three keys in turn: room for all three misses each once; room for two asks the engine again
+    told = cells("abc" * 10, list(range(30)), 0.0, sizes=(2, 3))
+    assert told[3, None].misses == 3
+    assert told[2, None].misses > 3
+
+
 def test_without_requests_nothing_is_told() -> None:
     cell = cells("", [], 1.0, sizes=(10,), ttls=(60.0,))[10, 60.0]
     assert counts(cell) == (0, 0, 0)

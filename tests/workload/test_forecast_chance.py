@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,9 @@ def test_what_no_cache_may_answer_repeats_nothing_and_stays_in_the_count() -> No
     may = np.array([True, True, True, False, False, False])
     told = repeat_chance(keys_of("aabbbb"), np.arange(6.0), may)
     assert (told.ratio, told.repeats_ratio) == (2 / 6, 1 / 6)
+    assert (
+        repeat_chance(keys_of("aaa"), np.arange(3.0), np.array([True, True, False])).ratio == 2 / 3
+    )
 
 
 def test_without_requests_or_without_time_there_is_no_interval() -> None:
@@ -93,6 +98,18 @@ def test_the_recommended_size_is_the_smallest_that_is_as_good_as_one_without_end
         ttls=(None, 9e9),
     )
     assert recommended_size(curve, keys) == 600
+
+
+def test_half_a_point_less_is_as_good() -> None:
+    # 9,000 requests: half a point is 45 hits. Of two prompts in turn one is hot.
+    keys = np.arange(9_000) % 2
+    (full,) = hit_curve(keys, np.arange(9_000.0), np.zeros(9_000), sizes=(None,), ttls=(None,))
+    curve = [
+        replace(full, size=30, hits=full.hits - 46),
+        replace(full, size=40, hits=full.hits - 45),
+        full,
+    ]
+    assert recommended_size(curve, keys) == 40
 
 
 def test_where_nothing_repeats_no_cache_is_recommended() -> None:

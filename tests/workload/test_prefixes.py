@@ -71,6 +71,12 @@ def test_blocks_of_bytes_are_an_estimate_of_16_tokens_for_64_bytes() -> None:
     assert (told.tokens, told.shared_tokens, told.estimated) == (80, 32, True)
 
 
+def test_a_prompt_longer_than_its_blocks_tell_is_as_long_as_its_characters() -> None:
+    # blocks end after two, as those of a prompt beyond the most that are kept: 6,400 / 64 * 16 = 1,600 tokens, and 32 shared
+    told = prefixes(asked("ab", chars=6_400), asked("ab", chars=6_400))
+    assert (told.tokens, told.shared_tokens) == (3_200, 32)
+
+
 def test_known_tokens_are_spread_over_blocks_of_bytes() -> None:
     # Ten blocks of bytes, and the engine counted 42 tokens: 42 / 10.5 = 4 a block. The second prompt shares eight: 32 tokens,
     # two whole blocks of the engine's; sharing seven, 28 tokens, is one.
@@ -166,6 +172,11 @@ def test_the_most_shared_beginnings_are_told_by_what_they_save_and_by_how_many_s
     assert prefixes(*bodies).by_count == ()
 
 
+def test_of_equally_frequent_beginnings_the_longest_stands_first() -> None:
+    bodies = [asked("ab", tokens=40)] * 2 + [asked("cde", tokens=50)] * 2
+    assert [one.blocks for one in prefixes(*bodies, top=2).by_count] == [3, 2]
+
+
 def test_a_shared_beginnings_text_is_told_where_it_was_kept_and_no_further_than_it_is_shared() -> (
     None
 ):
@@ -175,4 +186,10 @@ def test_a_shared_beginnings_text_is_told_where_it_was_kept_and_no_further_than_
     (shared,) = prefixes(kept, other, top=5).by_volume
     assert shared.text == "y" * 64
     (shared,) = prefixes(other, kept, top=5).by_volume
+    assert shared.text is None
+
+
+def test_token_ids_have_no_text_to_show() -> None:
+    body = asked("ab", tokens=40, text="1 2 3")
+    (shared,) = prefixes(body, body, top=5).by_volume
     assert shared.text is None
