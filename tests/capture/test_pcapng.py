@@ -176,6 +176,19 @@ def test_a_resolution_beyond_any_clock_breaks_nothing(resolution: int) -> None:
     assert 0 <= reading.found[0].ts < 1e-6
 
 
+@pytest.mark.parametrize(("resolution", "offset_s"), [(0, None), (6, -5_000_000_000), (6, 2**62)])
+def test_a_time_no_calendar_has_is_none(resolution: int, offset_s: int | None) -> None:
+    reading = read(
+        [
+            *(section(), interface(), interface(resolution=resolution, offset_s=offset_s)),
+            *(enhanced(ASK), enhanced(ASK, number=1), enhanced(ASK, number=1)),
+        ]
+    )
+    # microseconds taken for seconds are 53 million years
+    assert [each.ts for each in reading.found] == [START, START, START]
+    assert "2 frames have no time that can be" in reading.pcapng.notes()[0]
+
+
 # --- the other kinds of blocks ----------------------------------------------------------------------
 
 
@@ -183,7 +196,7 @@ def test_a_packet_without_a_time_is_as_late_as_the_one_before() -> None:
     reading = read([section(), interface(), simple(ASK), enhanced(ASK), simple(ASK), simple(OTHER)])
     assert [each.ts for each in reading.found] == [0, START, START]
     assert reading.pcapng.notes() == [
-        "`x.pcapng`: 3 frames have no time; each is taken for as late as the one before"
+        "`x.pcapng`: 3 frames have no time that can be; each is taken for as late as the one before"
     ]
 
 

@@ -19,7 +19,7 @@ MAGICS = {
 """A file's first bytes -> its byte order, and how many parts of a second its times count."""
 LARGEST_FRAME = 1 << 20
 """tcpdump keeps 262,144 bytes of a frame at most: a length beyond this is damaged, and is not waited for."""
-DAMAGED_HINT = "All before it was read; is it a whole copy of a file that a program wrote?"
+DAMAGED_HINT = "All before it was read; copy the file anew, or capture again"
 
 _HEADER, _RECORD = 24, 16
 SHAPE = 64

@@ -21,6 +21,9 @@ LARGEST_BLOCK = 16 << 20
 MOST_INTERFACES = 1 << 16
 """An old packet block counts no further; so that a file of nothing else cannot fill the memory."""
 
+YEAR_10000 = 253_402_300_800.0
+"""No calendar goes beyond it, and a clock whose units are damaged easily does."""
+
 _INTERFACE, _OLD_PACKET, _SIMPLE, _STATISTICS, _ENHANCED = 1, 2, 3, 5, 6
 _RESOLUTION, _OFFSET_S = 9, 14
 _DROPPED_BY_INTERFACE, _DROPPED_BY_SYSTEM = 5, 7
@@ -77,7 +80,7 @@ class Pcapng:
         told = [f"{self._name}: {count:,} {problem}" for problem, count in self._unread.items()]
         if self._timeless:
             told.append(
-                f"{self._name}: {self._timeless:,} frames have no time; each is taken for as late as the one before"
+                f"{self._name}: {self._timeless:,} frames have no time that can be; each is taken for as late as the one before"
             )
         return told
 
@@ -239,7 +242,11 @@ class Pcapng:
         if kept > length - _PACKET_HEADER - 4:
             raise self._damaged(at, f"a block of {length:,} bytes holds a frame of {kept:,}")
         interface = self._interface_of(number, at)
-        self._now = ticks / interface.ticks_per_s + interface.offset_s
+        ts = ticks / interface.ticks_per_s + interface.offset_s
+        if 0 <= ts < YEAR_10000:
+            self._now = ts
+        else:
+            self._timeless += 1
         start = at + _PACKET_HEADER
         self._read(interface, block[start : start + kept], wire_length)
 
