@@ -149,6 +149,21 @@ def test_each_prompts_own_limit_is_kept_and_the_most_frequent_counts():
     assert profile.max_tokens == 512
 
 
+def test_the_length_that_answers_had_stands_in_for_a_limit_that_nobody_set():
+    rows = [
+        Seen(ts=float(n), asked=asked(body(text)), output_tokens=output)
+        for n, (text, output) in enumerate(
+            [("a", 10), ("b", None), ("a", 31), ("a", None), ("b", None)]
+        )
+    ]
+    found = synthesis(columns(rows), source="a capture")
+    # 10 and 31 tokens: 20.5, which rounds to the even 20
+    assert [one.max_tokens for one in read(found).prompts] == [20, None]
+    assert any(
+        note.startswith("1 of 2 prompts were asked without `max_tokens`") for note in found.notes
+    )
+
+
 def test_what_a_profile_cannot_hold_is_told():
     image = {"type": "image_url", "image_url": {"url": "data:,x"}}
     turn = {"role": "user", "content": [{"type": "text", "text": "What?"}, image]}

@@ -14,7 +14,7 @@ lengths and wrong repeats, the least: a = sqrt(r / D), from r to 1. Where losing
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, isnan, sqrt
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from toolkit.records import Asked
 from toolkit.wording import share as percent
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import Columns, Numbers
 from toolkit.workload.synthetic_text import Written, written
 
 MOST_PROMPTS = 200
@@ -70,6 +70,8 @@ class Asking:
     count: int
     asked: Asked
     max_tokens: int | None
+    is_guessed: bool = False
+    """`max_tokens` is how long answers were, for want of a limit."""
     weight: float = 0.0
     in_tail: bool = False
 
@@ -122,30 +124,45 @@ def _prompts(columns: Columns) -> list[Asking]:
     bodies: dict[int, list[int]] = {}
     for body, prompt in enumerate(columns.prompt[firsts].tolist()):
         bodies.setdefault(prompt, []).append(body)
-    tokens = columns.prompt_tokens
-    usage = dict(zip(columns.exact.tolist(), tokens.tolist(), strict=True))
-    found = [_asking(columns.asked, times, usage, each) for each in bodies.values()]
+    read, said = _means(columns, columns.prompt_tokens), _means(columns, columns.output_tokens)
+    found = [
+        _asking(
+            [(columns.asked[body], int(times[body])) for body in each], read[prompt], said[prompt]
+        )
+        for prompt, each in bodies.items()
+    ]
     return sorted(found, key=lambda one: -one.count)
 
 
-def _asking(
-    asked: Sequence[Asked],
-    times: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-    usage: Mapping[int, float],
-    bodies: Sequence[int],
-) -> Asking:
-    """One prompt, from all bodies that ask it: the text of whichever has one, the limit that most requests set."""
+def _means(columns: Columns, values: Numbers) -> list[float]:
+    """By prompt: the mean of what is known; NaN where nothing is."""
+    known = ~np.isnan(values)
+    prompts, count = columns.prompt[known], int(columns.prompt.max()) + 1
+    times = np.bincount(prompts, minlength=count)
+    sums = np.bincount(prompts, weights=values[known], minlength=count)
+    means = np.divide(sums, times, out=np.full(count, np.nan), where=times > 0)
+    return [float(mean) for mean in means]
+
+
+def _asking(bodies: Sequence[tuple[Asked, int]], read: float, said: float) -> Asking:
+    """One prompt, from all bodies that ask it: the text of whichever has one, the limit that most requests set.
+
+    `read` and `said` are the tokens of it and of its answers. A blast limits every request: where nobody set a limit,
+    the length that answers had comes nearest.
+    """
     limits: Counter[int | None] = Counter()
-    for body in bodies:
-        limits[asked[body].max_tokens] += int(times[body])
-    told = next((asked[body] for body in bodies if asked[body].prompt_text), asked[bodies[0]])
-    tokens = usage[bodies[0]]
-    if told.prompt_tokens is None and not isnan(tokens):  # by an answer's usage
-        told = replace(told, prompt_tokens=int(tokens))
+    for body, times in bodies:
+        limits[body.max_tokens] += times
+    limit = limits.most_common(1)[0][0]
+    told = next((body for body, _ in bodies if body.prompt_text), bodies[0][0])
+    if told.prompt_tokens is None and not isnan(read):
+        told = replace(told, prompt_tokens=round(read))
+    is_guessed = limit is None and not isnan(said)
     return Asking(
-        count=int(sum(times[body] for body in bodies)),
+        count=sum(times for _, times in bodies),
         asked=told,
-        max_tokens=limits.most_common(1)[0][0],
+        max_tokens=max(1, round(said)) if is_guessed else limit,
+        is_guessed=is_guessed,
     )
 
 
@@ -281,6 +298,11 @@ def _notes(
     if abs(after - before) > 0.005 * before:
         unit = "characters" if in_chars else "tokens"
         notes.append(f"Prompt length: {before:,.0f} {unit} on average, {after:,.0f} by the profile")
+    guessed = sum(one.is_guessed for one in weighted)
+    if guessed:
+        notes.append(
+            f"{guessed:,} of {len(weighted):,} prompts were asked without `max_tokens`; it is the length that answers had"
+        )
     if all(one.max_tokens is None for one in prompts):
         notes.append("No request set `max_tokens`; without it a blast takes its own default")
     return tuple(notes)
