@@ -16,7 +16,7 @@ class Flight(Generic[K, C]):
     """One call upstream, and how many clients wait for it; whoever led it is one of them and no more."""
 
     key: K
-    began: float
+    began_s: float
     cargo: C | None = None
     """What its owner keeps with it: the answer's beginning for those who join late, how to end the call."""
     aboard: int = 1
@@ -48,12 +48,12 @@ class Flights(Generic[K, C]):
         """The call that a request waits for, and whether it leads: then it makes the call, and must land it."""
         flight = self._open.get(key)
         if flight is not None:
-            if self.longest_s is None or now - flight.began < self.longest_s:
+            if self.longest_s is None or now - flight.began_s < self.longest_s:
                 flight.aboard += 1
                 self.joined += 1
                 return flight, False
             self.close(flight)
-        flight = self._open[key] = Flight(key=key, began=now)
+        flight = self._open[key] = Flight(key=key, began_s=now)
         self.led += 1
         return flight, True
 
