@@ -303,12 +303,15 @@ def test_an_engine_that_fails_ends_the_capture_with_what_was_read_and_its_reason
     assert (sink.paths(), engine.closed) == (["/0", "/1"], 1)
 
 
-def test_while_the_sinks_hang_requests_wait_up_to_a_bound_and_the_rest_is_counted() -> None:
+def test_while_the_sinks_hang_requests_wait_up_to_a_bound_and_the_rest_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drive, "BATCH_REQUESTS", 1)  # the first request hangs already
     engine, losses = Fed(talk([f"prompt {n}" for n in range(300)]).frames), Losses()
     hung = Kept(fault=lambda: engine.is_empty.wait(10) and None)
     desk = intake(hung)
     # room for 100 requests of this size
-    size = drive.REQUEST_BYTES + len(body("prompt 100"))
+    size = drive.REQUEST_BYTES + len("/100") + len(body("prompt 100"))
     run_live(engine, desk, losses, Queue(100 * size))
     assert losses.app_drops + len(hung.arrived) == 300
     assert losses.app_drops > 0
@@ -329,7 +332,7 @@ def test_the_screen_is_looked_after_while_nothing_arrives() -> None:
 
 
 def test_a_queue_is_bounded_by_bytes_and_takes_one_request_however_large() -> None:
-    queue = Queue(3 * drive.REQUEST_BYTES)
+    queue = Queue(3 * (drive.REQUEST_BYTES + len("/1")))
     assert queue.put(request(1, size=10 * drive.REQUEST_BYTES))
     assert not queue.put(request(2))
     assert queue.take().path == "/1"

@@ -193,6 +193,9 @@ class Queue:
         # each is written by one thread only: their difference is what lies between
         self._put_bytes = self._taken_bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._requests)
+
     def put(self, request: HttpRequest) -> bool:
         """Add a request; False: there is no room."""
         size = _size(request)
@@ -213,7 +216,7 @@ class Queue:
 
 
 def _size(request: HttpRequest) -> int:
-    return REQUEST_BYTES + (len(request.body) if request.body else 0)
+    return REQUEST_BYTES + len(request.path or "") + len(request.body or b"")
 
 
 class Reader(threading.Thread):

@@ -14,6 +14,8 @@ from toolkit.wording import share
 
 MOST_NAMES = 1_000
 """Paths and models told apart; a scanner asks for thousands."""
+NAME_CHARS = 200
+"""Of a path; a longer one is cut."""
 MOST_CLIENTS = 100_000
 MOST_PREVIEWS = 100_000
 TOP = 10
@@ -113,7 +115,7 @@ class Tally:
         if seen.client is not None:
             self._clients.add(seen.client)
         if seen.path is not None:
-            self._paths.add(seen.path)
+            self._paths.add(seen.path[:NAME_CHARS])
         if seen.status is not None:
             self._statuses.add(str(seen.status))
         if seen.damaged:

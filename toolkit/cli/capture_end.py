@@ -56,9 +56,12 @@ def tell(end: EndOf, options: Options) -> int:
         click.echo(note, err=True)
     if end.output is not None and end.output.error is not None:
         raise end.output.error
-    for error in (end.failure, _nothing(end, options), _unkept(end.summary, options)):
-        if error is not None:
-            raise error
+    errors = (end.failure, _unkept(end.summary, options), _nothing(end, options))
+    told = [error for error in errors if error is not None]
+    if told:
+        for error in told[1:]:
+            click.echo(f"Error: {error.message}", err=True)
+        raise told[0]
     if end.run is not None and end.summary.prompts:
         click.echo(f"Next: `toolkit workload{_database(options)}` says what follows", err=True)
     return WORKED
@@ -110,8 +113,10 @@ def _nothing(end: EndOf, options: Options) -> ToolkitError | None:
             f"port {ports} carries TLS only ({summary.encrypted:,} {connections}), which cannot be read here",
             TLS_ADVICE,
         )
+    if end.failure or (options.is_live and end.was_stopped):
+        return None
     if options.is_live:
-        return None if end.was_stopped else _nothing_arrived(summary, options, ports)
+        return _nothing_arrived(summary, options, ports)
     if summary.segments:
         return ToolkitError(
             f"port {ports} carries no HTTP/1 request that could be read", _what_then(summary)

@@ -38,8 +38,10 @@ INTERRUPTED = 130
 """What a shell calls an interrupted command."""
 CLIENT_BYTES = 6
 """Of a client's hash: 12 digits; of 10,000 clients two share one in 1 of 5 million captures."""
+MANY_WAIT = 10_000
+"""Requests that are read and not counted: at 10,000 a second, the screen is a second behind."""
 REMEMBERED = 65_536
-"""Clients and paths whose hash or answer is remembered."""
+"""Clients whose hash or address is remembered."""
 
 
 def run_capture(options: Options) -> int:
@@ -74,13 +76,13 @@ class Capture:
             started_at=time.time(),
             settings=json.dumps(_settings(options)),
         )
-        self._tally, self._losses = Tally(), Losses()
+        self._tally, self._losses, self._queue = Tally(), Losses(), Queue()
         self._progress = Progress(
             self._tally,
             self._losses,
             options.port,
             is_live=engine is not None,
-            note=lambda: engine.lag_note if engine else None,
+            note=self._note,
         )
         self._output = OutputSink(with_bodies=options.bodies) if options.as_json else None
         self._store = self._store_sink(opened)
@@ -141,11 +143,16 @@ class Capture:
                 follow=options.follow,
                 stop=show_and_stop,
             )
-        queue = Queue()
-        reader = Reader(engine, queue, self._losses, watch)
+        reader = Reader(engine, self._queue, self._losses, watch)
         click.echo(_ready(options, engine), err=True)
-        follow_live(reader, queue, self._intake, stop=stop, show=self._progress.show)
+        follow_live(reader, self._queue, self._intake, stop=stop, show=self._progress.show)
         return Replayed()
+
+    def _note(self) -> str | None:
+        """What a person who looks should know: that we fall behind, or what the engine has to say."""
+        if len(self._queue) >= MANY_WAIT:
+            return f"{len(self._queue):,} more wait to be counted"
+        return self._engine.lag_note if self._engine else None
 
     def _is_unheard(self) -> bool:
         """Whether the reader of our output left."""
@@ -175,6 +182,9 @@ class Capture:
             return None
         from toolkit.store import Store
 
+        Store.open(
+            self._options.database
+        ).close()  # making it, or waiting for who makes it, may take longer
         store = opened.enter_context(Store.open(self._options.database, BUSY_S))
         return StoreSink(
             store,
@@ -266,7 +276,7 @@ def _wanted(glob: str | None) -> Callable[[HttpRequest], bool] | None:
     """Whether a request's path is asked for; None: all are. A damaged one without a path is never left out."""
     if glob is None:
         return None
-    match = lru_cache(REMEMBERED)(re.compile(translate(glob)).match)
+    match = re.compile(translate(glob)).match
     return lambda request: request.path is None or match(request.path) is not None
 
 

@@ -24,7 +24,7 @@ BUSY_S = 0.5
 WAITING_BYTES = 64 * 1024 * 1024
 """Of requests that the database does not take; further ones are not stored, and counted."""
 SEEN_BYTES = 500
-"""What one takes in memory beside its prompt's text."""
+"""What one takes in memory beside its path and what is kept of its prompt."""
 
 Summary = Callable[[int], Mapping[str, object]]
 """What the capture says of itself by now; the argument is how many requests were not stored."""
@@ -58,8 +58,9 @@ class StoreSink:
             self._commit(now_s)
 
     def _add(self, seen: Seen) -> None:
-        text = seen.asked.prompt_text if seen.asked else None
-        size = SEEN_BYTES + (len(text) if text else 0)
+        size = SEEN_BYTES + len(seen.path or "")
+        if seen.asked:
+            size += len(seen.asked.prompt_text or "") + len(seen.asked.prompt_blocks)
         if self._waiting_bytes + size > WAITING_BYTES:
             self.lost += 1
         else:

@@ -19,7 +19,7 @@ from toolkit.wording import rate, share, span
 
 KEY_DIGITS = 12
 LISTED = 5
-WIDEST_PREVIEW = 60
+WIDEST_PREVIEW = 48
 WIDEST_NAME = 60
 
 
@@ -57,15 +57,22 @@ def _when(summary: Summary) -> str:
     assert summary.from_ts is not None
     assert summary.to_ts is not None
     took_s = summary.to_ts - summary.from_ts
-    parts = [f"at {clock(summary.from_ts)}"]
+    parts = [f"at {_clock(summary.from_ts)}"]
     if took_s >= 1:
-        parts = [f"from {clock(summary.from_ts)} to {clock(summary.to_ts)} ({span(took_s)})"]
+        parts = [f"from {_clock(summary.from_ts)} to {_clock(summary.to_ts)} ({span(took_s)})"]
         parts.append(f"{rate(summary.requests / took_s)} requests/s")
     if summary.stream_share is not None:
         parts.append(f"{share(summary.stream_share)} of the prompts streamed")
     least = "at least " if summary.clients_at_least else ""
     parts.append(f"{least}{summary.clients:,} client{'' if summary.clients == 1 else 's'}")
     return ", ".join(parts)
+
+
+def _clock(at: float) -> str:
+    try:
+        return clock(at)
+    except (ValueError, OverflowError, OSError):
+        return "?"  # a file may say any time, e.g., of the year 10^9
 
 
 def _prompts(summary: Summary, console: Console) -> RenderableType:
@@ -76,7 +83,7 @@ def _prompts(summary: Summary, console: Console) -> RenderableType:
         Column(title="share", right=True),
     ]
     if has_preview:
-        columns.append(Column(title="begins", widest=WIDEST_PREVIEW))
+        columns.append(Column(title="begins"))
     rows = []
     for one in summary.top[:LISTED]:
         count = f"{one.count:,}" if not one.error else f"{one.count - one.error:,} to {one.count:,}"
@@ -86,7 +93,8 @@ def _prompts(summary: Summary, console: Console) -> RenderableType:
 
 
 def _one_line(text: str | None) -> str:
-    return "" if text is None else " ".join(text.split())
+    line = "" if text is None else " ".join(text.split())
+    return line if len(line) <= WIDEST_PREVIEW else f"{line[:WIDEST_PREVIEW]}..."
 
 
 def _names(title: str, names: Sequence[NameCount]) -> Iterator[Text]:
