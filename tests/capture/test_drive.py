@@ -231,7 +231,7 @@ class Fed:
 
 
 def run_live(engine: Fed, desk: Intake, losses: Losses, queue: Queue | None = None) -> None:
-    queue = queue or Queue()
+    queue = Queue() if queue is None else queue
     follow_live(Reader(engine, queue, losses, WATCH), queue, desk, stop=engine.is_empty.is_set)
 
 
