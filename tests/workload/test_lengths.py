@@ -92,6 +92,12 @@ def test_enough_told_prompts_tell_their_own_ratio() -> None:
     assert found.tokens[-1] == 30
 
 
+def test_prompts_of_no_characters_or_no_tokens_tell_no_ratio() -> None:
+    for usage, chars in ((0, 300), (100, 0)):
+        columns = arrived(range(20), usage=[*[100] * 19, usage], prompt_chars=[*[300] * 19, chars])
+        assert not prompt_tokens(columns).calibrated
+
+
 def test_without_characters_a_prompts_length_is_unknown() -> None:
     found = prompt_tokens(arrived(list("ab"), prompt_chars=[None, 8]))
     assert np.isnan(found.tokens[0])

@@ -50,10 +50,11 @@ def test_values_beyond_the_listed_are_counted_together() -> None:
 
 def test_other_fields_and_images_are_told_with_their_share() -> None:
     columns = arrived(
-        list("aab"), options=[("tools",), (), ("logprobs", "tools")], images=[0, 2, 0]
+        list("aab"), options=[("tools",), (), ("logprobs", "tools")], images=[0, 1, 0]
     )
     found = mix(columns)
     assert [(one.name, one.requests) for one in found.options] == [("tools", 2), ("logprobs", 1)]
+    assert [one.share for one in found.options] == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
     assert found.images_share == pytest.approx(1 / 3)
 
 

@@ -83,6 +83,17 @@ def test_under_ten_keys_no_law_is_told(keys: int, words: str) -> None:
     assert found.exponent is None
 
 
+def test_the_edges_of_few_and_unknown_are_where_they_are_said_to_be() -> None:
+    ten = np.array([2520 // rank for rank in range(1, 11)])
+    assert zipf(ten).shape == "zipf"
+    # two keys with 90 of 100 requests are few, with 89 they are not
+    assert zipf(np.array([50, 40, 2, 1, 1, 1, 1, 1, 1, 1, 1])).shape == "few"
+    assert zipf(np.array([50, 39, 3, 1, 1, 1, 1, 1, 1, 1, 1])).shape != "few"
+    # a fifth of the requests is not yet too much that nobody else asked
+    assert zipf(np.array([40, 20, 13, 7, *[1] * 20])).shape != "unknown"
+    assert zipf(np.array([40, 20, 13, 6, *[1] * 21])).shape == "unknown"
+
+
 def test_equally_frequent_keys_are_even_and_not_a_flat_zipf() -> None:
     # chance ranks them into a curve that a Zipf law of exponent 0.27 fits
     found = zipf(drawn(np.ones(100), 1000))
