@@ -125,6 +125,9 @@ def test_an_integer_beyond_64_bits_is_refused_because_two_seeds_would_become_one
         rb'{"a":"x:","a":"\u003a\u003a\u003a"}',  # as many colons are left as went: 3 of a text for 1 + 1 + 1
         rb'{"a":"x:","a":"\u003A\u003A\u003A"}',
         b'{"a" :1,"a" :2,"b":":x"}',
+        b'{"a": 1, "a": 2, "b": "\\":"}',
+        b'{"a\\\\": 1, "a\\\\": 2, "b": ":x"}',
+        b'{"a": 1, "a": 2, "b": "x:y", "c": ":"}',
         b'{"stream":true,"stream":false}',
         b'{"a":{},"a":{}}',
         b'{"":1,"":1}',
