@@ -254,6 +254,28 @@ def test_a_head_of_a_megabyte_byte_by_byte_costs_no_square() -> None:
     assert capture.bodies == [ONE, TWO] * 2
 
 
+def test_trailers_and_extensions_are_bounded() -> None:
+    for framing in (b"0\r\nX-Long: ", b"5;ext="):
+        capture = sent(CHUNKED + b"3\r\nabc\r\n" + framing, *[b"y" * 1000] * 20)
+        assert capture.problems == ["its body's framing is broken"]
+        assert capture.streams.held_bytes == 0
+        capture.client(post(TWO))
+        assert capture.bodies == [TWO]
+        ending = b"\r\n\r\n" if framing.startswith(b"0") else b"\r\nhello\r\n0\r\n\r\n"
+        body = b"abc" if framing.startswith(b"0") else b"abchello"
+        for _ in range(2):
+            again = [CHUNKED + b"3\r\nabc\r\n" + framing, *[b"y" * 1000] * 15, ending]
+            assert sent(*again).bodies == [body]
+
+
+def test_the_bound_on_framing_is_each_requests_own() -> None:
+    long, body = b"x" * 30_000, b"z" * 20_000
+    data = CHUNKED + chunked(long) + CHUNKED + chunked(body)
+    cut = len(CHUNKED + chunked(long) + CHUNKED) + 10
+    segments = [data[cut + start : cut + start + 1000] for start in range(0, len(data) - cut, 1000)]
+    assert sent(data[:20_000], data[20_000:cut], *segments).bodies == [long, body]
+
+
 # --- encoded bodies -------------------------------------------------------------------------------
 
 

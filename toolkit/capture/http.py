@@ -24,6 +24,9 @@ RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04][\x00-\x48]", re.DOTALL)
 OPEN, RESYNC, SKIP, IGNORE = range(4)
 """At or in a message; waiting for a segment that begins with one; in a body with a hole; not HTTP/1 at all."""
 
+FRAMING_BYTES = 16 * 1024
+"""Of a chunk's size with its extensions, or of all trailers; nearly nobody sends either."""
+
 PARSER_BYTES = 1024
 """What an unfinished request costs beside its bytes."""
 
@@ -38,12 +41,14 @@ class Requests:
         "_began_at",
         "_beheaded",
         "_fed",
+        "_framing",
         "_head",
         "_hurt",
         "_last_at",
         "_lost",
         "_message",
         "_mode",
+        "_read",
         "_silent",
         "_skip",
         "deliver",
@@ -64,6 +69,8 @@ class Requests:
         self._began_at = self._last_at = 0.0
         self._hurt: HttpRequest | None = None
         self._skip = self._lost = 0
+        self._read = self._framing = 0
+        """Of a chunked body so far, and what came since then that was none of it."""
         self._silent = True
         """Whether nothing of it was read so far, and nothing of that was told."""
         self._beheaded: str | None = None
@@ -122,8 +129,7 @@ class Requests:
     def _rest(self, message: Message, data: bytes) -> None:
         """Keep the parser only while it is in the middle of a message."""
         if not message.open:
-            self._message = None
-            self.held = 0
+            self._forget()
             self.shared.keep(message)
             return
         self._message = message
@@ -133,6 +139,19 @@ class Requests:
             self._began_at = self._last_at = message.now
             self._fed = len(self._head)
             self.held += len(data)
+        elif message.chunked:
+            self._bound_framing(message, len(data))
+
+    def _bound_framing(self, message: Message, fed: int) -> None:
+        """Trailers grow in the parser, with a copy for each segment."""
+        if message.body_bytes != self._read:
+            self._read, self._framing = message.body_bytes, 0
+            return
+        self._framing += fed
+        if self._framing > FRAMING_BYTES:
+            self._damage(message, "its body's framing is broken")
+            self._forget()
+            self._mode = RESYNC
 
     def _unusual(self, ts: float, data: bytes) -> None:
         if self._mode == OPEN:
@@ -349,6 +368,7 @@ class Requests:
 
     def _forget(self) -> None:
         """Let go of what is unfinished; a parser in the middle of a message is of no more use."""
+        self._read = self._framing = 0
         self._message = None
         self._head = None
         self.held = 0
