@@ -116,13 +116,12 @@ class _Live:
             except OSError as error:
                 self._link.check(error)
                 return count
-            wire_bytes = len(data)
-            if wire_bytes == RECEIVE_BYTES:  # longer than that; how much longer it does not tell
-                wire_bytes += 1
+            is_cut = len(data) == RECEIVE_BYTES
             if packet is not None:
                 data = packet(data, address)
             if data:
-                frame(ts, data, wire_bytes)
+                # of a frame that was cut it is not told how long it was: longer
+                frame(ts, data, len(data) + is_cut)
         return AT_ONCE
 
     def _packet(self, data: bytes, address: tuple[str, int, int, int, bytes]) -> bytes:

@@ -138,10 +138,11 @@ class _Ring:
         for _ in range(count):
             following, seconds, nanoseconds, captured, on_wire, _, link_at, _ = header(memory, at)
             data = memory[at + link_at : at + link_at + captured]
+            cut = on_wire - captured
             if packet is not None:
                 data = packet(data, at)
             if data:
-                frame(seconds + nanoseconds * 1e-9, data, on_wire)
+                frame(seconds + nanoseconds * 1e-9, data, len(data) + cut)
             at += following
         STATUS.pack_into(memory, start + STATUS_AT, KERNELS)
         self._next = (start + BLOCK_BYTES) % len(memory)

@@ -6,6 +6,7 @@ What the scapy engine and the ring share. It opens and reads no frame.
 import ctypes
 import errno
 import fcntl
+import os
 import socket
 import struct
 import threading
@@ -66,7 +67,8 @@ class Link:
         Where the interface was taken away a socket does not find one of the same name again.
         """
         if error.errno != errno.ENETDOWN:
-            raise error
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise ToolkitError(f"capture on `{self._iface}` ended: {reason}") from error
         try:
             gone = self._index not in (None, socket.if_nametoindex(self._iface))
         except OSError:
