@@ -1,6 +1,6 @@
 """What live capture loses and costs: requests at 10,000/s, answers at 3,000/s, a stalled reader, and the server beside it.
 
-    python tests/benchmarks/bench_capture_live.py [requests|answers|stall|server ...]
+    python tests/benchmarks/bench_capture_live.py [requests|answers|stall|server|whole ...]
 
 Traffic is tests/support/c_traffic (compiled here): server and clients share one core, the capture has another. Where the
 machine has one core only, they share it, and the figures say so. The reader is the capture's first thread as it is: engine,
@@ -15,13 +15,18 @@ stall     4,000 requests/s, and the reader does nothing for a second. Bar: none 
 server    As many requests as a server answers that works 180 us on each, about 5,000/s, with the capture and without
           it in turns of half a second; the median of the pairs' ratios. Here the server has its core for itself, and
           the clients share the capture's. Bar: 3 % fewer requests, a second and a second of the server's CPU.
+whole     `toolkit capture` as it is, with store and JSONL, at 10,000 requests/s that all differ. No bar; it shares the
+          core between its two threads. Bodies are compared by their hashes.
 
 A RATIO is what was reached over its bar, or the share of requests that is missing: at most 1 and 0 are good.
 """
 
+import hashlib
+import json
 import os
 import resource
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
@@ -309,8 +314,58 @@ def one_turn(traffic: Traffic, name: str | None) -> Turn:
         return turn(traffic, engine, TURN_S)
 
 
+# --- the verb --------------------------------------------------------------------------------------------------
+
+
+def packet_sockets() -> int:
+    return len(Path("/proc/net/packet").read_text().splitlines())
+
+
+def whole(program: Path, machine: Machine, engine: str) -> None:
+    """The verb in a process of its own, interrupted when the clients have ended."""
+    told = program.with_name(f"{engine}.jsonl")
+    traffic = Traffic(machine, program, clients_at=machine.traffic)
+    words = ["capture", "--iface", "lo", "--port", str(traffic.port), "--engine", engine]
+    words += ["--jsonl", str(told), "--db", str(program.with_name(f"{engine}.db"))]
+    sockets = packet_sockets()
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from toolkit.cli import main; main()", *words],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while packet_sockets() == sockets and child.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        with traffic.clients(10_000, 5.0) as clients:
+            sent, seconds = sent_by(clients)
+        time.sleep(1.0)
+        child.send_signal(signal.SIGINT)
+        _, child.returncode, used = os.wait4(child.pid, 0)
+    finally:
+        traffic.close()
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    wanted = {exact_key(BODY.replace("########", f"{number:08}")) for number in range(sent)}
+    seen = [json.loads(line).get("exact_key") for line in told.read_text().splitlines()]
+    assert len(seen) == len(set(seen)), "a request was told twice"
+    assert set(seen) <= wanted, "a body was altered"
+    cpu_us = 1e6 * (used.ru_utime + used.ru_stime) / sent
+    print(
+        f"whole     {engine:<8} {sent:>7,} requests at {sent / seconds:>6,.0f}/s: {len(seen):>7,} in the JSONL file,"
+        f" {cpu_us:5.1f} us CPU a request, start included; {used.ru_maxrss / 1024:,.0f} MB; {machine}"
+    )
+    print(f"RATIO live_whole_{engine}_missing {1 - len(seen) / sent:.4f}", flush=True)
+
+
+def exact_key(body: str) -> str:
+    return hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
+
+
 def main() -> None:
-    wanted = set(sys.argv[1:]) or {"requests", "answers", "stall", "server"}
+    wanted = set(sys.argv[1:]) or {"requests", "answers", "stall", "server", "whole"}
     if "tcpdump" in ENGINES and shutil.which("tcpdump") is None:
         del ENGINES["tcpdump"]
         print("tcpdump is not installed: apt-get install tcpdump")
@@ -321,6 +376,9 @@ def main() -> None:
         for case in CASES:
             if case.name in wanted and case.engine in ENGINES:
                 report(case, program, machine)
+        if "whole" in wanted:
+            for name in ("scapy", "ring"):
+                whole(program, machine, name)
         if "server" in wanted:
             for name in ("scapy", "ring"):
                 server_beside(program, machine, name)
