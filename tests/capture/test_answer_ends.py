@@ -24,14 +24,12 @@ DONE = b"data: [DONE]\n\n"
 
 def test_a_stream_tells_by_its_last_events_wherever_its_tail_begins() -> None:
     for start in range(0, len(CHAT) - 700, 7):
-        told = told_by_stream(CHAT[start:], is_cut=start > 0)
+        told = told_by_stream(CHAT[start:])
         assert told == Told(21, 16, None, "length"), start
 
 
 def test_line_ends_of_two_characters_are_line_ends() -> None:
-    assert told_by_stream(CHAT.replace(b"\n", b"\r\n"), is_cut=False) == Told(
-        21, 16, None, "length"
-    )
+    assert told_by_stream(CHAT.replace(b"\n", b"\r\n")) == Told(21, 16, None, "length")
 
 
 def test_what_a_text_says_is_no_field() -> None:
@@ -39,7 +37,7 @@ def test_what_a_text_says_is_no_field() -> None:
     body = (
         event(choices=[choice(None, text=lie)]) + event(choices=[choice("length", text=lie)]) + DONE
     )
-    assert told_by_stream(body, is_cut=False) == Told(None, None, None, "length")
+    assert told_by_stream(body) == Told(None, None, None, "length")
     whole = json.dumps({"choices": [{"message": {"content": lie}, "finish_reason": "length"}]})
     assert told_by_tail(whole.encode()) == Told(None, None, None, "length")
 
@@ -52,7 +50,7 @@ def test_the_last_usage_counts() -> None:
         )
         for n in (1, 2, 3)
     )
-    assert told_by_stream(body + DONE, is_cut=False) == Told(9, 3, None, "stop")
+    assert told_by_stream(body + DONE) == Told(9, 3, None, "stop")
 
 
 @pytest.mark.parametrize("spaced", [False, True])
@@ -61,21 +59,21 @@ def test_of_several_choices_the_first_ones_end_counts(spaced: bool) -> None:
     body += event(choices=[choice("length", 1)]) + DONE
     if not spaced:
         body = body.replace(b'": ', b'":')
-    assert told_by_stream(body, is_cut=False).finish_reason == "stop"
+    assert told_by_stream(body).finish_reason == "stop"
 
 
 def test_an_error_inside_a_stream_is_its_end() -> None:
     body = event(choices=[choice(None)]) + event(error={"message": "gone", "code": 500}) + DONE
-    assert told_by_stream(body, is_cut=False) == Told(None, None, None, "error")
+    assert told_by_stream(body) == Told(None, None, None, "error")
     # no error: a usual field of an answer without one
     fine = event(choices=[choice("stop")], error=None) + DONE
-    assert told_by_stream(fine, is_cut=False).finish_reason == "stop"
+    assert told_by_stream(fine).finish_reason == "stop"
 
 
 def test_a_stream_without_an_end_tells_none() -> None:
-    assert told_by_stream(b"".join(events(CHAT)[:5]), is_cut=False) == Told()
-    assert told_by_stream(b"", is_cut=False) == Told()
-    assert told_by_stream(b"data: garbage", is_cut=True) == Told()
+    assert told_by_stream(b"".join(events(CHAT)[:5])) == Told()
+    assert told_by_stream(b"") == Told()
+    assert told_by_stream(b"data: garbage") == Told()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_anthropic_answers_tell_their_usage(reason: str, told: str) -> None:
     assert told_by_body(json.dumps(body).encode()) == Told(12, 3, None, told)
     delta = event(type="message_delta", delta={"stop_reason": reason}, usage=usage)
     body_stream = event(type="content_block_delta") * 9 + delta + event(type="message_stop")
-    assert told_by_stream(body_stream, is_cut=False) == Told(12, 3, None, told)
+    assert told_by_stream(body_stream) == Told(12, 3, None, told)
 
 
 @pytest.mark.parametrize("number", ["-1", "1.5", "1e3", "12345678901234567", '"12"', "true"])
@@ -104,12 +102,12 @@ def test_a_stop_string_of_openai_is_no_reason() -> None:
 
 def test_an_error_after_the_last_token_is_the_end_all_the_same() -> None:
     body = event(choices=[choice("stop")]) + event(error={"message": "gone"}) + DONE
-    assert told_by_stream(body, is_cut=False).finish_reason == "error"
+    assert told_by_stream(body).finish_reason == "error"
     given_up = event(choices=[choice("abort")]) + DONE
-    assert told_by_stream(given_up, is_cut=False).finish_reason == "abort"
+    assert told_by_stream(given_up).finish_reason == "abort"
 
 
 def test_half_an_event_at_the_beginning_of_a_tail_hides_no_error() -> None:
     body = event(choices=[choice(None)]) * 3 + event(error={"message": "gone"}) + DONE
     for start in range(1, 40):
-        assert told_by_stream(body[start:], is_cut=True).finish_reason == "error"
+        assert told_by_stream(body[start:]).finish_reason == "error"

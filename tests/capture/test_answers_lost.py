@@ -219,6 +219,11 @@ def test_however_answers_are_cut_they_are_the_same(data: st.DataObject) -> None:
     ]
 
 
+def test_an_empty_line_before_an_answer_hides_it_from_nobody() -> None:
+    reading = Reading(0.0).gap(1.0).data(2.0, b"\r\n" + CHAT)
+    assert [answer.status for answer in reading.told] == [200]
+
+
 def test_requests_sent_ahead_after_a_hole_keep_their_answers() -> None:
     reading = Reading(0.0).data(1.0, CHAT[:200]).gap(2.0)
     reading.answers.asked("POST", 3.0)

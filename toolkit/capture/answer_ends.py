@@ -32,8 +32,8 @@ class Told(NamedTuple):
     finish_reason: str | None = None
 
 
-def told_by_stream(tail: bytes, *, is_cut: bool) -> Told:
-    """What the end of an event stream tells; cut, its first event may be half of one."""
+def told_by_stream(tail: bytes) -> Told:
+    """What the end of an event stream tells; half an event at its beginning is no event, and tells nothing."""
     if b"\r" in tail:
         tail = tail.replace(b"\r\n", b"\n")
     at = len(tail)
@@ -43,8 +43,6 @@ def told_by_stream(tail: bytes, *, is_cut: bool) -> Told:
     is_plain = b'"error"' not in tail[at:] and not any(other in tail for other in OTHER_CHOICES)
     if is_plain and found.finish_reason is not None:
         return found
-    if is_cut:
-        tail = tail[tail.find(LAST_LINE_ENDS) + len(LAST_LINE_ENDS) :]
     read = _told_by(tail, "text/event-stream")
     return read if _tells(read) else found
 

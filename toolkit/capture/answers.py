@@ -346,7 +346,7 @@ class Answers:
     def _told(self, answer: HttpAnswer) -> Told:
         tail = bytes(self._tail)
         if answer.stream:
-            return told_by_stream(tail, is_cut=self._tail_cut)
+            return told_by_stream(tail)
         if b"json" not in self._kind:
             return Told()
         return told_by_tail(tail) if self._tail_cut else told_by_body(tail)
