@@ -127,8 +127,12 @@ def _elsewhere(servers: Sequence[tuple[int, int]], ports: Sequence[int]) -> str:
     others = [(port, talks) for port, talks in servers if port not in ports][:LISTED]
     if not others:
         return ""
-    named = [f"{port} ({talks} connections)" if talks else f"{port}" for port, talks in others]
+    named = [f"{port} ({_connections(talks)})" if talks else f"{port}" for port, talks in others]
     return f"; servers here listen on: {', '.join(named)}"
+
+
+def _connections(count: int) -> str:
+    return f"{count:,} connection{'' if count == 1 else 's'}"
 
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

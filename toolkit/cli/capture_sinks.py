@@ -41,6 +41,7 @@ class StoreSink:
         self._waiting_bytes = 0
         self._due_s = 0.0
         self._has_begun = self._has_warned = False
+        self._told: Mapping[str, object] = {}
         self.lost = 0
         """Requests that found no room while the database took nothing."""
 
@@ -51,9 +52,11 @@ class StoreSink:
 
     def take(self, batch: Sequence[Arrived]) -> None:
         """Keep them, or let them wait for the next transaction."""
+        now_s = time.monotonic()
+        if self._has_warned and now_s >= self._due_s:
+            self._commit(now_s)  # before more is lost for want of room
         for seen, *_ in batch:
             self._add(seen)
-        now_s = time.monotonic()
         if now_s >= self._due_s or (len(self._waiting) >= COMMIT_REQUESTS and not self._has_warned):
             self._commit(now_s)
 
@@ -90,7 +93,10 @@ class StoreSink:
             self._store.add_seen(self._run.id, self._waiting[:COMMIT_REQUESTS])
             del self._waiting[:COMMIT_REQUESTS]
         self._waiting_bytes = 0
-        self._store.set_capture(self._run.id, self._summary(self.lost))
+        summary = self._summary(self.lost)
+        if summary != self._told:
+            self._store.set_capture(self._run.id, summary)
+            self._told = summary
 
     def close(self) -> None:
         """Write what waits; what the database still refuses is lost, and counted."""
