@@ -55,6 +55,8 @@ class StoreSink:
         now_s = time.monotonic()
         if self._has_warned and now_s >= self._due_s:
             self._commit(now_s)  # before more is lost for want of room
+            if not self._has_warned:
+                self._due_s = now_s
         for seen, *_ in batch:
             self._add(seen)
         if now_s >= self._due_s or (len(self._waiting) >= COMMIT_REQUESTS and not self._has_warned):
