@@ -161,6 +161,22 @@ def test_what_the_server_has_and_we_have_not_is_not_waited_for() -> None:
     assert capture.problems == ["100 bytes lost"]
 
 
+def test_an_answer_that_tells_of_a_hole_belongs_to_the_request_with_it() -> None:
+    capture = opened()
+    for body in (b"x" * 2000, ONE):
+        data = post(body)
+        if body != ONE:
+            capture.lose(500)
+            data = data[500:]
+        capture.client(data, size=1448)
+        # its only segment, and the first to acknowledge what we lost
+        capture.answer(ok().replace(b"200", b"201" if body == ONE else b"503"))
+    assert [(one.damaged, one.answer and one.answer.status) for one in capture.requests] == [
+        (True, 503),
+        (False, 201),
+    ]
+
+
 def test_what_the_client_has_and_we_have_not_is_not_waited_for() -> None:
     capture = opened()
     capture.client(post(ONE))

@@ -268,3 +268,22 @@ def test_the_end_of_the_capture_tells_what_is_unfinished() -> None:
     assert capture.bodies == [ONE]
     assert capture.problems == ["the capture ended before it was whole"]
     assert (flows(capture), capture.streams.held_bytes) == (0, 0)
+
+
+def test_both_copies_that_loopback_gives_count_once() -> None:
+    data = post(b"x" * 3000)
+    segments = [(1000, b"", SYN)]
+    segments += [(1001 + at, data[at : at + 1448], ACK) for at in range(0, len(data), 1448)]
+    segments += [(1001 + len(data), b"", FIN | ACK)]
+    beside = [segment for segment in segments for _ in range(2)]
+    shifted = [
+        *segments[:2],
+        *[one for pair in zip(segments, segments[2:], strict=False) for one in pair],
+    ]
+    for order in (beside, segments * 2, shifted + segments[-2:]):
+        capture = Capture()
+        for seq, payload, flags in order:
+            capture.send(seq, payload, flags)
+        capture.streams.close()
+        assert (capture.bodies, capture.problems) == ([b"x" * 3000], [])
+        assert (capture.losses.gaps, capture.losses.unparsed) == (0, 0)

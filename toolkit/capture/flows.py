@@ -119,6 +119,8 @@ class Streams:
         else:
             to, other = flow.client, flow.back
         flow.seen_at = ts
+        if other.stash and flags & ACK:
+            self._acknowledged(flow, other, ack)
         if to.slow or missing or flags & SPECIAL or seq != to.next & MASK:
             self._unusual(flow, to, Segment(ts, seq, ack, flags, payload, missing))
         elif payload:
@@ -127,8 +129,6 @@ class Streams:
             to.reader.data(ts, payload)
             if flow.requests.held + flow.back.reader.held != flow.held:
                 self._weigh(flow)
-        if other.stash and flags & ACK:
-            self._acknowledged(flow, other, ack)
 
     @property
     def held_bytes(self) -> int:
@@ -230,7 +230,7 @@ class Streams:
         return soon and client.started_at >= first and behind <= limits.stash_bytes
 
     def _acknowledged(self, flow: Flow, other: Direction, ack: int) -> None:
-        """What the other side has, and we have not, will not be sent again."""
+        """What the other side has, and we have not, will not be sent again; an answer comes after its request."""
         if not other.anchored:
             return
         have = other.position(ack)
@@ -323,7 +323,9 @@ class Streams:
 
     def _look(self, now: float) -> None:
         """Now and then: holes, and connections gone quiet."""
-        if now < self._earliest:  # a clock that was set back; by less they differ from one core to another
+        if (
+            now < self._earliest
+        ):  # a clock that was set back; by less they differ from one core to another
             self._sweep_at = now
         self._earliest, self._look_at = now - SET_BACK_S, now + LOOK_S
         for flow in list(self._waiting.values()):
