@@ -117,6 +117,10 @@ def test_the_six_classes_are_told_even_when_nothing_was_lost() -> None:
         "encrypted connections 0, unparsed 0"
     )
     assert not lost_anything(told(chat("a")))
+    words = losses_in_words(told(chat("a")), is_live=False)
+    assert words.endswith(
+        "unparsed 0 (what a kernel dropped while a file was written shows as gaps)"
+    )
 
 
 def test_every_other_class_is_told_when_there_is_some() -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -227,6 +228,23 @@ def test_a_pipe_is_read_as_it_comes(tmp_path: Path, three: Path) -> None:
         running.process.stdin.write(data[-10:])
         running.process.stdin.close()
         running.process.wait(20)
+
+
+def test_ctrl_c_that_reaches_the_writer_of_a_pipe_too_costs_nothing_of_it(
+    tmp_path: Path, three: Path
+) -> None:
+    data = three.read_bytes()
+    with capturing("-", "--json", "--no-store", cwd=tmp_path, is_live=False, stdin=-1) as running:
+        running.process.stdin.write(data[:600])
+        running.process.stdin.flush()
+        running.line()  # it runs, and reads
+        running.process.send_signal(signal.SIGINT)
+        running.process.stdin.write(data[600:])  # as tcpdump does at its end
+        running.process.stdin.close()
+        rest = [json.loads(line) for line in running.process.stdout]
+        running.process.wait(30)
+    assert running.process.returncode == 0
+    assert rest[-1]["summary"]["requests"] == 4
 
 
 def test_a_growing_file_is_followed_until_it_is_stopped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from toolkit.capture.exchange import Losses
 from toolkit.capture.lines import Arrived
 from toolkit.capture.summary import Tally
-from toolkit.cli import capture_progress, capture_sinks
+from toolkit.cli import capture_progress, capture_sinks, capture_stop
 from toolkit.cli.capture_progress import Progress, losses_in_short, servers_here
 from toolkit.cli.capture_sinks import StoreSink
 from toolkit.cli.capture_stop import Stop
@@ -279,6 +279,17 @@ def test_who_started_it_deaf_to_a_signal_meant_it() -> None:
             assert not stop()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_pipe_s_writer_gets_a_moment_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(capture_stop, "time", clock)
+    with Stop(60.0, grace_s=1.0) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.was_asked
+        assert not stop()
+        clock.now += 1.0
+        assert stop()
 
 
 def test_a_duration_ends_it_unasked() -> None:

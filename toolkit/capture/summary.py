@@ -245,11 +245,16 @@ MORE_CLASSES: Sequence[tuple[str, str]] = (
 """Told when there are any."""
 
 
-def losses_in_words(summary: Summary) -> str:
+FILES_TELL = " (what a kernel dropped while a file was written shows as gaps)"
+
+
+def losses_in_words(summary: Summary, *, is_live: bool = True) -> str:
     """What was lost, class by class."""
     told = [f"{words} {getattr(summary, name):,}" for name, words in LOSS_CLASSES]
     more = [(words, getattr(summary, name)) for name, words in MORE_CLASSES]
-    return "Lost: " + ", ".join(told + [f"{words} {count:,}" for words, count in more if count])
+    said = ", ".join(told + [f"{words} {count:,}" for words, count in more if count])
+    end = "" if is_live or summary.kernel_drops else FILES_TELL
+    return f"Lost: {said}{end}"
 
 
 def lost_anything(summary: Summary) -> bool:

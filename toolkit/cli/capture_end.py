@@ -51,7 +51,7 @@ def tell(end: EndOf, options: Options) -> int:
         print_capture(end.summary, options)
     if end.output is not None or not end.summary.requests or not _on_one_screen():
         click.echo(requests_in_words(end.summary), err=True)
-        click.echo(losses_in_words(end.summary), err=True)
+        click.echo(losses_in_words(end.summary, is_live=options.is_live), err=True)
     for note in _notes(end, options):
         click.echo(note, err=True)
     if end.output is not None and end.output.error is not None:

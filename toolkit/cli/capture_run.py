@@ -38,6 +38,8 @@ INTERRUPTED = 130
 """What a shell calls an interrupted command."""
 CLIENT_BYTES = 6
 """Of a client's hash: 12 digits; of 10,000 clients two share one in 1 of 5 million captures."""
+PIPE_GRACE_S = 1.0
+"""For a tcpdump before us to write what it holds, and for us to read it."""
 MANY_WAIT = 10_000
 """Requests that are read and not counted: at 10,000 a second, the screen is a second behind."""
 REMEMBERED = 65_536
@@ -103,7 +105,8 @@ class Capture:
         """Go on until it ends, fails, or somebody stops it; all that was read is in the sinks then."""
         failure: ToolkitError | None = None
         replayed = Replayed()
-        with Stop(self._options.duration) as stop:
+        grace_s = PIPE_GRACE_S if "-" in self._options.files else 0.0
+        with Stop(self._options.duration, grace_s=grace_s) as stop:
             try:
                 replayed = self._run_until(lambda: stop() or self._is_unheard())
             except ToolkitError as error:

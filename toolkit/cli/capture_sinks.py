@@ -53,10 +53,9 @@ class StoreSink:
     def take(self, batch: Sequence[Arrived]) -> None:
         """Keep them, or let them wait for the next transaction."""
         now_s = time.monotonic()
-        if self._has_warned and now_s >= self._due_s:
-            self._commit(now_s)  # before more is lost for want of room
-            if not self._has_warned:
-                self._due_s = now_s
+        # what a database refused goes first, before more is lost for want of room
+        if self._has_warned and now_s >= self._due_s and self._commit(now_s):
+            self._due_s = now_s
         for seen, *_ in batch:
             self._add(seen)
         if now_s >= self._due_s or (len(self._waiting) >= COMMIT_REQUESTS and not self._has_warned):
@@ -72,10 +71,11 @@ class StoreSink:
             self._waiting.append(seen)
             self._waiting_bytes += size
 
-    def _commit(self, now_s: float) -> None:
+    def _commit(self, now_s: float) -> bool:
+        """Write what waits; tell whether the database took it."""
         self._due_s = now_s + COMMIT_S
         if not self._waiting and not self._has_begun:
-            return
+            return True
         try:
             self._keep()
         except ToolkitError as error:
@@ -83,8 +83,9 @@ class StoreSink:
             if not self._has_warned:
                 self._warn(f"Warning: {error.message}; the capture goes on and tries again")
             self._has_warned = True
-        else:
-            self._has_warned = False
+            return False
+        self._has_warned = False
+        return True
 
     def _keep(self) -> None:
         """Write what waits. Raises ToolkitError."""

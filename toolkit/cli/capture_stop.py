@@ -9,10 +9,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Says whether to stop. The first Ctrl-C (or SIGTERM) asks for it, a second one raises KeyboardInterrupt."""
+    """Says whether to stop. The first Ctrl-C (or SIGTERM) asks for it, a second one raises KeyboardInterrupt.
 
-    def __init__(self, duration_s: float | None = None) -> None:
+    A Ctrl-C in `tcpdump | toolkit capture -` reaches both, and what tcpdump writes at its end is still to be read:
+    `grace_s` is how long that may take.
+    """
+
+    def __init__(self, duration_s: float | None = None, *, grace_s: float = 0.0) -> None:
         self._ends_s = None if duration_s is None else time.monotonic() + duration_s
+        self._grace_s = grace_s
         self.was_asked = False
         """By a person or another process, not by the clock."""
         self._before: dict[int, object] = {}
@@ -34,7 +39,9 @@ class Stop:
         if self.was_asked:
             raise KeyboardInterrupt
         self.was_asked = True
+        asked_end_s = time.monotonic() + self._grace_s
+        self._ends_s = asked_end_s if self._ends_s is None else min(self._ends_s, asked_end_s)
 
     def __call__(self) -> bool:
         """Whether it is time."""
-        return self.was_asked or (self._ends_s is not None and time.monotonic() >= self._ends_s)
+        return self._ends_s is not None and time.monotonic() >= self._ends_s

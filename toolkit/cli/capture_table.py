@@ -50,7 +50,7 @@ def page(summary: Summary, options: Options, console: Console) -> Iterator[Rende
             style="dim",
         )
     style = "yellow" if lost_anything(summary) else ""
-    yield Text(losses_in_words(summary), style=style)
+    yield Text(losses_in_words(summary, is_live=options.is_live), style=style)
 
 
 def _when(summary: Summary) -> str:
