@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from support.capture_child import capture_child, heard
 from support.live_traffic import THE_END, bodies, send, serving
-from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump
+from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump, pair
 from support.packets import ipv4, ipv6, tcp
 
 from toolkit.capture.sights import SecondSights, outgoing
@@ -184,3 +184,13 @@ def test_an_outgoing_packet_counts_if_its_sender_is_this_machine() -> None:
         sights.note
         == "outgoing frames not counted with `any`: 3 on `eth0`; --iface NAME counts them"
     )
+
+
+@needs_namespaces
+def test_a_link_local_address_is_own_on_its_interface_only() -> None:
+    with pair() as (place, _), inside(place):
+        ip("addr", "add", "fe80::9/64", "dev", "client0", "nodad")
+        own, other = (ipv6(tcp(40000, 8000, 1), f"fe80::{number}", "fe80::77") for number in (9, 8))
+        sights = SecondSights([8000])
+        assert [sights.counts(own, "client0"), sights.counts(other, "client0")] == [True, False]
+        assert not sights.counts(own, "lo")

@@ -127,9 +127,8 @@ def test_one_that_does_not_end_when_asked_is_killed(
 
 def test_one_that_waits_for_room_in_the_pipe_ends_all_the_same(program: Path) -> None:
     engine = begun(program, "cat three.pcap; exec cat /dev/zero")
-    before = time.monotonic()
     engine.close()
-    assert time.monotonic() - before < tcpdump.END_S
+    assert engine._child.returncode in (-signal.SIGTERM, -signal.SIGPIPE), "not killed"  # type: ignore[attr-defined]
 
 
 def test_without_tcpdump_its_package_is_named(

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from toolkit.capture.engine import Engine
 from toolkit.capture.exchange import HttpRequest, Losses
@@ -80,7 +80,7 @@ class Server:
             self._threads[-1].start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream:
+        with suppress(ConnectionError), connection, connection.makefile("rb") as stream:
             while (body := _read_body(stream)) is not None:
                 self.bodies.append(body)
                 connection.sendall(

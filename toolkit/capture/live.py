@@ -4,7 +4,6 @@ Of scapy it takes the socket only, with our filter and buffer: its dissectors dr
 """
 
 import select
-import socket
 from collections.abc import Collection
 from typing import Any
 
@@ -16,7 +15,6 @@ RECEIVE_BYTES = 0x40000
 """Of one frame. `lo` has frames of 65,549 bytes, of which scapy's own size of 65,535 would lose 14; BIG TCP longer ones."""
 AT_ONCE = 1024
 """Frames handed out in one go: the caller looks up at least that often."""
-SO_TIMESTAMPNS = 35
 
 
 def open_live(
@@ -51,7 +49,7 @@ def _listening(iface: str) -> Any:
 
         def __init__(self) -> None:
             self.ins = sockets.opened(iface)
-            self.ins.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            sockets.stamp_arrivals(self.ins)
 
         def received(self) -> tuple[bytes, Any, float | None]:
             return self._recv_raw(self.ins, RECEIVE_BYTES)
@@ -82,7 +80,7 @@ class _Live:
         buffer_bytes: int,
     ) -> None:
         self._listening = listening
-        self._sock: socket.socket = listening.ins
+        self._sock = listening.ins
         self._link = sockets.Link(iface)
         self._sights = SecondSights(ports) if iface == ANY else None
         self._drops = sockets.Drops(self._sock)
