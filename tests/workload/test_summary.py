@@ -1,5 +1,7 @@
 import json
+import lzma
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ from support.arrived import arrived
 
 from toolkit.records import Seen
 from toolkit.workload.columns import Columns, columns
+from toolkit.workload.logs import read
 from toolkit.workload.summary import (
     Options,
     Workload,
@@ -20,6 +23,7 @@ from toolkit.workload.summary import (
 
 ROBOT = "Write a 50-word story about a robot exploring a garden."
 CAPITAL = "What is the capital of Singapore?"
+TRACE = Path(__file__).parents[1] / "data/traces/mooncake_conversation.jsonl.xz"
 FIXED = (
     "requests unique_exact unique_canonical unique_prompts top_share entropy_bits stream_share hit_curve prefix_share"
     " recommended_max_model_len levers"
@@ -210,6 +214,25 @@ def test_levers_and_the_replay_of_an_endless_cache_count_the_same_requests(
     # all bodies cost the same here; with one latency for all, what the cache alone misses is what joins
     assert cache.saved_share == pytest.approx(cell.hits / 3000)
     assert single_flight.saved_share == pytest.approx(cell.coalesced / 3000)
+
+
+@pytest.mark.slow
+def test_of_conversations_the_report_says_prefix_cache_and_no_response_cache() -> None:
+    # Mooncake's trace: 12,031 requests, 37.34 % of prompt tokens in whole blocks seen before, next to no equal requests
+    with lzma.open(TRACE) as lines:
+        source = read(lines, TRACE.name, client=str)
+        rows = columns(source.seen)
+    found = summarise(rows, options=Options(identities=source.identities))
+    assert found.prefix_share == pytest.approx(0.3734, abs=0.0001)
+    assert found.headline.startswith("prefix cache; max_model_len ")
+    prefix = found.levers[0]
+    # of all work, reading 12,035 tokens a request on average and writing 343 that count 4 each: 0.3734 * 12,035 / 13,406
+    assert prefix.code == "prefix_cache"
+    assert prefix.saved_share == pytest.approx(
+        0.3734 * 12_035.06 / (12_035.06 + 4 * 342.62), abs=1e-4
+    )
+    assert not found.levers[1].recommended
+    assert found.arrivals.burstiness == "burstier"
 
 
 def test_of_unknown_latency_no_share_of_joined_requests_is_told() -> None:

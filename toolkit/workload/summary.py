@@ -30,7 +30,7 @@ Policy = Literal["all", "declared"]
 Identities = Literal["bodies", "prompts"] | None
 
 SIZES = (10, 100, 1_000, 10_000, None)
-TTLS_S = (60.0, 600.0, 3600.0, None)
+TTLS_S = (60.0, 600.0, None)
 LEADERS = 5
 """Shared beginnings that are listed, by volume and by count."""
 FEW = 1_000
