@@ -230,6 +230,14 @@ def test_a_pipe_is_read_as_it_comes(tmp_path: Path, three: Path) -> None:
         running.process.wait(20)
 
 
+@pytest.mark.slow
+def test_a_pipe_that_brings_nothing_gets_a_sign_of_life(tmp_path: Path) -> None:
+    with capturing("-", "--no-store", cwd=tmp_path, is_live=False, stdin=-1) as running:
+        running.process.stdin.write(pcap([]))
+        running.process.stdin.flush()
+        running.wait_for("no packets on port 8000 yet\n")
+
+
 def test_ctrl_c_that_reaches_the_writer_of_a_pipe_too_costs_nothing_of_it(
     tmp_path: Path, three: Path
 ) -> None:

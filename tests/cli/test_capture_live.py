@@ -15,7 +15,6 @@ import pytest
 from support.capturing import (
     COMMAND,
     Client,
-    Live,
     Ran,
     Server,
     capture,
@@ -113,7 +112,7 @@ def test_a_quiet_port_gets_a_sign_of_life_that_names_other_servers(
     with serving() as quiet:
         words = ("--port", quiet.port, "--iface", "lo", "--no-store")
         with capturing(*words, cwd=tmp_path) as live, talking(server.port):
-            wait_for(live, "no packets")
+            live.wait_for("no packets")
             (said,) = [line for line in live.said if "no packets" in line]
             live.end()
     assert f"no packets on port {quiet.port} yet; servers here listen on: " in said
@@ -143,12 +142,6 @@ def locked(database: Path) -> sqlite3.Connection:
     return connection
 
 
-def wait_for(live: Live, words: str) -> None:
-    while not any(words in line for line in live.said):
-        assert live.process.poll() is None, live.said
-        os.sched_yield()
-
-
 def test_a_locked_database_holds_up_nothing_and_gets_everything_afterwards(
     tmp_path: Path, server: Server
 ) -> None:
@@ -159,7 +152,7 @@ def test_a_locked_database_holds_up_nothing_and_gets_everything_afterwards(
         with closing(locked(tmp_path / "t.db")) as connection:
             send(client, *"abc")
             assert [live.line()["new"] for _ in range(3)] == [True] * 3
-            wait_for(live, "is locked by another process; the capture goes on and tries again")
+            live.wait_for("is locked by another process; the capture goes on and tries again")
             connection.execute("ROLLBACK")
         ran = live.end()
     assert ran.code == 0
@@ -177,7 +170,7 @@ def test_a_database_that_stays_locked_costs_the_rows_and_says_so(
         live.line()
         with closing(locked(tmp_path / "t.db")):
             send(client, *"abc")
-            wait_for(live, "is locked")
+            live.wait_for("is locked")
             ran = live.end()
     assert ran.code == 1
     assert ran.summary["requests"] == 4

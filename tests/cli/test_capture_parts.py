@@ -188,7 +188,7 @@ def seen_prompt(prompt: str) -> Seen:
 
 def test_the_line_tells_rate_repeats_losses_and_the_leading_prompts() -> None:
     tally, losses = Tally(), Losses()
-    progress = Progress(tally, losses, (8000,), is_live=True, note=lambda: "late by a second")
+    progress = Progress(tally, losses, (8000,), note=lambda: "late by a second")
     assert (
         progress.line(0.0) == "0 requests/s, 0 requests, 0 unique, nothing lost (late by a second)"
     )
@@ -223,7 +223,7 @@ def test_a_quiet_port_is_told_for_what_it_is(
     clock = Clock()
     monkeypatch.setattr(capture_progress, "time", clock)
     monkeypatch.setattr(capture_progress, "servers_here", lambda: [(22, 1), (8000, 3)])
-    progress = Progress(Tally(), losses, (8000, 9000), is_live=True)
+    progress = Progress(Tally(), losses, (8000, 9000))
     for _ in range(10):
         clock.now += 1
         progress.show()

@@ -58,15 +58,27 @@ class Live:
 
     process: subprocess.Popen
     said: list[str] = field(default_factory=list)
-    is_ready: threading.Event = field(default_factory=threading.Event)
+    _heard: threading.Condition = field(default_factory=threading.Condition)
+    _is_over: bool = False
     listener: threading.Thread | None = None
 
     def listen(self) -> None:
         for line in self.process.stderr:
-            self.said.append(line.decode())
-            if READY in self.said[-1]:
-                self.is_ready.set()
-        self.is_ready.set()
+            with self._heard:
+                self.said.append(line.decode())
+                self._heard.notify_all()
+        with self._heard:
+            self._is_over = True
+            self._heard.notify_all()
+
+    def wait_for(self, words: str) -> None:
+        """Wait until it says so on standard error."""
+        with self._heard:
+            self._heard.wait_for(lambda: self._is_over or self._has_said(words), PATIENCE_S)
+            assert self._has_said(words), self.said
+
+    def _has_said(self, words: str) -> bool:
+        return any(words in line for line in self.said)
 
     def line(self) -> dict:
         """The next line of its standard output."""
@@ -97,8 +109,7 @@ def capturing(*words: object, cwd: Path, is_live: bool = True, **more: object) -
     live.listener.start()
     try:
         if is_live:
-            assert live.is_ready.wait(PATIENCE_S)
-            assert process.poll() is None, live.said
+            live.wait_for(READY)
         yield live
     finally:
         if process.poll() is None:

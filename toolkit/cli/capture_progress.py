@@ -29,7 +29,10 @@ LISTED = 5
 
 
 class Progress:
-    """Draws one line on a terminal, once a second; into a pipe goes only that nothing arrives."""
+    """Draws one line on a terminal, once a second; into a pipe goes only that nothing arrives.
+
+    `is_endless`: there is no end to wait for, so silence has to be told; `is_here`: packets are this machine's own.
+    """
 
     def __init__(
         self,
@@ -37,11 +40,12 @@ class Progress:
         losses: Losses,
         ports: Sequence[int],
         *,
-        is_live: bool,
+        is_endless: bool = True,
+        is_here: bool = True,
         note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._tally, self._losses, self._ports, self._note = tally, losses, ports, note
-        self._is_live = is_live
+        self._is_endless, self._is_here = is_endless, is_here
         self._began_s = self._drawn_s = time.monotonic()
         self._drawn_requests = 0
         self._said_quiet = False
@@ -58,7 +62,7 @@ class Progress:
         requests = self._tally.requests
         rate_per_s = (requests - self._drawn_requests) / passed_s
         self._drawn_s, self._drawn_requests = now_s, requests
-        is_quiet = self._is_live and not requests and now_s - self._began_s >= QUIET_S
+        is_quiet = self._is_endless and not requests and now_s - self._began_s >= QUIET_S
         if is_quiet:
             self._quiet = self._quiet_line()
         if self._can_draw:
@@ -88,7 +92,8 @@ class Progress:
         """A sign of life, and where else to look."""
         ports = " or ".join(map(str, self._ports))
         if not self._losses.segments:
-            return f"no packets on port {ports} yet{_elsewhere(servers_here(), self._ports)}"
+            servers = servers_here() if self._is_here else []
+            return f"no packets on port {ports} yet{_elsewhere(servers, self._ports)}"
         if self._losses.encrypted:
             return f"port {ports} speaks TLS, which nobody can read here; Ctrl-C tells what to do"
         return f"packets arrive on port {ports}, but no request has come whole yet"

@@ -83,7 +83,8 @@ class Capture:
             self._tally,
             self._losses,
             options.port,
-            is_live=engine is not None,
+            is_endless=not options.ends_by_itself,
+            is_here=engine is not None,
             note=self._note,
         )
         self._output = OutputSink(with_bodies=options.bodies) if options.as_json else None
