@@ -1,6 +1,7 @@
 """What `toolkit capture` says at its end: the table or the last JSON object, what was lost, and why nothing was read."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import click
@@ -37,7 +38,7 @@ class EndOf:
     was_stopped: bool
     """By Ctrl-C or SIGTERM."""
     output: OutputSink | None
-    failure: ToolkitError | None
+    failures: Sequence[ToolkitError]
     """Why it ended before its time, or could not be kept."""
 
 
@@ -56,12 +57,12 @@ def tell(end: EndOf, options: Options) -> int:
         click.echo(note, err=True)
     if end.output is not None and end.output.error is not None:
         raise end.output.error
-    errors = (end.failure, _unkept(end.summary, options), _nothing(end, options))
-    told = [error for error in errors if error is not None]
-    if told:
-        for error in told[1:]:
+    others = (_unkept(end.summary, options), _nothing(end, options))
+    errors = [*end.failures, *(error for error in others if error is not None)]
+    if errors:
+        for error in errors[:-1]:
             click.echo(f"Error: {error.message}", err=True)
-        raise told[0]
+        raise errors[-1]
     if end.run is not None and end.summary.prompts:
         click.echo(f"Next: `toolkit workload{_database(options)}` says what follows", err=True)
     return WORKED
@@ -113,7 +114,7 @@ def _nothing(end: EndOf, options: Options) -> ToolkitError | None:
             f"port {ports} carries TLS only ({summary.encrypted:,} {connections}), which cannot be read here",
             TLS_ADVICE,
         )
-    if end.failure or (options.is_live and end.was_stopped):
+    if end.failures or (options.is_live and end.was_stopped):
         return None
     if options.is_live:
         return _nothing_arrived(summary, options, ports)

@@ -104,22 +104,21 @@ class Capture:
 
     def run(self) -> EndOf:
         """Go on until it ends, fails, or somebody stops it; all that was read is in the sinks then."""
-        failure: ToolkitError | None = None
+        failures: list[ToolkitError] = []
         replayed = Replayed()
         grace_s = PIPE_GRACE_S if "-" in self._options.files else 0.0
         with Stop(self._options.duration, grace_s=grace_s) as stop:
             try:
                 replayed = self._run_until(lambda: stop() or self._is_unheard())
             except ToolkitError as error:
-                failure = error
+                failures.append(error)
             except Exception:
                 self._intake.close()
                 raise
             self._intake.close()
         self._progress.clear()
         summary = self._summary()
-        if self._store:
-            failure = self._end_run(summary) or failure
+        failures += self._end_run(summary)
         return EndOf(
             summary=summary,
             run=self._run.id if self._store and self._store.has_begun else None,
@@ -127,7 +126,7 @@ class Capture:
             note=self._engine.lag_note if self._engine else None,
             was_stopped=stop.was_asked,
             output=self._output,
-            failure=failure,
+            failures=failures,
         )
 
     def _run_until(self, stop: Callable[[], bool]) -> Replayed:
@@ -172,14 +171,16 @@ class Capture:
             not_written=self._jsonl.file.lost if self._jsonl else 0,
         )
 
-    def _end_run(self, summary: Summary) -> ToolkitError | None:
-        assert self._store
+    def _end_run(self, summary: Summary) -> list[ToolkitError]:
+        """Say in the database how it ended; why that could not be said."""
+        if self._store is None:
+            return []
         try:
             kept_up = not (summary.kernel_drops or summary.app_drops or summary.not_stored)
             self._store.end(client_ok=kept_up)
         except ToolkitError as error:
-            return error
-        return None
+            return [error]
+        return []
 
     def _store_sink(self, opened: ExitStack) -> StoreSink | None:
         if self._options.no_store:
