@@ -370,6 +370,16 @@ def test_shared_beginnings_are_listed_and_capacities_tried() -> None:
     assert found.levers[0].saved_share == pytest.approx(9 * 128 / 3200)
 
 
+def test_where_beginnings_are_unknown_no_prefix_share_is_told() -> None:
+    laid = contest()
+    assert summarise(laid).prefix_share == 0.0
+    found = summarise(laid, options=Options(beginnings=False))
+    assert (found.prefix_share, found.prefixes.share) == (None, None)
+    [lever] = [one for one in found.levers if one.code == "prefix_cache"]
+    assert (lever.saved_share, lever.recommended) == (None, False)
+    assert "how prompts begin" in words(found)
+
+
 def test_sizes_beyond_the_first_that_holds_every_key_are_left_out_unless_asked_for() -> None:
     def sizes(options: Options) -> list[int | None]:
         return [cell.size for cell in summarise(contest(100), options=options).hit_curve]

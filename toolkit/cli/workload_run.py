@@ -75,6 +75,7 @@ def _told(options: Options, found: Arrived) -> Told:
         policy=options.policy,
         identities=found.identities,
         arrivals=found.arrivals,
+        beginnings=found.beginnings,
         kv_blocks=(kv_blocks,) if kv_blocks else (),
     )
     return replace(

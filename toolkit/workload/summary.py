@@ -57,6 +57,8 @@ class Options:
     """What tells the source's requests apart: bodies; prompts, the settings not; None: nothing does."""
     arrivals: bool = True
     """False: the source tells no times, a request's is its place."""
+    beginnings: bool = True
+    """False: the source does not tell how prompts begin."""
     kv_blocks: tuple[int, ...] = ()
     """Capacities of a prefix cache to try, in blocks, e.g., a host's `num_gpu_blocks`."""
     sizes: tuple[int | None, ...] = SIZES
@@ -125,7 +127,7 @@ PLAIN = Options()
 def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
     """Put the whole report together."""
     prompts = prompt_tokens(columns)
-    prefixes = shared_prefix(columns, capacities=options.kv_blocks, top=LEADERS)
+    prefixes = _prefixes(columns, options)
     counted = distribution(columns) if options.identities else Distribution(requests=len(columns))
     when = arrivals(columns.ts) if options.arrivals else Arrivals(why="the source tells no times")
     spoken, asked = lengths(columns, prompts), mix(columns, bodies=options.identities == "bodies")
@@ -223,8 +225,17 @@ def failed_mask(columns: Columns) -> Mask:
     return found
 
 
+def _prefixes(columns: Columns, options: Options) -> Prefixes:
+    found = shared_prefix(columns, capacities=options.kv_blocks, top=LEADERS)
+    if options.beginnings:
+        return found
+    return replace(found, share=None, last_half_share=None, by_capacity=())
+
+
 def _prefix_share(columns: Columns, of_all: Prefixes, which: Mask) -> float | None:
-    return of_all.share if which.all() else shared_prefix(part(columns, which)).share
+    if of_all.share is None or which.all():
+        return of_all.share
+    return shared_prefix(part(columns, which)).share
 
 
 def part(columns: Columns, which: Mask) -> Columns:
@@ -344,6 +355,8 @@ def _unknown_of_the_source(options: Options) -> Iterator[str]:
         yield "the source tells no settings, so which requests declare themselves repeatable is unknown: all count"
     if options.identities == "prompts":
         yield "the source tells prompts and no settings: requests with equal prompts count as equal, so hit ratios are upper bounds"
+    if not options.beginnings:
+        yield "the source does not tell how prompts begin: what a prefix cache would save is unknown"
     if not options.arrivals:
         yield "the source tells no times: rates, concurrency and times to live are unknown"
 
