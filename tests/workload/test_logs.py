@@ -189,7 +189,9 @@ def test_a_proxys_keys_tell_which_requests_are_alike():
         ("aa", "cc"),
     ]
     assert rows[0].asked is rows[1].asked
-    assert source(PROXIED | {"prompt_key": "aa"}).identities == "prompts"
+    sized = source(PROXIED | {"prompt_key": "aa", "body_bytes": 7})
+    assert sized.identities == "prompts"
+    assert next(sized.seen).asked.body_bytes == 7
 
 
 SEEN_BY_A_CACHE = {
@@ -208,7 +210,7 @@ def test_a_cache_proxys_log_tells_repeats_by_their_preview():
     again = SEEN_BY_A_CACHE | {"new": False, "stream": False}
     other = SEEN_BY_A_CACHE | {"prompt_preview": "Write", "client_ip": "10.0.0.9"}
     found = source(
-        SEEN_BY_A_CACHE, other, again, other | {"is_new": False, "new": None, "max_tokens": 64}
+        SEEN_BY_A_CACHE, other, again, other | {"is_new": "Repeated", "new": None, "max_tokens": 64}
     )
     assert (found.kind, found.identities) == ("requests", "prompts")
     rows = all_of(found)
@@ -274,6 +276,8 @@ def test_an_nginx_log_without_bodies_says_what_is_not_known():
         "request": f"POST {CHAT}?a HTTP/1.1",
         "status": "200",
     }
+    short = combined | {"request": "GET"}
+    assert [(one.method, one.path) for one in source(combined, short).seen][1] == ("GET", None)
     found = source(bare, bare, combined, combined | {"request": "GET /metrics HTTP/1.1"})
     assert found.identities is None
     rows = all_of(found)

@@ -84,6 +84,18 @@ def test_equal_ids_and_an_equal_length_are_one_prompt_and_only_whole_blocks_are_
     assert [one.output_tokens for one in rows] == [52, 26, 9, 1]
 
 
+def test_equal_prompts_of_whole_blocks_are_one_prompt_too():
+    line = b'{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [7, 8]}\n'
+    first, second = source(line * 2).seen
+    assert first.asked is second.asked
+
+
+def test_a_table_needs_no_more_than_its_four_columns_and_may_begin_at_zero():
+    found = source(b"Timestamp,Model,Request tokens,Response tokens\n0,GPT-4,9,3\n")
+    [one] = found.seen
+    assert (found.kind, one.ts, one.asked.prompt_tokens, one.output_tokens) == ("burstgpt", 0, 9, 3)
+
+
 def test_a_prompt_whose_end_has_no_id_is_like_no_other():
     line = b'{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [7]}\n'
     first, second = source(line * 2).seen
@@ -101,6 +113,9 @@ def test_a_prompt_whose_end_has_no_id_is_like_no_other():
         (AZURE_2023.replace(b",396,", b"," + b"9" * 400 + b","), traces.AZURE_EXAMPLE),
         (AZURE_2023.replace(b",396,", b',"' + b"9" * 200_000 + b'",'), traces.AZURE_EXAMPLE),
         (BURSTGPT.replace(b"5,ChatGPT", b"nan,ChatGPT") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
+        (BURSTGPT.replace(b"5,ChatGPT", b"-5,ChatGPT") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
+        (BURSTGPT.replace(b"472", b"x") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
+        (BURSTGPT.replace(b",18,", b",x,") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
     ],
 )
 def test_a_wrong_row_names_its_line_and_what_was_expected(text, hint):
@@ -124,6 +139,19 @@ def test_a_wrong_row_names_its_line_and_what_was_expected(text, hint):
 )
 def test_ids_that_do_not_go_with_the_length_are_refused(wrong):
     text = MOONCAKE.replace(b'"hash_ids": [46, 47, 2353]', wrong, 1)
+    with pytest.raises(ToolkitError, match=r"`trace` line 1 is no line of a Mooncake trace"):
+        list(source(text).seen)
+
+
+@pytest.mark.parametrize("wrong", [b'"timestamp": -1', b'"timestamp": null', b'"timestamp": "x"'])
+def test_a_line_without_a_moment_is_refused(wrong):
+    text = MOONCAKE.replace(b'"timestamp": 27482', wrong)
+    with pytest.raises(ToolkitError, match=r"`trace` line 1 is no line of a Mooncake trace"):
+        list(source(text).seen)
+
+
+def test_a_line_without_a_length_is_refused():
+    text = MOONCAKE.replace(b'"input_length": 1100', b'"input_length": null', 1)
     with pytest.raises(ToolkitError, match=r"`trace` line 1 is no line of a Mooncake trace"):
         list(source(text).seen)
 
