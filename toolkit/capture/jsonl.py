@@ -74,9 +74,8 @@ class RotatedFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(self._path.stat().st_mode):
-                flags = (
-                    os.O_WRONLY | os.O_CLOEXEC
-                )  # a pipe opened for both would never meet its reader
+                # a pipe that is opened for both ways never misses its reader
+                flags = os.O_WRONLY | os.O_CLOEXEC
         number = os.open(self._path, flags, 0o666)
         try:
             self._own(number)
