@@ -1,8 +1,12 @@
 """`toolkit workload` as a user meets it, over the committed capture and over files."""
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
+import termios
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -157,6 +161,55 @@ def test_an_export_is_read_back_with_the_same_lengths() -> None:
     assert (told["source_kind"], told["requests"]) == ("mooncake", 2)
     assert told["lengths"]["prompt_tokens"]["max"] == pytest.approx(200, abs=5)
     assert told["lengths"]["output_tokens"]["max"] == 7
+
+
+def test_requests_without_times_are_not_chosen_by_time() -> None:
+    Path("bodies.jsonl").write_text(bodies("Hi"))
+    result = toolkit("workload", "--from", "bodies.jsonl", "--since", "14:32")
+    assert result.exit_code == 1
+    assert "`bodies.jsonl` does not tell when its requests came" in result.stderr
+
+
+def test_a_prefix_cache_is_not_judged_by_a_source_that_hides_how_prompts_begin() -> None:
+    line = {"ts": 1e9, "prompt_preview": "Hi", "new": True, "max_tokens": 9, "stream": True}
+    Path("log.jsonl").write_text(f"{json.dumps(line)}\n" * 3)
+    told = report("--from", "log.jsonl")
+    [lever] = [one for one in told["levers"] if one["code"] == "prefix_cache"]
+    assert (told["prefix_share"], lever["number"], lever["saved_share"]) == (None, None, None)
+
+
+def test_no_line_is_longer_than_a_screen_of_80_and_none_begins_amid_a_lever() -> None:
+    Path("bodies.jsonl").write_text(bodies("Hi", "Hi", "Ho", max_tokens=10))
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    code = "from toolkit.cli import main; main(['workload', '--from', 'bodies.jsonl'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=follower,
+        env={**os.environ, "TERM": "dumb", "NO_COLOR": "1"},
+    ) as child:
+        os.close(follower)
+        printed = _all_of(leader)
+    assert child.returncode == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
+    assert max(map(len, lines)) <= 80
+    [at] = [place for place, line in enumerate(lines) if line.startswith("6. quantization")]
+    # its number goes on in the column where it began
+    assert lines[at + 1].startswith(" " * 23)
+
+
+def _all_of(leader: int) -> str:
+    """What a program writes to its terminal until it ends."""
+    parts = []
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # how Linux tells that nobody holds the other end
+            part = b""
+        if not part:
+            os.close(leader)
+            return b"".join(parts).decode()
+        parts.append(part)
 
 
 # --- what it writes ---------------------------------------------------------------------------------

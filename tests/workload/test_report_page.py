@@ -72,6 +72,14 @@ def test_losses_notes_and_warnings_stand_below() -> None:
     assert "<li>a note</li>" in html
 
 
+def test_a_second_that_the_capture_did_not_fill_is_no_fall_of_the_load() -> None:
+    # 4 requests in each of 3 whole seconds, 1 in the fourth: a level line from the first to the third
+    html = chart(report(*(seen(1e9 + n / 4) for n in range(13))), "arrivals")
+    [path] = re.findall(r'd="(M[^"]*)" class="ink"', html)
+    heights = {float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", path)}
+    assert len(heights) == 1
+
+
 def test_a_long_line_is_drawn_with_as_many_points_as_can_be_seen() -> None:
     # 3,601 s of one request a second: 13 s a point, 277 whole ones
     html = chart(report(*(seen(1e9 + n) for n in range(3602))), "arrivals")

@@ -2,8 +2,11 @@ import pytest
 
 from toolkit.records import Asked, Seen
 from toolkit.workload.columns import columns
+from toolkit.workload.forecast import HitCell
 from toolkit.workload.levers import Lever
 from toolkit.workload.report_words import (
+    cell_words,
+    curve_title,
     figures,
     length_of_time,
     lever_number,
@@ -34,14 +37,22 @@ def told(*arrived: Seen) -> dict[str, tuple[str, str]]:
 def test_what_arrived_is_told_in_figures() -> None:
     found = told(*(seen(100.0 + n, "ab"[n % 2], client="x", status=200) for n in range(9)))
     assert found["requests"] == ("9", "")
-    assert found["unlike"] == ("2 prompts", "2 as a cache sees them, 2 byte for byte")
+    assert found["unique"] == ("2 prompts", "2 as a cache sees them, 2 byte for byte")
     # 5 of 9
     assert found["most frequent prompt"][0] == "55.6 % of requests"
-    assert "the first 2: 100 %" in found["most frequent prompt"][1]
+    # the top 10 and 100 of two prompts are both of them, which needs no word
+    assert found["most frequent prompt"][1] == "top 2: 100 %"
     assert found["clients"] == ("1", "")
     assert found["max_tokens"] == ("50", "100 % of requests")
     # 400 characters are 100 tokens; 1.15 * 150 = 172.5
-    assert found["max_model_len"][0] == "256"
+    assert found["max_model_len"] == (
+        "256",
+        "recommended: longest prompt + max_tokens, 15 % more, rounded up",
+    )
+    assert found["prompt tokens"] == (
+        "100",
+        "median; p90 100, p99 100, longest 100; mean 100",
+    )
     assert found["answers"] == ("9", "HTTP 200: 9")
 
 
@@ -50,7 +61,51 @@ def test_what_is_unknown_is_a_dash_with_its_reason() -> None:
     assert found["output tokens"][0] == "\N{EN DASH}"
     assert found["under way at once"][0] == "\N{EN DASH}"
     assert found["under way at once"][1]
-    assert found["unlike"][0] == "1 prompt"
+    assert found["unique"][0] == "1 prompt"
+
+
+def test_a_latency_is_told_as_a_median_and_means_with_their_decimals() -> None:
+    latencies = [100.0, 200.0, 900.0]
+    found = told(
+        *(
+            seen(n, "a", latency_ms=latency, output_tokens=n + 1)
+            for n, latency in enumerate(latencies)
+        )
+    )
+    assert found["answers"] == ("200 ms", "median latency")
+    # 1, 2 and 3 tokens
+    assert found["output tokens"][0] == "2"
+    assert found["output tokens"][1].endswith("mean 2")
+
+
+@pytest.mark.parametrize(
+    ("joined", "title", "words"),
+    [
+        (None, "What a response cache and single-flight answer together", "95.0 %"),
+        (
+            0.02,
+            "What a response cache answers: from memory + by joining one under way",
+            "95.0 % + 2.0 %",
+        ),
+    ],
+)
+def test_hits_and_joined_requests_are_told_apart_where_latency_is_known(
+    joined: float | None, title: str, words: str
+) -> None:
+    cell = HitCell(
+        size=None,
+        ttl_s=None,
+        hits=95,
+        coalesced=0,
+        misses=5,
+        hit_ratio=0.95,
+        coalesced_ratio=joined,
+        eligible_hit_ratio=0.95,
+        steady_hit_ratio=0.95,
+        steady_coalesced_ratio=joined,
+    )
+    assert curve_title([cell]) == title
+    assert cell_words(cell) == words
 
 
 def test_only_classes_with_losses_are_told() -> None:

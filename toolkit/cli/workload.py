@@ -11,7 +11,7 @@ from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
 
 EXAMPLES = """
-What clients really send: how many requests are unlike, how they repeat, what a response cache would
+What clients really send: how many requests are unique, how they repeat, what a response cache would
 answer, how long a model's context must be, and which lever saves the most GPU work. It reads the
 newest capture of the database, or files: JSON lines of `toolkit capture`, a proxy's or an nginx log,
 request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake.

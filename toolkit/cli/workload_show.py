@@ -12,6 +12,8 @@ from toolkit.workload.forecast import HitCell
 from toolkit.workload.levers import Lever
 from toolkit.workload.report_words import (
     LEVER_NAMES,
+    cell_words,
+    curve_title,
     figures,
     lever_number,
     losses_told,
@@ -57,9 +59,8 @@ def _print_levers(levers: Sequence[Lever], console: Console, width: int) -> None
             saved += f", alone {share(lever.standalone_share)}"
         head = f"{place}. {LEVER_NAMES[lever.code]}".ljust(NAME_WIDTH)
         style = "" if lever.recommended else "dim"
-        console.print(
-            Text(f"{head}{saved or lever_number(lever)}".rstrip(), style=style), width=width
-        )
+        line = Text(f"{head}{saved or lever_number(lever)}".rstrip(), style=style)
+        console.print(_hanging(line, width))
         more = "; ".join(filter(None, (lever_number(lever) if saved else "", lever.caveat)))
         console.print(_indented(Text(more, style="dim"), 3, width), width=width)
 
@@ -71,7 +72,7 @@ def _print_figures(report: Workload, console: Console, width: int) -> None:
         line.append(value, style="not dim")
         if more:
             line.append(f"   {more}", style="dim")
-        console.print(_hanging(line, width), width=width)
+        console.print(_hanging(line, width))
 
 
 def _hanging(line: Text, width: int) -> Text:
@@ -93,7 +94,7 @@ def _print_curve(curve: Sequence[HitCell], console: Console) -> None:
     cells = {(cell.size, cell.ttl_s): cell for cell in curve if cell.hit_ratio is not None}
     if not cells:
         return
-    _title("What a response cache answers: from memory + by joining one under way", console)
+    _title(curve_title(curve), console)
     ttls = sorted({ttl for _, ttl in cells}, key=_endless_last)
     sizes = sorted({size for size, _ in cells}, key=_endless_last)
     columns = [
@@ -111,9 +112,7 @@ def _endless_last(value: float | None) -> float:
 
 
 def _answered(cell: HitCell | None) -> str:
-    if cell is None:
-        return UNKNOWN
-    return f"{share(cell.hit_ratio)} + {share(cell.coalesced_ratio)}"
+    return UNKNOWN if cell is None else cell_words(cell)
 
 
 def _print_refusals(report: Workload, console: Console) -> None:

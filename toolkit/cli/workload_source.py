@@ -104,6 +104,7 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
             )
             for word in options.sources
         ]
+        _refuse_to_choose_by_time(found, options)
         laid = columns(_between(_all_of(found), options))
     return Arrived(
         columns=laid,
@@ -117,6 +118,16 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
         losses=_losses(found),
         notes=tuple(note for one in found for note in one.notes),
     )
+
+
+def _refuse_to_choose_by_time(found: Iterable[Source], options: Options) -> None:
+    if options.since is None and options.until is None:
+        return
+    for word, one in zip(options.sources, found, strict=True):
+        if not one.arrivals:
+            raise ToolkitError(
+                f"`{word}` does not tell when its requests came", "Leave --since and --until out"
+            )
 
 
 def _weakest(identities: list[Identities]) -> Identities:

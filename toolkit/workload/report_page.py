@@ -3,6 +3,7 @@
 Numbers and words come from the report; it reckons nothing but where a line goes.
 """
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -20,7 +21,8 @@ from toolkit.plot import (
     linear_ticks,
     word,
 )
-from toolkit.wording import UNKNOWN, digits, rate, share, span, tick
+from toolkit.wording import UNKNOWN, rate, share, span, tick
+from toolkit.workload.arrivals import Series
 from toolkit.workload.forecast import HitCell
 from toolkit.workload.lengths import Bin, Spread
 from toolkit.workload.levers import Lever
@@ -63,7 +65,7 @@ th { text-align: left; font-weight: 500; color: var(--soft); font-size: .9rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(27rem, 100%), 1fr)); gap: 2rem 2.4rem; }
 figure { margin: 0; min-width: 0; } figcaption b { font-weight: 650; margin-right: .6rem; } figcaption small { color: var(--soft); }
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-.plot { position: relative; height: 15rem; margin: .6rem .6rem 2rem 3.6rem; }
+.plot { position: relative; height: 15rem; margin: .6rem 1.6rem 2rem 3.6rem; }
 .plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
 .plot path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; stroke-linecap: round; }
 .plot .grid { stroke: var(--line); } .plot .line .ink { stroke: var(--host); stroke-width: 2.4; } .plot .reach { stroke: transparent;
@@ -207,7 +209,7 @@ def _endless_last(ttl_s: float | None) -> float:
 
 
 def _cell_words(cell: HitCell) -> str:
-    return f"{size_words(cell.size)}, {ttl_words(cell.ttl_s)}: {share(cell.hit_ratio)} hits"
+    return f"{size_words(cell.size)}, {ttl_words(cell.ttl_s)}: {share(answered(cell))}"
 
 
 def _top_chart(report: Workload) -> Markup:
@@ -246,14 +248,14 @@ def _length_chart(key: str, title: str, spread: Spread | None) -> Markup:
     frame = Frame(
         key=key,
         title=title,
-        axes=f"requests by length; half up to {_tokens(spread.p50)}, 99 of 100 up to {_tokens(spread.p99)}",
+        axes=f"requests by length; median {_tokens(spread.p50)}, p99 {_tokens(spread.p99)}",
         told=f"median {_tokens(spread.p50)}, longest {_tokens(spread.max)}",
     )
     return _bar_chart(frame, [(_bin_words(one), float(one.count)) for one in spread.histogram])
 
 
 def _tokens(value: float | None) -> str:
-    return UNKNOWN if value is None else digits(value)
+    return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def _bin_words(one: Bin) -> str:
@@ -270,16 +272,22 @@ def _rate_chart(report: Workload) -> Markup:
     )
     if series is None or len(series.requests) < 2 or report.arrivals.first_ts is None:
         return empty(frame, "Too few requests, or too little time, for a line.")
-    counts = _thinned(series.requests)
+    counts = _thinned(_whole_bins(series, report.arrivals.duration_s))
     high = max(counts)
     scale = Scale(0.0, high * 1.08)
     points = [(place / (len(counts) - 1), scale.at(each)) for place, each in enumerate(counts)]
     grid, words = grid_y((scale.at(value), tick(value)) for value in linear_ticks(high))
-    length_s = len(series.requests) * series.bin_s
+    length_s = len(_whole_bins(series, report.arrivals.duration_s)) * series.bin_s
     times = [(place / 3, span(length_s * place / 3)) for place in range(4)]
     ticks, names = grid_x(times)
     drawn = line("requests", points, Look(COLOURS[0], ""))
     return chart(frame, [grid, ticks, drawn], [*words, *names], _since(report.arrivals.first_ts))
+
+
+def _whole_bins(series: Series, duration_s: float | None) -> Sequence[int]:
+    """Without a last bin that the capture did not fill: it would look as if load fell."""
+    whole = math.floor((duration_s or 0.0) / series.bin_s)
+    return series.requests[:whole] if whole > 1 else series.requests
 
 
 def _thinned(counts: Sequence[int]) -> list[float]:

@@ -37,12 +37,12 @@ def figures(report: Workload) -> list[Figure]:
     """What arrived, one figure a row."""
     rows = [
         ("requests", f"{report.requests:,}", _beside(report)),
-        _unlike(report),
+        _unique(report),
         _tops(report),
         _variety(report),
         _to_come(report),
         _cache_size(report),
-        _beginnings(report),
+        _prefixes(report),
         ("streamed", share(report.stream_share), ""),
         _arrivals(report),
         _under_way(report),
@@ -68,13 +68,17 @@ def _beside(report: Workload) -> str:
     return ", ".join(f"{count:,} {what}" for count, what in told if count)
 
 
-def _unlike(report: Workload) -> Figure:
+def _unique(report: Workload) -> Figure:
     if report.unique_prompts is None:
-        return "unlike", UNKNOWN, "nothing tells which requests are alike"
+        return "unique", UNKNOWN, "nothing tells which requests are alike"
+    told = [
+        (report.unique_canonical, "as a cache sees them"),
+        (report.unique_exact, "byte for byte"),
+    ]
     return (
-        "unlike",
+        "unique",
         f"{report.unique_prompts:,} prompt{'' if report.unique_prompts == 1 else 's'}",
-        f"{report.unique_canonical:,} as a cache sees them, {report.unique_exact:,} byte for byte",
+        ", ".join(f"{count:,} {what}" for count, what in told if count is not None),
     )
 
 
@@ -83,10 +87,12 @@ def _tops(report: Workload) -> Figure:
     if not told:
         return "most frequent prompt", "", ""
     (_, first), *more = told
+    # what is asked by the top 10 as well as by the top 100 needs no second word
+    news = [one for before, one in zip(told, more, strict=False) if one[1] != before[1]]
     return (
         "most frequent prompt",
         f"{first} of requests",
-        ", ".join(f"the first {name}: {value}" for name, value in more),
+        ", ".join(f"top {name}: {value}" for name, value in news),
     )
 
 
@@ -97,7 +103,7 @@ def _variety(report: Workload) -> Figure:
     told = (
         []
         if found.effective_prompts is None
-        else [f"as of {digits(found.effective_prompts)} equally frequent prompts"]
+        else [f"as much as {_count(found.effective_prompts)} equally frequent prompts have"]
     )
     if found.zipf is not None:
         law = {"zipf": "Zipf", "unknown": "Zipf or not is unknown"}.get(
@@ -140,10 +146,10 @@ def answered(cell: HitCell) -> float:
     return min(1.0, (cell.hit_ratio or 0.0) + (cell.coalesced_ratio or 0.0))
 
 
-def _beginnings(report: Workload) -> Figure:
+def _prefixes(report: Workload) -> Figure:
     found = report.prefixes
     if report.prefix_share is None:
-        return "shared beginnings", "", ""
+        return "shared prefixes", "", ""
     told = ["of prompt tokens, the ceiling of a prefix cache"]
     if found.estimated:
         told.append("an estimate from bytes")
@@ -153,8 +159,8 @@ def _beginnings(report: Workload) -> Figure:
     ]
     if found.by_volume:
         first = found.by_volume[0]
-        told.append(f"the largest: {digits(first.tokens)} tokens of {first.requests:,} requests")
-    return "shared beginnings", share(report.prefix_share), "; ".join(told)
+        told.append(f"the largest: {_count(first.tokens)} tokens of {first.requests:,} requests")
+    return "shared prefixes", share(report.prefix_share), "; ".join(told)
 
 
 def _arrivals(report: Workload) -> Figure:
@@ -179,11 +185,11 @@ def _under_way(report: Workload) -> Figure:
     if found.basis is None:
         return "under way at once", UNKNOWN, found.why
     if found.p50 is None:
-        return "under way at once", f"{digits(found.mean or 0.0)} on average", found.why
+        return "under way at once", f"{_count(found.mean)} on average", found.why
     return (
         "under way at once",
         f"{found.p50:,}",
-        f"half of the time; 99 of 100 up to {found.p99:,}; {found.why}",
+        f"median of arrivals; p99 {_count(found.p99)}; {found.why}",
     )
 
 
@@ -192,15 +198,18 @@ def _spread(found: Spread | None) -> tuple[str, str]:
         return UNKNOWN, ""
     told = [
         f"{name} {_count(value)}"
-        for name, value in (("p90", found.p90), ("p99", found.p99), ("most", found.max))
+        for name, value in (("p90", found.p90), ("p99", found.p99), ("longest", found.max))
     ]
     if found.censored:
         told.append(f"{found.censored:,} cut off by their limit")
-    return f"{_count(found.p50)}", f"half up to that; {', '.join(told)}; mean {_count(found.mean)}"
+    return f"{_count(found.p50)}", f"median; {', '.join(told)}; mean {_count(found.mean)}"
 
 
 def _count(value: float | None) -> str:
-    return UNKNOWN if value is None else digits(value)
+    """A number of tokens or the like: no decimals where it is whole."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value == round(value) else digits(value)
 
 
 def _parameter(found: Parameter) -> Figure:
@@ -239,7 +248,8 @@ def _answers(report: Workload) -> Figure:
     found = report.answers
     if not found.statuses and found.latency_ms is None:
         return "answers", UNKNOWN, ""
-    told = [f"HTTP {status}: {count:,}" for status, count in found.statuses.items()]
+    told = [] if found.latency_ms is None else ["median latency"]
+    told += [f"HTTP {status}: {count:,}" for status, count in found.statuses.items()]
     if found.ttft_ms is not None:
         told.append(
             f"TTFT p50 {milliseconds(found.ttft_ms.p50)}, p99 {milliseconds(found.ttft_ms.p99)}"
@@ -248,7 +258,7 @@ def _answers(report: Workload) -> Figure:
         told.append(
             f"{share(found.cache_hit_ratio)} from a cache, {share(found.cache_coalesced_ratio)} joined"
         )
-    value = "" if found.latency_ms is None else f"{milliseconds(found.latency_ms.p50)} each"
+    value = "" if found.latency_ms is None else milliseconds(found.latency_ms.p50)
     return "answers", value or f"{sum(found.statuses.values()):,}", "; ".join(told)
 
 
@@ -256,8 +266,9 @@ def _model_length(report: Workload) -> Figure:
     found = report.model_length
     if found.recommended is None:
         return "max_model_len", UNKNOWN, found.why
-    more = "" if found.current is None else f"; it is {found.current:,} now"
-    return "max_model_len", f"{found.recommended:,}", f"is enough: {found.why}{more}"
+    more = "" if found.current is None else f"; {found.current:,} is set now"
+    told = f"recommended: {found.why}, {100 * found.margin:.0f} % more, rounded up{more}"
+    return "max_model_len", f"{found.recommended:,}", told
 
 
 def lever_number(lever: Lever) -> str:
@@ -272,6 +283,20 @@ def lever_number(lever: Lever) -> str:
 def losses_told(losses: Mapping[str, int]) -> list[str]:
     """What a capture lost, a sentence a class; none where nothing was."""
     return [f"{losses[name]:,} {what}" for name, what in LOSSES.items() if losses.get(name)]
+
+
+def curve_title(curve: Sequence[HitCell]) -> str:
+    """What a hit curve's shares are of."""
+    if any(cell.coalesced_ratio is not None for cell in curve):
+        return "What a response cache answers: from memory + by joining one under way"
+    return "What a response cache and single-flight answer together"
+
+
+def cell_words(cell: HitCell) -> str:
+    """A cell of the curve: both shares where they can be told apart."""
+    if cell.coalesced_ratio is None:
+        return share(cell.hit_ratio)
+    return f"{share(cell.hit_ratio)} + {share(cell.coalesced_ratio)}"
 
 
 def size_words(size: int | None) -> str:
