@@ -141,3 +141,14 @@ def test_prompts_of_unknown_length_are_left_out_and_counted() -> None:
     found = judged(arrived(list("abc"), usage=[100, None, None], max_tokens=50))
     assert found.longest == 150
     assert any("2 prompts of unknown length" in one for one in found.warnings)
+
+
+def test_a_limit_that_no_model_can_give_is_told_and_recommends_nothing() -> None:
+    # 100 + 400 = 500; the two others count as if they had set none, so as the largest of those that did
+    columns = arrived(list("abc"), usage=100, max_tokens=[400, 10**18, -5])
+    found = judged(columns)
+    assert (found.longest, found.basis) == (500, "mixed")
+    assert "2 requests ask for a max_tokens that no model gives" in " ".join(found.warnings)
+    # a server refuses it all the same, whatever its limit
+    assert [one.refused for one in found.refusals] == [1] * len(found.refusals)
+    assert "no model gives" not in " ".join(judged(contest()).warnings)

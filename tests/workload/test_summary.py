@@ -298,6 +298,10 @@ def test_where_only_prompts_tell_requests_apart_settings_are_unknown_and_that_is
     assert (found.unique_prompts, found.stream_share, found.mix.declared_share) == (2, None, None)
     assert found.levers[0].saved_share == pytest.approx(1 / 3)
     assert "hit ratios are upper bounds" in words(found)
+    # what has no body has no bytes: nothing is told of them
+    assert found.unique_exact is None
+    assert found.forecast is not None
+    assert found.forecast.exact == ()
     strict = summarise(rows, options=Options(identities="prompts", policy="declared"))
     assert (strict.policy, strict.levers[0].saved_share) == ("all", found.levers[0].saved_share)
     assert "declare themselves repeatable is unknown" in words(strict)
@@ -323,6 +327,12 @@ def test_few_requests_and_a_short_capture_are_warned_of() -> None:
     assert "500 requests are few" in short
     # 500 / 50 s: answers that live 600 s have not ended
     assert "the capture spans 10 s: of times to live over 1 s" in short
+    two = words(summarise(arrived(list("aa"), ts=[0.0, 3.0])))
+    # 3 s / 10
+    assert "the capture spans 3 s: of times to live over 0.3 s" in two
+    one = words(summarise(arrived(["a"], prompt_chars=40, max_tokens=9)))
+    assert "1 request is few" in one
+    assert "rests on 1 request:" in one
     long = arrived(["a"] * 1000, ts=(np.arange(1000) * 40.0).tolist())
     assert "spans" not in words(summarise(long, options=Options(ttls_s=(60.0, 3600.0, None))))
 

@@ -48,6 +48,14 @@ def test_without_answers_max_tokens_is_the_bound_for_each_of_n_choices() -> None
     assert work(columns, prompt_tokens(columns)).basis == "max_tokens"
 
 
+def test_one_absurd_number_does_not_outweigh_all_other_requests() -> None:
+    columns = arrived(
+        list("abcd"), usage=10, max_tokens=[100, 10**18, -5, 2], n=[None, 1, 1, 10**9]
+    )
+    # d: 2 for each of 128; b and c, whose limits say nothing: the mean of 100 and 256
+    assert costs(columns) == [(10, 100), (10, 178), (10, 178), (10, 256)]
+
+
 def test_with_neither_prompts_alone_are_counted() -> None:
     columns = arrived(list("ab"), usage=[10, 30])
     assert costs(columns) == [(10, 0), (30, 0)]

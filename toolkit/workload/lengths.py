@@ -17,6 +17,8 @@ CHARS_PER_TOKEN = 4.0
 """The rule of thumb for English prose; code has about 3, Chinese and Japanese 1 to 2."""
 ENOUGH_TO_CALIBRATE = 20
 """From this many requests with both counts on, their own ratio goes before the rule of thumb."""
+MOST_ASKED = 2**24
+"""Tokens. A `max_tokens` beyond, or below 0, is a mistake that no model answers: one of them must not outweigh all others."""
 SLACK = 1e-9
 """Products of shares miss a quantile by rounding; a share of one request in 10 million is 1e-7."""
 
@@ -106,6 +108,12 @@ def prompt_tokens(columns: Columns) -> PromptTokens:
     return PromptTokens(
         tokens=tokens, estimated=guess, chars_per_token=ratio, calibrated=calibrated
     )
+
+
+def asked_tokens(columns: Columns) -> Numbers:
+    """Each request's `max_tokens`; NaN where it is not set, or impossible."""
+    asked = columns.per_request("max_tokens")
+    return np.where((asked >= 0) & (asked <= MOST_ASKED), asked, np.nan)
 
 
 def _chars_per_token(chars: Numbers, told: Numbers) -> tuple[float, bool]:

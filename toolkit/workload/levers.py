@@ -279,6 +279,7 @@ def _response_cache(
         f" {_declared_words(evidence.declared_share)}"
     )
     if reuse.cached is None:
+        what = "share of requests that repeat an earlier one"
         missing = "times are" if reuse.soon is None else "latency is"
         caveat += f"; {missing} unknown, so single-flight's part is in it"
     return saved >= WORTH, number, what, caveat
@@ -351,7 +352,7 @@ def _settings(evidence: Evidence) -> Iterator[Lever]:
         "max_model_len",
         changes_length(length),
         length.room_factor,
-        "times as many full-length requests that the KV cache has room for",
+        "times as many full-length requests fit the KV cache",
         _length_caveat(length),
     )
     cut = _generous_limit(evidence)
@@ -392,7 +393,7 @@ def _generous_limit(evidence: Evidence) -> Lever | None:
         "max_tokens",
         True,
         asked.p50 / max(output.p99_9, 1.0),
-        "times the 99.9 % quantile of the answers that half of the requests allow",
+        "times the length that 99.9 % of answers keep to is what half of the requests allow",
         f"answers end by {output.p99_9:,.0f} tokens, max_tokens allows {asked.p50:,.0f}: clients that ask for less let"
         f" max_model_len fall by up to {asked.p50 - output.p99_9:,.0f}; it is theirs to set",
     )
@@ -400,7 +401,7 @@ def _generous_limit(evidence: Evidence) -> Lever | None:
 
 def _batching(evidence: Evidence) -> Lever:
     found, limit = evidence.concurrency, evidence.max_num_seqs
-    what = "requests under way that 99 of 100 arrivals do not exceed"
+    what = "under way at once, or fewer, at 99 of 100 arrivals"
     if found.p99 is None:
         return _setting("batching", False, None, what, f"concurrency is unknown: {found.why}")
     wanted = int(np.ceil(found.p99 * HEADROOM))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.workload.columns import Columns
-from toolkit.workload.lengths import PromptTokens, quantiles
+from toolkit.workload.lengths import MOST_ASKED, PromptTokens, asked_tokens, quantiles
 
 Numbers = NDArray[np.float64]
 Basis = Literal["max_tokens", "observed", "mixed"]
@@ -69,7 +69,7 @@ def model_length(
 ) -> ModelLength:
     """Recommend a limit and count what others would refuse."""
     asked = columns.per_request("max_tokens")
-    needs, basis, why = _needs(columns, prompts.tokens, asked)
+    needs, basis, why = _needs(columns, prompts.tokens, asked_tokens(columns))
     refusals = _refusals(columns, prompts.tokens, asked, current)
     if needs is None:
         return ModelLength(recommended=None, why=why, current=current, refusals=refusals)
@@ -156,12 +156,21 @@ def _warnings(
     found = []
     if len(columns) < FEW:
         found.append(
-            f"max_model_len rests on {len(columns):,} requests: a longer one may be yet to come"
+            f"max_model_len rests on {len(columns):,} request{'' if len(columns) == 1 else 's'}: a longer one may be yet to"
+            " come"
         )
     if prompts.estimated.any():
         found.append(
             f"prompt lengths are estimated at {prompts.chars_per_token:.3g} characters a token: Chinese or Japanese text"
             " needs more, and a chat template's own tokens are not in it"
+        )
+    impossible = int(
+        (np.isnan(asked_tokens(columns)) & ~np.isnan(columns.per_request("max_tokens"))).sum()
+    )
+    if impossible:
+        found.append(
+            f"{impossible:,} request{' asks' if impossible == 1 else 's ask'} for a max_tokens that no model gives (below 0, or over {MOST_ASKED:,}): it is taken"
+            " for not set"
         )
     unknown = int(np.isnan(prompts.tokens).sum())
     if unknown:

@@ -127,11 +127,13 @@ def _cache_size(report: Workload) -> Figure:
     found = report.forecast
     if found is None or found.recommended_size is None:
         return "cache size", "", ""
-    ends = [_endless_ratio(cells) for cells in (found.exact, found.canonical, found.prompt)]
     told = "answers that a response cache should hold"
-    if None not in ends:
-        exact, canonical, prompt = (share(end) for end in ends)
-        told += f"; without end it answers {canonical}, keyed by bytes {exact}, by the prompt alone {prompt}"
+    endless = _endless_ratio(found.canonical)
+    if endless is not None:
+        keys = (("bytes", found.exact), ("the prompt alone", found.prompt))
+        others = [(name, _endless_ratio(cells)) for name, cells in keys]
+        told += f"; without end it answers {share(endless)}"
+        told += "".join(f", keyed by {key} {share(end)}" for key, end in others if end is not None)
     return "cache size", f"{found.recommended_size:,}", told
 
 

@@ -158,7 +158,8 @@ def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
         requests=len(columns),
         damaged=columns.damaged,
         other=columns.other,
-        unique_exact=counted.unique_exact,
+        # what stands for a body where there is none has no bytes to compare
+        unique_exact=counted.unique_exact if options.identities == "bodies" else None,
         unique_canonical=counted.unique_canonical,
         unique_prompts=counted.unique_prompts,
         top_share=_top_share(counted),
@@ -267,6 +268,8 @@ def _forecast(
         eligible=eligible,
         failed=failed_mask(columns),
     )
+    if options.identities != "bodies":
+        found = replace(found, exact=())
     if latency is not None:
         return found
     return replace(
@@ -316,7 +319,7 @@ def warnings(columns: Columns, when: Arrivals, length: ModelLength, options: Opt
         )
     if 0 < seen < FEW:
         found.append(
-            f"{seen:,} requests are few: how often they will repeat is a guess under {FEW:,}"
+            f"{seen:,} {'request is' if seen == 1 else 'requests are'} few: how often they will repeat is a guess under {FEW:,}"
         )
     before = float((columns.cache > 0).mean()) if seen else 0.0
     if before:
@@ -335,9 +338,13 @@ def _short_of_time(duration_s: float, ttls_s: tuple[float | None, ...]) -> Itera
         yield "all requests bear the same time: nothing that depends on time can be told"
     elif duration_s < LIFETIMES * longest:
         yield (
-            f"the capture spans {duration_s:,.0f} s: of times to live over {duration_s / LIFETIMES:,.0f} s it has seen few"
-            " ends, so their hit ratios are a first glance"
+            f"the capture spans {_few_digits(duration_s)} s: of times to live over {_few_digits(duration_s / LIFETIMES)} s it"
+            " has seen few ends, so their hit ratios are a first glance"
         )
+
+
+def _few_digits(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def unknown(columns: Columns, prompts: PromptTokens, cost: Work, options: Options) -> list[str]:
@@ -354,7 +361,7 @@ def _unknown_of_the_source(options: Options) -> Iterator[str]:
     if options.identities != "bodies" and options.policy == "declared":
         yield "the source tells no settings, so which requests declare themselves repeatable is unknown: all count"
     if options.identities == "prompts":
-        yield "the source tells prompts and no settings: requests with equal prompts count as equal, so hit ratios are upper bounds"
+        yield "the source tells prompts and not all settings: requests that look equal count as equal, so hit ratios are upper bounds"
     if not options.beginnings:
         yield "the source does not tell how prompts begin: what a prefix cache would save is unknown"
     if not options.arrivals:

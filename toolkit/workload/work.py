@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.workload.columns import Codes, Columns
-from toolkit.workload.lengths import PromptTokens
+from toolkit.workload.lengths import PromptTokens, asked_tokens
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -21,6 +21,8 @@ DECODE_WEIGHT = 4.0
 reading all weights anew. A batch-size sweep of Llama-3.1-8B on A100s came to prices of 1.2144 and 0.2890 a million tokens, 4.2
 to 1 (rushilbhat/inference-pricing); the fair scheduler VTC counts 2 to 1 (Sheng et al., OSDI 2024). So shares are also
 told for the range below."""
+MOST_SAMPLES = 128.0
+"""Answers to one request, `n`: as many as OpenAI's API gives. One absurd number must not outweigh all other requests."""
 SOON_S = 10.0
 """Most answers take less: a twin that comes so soon after the first may find it unanswered."""
 WEIGHTS = (1.0, 10.0)
@@ -71,7 +73,8 @@ def work(columns: Columns, prompts: PromptTokens, failed: Mask | None = None) ->
     What failed cost nothing: most of it was refused, and how far the rest came nobody knows.
     """
     told = columns.output_tokens
-    asked = columns.per_request("max_tokens") * np.nan_to_num(columns.per_request("n"), nan=1.0)
+    samples = np.clip(np.nan_to_num(columns.per_request("n"), nan=1.0), 1.0, MOST_SAMPLES)
+    asked = asked_tokens(columns) * samples
     alike = _mean_of_the_same(columns.prompt, told)
     output = np.where(np.isnan(told), np.where(np.isnan(alike), asked, alike), told)
     basis = _basis(told, alike, asked)
