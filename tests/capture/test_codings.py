@@ -118,7 +118,7 @@ def test_what_is_not_known_is_told_without_quoting_it() -> None:
 
 
 def test_a_zstd_frame_that_wants_a_huge_window_is_refused() -> None:
-    # magic, no single segment, window descriptor 0xA0: 2^(10 + 20) bytes = 1 GiB, then an empty last block
-    frame = bytes.fromhex("28b52ffd" + "00" + "a0" + "010000")
-    assert reason(frame, "zstd") == "it is not zstd"
-    assert decoded(bytes.fromhex("28b52ffd" + "00" + "58" + "010000"), "zstd", LIMIT) == b""
+    # magic, no single segment, window descriptor 0x70: 2^(10 + 14) bytes = 16 MiB, then an empty last block
+    assert reason(bytes.fromhex("28b52ffd" + "00" + "70" + "010000"), "zstd") == "it is not zstd"
+    # 0x68: 8 MiB
+    assert decoded(bytes.fromhex("28b52ffd" + "00" + "68" + "010000"), "zstd", LIMIT) == b""

@@ -263,6 +263,15 @@ def test_unanswered_requests_stay_within_the_total() -> None:
     assert capture.streams.held_bytes == 0
 
 
+def test_an_unanswered_request_is_counted_with_what_its_answer_may_keep() -> None:
+    capture = opened()
+    capture.client(post(b"x" * 50_000))
+    # the body, and 8 KiB for the end of the answer
+    assert capture.streams.held_bytes >= 50_000 + 8192
+    capture.answer(ok())
+    assert capture.streams.held_bytes == 0
+
+
 def test_a_capture_that_begins_with_the_servers_half_reads_on() -> None:
     capture = Capture(follow=True)
     capture.answer(flags=SYN | ACK)

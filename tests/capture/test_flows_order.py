@@ -189,8 +189,8 @@ def test_a_hole_up_to_a_bodys_last_byte_spares_the_next_request() -> None:
     data = post(b"x" * 3000)
     capture.client(data[:1000])
     capture.lose(len(data) - 1000)
-    # pipelined, so that it stands nowhere near a segment's start
-    capture.client(post(ONE) + post(TWO))
+    # in such small segments that none holds a whole first line
+    capture.client(post(ONE) + post(TWO), size=10)
     capture.wait(3)
     assert capture.bodies == [ONE, TWO]
 
@@ -204,7 +204,45 @@ def test_a_hole_beyond_a_bodys_end_hurts_until_a_segment_begins_with_a_request()
     capture.client(post(TWO))
     capture.wait(3)
     assert capture.problems == [f"{len(data) - 510:,} bytes lost"]
-    assert capture.bodies == [TWO]
+    assert (capture.bodies, capture.losses.unparsed) == ([TWO], 0)
+
+
+def test_a_second_hole_beyond_a_bodys_end_hurts_as_the_first_would() -> None:
+    capture = opened()
+    data = post(b"x" * 1000) + post(ONE)
+    capture.client(data[:500])
+    capture.lose(100)
+    capture.client(data[600:700])
+    capture.lose(len(data) - 710)
+    capture.client(data[-10:])
+    capture.client(post(TWO))
+    capture.wait(3)
+    assert capture.problems == [f"{100 + len(data) - 710:,} bytes lost"]
+    assert (capture.bodies, capture.losses.unparsed) == ([TWO], 0)
+
+
+def test_a_hole_in_the_head_of_a_pipelined_request_leaves_its_first_line_open() -> None:
+    capture = opened()
+    data = post(TWO, path=b"/v1/completions")
+    capture.client(post(ONE) + data[:12])
+    capture.lose(10)
+    capture.client(data[22:])
+    capture.client(post(TWO))
+    capture.wait(3)
+    assert capture.problems == ["10 bytes lost"]
+    assert (capture.requests[1].method, capture.requests[1].path) == (None, None)
+    assert capture.bodies == [ONE, TWO]
+
+
+def test_a_gap_is_forgotten_once_a_request_was_read() -> None:
+    capture = opened()
+    capture.lose(10)
+    capture.client(post(ONE))
+    capture.wait(3)
+    for _ in range(2):
+        capture.client(b"no request at all\r\n\r\n")
+    capture.client(post(TWO))
+    assert (capture.bodies, capture.problems, capture.losses.unparsed) == ([ONE, TWO], [], 1)
 
 
 def test_a_lost_head_leaves_a_request_that_is_damaged() -> None:

@@ -63,6 +63,7 @@ def test_a_secret_of_a_head_is_in_no_object_once_its_request_is_read(
     path = b"/v1/x?api_key=" + QUERY
     for target in (path, b"http://user:" + QUERY + b"@h/v1/x"):
         capture.client(post(b"{}", *HEADERS, path=target), size=size)
+    assert holders([capture], SECRET) == holders([capture], QUERY) == []
     capture.client(post(b"x" * 100, *HEADERS, path=path)[:-50], size=size)  # its head is read
     if not follow:
         assert [request.path for request in capture.requests] == ["/v1/x", "/v1/x"]

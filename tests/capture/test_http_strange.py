@@ -52,6 +52,13 @@ def test_what_is_no_request_is_counted_once_and_the_next_one_is_read(strange: by
         assert capture.streams.held_bytes == 0
 
 
+def test_a_head_of_lines_without_returns_is_told_at_once() -> None:
+    capture = sent(b"POST /v1/x HTTP/1.1\nHost: h\nContent-Length: 8\n\n" + ONE)
+    assert capture.losses.unparsed == 1
+    capture.fin()
+    assert (capture.requests, capture.losses.unparsed) == ([], 1)
+
+
 def test_garbage_for_ever_is_one_stretch() -> None:
     capture = sent(*[bytes([number]) * 500 for number in range(100)])
     assert (capture.requests, capture.losses.unparsed) == ([], 1)

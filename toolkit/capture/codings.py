@@ -12,8 +12,8 @@ import zstandard
 CODINGS = 4
 """Encodings one around the other; nobody sends two, and each costs a body of the limit's size."""
 
-WINDOW_BYTES = 128 * 1024 * 1024
-"""Largest window of a zstd frame; its sender chooses it, and the decoder allocates it. zstd's own bound for `-d`."""
+WINDOW_BYTES = 8 * 1024 * 1024
+"""Largest window of a zstd frame: its sender chooses it, the decoder allocates it, and RFC 9659 allows no more."""
 
 MEMBERS = 16
 """Of one gzip or zstd body; each costs a copy of what follows it, and one of 20 bytes is a whole one."""

@@ -375,10 +375,9 @@ class Requests:
 
 
 def damaged(request: HttpRequest, problem: str) -> HttpRequest:
-    """The request, told as damaged, without what would pass for its body."""
+    """The request, which has no body so far, told as damaged."""
     request.damaged = True
     request.problem = problem
-    request.body = request.body_hash = None
     return request
 
 
