@@ -227,6 +227,19 @@ def test_what_is_sent_again_after_the_end_of_a_connection_joined_late_begins_non
     assert (capture.bodies, flows(capture)) == ([ONE], 0)
 
 
+def test_strays_of_the_connection_before_the_last_begin_none() -> None:
+    capture = opened()
+    capture.client(post(ONE))
+    capture.fin()
+    reopened(capture, 5_000_000)
+    capture.client(post(TWO))
+    capture.fin()
+    capture.send(1000, flags=SYN)
+    capture.send(1001, post(ONE))
+    capture.send(5_000_001, post(TWO))
+    assert (capture.bodies, flows(capture)) == ([ONE, TWO], 0)
+
+
 def test_a_lone_fin_reset_or_acknowledgement_begins_no_connection() -> None:
     capture = Capture()
     for flags in (FIN | ACK, RST, RST | ACK, ACK):

@@ -49,6 +49,15 @@ def test_a_quiet_connection_is_over_by_the_packets_clock() -> None:
     assert capture.streams.held_bytes == 0
 
 
+def test_a_connection_that_speaks_now_and_then_is_not_over() -> None:
+    capture = opened(Limits(idle_s=60.0))
+    data = post(b"x" * 100)
+    for start in range(0, len(data), 10):
+        capture.client(data[start : start + 10])
+        capture.wait(50.0)
+    assert capture.bodies == [b"x" * 100]
+
+
 def test_a_quiet_connection_ends_while_others_speak() -> None:
     capture = opened(Limits(idle_s=60.0))
     capture.client(post(ONE)[:20])
