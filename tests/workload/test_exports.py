@@ -1,7 +1,9 @@
 """Traces made of workloads, as other tools want them, and read back by the readers of public traces."""
 
 import json
+import lzma
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from toolkit.workload.columns import Columns, columns
 from toolkit.workload.exports import burstgpt, mooncake
 from toolkit.workload.logs import read
 
+CONVERSATIONS = Path(__file__).parent.parent / "data/traces/mooncake_conversation.jsonl.xz"
 T = 1_750_000_000.5
 
 
@@ -47,6 +50,14 @@ def test_a_mooncake_trace_comes_out_as_it_went_in():
     exported = mooncake(back(TRACE.splitlines(keepends=True)))
     assert "".join(exported.lines) == TRACE
     assert (exported.rows, exported.notes) == (5, ())
+
+
+def test_the_published_conversation_trace_comes_out_row_for_row():
+    with lzma.open(CONVERSATIONS) as file:
+        lines = file.read().splitlines()
+    exported = mooncake(columns(read(lines, "trace", client=str).seen))
+    assert exported.rows == len(lines) == 12_031
+    assert all(json.loads(a) == json.loads(b) for a, b in zip(lines, exported.lines, strict=True))
 
 
 def test_captured_blocks_become_larger_ones_and_equal_prompts_are_equal_to_their_end():
