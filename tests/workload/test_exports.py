@@ -52,6 +52,7 @@ def test_a_mooncake_trace_comes_out_as_it_went_in():
     assert (exported.rows, exported.notes) == (5, ())
 
 
+@pytest.mark.slow
 def test_the_published_conversation_trace_comes_out_row_for_row():
     with lzma.open(CONVERSATIONS) as file:
         lines = file.read().splitlines()
