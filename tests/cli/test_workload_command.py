@@ -170,6 +170,34 @@ def test_requests_without_times_are_not_chosen_by_time() -> None:
     assert "`bodies.jsonl` does not tell when its requests came" in result.stderr
 
 
+def test_a_traces_own_clock_beside_a_calendar_is_told() -> None:
+    trace = {"timestamp": 5, "input_length": 9, "output_length": 9, "hash_ids": [1]}
+    Path("trace.jsonl").write_text(f"{json.dumps(trace)}\n")
+    timed = {"ts": 1e9, "body": {"prompt": "Hi"}}
+    Path("log.jsonl").write_text(f"{json.dumps(timed)}\n")
+    both = report("--from", "trace.jsonl", "--from", "log.jsonl")
+    assert "a trace's own start" in " ".join(both["notes"])
+    for alone in ("trace.jsonl", "log.jsonl"):
+        assert report("--from", alone)["notes"] == []
+
+
+def test_no_number_of_a_log_is_too_absurd_to_report() -> None:
+    lines = [
+        {"ts": ts, "latency_ms": wait, "output_tokens": made, "status": 99999, "body": body}
+        for ts, wait, made, body in (
+            (1e9, 1e308, 10**15, {"prompt": "a", "max_tokens": 10**18}),
+            (1e9 + 1, -5, -3, {"prompt": "a", "n": 10**9}),
+            (1e10, 1e300, 2**63 - 1, {"prompt": "b", "max_tokens": -1, "temperature": 1e300}),
+        )
+    ]
+    Path("log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    told = report("--from", "log.jsonl")
+    assert told["requests"] == 3
+    assert told["answers"]["latency_ms"] is None
+    for words in ((), ("--html", "r.html"), ("--profile", "p.toml"), ("--export", "burstgpt")):
+        assert toolkit("workload", "--from", "log.jsonl", *words).exit_code == 0
+
+
 def test_a_prefix_cache_is_not_judged_by_a_source_that_hides_how_prompts_begin() -> None:
     line = {"ts": 1e9, "prompt_preview": "Hi", "new": True, "max_tokens": 9, "stream": True}
     Path("log.jsonl").write_text(f"{json.dumps(line)}\n" * 3)

@@ -131,8 +131,8 @@ def test_the_model_caps_what_is_recommended_and_a_need_beyond_it_is_told() -> No
 def test_few_requests_and_estimates_are_warned_of() -> None:
     few = " ".join(judged(contest(999)).warnings)
     assert "999 requests" in few
-    assert "estimated at 4 characters a token" in few
-    assert "rests on" not in " ".join(judged(contest(1000)).warnings)
+    assert "rests on estimated prompts" in few
+    assert "requests: a longer" not in " ".join(judged(contest(1000)).warnings)
     told = judged(arrived(range(1000), usage=10, max_tokens=10))
     assert told.warnings == ()
 

@@ -19,6 +19,8 @@ from toolkit.workload.columns import Columns, columns
 from toolkit.workload.logs import Source, lines_of, read
 
 HINTED_RUNS = 5
+FIRST_REAL_TS = 86_400.0 * 365
+"""Seconds since 1970. Times of that year are a trace's own clock, not a calendar's."""
 CAPTURE_IT = (
     "Capture some: `toolkit capture data/sample.pcap`, or live `toolkit capture --port 8000`; or"
     " read a file with `--from`"
@@ -116,7 +118,7 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
         arrivals=all(one.arrivals for one in found),
         beginnings=all(one.beginnings for one in found),
         losses=_losses(found),
-        notes=tuple(note for one in found for note in one.notes),
+        notes=(*(note for one in found for note in one.notes), *_of_two_clocks(laid)),
     )
 
 
@@ -128,6 +130,14 @@ def _refuse_to_choose_by_time(found: Iterable[Source], options: Options) -> None
             raise ToolkitError(
                 f"`{word}` does not tell when its requests came", "Leave --since and --until out"
             )
+
+
+def _of_two_clocks(laid: Columns) -> Iterator[str]:
+    if len(laid) and laid.ts[0] < FIRST_REAL_TS <= laid.ts[-1]:
+        yield (
+            "some times count from a trace's own start, others are of a calendar: what rests on times, e.g., the rate and"
+            " what a time to live takes, means nothing over both"
+        )
 
 
 def _weakest(identities: list[Identities]) -> Identities:

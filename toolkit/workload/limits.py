@@ -161,8 +161,8 @@ def _warnings(
         )
     if prompts.estimated.any():
         found.append(
-            f"prompt lengths are estimated at {prompts.chars_per_token:.3g} characters a token: Chinese or Japanese text"
-            " needs more, and a chat template's own tokens are not in it"
+            "max_model_len rests on estimated prompts: Chinese or Japanese text needs more tokens, and a chat template's own"
+            " are not in it"
         )
     impossible = int(
         (np.isnan(asked_tokens(columns)) & ~np.isnan(columns.per_request("max_tokens"))).sum()

@@ -9,6 +9,9 @@ from typing import Any
 MOST = 2**63 - 1
 """No count is larger; it is somebody's nonsense, and unknown."""
 
+MOST_SPAN = 1e12
+"""Milliseconds: 31 years."""
+
 # A moment without a unit is told by its size: 1e11 s is the year 5138, 1e11 ms is March 1973.
 _LEAST_MS, _LEAST_US, _LEAST_NS = 1e11, 1e14, 1e17
 
@@ -30,9 +33,9 @@ def number(value: object) -> float | None:
 
 
 def span(value: object) -> float | None:
-    """A number from 0."""
+    """A length of time from 0 up, in whatever unit; one that nobody can have waited is unknown."""
     found = number(value)
-    return None if found is None or found < 0 else found
+    return None if found is None or not 0 <= found <= MOST_SPAN else found
 
 
 def count(value: object) -> int | None:
