@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -47,6 +48,8 @@ BLOCK_BYTES = 64
 BLOCK_IDS = 16
 MOST_BLOCKS = 16_384
 """Of one prompt: the first MiB of text, or 262,144 token ids."""
+REMEMBERED, REMEMBERED_BYTES = 2048, 4096
+"""So many of the last short prompts' chains are kept, 8 MB: bodies differ by a seed or a user more often than prompts do."""
 HASH_BYTES = 8
 MAX_NESTED_PARTS = 8
 """Levels of parts in a tool's result; what is deeper counts as one that is not text."""
@@ -115,7 +118,7 @@ def blocks(found: Prompt, fields: Fields) -> bytes:
     """
     names = _SALTED.intersection(fields)
     salt = {name: fields[name] for name in names if fields[name] is not None}
-    last = blake2b(_json(salt), digest_size=HASH_BYTES).digest()
+    first = blake2b(_json(salt), digest_size=HASH_BYTES).digest()
     if found.ids:
         size = 8 * BLOCK_IDS
         rows = [_packed(row[: BLOCK_IDS * MOST_BLOCKS]) for row in found.ids]
@@ -123,6 +126,14 @@ def blocks(found: Prompt, fields: Fields) -> bytes:
         size = BLOCK_BYTES
         is_chat = found.messages is not None
         rows = list(map(_utf8, ["\n".join([*found.texts, ""])] if is_chat else found.texts))
+    chain = _chain if sum(map(len, rows)) <= REMEMBERED_BYTES else _chain.__wrapped__
+    return chain(first, size, tuple(rows))
+
+
+@lru_cache(REMEMBERED)
+def _chain(first: bytes, size: int, rows: tuple[bytes, ...]) -> bytes:
+    """Hashes of the rows' whole blocks of `size` bytes, each with the one before it."""
+    last = first
     hashes: list[bytes] = []
     for row in rows:
         for start in range(0, len(row) - size + 1, size):
