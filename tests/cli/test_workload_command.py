@@ -141,6 +141,7 @@ def test_bodies_come_from_files_and_from_standard_input() -> None:
     told = report("--from", "bodies.jsonl", "--from", "-", stdin=bodies("Ho", "Ha"))
     assert (told["requests"], told["unique_prompts"]) == (5, 3)
     assert told["source_kind"] == "bodies"
+    assert told["source"] == "bodies.jsonl (bodies), standard input (bodies)"
 
 
 def test_what_capture_printed_is_read_back_with_its_losses() -> None:

@@ -72,6 +72,19 @@ def test_levers_with_a_measured_saving_stand_first_in_the_issues_order() -> None
     assert [lever.code for lever in levers(evidence(contest(), 3.0))] == [*MEASURED, *SETTINGS]
 
 
+def test_where_only_the_policy_forbids_to_answer_from_memory_the_headline_says_so() -> None:
+    forbidden = evidence(contest(), 3.0, allowed=np.zeros(6000, dtype=bool))
+    assert headline(levers(forbidden), forbidden.length, "declared").startswith(
+        "nothing that the policy allows repeats enough to save GPU work"
+    )
+
+
+def test_a_model_that_takes_less_than_is_wanted_is_told_beside_it() -> None:
+    # 14 + 256 = 270; with 15 % 310.5; rounded up 512
+    length = told(levers(evidence(contest(), 3.0, model_max=300)), "max_model_len")
+    assert "15 % of margin make 512, of which the model takes 300" in length.caveat
+
+
 def test_each_share_is_what_is_saved_on_top_of_the_levers_above() -> None:
     # 50 requests/s for 120 s, answers in 3 s. robot: 0, 0.04 ...; a prompt's first answer is there at 3.0 and 3.02.
     # Cache alone: of each prompt's 3,000 the 75 that came in its first 3 s are misses: 2,925 hits.

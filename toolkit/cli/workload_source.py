@@ -100,7 +100,7 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
         found = [
             read(
                 lines_of(files.enter_context(_opened(word)).readline),
-                "standard input" if word == "-" else word,
+                _name(word),
                 client=hidden,
                 keep_text=texts,
             )
@@ -111,7 +111,8 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
     return Arrived(
         columns=laid,
         told=", ".join(
-            f"`{word}` ({one.kind})" for word, one in zip(options.sources, found, strict=True)
+            f"`{_name(word)}` ({one.kind})"
+            for word, one in zip(options.sources, found, strict=True)
         ),
         kind=found[0].kind if len({one.kind for one in found}) == 1 else "mixed",
         identities=_weakest([one.identities for one in found]),
@@ -128,7 +129,8 @@ def _refuse_to_choose_by_time(found: Iterable[Source], options: Options) -> None
     for word, one in zip(options.sources, found, strict=True):
         if not one.arrivals:
             raise ToolkitError(
-                f"`{word}` does not tell when its requests came", "Leave --since and --until out"
+                f"`{_name(word)}` does not tell when its requests came",
+                "Leave --since and --until out",
             )
 
 
@@ -171,6 +173,10 @@ def _between(seen: Iterable[Seen], options: Options) -> Iterator[Seen]:
     for one in seen:
         if (since is None or one.ts >= since) and (until is None or one.ts <= until):
             yield one
+
+
+def _name(word: str) -> str:
+    return "standard input" if word == "-" else word
 
 
 def _opened(word: str) -> BinaryIO:

@@ -99,7 +99,7 @@ def levers(evidence: Evidence) -> tuple[Lever, ...]:
     return (*_measured(evidence), *_settings(evidence), _quantization())
 
 
-def headline(found: tuple[Lever, ...], length: ModelLength) -> str:
+def headline(found: tuple[Lever, ...], length: ModelLength, policy: str = "all") -> str:
     """What to do, in one sentence."""
     measured = [WORDS[lever.code] for lever in found if lever.recommended and saves(lever)]
     settings = [
@@ -108,7 +108,10 @@ def headline(found: tuple[Lever, ...], length: ModelLength) -> str:
         if lever.recommended and not saves(lever) and lever.code in WORDS
     ]
     known = any(lever.saved_share is not None for lever in found if saves(lever))
-    nothing = "nothing repeats enough to save GPU work" if known else "what repeats is unknown"
+    allowed = "that the policy allows " if policy == "declared" else ""
+    nothing = (
+        f"nothing {allowed}repeats enough to save GPU work" if known else "what repeats is unknown"
+    )
     first = ", then ".join(measured) or nothing
     return "; ".join(filter(None, (first, _length_words(length), ", ".join(settings))))
 
@@ -376,7 +379,9 @@ def _setting(code: Code, recommended: bool, number: float | None, what: str, cav
 def _length_caveat(length: ModelLength) -> str:
     if length.recommended is None:
         return f"no recommendation: {length.why}"
-    told = f"{length.longest:,} tokens ({length.why}) and {percent(length.margin)} of margin make {length.recommended:,}"
+    told = f"{length.longest:,} tokens ({length.why}) and {100 * length.margin:.0f} % of margin make {length.wanted:,}"
+    if length.wanted != length.recommended:
+        told += f", of which the model takes {length.recommended:,}"
     return (
         f"{told}; it saves no work by itself: KV blocks are given out as tokens come, so what grows is the number of"
         " full-length requests that are sure to fit, and longer ones are refused"

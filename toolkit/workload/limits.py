@@ -49,6 +49,8 @@ class ModelLength:
     """Answers' part of the need: as asked for, as observed (99.9 % of them), or some of each."""
     longest: int | None = None
     """Tokens that the longest captured request may need, prompt and answer, without the margin."""
+    wanted: int | None = None
+    """The same with it, rounded up; more than `recommended` where the model cannot take as many."""
     margin: float = MARGIN
     current: int | None = None
     """As the user or scout told it."""
@@ -81,6 +83,7 @@ def model_length(
         why=why,
         basis=basis,
         longest=longest,
+        wanted=wanted,
         current=current,
         room_factor=None if current is None else current / recommended,
         capped=model_max is not None and longest > model_max,

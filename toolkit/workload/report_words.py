@@ -269,8 +269,10 @@ def _model_length(report: Workload) -> Figure:
     if found.recommended is None:
         return "max_model_len", UNKNOWN, found.why
     more = "" if found.current is None else f"; {found.current:,} is set now"
-    told = f"recommended: {found.why}, {100 * found.margin:.0f} % more, rounded up{more}"
-    return "max_model_len", f"{found.recommended:,}", told
+    told = f"recommended: {found.why}, {100 * found.margin:.0f} % more, rounded up"
+    if found.wanted != found.recommended:
+        told = f"recommended: all that the model takes; {found.wanted:,} would leave room"
+    return "max_model_len", f"{found.recommended:,}", f"{told}{more}"
 
 
 def lever_number(lever: Lever) -> str:

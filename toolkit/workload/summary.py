@@ -154,7 +154,9 @@ def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
     )
     found, ahead = levers(evidence), _forecast(columns, latency, eligible, options)
     return Workload(
-        headline=headline(found, evidence.length) if len(columns) else "no request to judge by",
+        headline=headline(found, evidence.length, policy)
+        if len(columns)
+        else "no request to judge by",
         requests=len(columns),
         damaged=columns.damaged,
         other=columns.other,
