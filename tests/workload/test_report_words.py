@@ -78,6 +78,16 @@ def test_a_latency_is_told_as_a_median_and_means_with_their_decimals() -> None:
     assert found["output tokens"][1].endswith("mean 2")
 
 
+def test_a_median_that_limits_hide_is_unknown_and_the_reason_stands_beside_it() -> None:
+    cut = (seen(n, "a", output_tokens=50, finish_reason="length") for n in range(3))
+    found = told(seen(9.0, "a", output_tokens=20, finish_reason="stop"), *cut)
+    # 3 x 50 + 20 of 4
+    assert found["output tokens"] == (
+        "\N{EN DASH}",
+        "median unknown; longest 50, 3 cut off by their limit; mean 42.5",
+    )
+
+
 @pytest.mark.parametrize(
     ("joined", "title", "words"),
     [

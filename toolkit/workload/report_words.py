@@ -201,10 +201,13 @@ def _spread(found: Spread | None) -> tuple[str, str]:
     told = [
         f"{name} {_count(value)}"
         for name, value in (("p90", found.p90), ("p99", found.p99), ("longest", found.max))
+        if value is not None
     ]
+    # so many answers were cut off that nobody knows what half of them would have come to
+    middle = "median" if found.p50 is not None else "median unknown"
     if found.censored:
         told.append(f"{found.censored:,} cut off by their limit")
-    return f"{_count(found.p50)}", f"median; {', '.join(told)}; mean {_count(found.mean)}"
+    return f"{_count(found.p50)}", f"{middle}; {', '.join(told)}; mean {_count(found.mean)}"
 
 
 def _count(value: float | None) -> str:
