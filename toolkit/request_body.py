@@ -37,6 +37,7 @@ LIMITS = "max_completion_tokens max_tokens max_output_tokens max_new_tokens num_
 """Names of one limit: OpenAI's newer and older one, Responses, TGI and SGLang, Ollama. The first that is given counts."""
 INNER = ("parameters", "sampling_params", "options")
 """Where TGI, SGLang and Ollama keep what OpenAI keeps at the top."""
+_INNER = frozenset(INNER)
 OWN = frozenset(
     {*"model stream temperature top_p n seed".split(), *LIMITS, *INNER, *request_prompt.PROMPTS}
 )
@@ -111,12 +112,10 @@ def _prompt(fields: Fields, where: str, path: str | None, *, keep_text: bool) ->
 
 def _settings(fields: Fields, path: str | None) -> dict[str, Any]:
     """The fields of Asked that tell how to answer."""
-    inner: Fields = next((fields[name] for name in INNER if type(fields.get(name)) is dict), {})
-    every = {**inner, **fields} if inner else fields
+    every = fields if _INNER.isdisjoint(fields) else _with_inner(fields)
     stream = every.get("stream")
     if path is not None and path.endswith("generate_stream"):
         stream = True
-    limits = (_integer(every.get(name)) for name in LIMITS)
     model = every.get("model")
     names = (
         _clean(name[:NAME_CHARS]) for name in every if name not in OWN and every[name] is not None
@@ -124,13 +123,27 @@ def _settings(fields: Fields, path: str | None) -> dict[str, Any]:
     return {
         "model": _clean(model[:NAME_CHARS]) if type(model) is str else None,
         "stream": stream if type(stream) is bool else None,
-        "max_tokens": next((limit for limit in limits if limit is not None), None),
+        "max_tokens": _limit(every),
         "temperature": _number(every.get("temperature")),
         "top_p": _number(every.get("top_p")),
         "n": _integer(every.get("n")),
         "seed": _integer(every.get("seed")),
         "options": tuple(sorted(names)[:MOST_OPTIONS]),
     }
+
+
+def _with_inner(fields: Fields) -> Fields:
+    """The fields with those that stand one level below."""
+    inner: Fields = next((fields[name] for name in INNER if type(fields.get(name)) is dict), {})
+    return {**inner, **fields}
+
+
+def _limit(fields: Fields) -> int | None:
+    """The first limit that is an integer, whatever it is called."""
+    for name in LIMITS:
+        if name in fields and (limit := _integer(fields[name])) is not None:
+            return limit
+    return None
 
 
 def _integer(value: Any) -> int | None:

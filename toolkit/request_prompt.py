@@ -35,6 +35,8 @@ vLLM hands `response_format` and `tool_choice` to the template, too; next to non
 SALTS = ("model", "cache_salt", "lora_path", "lora_request")
 """Equal beginnings under another one of these share no KV cache."""
 
+_CALLING = frozenset(("tool_calls", "function_call", "type"))
+"""A message without any of these calls no tool."""
 _READ_BESIDE = (*TOOLS, *BESIDE)
 _RARE = frozenset((*_READ_BESIDE, *BEFORE))
 _SALTED = frozenset((*SALTS, *BESIDE))
@@ -202,7 +204,7 @@ def _message(found: Prompt, one: Any) -> Any:
     # Responses: what a tool gave stands in `output`
     where = "content" if one.get("content") is not None else "output"
     content = one.get(where)
-    calls = _calls(one)
+    calls = () if _CALLING.isdisjoint(one) else _calls(one)
     if type(content) is str and not calls:
         found.texts.append(f"{role}: {content}")
         found.chars += len(content)
