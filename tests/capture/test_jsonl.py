@@ -147,6 +147,20 @@ def test_what_a_full_disk_refuses_waits_and_is_written_once_there_is_room(
     assert file.lost == 0
 
 
+def test_what_still_fits_on_a_full_disk_is_kept_and_only_the_rest_waits(
+    tmp_path: Path, said: Warnings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SmallDisk(9, monkeypatch)
+    file = opened(tmp_path / "a.jsonl", said)
+    file.write([b"first\n", b"second\n", b"third\n"])  # 6 bytes fit, 6 + 7 do not
+    assert (tmp_path / "a.jsonl").read_bytes() == b"first\n"
+    disk.room = 8  # less than all that waits: 7 + 6
+    file.write([])
+    assert (tmp_path / "a.jsonl").read_bytes() == b"first\nsecond\n"
+    file.close()
+    assert file.lost == 1
+
+
 def test_what_finds_no_room_in_the_end_is_counted(
     tmp_path: Path, said: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,21 +129,28 @@ class RotatedFile:
             self._rotate()
             return
         self._write_whole(b"".join(self._waiting[:count]))
-        self._size += size
-        del self._waiting[:count]
-        self._waiting_bytes -= size
 
     def _write_whole(self, data: bytes) -> None:
-        """Write all of it or leave the file as it was."""
+        """Write the first of the waiting lines; of what a full disk cuts, the whole lines stay."""
         rest = memoryview(data)
         try:
             while rest:
                 rest = rest[os.write(self._number, rest) :]
-        except OSError:
-            if self._is_file:
-                with suppress(OSError):
-                    os.ftruncate(self._number, self._size)
-            raise
+        finally:
+            self._settle(len(data) - len(rest))
+
+    def _settle(self, written: int) -> None:
+        """Let go of the lines that are whole in the file, and cut off what is there of the next one."""
+        count, size = 0, 0
+        while count < len(self._waiting) and size + len(self._waiting[count]) <= written:
+            size += len(self._waiting[count])
+            count += 1
+        self._size += size
+        del self._waiting[:count]
+        self._waiting_bytes -= size
+        if written > size and self._is_file:
+            with suppress(OSError):
+                os.ftruncate(self._number, self._size)
 
     def _rotate(self) -> None:
         """Move FILE to FILE.1 and every older one on; the last of them goes."""
