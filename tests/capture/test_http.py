@@ -210,6 +210,11 @@ def test_a_path_is_the_target_without_host_and_query(target: bytes, path: str) -
         assert one(data).path == path
 
 
+def test_a_connect_names_the_host_without_the_user_before_it() -> None:
+    for _ in range(2):
+        assert one(b"CONNECT user:s3cret@h:443 HTTP/1.1\r\nHost: h\r\n\r\n").path == "h:443"
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,10 @@ def path_of(target: bytes) -> str:
     scheme, found, rest = target.partition(b"://")
     if found and scheme.isalnum():
         target = b"/" + rest.partition(b"/")[2]
-    return re.split(rb"[?#]", target, maxsplit=1)[0].decode("ascii", "backslashreplace")
+    path = re.split(rb"[?#]", target, maxsplit=1)[0]
+    if not path.startswith(b"/"):  # CONNECT names a host
+        path = path.rpartition(b"@")[2]
+    return path.decode("ascii", "backslashreplace")
 
 
 class Message:
