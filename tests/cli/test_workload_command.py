@@ -1,5 +1,6 @@
 """`toolkit workload` as a user meets it, over the committed capture and over files."""
 
+import gc
 import json
 import os
 import pty
@@ -347,3 +348,9 @@ def test_help_loads_no_numpy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "toolkit workload --from requests.jsonl" in done.stdout
+
+
+def test_a_capture_leaves_the_interpreters_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    captured("--no-store")
+    assert gc.get_threshold() == before
