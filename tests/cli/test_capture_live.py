@@ -96,6 +96,14 @@ def test_the_duration_ends_it_and_nothing_is_an_error_then(tmp_path: Path, serve
     ran = capture(*words, "--duration", "500ms", cwd=tmp_path)
     assert ran.code == 1
     assert f"Error: nothing arrived for port {server.port} on `lo`" in ran.err
+    assert "`--iface any` hears all interfaces" in ran.err
+
+
+def test_who_hears_all_interfaces_is_not_told_to_hear_them(tmp_path: Path, server: Server) -> None:
+    ran = capture("--port", server.port, "--duration", "500ms", "--no-store", cwd=tmp_path)
+    assert ran.code == 1
+    assert "`--iface NAME` counts what goes out, too" in ran.err
+    assert "--iface any" not in ran.err
 
 
 def test_ctrl_c_on_a_quiet_port_is_no_error(tmp_path: Path, server: Server) -> None:

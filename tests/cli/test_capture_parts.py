@@ -11,7 +11,7 @@ from toolkit.capture.exchange import Losses
 from toolkit.capture.lines import Arrived
 from toolkit.capture.summary import Tally
 from toolkit.cli import capture_progress, capture_sinks, capture_stop
-from toolkit.cli.capture_progress import Progress, losses_in_short, servers_here
+from toolkit.cli.capture_progress import Progress, fitted, losses_in_short, servers_here
 from toolkit.cli.capture_sinks import StoreSink
 from toolkit.cli.capture_stop import Stop
 from toolkit.cli.capture_table import _clock, _one_line
@@ -231,6 +231,36 @@ def test_a_quiet_port_is_told_for_what_it_is(
     assert line.startswith(said)
     if not losses.segments:
         assert line.endswith("; servers here listen on: 22 (1 connection)")
+
+
+def test_a_quiet_port_s_line_tells_what_the_engine_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(capture_progress, "time", clock)
+    progress = Progress(
+        Tally(), Losses(), (8000,), is_here=False, note=lambda: "5 frames not counted"
+    )
+    clock.now += 10
+    progress.show()
+    assert capsys.readouterr().err == "no packets on port 8000 yet (5 frames not counted)\n"
+
+
+@pytest.mark.parametrize(
+    ("width", "fits"),
+    [
+        (29, "listen on: 20, 2024, top: 8af"),
+        (28, "listen on: 20, 2024, top …"),
+        (22, "listen on: 20, 2024 …"),
+        (18, "listen on: 20 …"),
+        (10, "listen …"),
+        (5, "…"),
+    ],
+)
+def test_a_line_too_long_for_the_screen_never_ends_in_half_a_number(width: int, fits: str) -> None:
+    shown = fitted("listen on: 20, 2024, top: 8af", width)
+    assert shown == fits
+    assert len(shown) <= width
 
 
 def test_servers_are_found_with_how_many_talk_to_them(tmp_path: Path) -> None:

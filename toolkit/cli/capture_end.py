@@ -132,12 +132,20 @@ def _nothing_arrived(summary: Summary, options: Options, ports: str) -> ToolkitE
             f"{where} carries no HTTP/1 request that could be read", _what_then(summary)
         )
     others = [str(port) for port, _ in servers_here() if port not in options.port][:5]
-    hint = f"Servers here listen on: {', '.join(others)}; name one with `--port`" if others else ""
-    return ToolkitError(
-        f"nothing arrived for {where} in {span(options.duration)}",
-        hint
-        or "Is the traffic on this machine, and on that port? `--iface any` hears all interfaces",
+    hints = (
+        [f"Servers here listen on: {', '.join(others)}; name one with `--port`"] if others else []
     )
+    hints.append(BY_ANY if (options.iface or ANY) == ANY else BY_ONE)
+    return ToolkitError(
+        f"nothing arrived for {where} in {span(options.duration)}", "\nor: ".join(hints)
+    )
+
+
+BY_ANY = (
+    "Is this the clients' machine? `any` counts what comes in and what stays on `lo`;"
+    " `--iface NAME` counts what goes out, too"
+)
+BY_ONE = "Is the traffic on this machine, and on that port? `--iface any` hears all interfaces"
 
 
 def _what_then(summary: Summary) -> str:

@@ -93,14 +93,16 @@ class Progress:
         ports = " or ".join(map(str, self._ports))
         if not self._losses.segments:
             servers = servers_here() if self._is_here else []
-            return f"no packets on port {ports} yet{_elsewhere(servers, self._ports)}"
+            note = self._note()
+            said = f"no packets on port {ports} yet" + (f" ({note})" if note else "")
+            return said + _elsewhere(servers, self._ports)
         if self._losses.encrypted:
             return f"port {ports} speaks TLS, which nobody can read here; Ctrl-C tells what to do"
         return f"packets arrive on port {ports}, but no request has come whole yet"
 
     def _draw(self, text: str) -> None:
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
+        sys.stderr.write(f"\r\x1b[K{fitted(text, width - 1)}")
         sys.stderr.flush()
         self._is_drawn = True
 
@@ -115,6 +117,14 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._is_drawn = False
+
+
+def fitted(text: str, width: int) -> str:
+    """As much of it as fits, in whole words: the half of a number is another number."""
+    if len(text) <= width:
+        return text
+    words = text[:width].rpartition(" ")[0].rstrip(",;: ")
+    return f"{words} …".lstrip() if len(words) <= width - 2 else words
 
 
 def losses_in_short(losses: Losses) -> str:
