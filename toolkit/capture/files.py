@@ -77,7 +77,7 @@ def replay(  # noqa: PLR0913 (what is read, what is watched, and when to end)
     second while the source is silent. Raises ToolkitError for what is no capture, and for damage, what comes before it
     handed on; a file cut in its last record is none: it is told in the notes.
     """
-    name = "standard input" if path == STDIN else f"`{path}`"
+    name = _PIPE if path == STDIN else f"`{path}`"
     told: list[str] = []
     file = _File(
         name,
@@ -167,11 +167,17 @@ class _File:
         return self._frames[link_type]
 
 
+_PIPE = "standard input"
+_EMPTY_PIPE = "What writes into it ended at once; if it is tcpdump, it says why: no right, or no such interface"
+_EMPTY_FILE = (
+    "tcpdump writes a file's header at its start; `--follow` waits for a file that is yet to grow"
+)
+
+
 def _no_capture(name: str, first: bytes) -> ToolkitError:
     """Why this is no capture file, by its first bytes."""
     if not first:
-        hint = "tcpdump writes a file's header at its start; `--follow` waits for a file that is yet to grow"
-        return ToolkitError(f"{name} is empty", hint)
+        return ToolkitError(f"{name} is empty", _EMPTY_PIPE if name == _PIPE else _EMPTY_FILE)
     for magic, (program, command) in _TOOLS.items():
         if first.startswith(magic):
             hint = f"Unpack it on the way: `{command} FILE | toolkit capture -`"

@@ -122,6 +122,8 @@ def _nothing(end: EndOf, options: Options) -> ToolkitError | None:
         return ToolkitError(
             f"port {ports} carries no HTTP/1 request that could be read", _what_then(summary)
         )
+    if summary.damaged_frames and not end.replayed.http_ports:
+        return ToolkitError(f"there is no whole packet to port {ports}", UNCUT)
     return ToolkitError(f"there is no packet to port {ports}", _other_ports(end.replayed))
 
 
@@ -141,6 +143,7 @@ def _nothing_arrived(summary: Summary, options: Options, ports: str) -> ToolkitE
     )
 
 
+UNCUT = "Frames were cut when they were captured; capture again with `tcpdump -s 0`"
 BY_ANY = (
     "Is this the clients' machine? `any` counts what comes in and what stays on `lo`;"
     " `--iface NAME` counts what goes out, too"
@@ -149,6 +152,8 @@ BY_ONE = "Is the traffic on this machine, and on that port? `--iface any` hears 
 
 
 def _what_then(summary: Summary) -> str:
+    if summary.truncated:
+        return UNCUT
     if summary.http2:
         return "It speaks HTTP/2; engines speak HTTP/1.1: capture between the proxy and the engine"
     return "Is that the port of the engine? Name another one with `--port`"

@@ -1,0 +1,36 @@
+"""What `toolkit capture` says when there was nothing to read: why, and what to do about it."""
+
+from pathlib import Path
+
+import pytest
+from support.capturing import capture, chat
+from support.packets import Conversation, pcap, post
+
+
+@pytest.mark.parametrize(
+    ("snaplen", "message"),
+    [
+        (54, "port 8000 carries no HTTP/1 request that could be read"),  # Ethernet + IP + TCP
+        (30, "there is no whole packet to port 8000"),  # within the IP header
+    ],
+)
+def test_frames_cut_to_their_headers_are_blamed_on_the_capture(
+    snaplen: int, message: str, tmp_path: Path
+) -> None:
+    talk = Conversation()
+    talk.open()
+    talk.client(post(chat("Write a poem")))
+    path = tmp_path / "a.pcap"
+    path.write_bytes(pcap(frame.cut(snaplen) for frame in talk.frames))
+    ran = capture(path, "--no-store", cwd=tmp_path)
+    assert ran.code == 1
+    assert f"Error: {message}" in ran.err
+    assert ran.err.endswith(
+        "Hint: Frames were cut when they were captured; capture again with `tcpdump -s 0`\n"
+    )
+
+
+def test_a_pipe_without_a_byte_points_to_its_writer(tmp_path: Path) -> None:
+    ran = capture("-", "--no-store", cwd=tmp_path, data=b"")
+    assert ran.code == 1
+    assert "Error: standard input is empty\n\nHint: What writes into it ended at once" in ran.err
