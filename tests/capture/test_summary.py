@@ -14,6 +14,7 @@ from toolkit.capture.summary import (
     Names,
     Summary,
     Tally,
+    advice,
     losses_in_words,
     lost_anything,
     requests_in_words,
@@ -148,6 +149,16 @@ def test_every_other_class_is_told_when_there_is_some() -> None:
 )
 def test_requests_and_prompts_in_one_sentence(seen: list[Seen], words: str) -> None:
     assert requests_in_words(told(*seen)) == words
+
+
+def test_who_reads_by_the_ring_is_not_sent_to_it() -> None:
+    dropped = Tally().summary(Losses(kernel_drops=1))
+    for engine in (None, "scapy", "tcpdump"):
+        (words,) = advice(dropped, is_live=True, engine=engine)
+        assert "`--engine ring`" in words
+    assert advice(dropped, is_live=True, engine="ring") == [
+        "kernel drops: `--buffer 256MiB` bridges longer stalls"
+    ]
 
 
 def test_an_estimate_is_called_about() -> None:

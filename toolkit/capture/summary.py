@@ -284,12 +284,13 @@ TLS_ADVICE = (
 """Encrypted packets stay unreadable; in the order in which to try."""
 
 
-def advice(summary: Summary, *, is_live: bool) -> list[str]:
+def advice(summary: Summary, *, is_live: bool, engine: str | None = None) -> list[str]:
     """What to do against each class of loss there was, most urgent first."""
+    less_cpu = "" if engine == "ring" else "`--engine ring` reads with less CPU, "
     found = (
         (
             summary.kernel_drops,
-            "kernel drops: `--engine ring` reads with less CPU, `--buffer 256MiB` bridges longer stalls",
+            f"kernel drops: {less_cpu}`--buffer 256MiB` bridges longer stalls",
         ),
         (
             summary.app_drops,

@@ -80,7 +80,7 @@ def _notes(end: EndOf, options: Options) -> list[str]:
         notes.append(
             f"{summary.left_out:,} requests for other paths than `{options.path}` left out"
         )
-    return notes + advice(summary, is_live=options.is_live)
+    return notes + advice(summary, is_live=options.is_live, engine=options.engine)
 
 
 def _database(options: Options) -> str:
