@@ -209,6 +209,23 @@ def other(number: int, capture: Capture) -> None:
     capture.open()
 
 
+def test_nobody_knows_what_is_in_flight_where_only_clients_were_captured() -> None:
+    capture = Capture(follow=True)
+    capture.open()
+    capture.client(post(ONE))
+    capture.client(post(TWO))
+    capture.streams.close()
+    assert [request.in_flight for request in capture.requests] == [None, None]
+
+
+def test_a_server_that_took_the_connection_and_is_silent_has_them_in_flight() -> None:
+    capture = opened()
+    capture.client(post(ONE))
+    capture.client(post(TWO))
+    capture.streams.close()
+    assert (statuses(capture), [one.in_flight for one in capture.requests]) == ([None] * 2, [0, 1])
+
+
 def test_requests_in_flight_are_those_unanswered_at_the_same_server() -> None:
     capture = opened()
     for number in range(3):
@@ -232,6 +249,7 @@ def test_servers_are_counted_apart_by_address_and_port() -> None:
     for dport in (8000, 8001):
         capture.key, capture.next = key(50_000 + dport, dport), 1001
         capture.open()
+        capture.answer(flags=SYN | ACK)
         capture.client(post(ONE) + post(TWO))
     capture.streams.close()
     requests = capture.requests

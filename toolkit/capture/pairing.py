@@ -21,11 +21,25 @@ PIPELINED = 128
 """Unanswered requests of one connection; clients have one, load generators that pipeline some tens."""
 
 
+SERVERS = 65_536
+"""Of which it is remembered that they speak."""
+
+
 class InFlight:
     """Unanswered requests by server, address and port."""
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
+        self._heard: set[bytes] = set()
+
+    def hear(self, server: bytes) -> None:
+        """Note that the capture holds what this server sends."""
+        if len(self._heard) < SERVERS:
+            self._heard.add(server)
+
+    def is_known(self, server: bytes) -> bool:
+        """Whether it can be told which of its requests are unanswered: not where only clients were captured."""
+        return server in self._heard
 
     def add(self, server: bytes) -> int:
         """Count one more; how many there were before it."""
@@ -50,6 +64,7 @@ class Pairs:
         "_deliver",
         "_early",
         "_in_flight",
+        "_is_heard",
         "_server",
         "_waiting",
         "held",
@@ -67,6 +82,7 @@ class Pairs:
         self._early: HttpAnswer | None = None
         """An answer that came before its request was whole, e.g., a refusal."""
         self._answers = Answers(self._answered)
+        self._is_heard = False
         self.held = 0
         """Bytes of the bodies of unanswered requests."""
 
@@ -95,6 +111,8 @@ class Pairs:
     def _release(self) -> None:
         request = self._waiting.popleft()
         self._in_flight.remove(self._server)
+        if not self._in_flight.is_known(self._server):
+            request.in_flight = None
         self.held -= ANSWER_BYTES + (len(request.body) if request.body else 0)
         self._deliver(request)
 
@@ -110,6 +128,8 @@ class Pairs:
 
     def data(self, ts: float, data: bytes) -> None:
         """Read the server's next bytes."""
+        if not self._is_heard:
+            self.begin()
         self._answers.data(ts, data)
 
     def gap(self, ts: float, missing: int | None) -> None:
@@ -121,7 +141,9 @@ class Pairs:
         return True
 
     def begin(self) -> None:
-        """Answers need not know."""
+        """The server speaks, be it only to take the connection."""
+        self._is_heard = True
+        self._in_flight.hear(self._server)
 
     @property
     def between(self) -> bool:
