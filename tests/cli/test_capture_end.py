@@ -34,3 +34,17 @@ def test_a_pipe_without_a_byte_points_to_its_writer(tmp_path: Path) -> None:
     ran = capture("-", "--no-store", cwd=tmp_path, data=b"")
     assert ran.code == 1
     assert "Error: standard input is empty\n\nHint: What writes into it ended at once" in ran.err
+
+
+def test_following_answers_that_are_not_there_is_told_and_invents_no_figure(tmp_path: Path) -> None:
+    talk = Conversation()
+    talk.open()
+    for _ in range(2):
+        talk.client(post(chat("Write a poem")))
+    path = tmp_path / "a.pcap"
+    # TCP's source port in Ethernet + IPv4: only what the client sent
+    path.write_bytes(pcap(frame for frame in talk.frames if frame.data[34:36] != b"\x1f\x40"))
+    ran = capture(path, "--full", "--no-store", cwd=tmp_path)
+    assert "concurrency are unknown; no answer of the server was seen" in ran.out
+    told = capture(path, "--full", "--json", "--no-store", cwd=tmp_path)
+    assert [one["in_flight"] for one in told.requests] == [None, None]

@@ -246,6 +246,17 @@ def test_a_quiet_port_s_line_tells_what_the_engine_left_out(
     assert capsys.readouterr().err == "no packets on port 8000 yet (5 frames not counted)\n"
 
 
+def test_who_waits_for_answers_is_not_told_that_no_request_came(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(capture_progress, "time", clock)
+    progress = Progress(Tally(), Losses(segments=3), (8000,), with_answers=True)
+    clock.now += 10
+    progress.show()
+    assert "no request with its answer has come whole yet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("width", "fits"),
     [

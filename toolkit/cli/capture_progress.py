@@ -31,7 +31,8 @@ LISTED = 5
 class Progress:
     """Draws one line on a terminal, once a second; into a pipe goes only that nothing arrives.
 
-    `is_endless`: there is no end to wait for, so silence has to be told; `is_here`: packets are this machine's own.
+    `is_endless`: there is no end to wait for, so silence has to be told; `is_here`: packets are this machine's own;
+    `with_answers`: a request is told with its answer, not before.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class Progress:
         *,
         is_endless: bool = True,
         is_here: bool = True,
+        with_answers: bool = False,
         note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._tally, self._losses, self._ports, self._note = tally, losses, ports, note
         self._is_endless, self._is_here = is_endless, is_here
+        self._with_answers = with_answers
         self._began_s = self._drawn_s = time.monotonic()
         self._drawn_requests = 0
         self._said_quiet = False
@@ -98,7 +101,8 @@ class Progress:
             return said + _elsewhere(servers, self._ports)
         if self._losses.encrypted:
             return f"port {ports} speaks TLS, which nobody can read here; Ctrl-C tells what to do"
-        return f"packets arrive on port {ports}, but no request has come whole yet"
+        what = "request with its answer" if self._with_answers else "request"
+        return f"packets arrive on port {ports}, but no {what} has come whole yet"
 
     def _draw(self, text: str) -> None:
         width = shutil.get_terminal_size().columns

@@ -88,6 +88,7 @@ class Capture:
             options.port,
             is_endless=not options.ends_by_itself,
             is_here=engine is not None,
+            with_answers=options.full,
             note=self._note,
         )
         self._output = OutputSink(with_bodies=options.bodies) if options.as_json else None

@@ -49,6 +49,11 @@ def page(summary: Summary, options: Options, console: Console) -> Iterator[Rende
             "output lengths, latencies and concurrency are unknown; --full follows the answers",
             style="dim",
         )
+    elif not summary.statuses:
+        yield Text(
+            "output lengths, latencies and concurrency are unknown; no answer of the server was seen",
+            style="dim",
+        )
     style = "yellow" if lost_anything(summary) else ""
     yield Text(losses_in_words(summary, is_live=options.is_live), style=style)
 
