@@ -66,7 +66,7 @@ def test_a_capture_is_listed_with_what_arrived_and_what_was_refused():
 
 def test_a_capture_of_an_old_file_that_writes_now_is_still_on():
     with Store.open(DB) as store:
-        store.add_run(Run(id="old", verb="capture", started_at=NOW - 3600))
+        store.add_run(Run(id="old", verb="capture", started_at=time.time() - 3600))
         store.add_seen("old", [Seen(ts=1_000_000_000.0)])
     told = json.loads(said("--json"))
     assert told["state"] == "on"
