@@ -53,7 +53,8 @@ def test_list_names_the_whole_cast_and_what_each_does() -> None:
 
 
 def test_a_signal_lets_the_switcher_fall_and_come_back_as_another_and_spares_the_rest() -> None:
-    settings = ("--time-scale", "0.01", "--set", "down_after_s=none", "--set", "down_for_s=20")
+    # down for 2 s of ours: a machine that stood still for a fifth of a second missed a shorter fall
+    settings = ("--time-scale", "0.01", "--set", "down_after_s=none", "--set", "down_for_s=200")
     with started("fleet", "a=switcher", "b=awq", *settings) as process:
         assert process.stdout
         a, b = (process.stdout.readline().split()[1] for _ in range(2))
