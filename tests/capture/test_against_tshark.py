@@ -195,7 +195,7 @@ def capture_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def by_tshark(capture_file: Path) -> dict[int, Told]:
     """What tshark tells, by the client's port."""
     if shutil.which("tshark") is None:
-        # outside CI, where a skip fails, nobody is made to install 100 MB; the reason shown is the command that does
+        # outside CI, where a skip fails, nobody is made to install it; the reason shown is the command that does
         pytest.skip(f"no tshark here: {INSTALL}")
     fields = "tcp.srcport http.request.method http.request.uri http.file_data".split()
     command = ["tshark", "-r", str(capture_file), "-o", "tcp.reassemble_out_of_order:TRUE"]
