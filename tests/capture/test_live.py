@@ -210,6 +210,7 @@ def test_ctrl_c_ends_a_waiting_capture_and_it_tells_what_it_saw(engine: str) -> 
     with serving() as server, capture_child(engine, "lo", server.port) as child:
         heard(child)
         send("127.0.0.1", server.port, [b"seen"], connections=1, ends=False)
+        server.wait_for_ends()
         child.send_signal(signal.SIGINT)
         # a SYN, the request, a FIN
         told = heard(child)

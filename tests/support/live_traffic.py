@@ -87,6 +87,12 @@ class Server:
                     b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER)
                 )
 
+    def wait_for_ends(self) -> None:
+        """Wait until it has read the end of each connection: only then is every FIN surely past a capture."""
+        for thread in self._threads[1:]:
+            thread.join(NEVER_S)
+            assert not thread.is_alive()
+
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
