@@ -58,7 +58,16 @@ ROOMS = {
         ),
         set("drive engine files jsonl live ring sights sockets tcpdump".split()),
     ),
-    "proxy": ({"cache", "flights"}, set()),
+    "proxy": (
+        set(
+            "admission cache counters estimates exchange explain flights framing headers identity kept keyring log_lines"
+            " metrics policy recorder replay routes routing settings settings_file stuck verify views".split()
+        ),
+        set(
+            "admin call delivery desk front redis_cache request_log server shared_cache store_feed upstream watch"
+            " workers".split()
+        ),
+    ),
     "workload": (
         set(
             "arrivals clients columns distribution exports forecast gaps lengths levers limits log_rows"
