@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from playwright.sync_api import Locator
@@ -90,6 +91,20 @@ def choose(tab: Tab, key: str, option: str) -> None:
         except PlaywrightTimeout:
             if time.monotonic() > give_up:
                 raise
+
+
+def choose_until(tab: Tab, key: str, option: str, is_taken: Callable[[], bool]) -> None:
+    """Pick an entry of a box for several, and again if it was lost: the page was being laid out anew, as a user sees, too."""
+    give_up = time.monotonic() + 2 * PATIENCE_MS / 1000
+    while not is_taken():
+        assert time.monotonic() < give_up, f"{option} is never taken"
+        with suppress(PlaywrightTimeout):  # one that is taken after all is offered no more
+            choose(tab, key, option)
+        tab.page.keyboard.press("Escape")
+        for _ in range(100):
+            if is_taken():
+                break
+            tab.page.wait_for_timeout(50)
 
 
 def switch(tab: Tab, key: str) -> None:
