@@ -2,8 +2,9 @@
 
     python tests/benchmarks/canned_server.py MODE
 
-MODE: `whole` (a JSON body), `trickle` (a stream, an event every 10 ms) or `burst` (a stream in one write). It listens
-on two free ports of 127.0.0.1, prints them in one line, and counts the answers of each: `GET /counts` tells both.
+MODE: `whole` (a JSON body), `trickle` (a stream, an event every 10 ms), `burst` (a stream in one write) or `long` (the
+same, twice as long: 25 KB). It listens on two free ports of 127.0.0.1, prints them in one line, and counts the answers
+of each: `GET /counts` tells both.
 """
 
 import asyncio
@@ -23,14 +24,14 @@ CLIENTS = 2
 Reads = list[bytes]
 
 
-def events() -> Reads:
+def events(count: int = TOKENS) -> Reads:
     """A recorded stream with as many chunks with a token as wanted, then usage and `[DONE]`."""
     recorded = (RECORDED / "chat_stream.txt").read_bytes().removesuffix(b"\n\n").split(b"\n\n")
     role, *tokens, last, usage, done = recorded
-    chosen = (tokens * TOKENS)[: TOKENS - 1]
+    chosen = (tokens * count)[: count - 1]
     # the recorded counts would tell of another number of tokens
     counts = orjson.loads(usage.removeprefix(b"data: "))
-    counts["usage"]["completion_tokens"] = TOKENS
+    counts["usage"]["completion_tokens"] = count
     told = b"data: " + orjson.dumps(counts)
     return [each + b"\n\n" for each in (role, *chosen, last, told, done)]
 
@@ -53,8 +54,9 @@ def answers(mode: str) -> Reads:
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
         b"transfer-encoding: chunked\r\n\r\n"
     )
-    pieces = [b"%x\r\n%b\r\n" % (len(each), each) for each in events()]
-    if mode == "burst":
+    count = 2 * TOKENS if mode == "long" else TOKENS
+    pieces = [b"%x\r\n%b\r\n" % (len(each), each) for each in events(count)]
+    if mode in {"burst", "long"}:
         return [head + b"".join(pieces) + b"0\r\n\r\n"]
     return [head + pieces[0], *pieces[1:-1], pieces[-1] + b"0\r\n\r\n"]
 
