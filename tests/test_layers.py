@@ -61,7 +61,7 @@ ROOMS = {
     "proxy": (
         set(
             "admission cache counters estimates exchange explain flights framing headers identity kept keyring log_lines"
-            " metrics policy recorder replay routes routing settings settings_file stuck verify views".split()
+            " metrics answer_heads chunked policy recent recorder replay routes routing settings settings_file stuck verify views".split()
         ),
         set(
             "admin call delivery desk front redis_cache request_log server shared_cache store_feed upstream watch"
