@@ -49,10 +49,20 @@ NAME_CHARS = 256
 """What a client may fill a name with; longer ones are cut."""
 
 
-def asked(body: bytes, *, path: str | None = None, keep_text: bool = False) -> Asked:
-    """Read a body that was sent to a path; None: it is not known. `keep_text`: keep the prompt to read."""
+def asked(
+    body: bytes,
+    *,
+    path: str | None = None,
+    keep_text: bool = False,
+    read: Canonical | Refused | None = None,
+) -> Asked:
+    """Read a body that was sent to a path; None: it is not known. `keep_text`: keep the prompt to read.
+
+    `read`: what `canonical` made of it, where that was asked before.
+    """
     exact = body_key(body)
-    read = canonical(body)
+    if read is None:
+        read = canonical(body)
     problem = read.reason if isinstance(read, Refused) else None
     if read.fields is None:
         return Asked(exact_key=exact, problem=problem, body_bytes=len(body))

@@ -158,6 +158,10 @@ class Job:
     prefix: int | None = None
     """Hash of the prompt's beginning, where upstreams are chosen by it."""
     is_cacheable: bool = True
+    ttl_s: float | None = None
+    """How long its answer may be stored; None: without end."""
+    tenant: str = ""
+    """Among whom its answer is shared."""
 
 
 @dataclass(slots=True, kw_only=True)
