@@ -1,0 +1,493 @@
+"""One client's connection: its requests one at a time to the desk, its answers back, and what ends it.
+
+It touches the network. An answer that the desk knows by a request's very bytes is sent without reading the request: this
+is the path that must cost next to nothing; all else may cost more.
+"""
+
+import asyncio
+import contextlib
+import math
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from toolkit.proxy import answer_heads as heads
+from toolkit.proxy.client_reply import ClientReply
+from toolkit.proxy.exchange import Reply, Request
+from toolkit.proxy.framing import Framed, Refusal, RequestReader, refusal
+from toolkit.proxy.settings import FrontSetting
+
+PIPELINED_BYTES = 64 * 1024
+"""Of requests behind the one under way; beyond them reading pauses."""
+TURNS = 16
+"""Pipelined requests handed on before other connections have their turn."""
+SLOWEST_BODY_BYTES_S = 64 * 1024
+"""A body that comes so fast may take longer than its time."""
+LINGER_S = 2.0
+"""A refused client has so long to read why: closed at once, bytes still on their way would tear the answer from it."""
+SPARE = 64
+"""Connections beyond the limit that are told so, at the least; an eighth of the limit where that is more."""
+
+IDLE, HEAD, BODY, DESK, CLIENT, END = "idle", "head", "body", "desk", "client", "end"
+"""What a connection waits for: a request, the rest of its head or body, its answer, the client to read, the end."""
+
+_RESET = struct.pack("ii", 1, 0)
+_LEFT_STATES = frozenset((7, 8))
+"""Linux's TCP_CLOSE and TCP_CLOSE_WAIT."""
+
+
+class Desk(Protocol):
+    """Who answers."""
+
+    def recall(self, data: bytes) -> bytes | list[bytes] | None:
+        """The whole answer, head included, to the request of these very bytes, where it is known by them."""
+
+    def take(self, request: Request, reply: Reply) -> None:
+        """Answer a request, now or later."""
+
+    def refused(self, status: int, reason: str, peer: str) -> None:
+        """Hear of a request that was refused unread; `reason` is one of framing.REASONS."""
+
+
+class Shared:
+    """What all connections share."""
+
+    def __init__(
+        self, desk: Desk, limits: FrontSetting, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.desk = desk
+        self.limits = limits
+        self.clock = clock
+        self.recall: Callable[[bytes], bytes | list[bytes] | None] = desk.recall
+        self.busy = 0
+        """Connections with a request under way."""
+        self.held_bytes = 0
+        """Of unfinished requests."""
+        self.is_draining = False
+        self._open: set[Connection] = set()
+        self._second, self._date = 0, b""
+
+    @property
+    def connections(self) -> int:
+        """Open ones."""
+        return len(self._open)
+
+    def admitted(self, connection: "Connection") -> bool:
+        """Whether there is room for one more."""
+        self._open.add(connection)
+        return len(self._open) <= self.limits.connections
+
+    def forget(self, connection: "Connection") -> None:
+        """It is closed."""
+        self._open.discard(connection)
+
+    def date(self) -> bytes:
+        """The Date line of this second."""
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._date = second, heads.date_line(second)
+        return self._date
+
+    def deadline_s(self, waits_for: str) -> float:
+        """Until when a wait that begins now may last."""
+        limits = self.limits
+        waits = {
+            IDLE: limits.idle_s,
+            HEAD: limits.header_s,
+            BODY: limits.body_s,
+            DESK: math.inf,
+        }
+        return self.clock() + waits.get(waits_for, limits.stall_s)
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "__weakref__",
+        "_answer",
+        "_arrived_s",
+        "_closes",
+        "_held_bytes",
+        "_is_idle",
+        "_is_read_paused",
+        "_is_serving",
+        "_peer",
+        "_reader",
+        "_recall",
+        "_shared",
+        "_transport",
+        "_unsent_bytes",
+        "_waits_for",
+        "_was_used",
+        "_write",
+        "_writelines",
+        "deadline_s",
+        "is_write_paused",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._recall = shared.recall
+        self._transport: asyncio.Transport | None = None
+        self._write: Callable[[bytes], None] = _nothing
+        self._writelines: Callable[[list[bytes]], None] = _nothing
+        self._reader: RequestReader | None = None
+        self._answer: ClientReply | None = None
+        self._waits_for = IDLE
+        self._peer: str | None = None
+        self._arrived_s = 0.0
+        self._held_bytes = self._unsent_bytes = 0
+        self._is_idle = self._was_used = self._closes = False
+        self._is_serving = self._is_read_paused = False
+        self.is_write_paused = False
+        self.deadline_s = math.inf
+
+    # ---- what the event loop tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Welcome a client, or tell it that there are too many."""
+        both_ways = self._transport = cast("asyncio.Transport", transport)
+        self._write, self._writelines = both_ways.write, both_ways.writelines
+        if self._shared.admitted(self):
+            self._wait_for(IDLE)
+        else:
+            self._refuse(refusal("connections"))
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a request that the desk knows by its bytes, or read it."""
+        if self._is_idle:
+            answer = self._recall(data)
+            if answer is not None:
+                self._was_used = True
+                if isinstance(answer, bytes):
+                    self._write(answer)
+                else:
+                    self._writelines(answer)
+                return
+        self._receive(data)
+
+    def eof_received(self) -> None:
+        """The client will send nothing more; one that awaits an answer has left."""
+        if self._answer is not None:
+            self._lose_client()
+            self._drop()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, by whomever."""
+        del error
+        self._shared.forget(self)
+        self._hold(0)
+        self._is_idle = False
+        self._waits_for = END
+        self._transport = self._reader = None
+        self._write = self._writelines = _nothing
+        self._recall = never
+        self._lose_client()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than is written."""
+        self.is_write_paused, self._is_idle = True, False
+        if self._answer is not None:
+            self._answer.is_paused = True
+        if self._waits_for is not END:
+            self._wait_for(CLIENT)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self.is_write_paused = False
+        if self._waits_for is END:
+            return
+        if self._answer is None:
+            self._serve()
+            return
+        self._answer.is_paused = False
+        self._wait_for(DESK)
+        if self._answer.on_writable is not None:
+            self._answer.on_writable()
+
+    # ---- what comes in
+
+    def _receive(self, data: bytes) -> None:
+        if self._waits_for is END:
+            return
+        self._is_idle = False
+        if self._reader is None:
+            self._reader = RequestReader(self._shared.limits)
+        if self._reader.is_between:
+            self._arrived_s = self._shared.clock()
+        self._reader.feed(data)
+        if self._answer is not None or self.is_write_paused:
+            self._keep_waiting()
+        else:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Hand on what was read, request by request, until one is under way or bytes are missing."""
+        if self._is_serving:
+            return
+        self._is_serving = True
+        turns = 0
+        while turns < TURNS and self._hands_on():
+            turns += 1
+        self._is_serving = False
+        if turns == TURNS:
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _hands_on(self) -> bool:
+        """Whether a request was handed on, so that a further one may be."""
+        if self._answer is not None or self.is_write_paused or self._waits_for is END:
+            return False
+        found = self._reader.next() if self._reader is not None else None
+        if found is None:
+            self._await_more()
+        elif isinstance(found, Refusal):
+            self._refuse(found)
+        else:
+            self._take(found)
+        return isinstance(found, Framed)
+
+    def _take(self, framed: Framed) -> None:
+        shared, request = self._shared, framed.request
+        request.arrived_s, request.peer = self._arrived_s, self.peer()
+        self._hold(self._reader.held_bytes if self._reader is not None else 0)
+        answer = self._answer = ClientReply(self, framed)
+        shared.busy += 1
+        self._wait_for(DESK)
+        try:
+            shared.desk.take(request, answer)
+        except Exception as error:  # noqa: BLE001 (told below, and the client must hear of it)
+            self._fail(answer, error)
+
+    def _fail(self, answer: ClientReply, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "the desk failed at a request", "exception": error, "protocol": self}
+        )
+        if answer is not self._answer:
+            return
+        if answer.is_begun:
+            answer.abort()
+            return
+        self._part(answer)
+        self._refuse(refusal("fault"))
+
+    def _await_more(self) -> None:
+        """Everything that was read is handed on, but for the beginning of a request."""
+        reader = self._reader
+        waits_for = IDLE
+        if reader is not None and not reader.is_between:
+            waits_for = BODY if reader.awaits_body else HEAD
+            if reader.owes_continue():
+                self.put(heads.CONTINUE)
+        if self._waits_for != waits_for:
+            self._wait_for(waits_for)
+        if not self._hold(reader.held_bytes if reader is not None else 0):
+            self._refuse(refusal("held_bytes"))
+            return
+        self._is_idle = waits_for is IDLE
+        self._resume_reading()
+
+    def _keep_waiting(self) -> None:
+        """Keep what came behind the request under way, within limits."""
+        assert self._reader is not None
+        if self._reader.held_bytes > PIPELINED_BYTES:
+            self._pause_reading()
+        if not self._hold(self._reader.held_bytes):
+            self._closes, self._reader = True, None
+            self._hold(0)
+            self._pause_reading()
+
+    def _hold(self, count: int) -> bool:
+        """Account for the bytes of unfinished requests that are kept; False: they are too many."""
+        shared = self._shared
+        shared.held_bytes += count - self._held_bytes
+        self._held_bytes = count
+        return not count or shared.held_bytes <= shared.limits.held_bytes
+
+    def _pause_reading(self) -> None:
+        if not self._is_read_paused and self._transport is not None:
+            self._is_read_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_read_paused and self._transport is not None:
+            self._is_read_paused = False
+            self._transport.resume_reading()
+
+    # ---- what goes out
+
+    def put(self, data: bytes) -> None:
+        """Send bytes."""
+        if self.is_write_paused:
+            self._unsent_bytes += len(data)
+        self._write(data)
+
+    def date(self) -> bytes:
+        """The Date line."""
+        return self._shared.date()
+
+    def peer(self) -> str:
+        """The client's address; empty for a unix socket."""
+        if self._peer is None:
+            name = self._transport.get_extra_info("peername") if self._transport else None
+            self._peer = str(name[0]) if isinstance(name, tuple) else ""
+        return self._peer
+
+    def kept_alive(self, keeps: bool, http_minor: int) -> bytes:
+        """The Connection line of an answer, and the decision it tells."""
+        self._closes = self._closes or not keeps or self._shared.is_draining
+        if self._closes:
+            return heads.CLOSE
+        return b"" if http_minor else heads.KEEP
+
+    def answered(self) -> None:
+        """The answer is complete."""
+        self._part(self._answer)
+        if self._closes:
+            self._close(lingers=self._reader is None or not self._reader.is_between)
+        elif self.is_write_paused:
+            self._wait_for(CLIENT)
+        else:
+            self._waits_for = CLIENT  # a new wait begins, whatever it is for
+            self._serve()
+
+    def cut(self, *, is_hard: bool) -> None:
+        """End the connection in an answer's midst: after what was written, or at once."""
+        self._part(self._answer)
+        if is_hard:
+            self._drop()
+        else:
+            self._close(lingers=False)
+
+    def _part(self, answer: ClientReply | None) -> None:
+        if answer is not None and answer is self._answer:
+            self._answer = None
+            self._shared.busy -= 1
+
+    def _lose_client(self) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        self._part(answer)
+        told = answer.leave()
+        if told is not None:
+            told()
+
+    def _refuse(self, found: Refusal) -> None:
+        self._shared.desk.refused(found.status, found.reason, self.peer())
+        body = heads.error_body(found.status, found.message)
+        headers = [(b"content-type", b"application/json")]
+        if found.status == 503:
+            headers.append((b"retry-after", b"1"))
+        line = b"content-length: %d\r\n" % len(body)
+        self.put(
+            heads.answer_head(
+                found.status, headers, date=self.date(), body=line, connection=heads.CLOSE
+            )
+            + body
+        )
+        self._close(lingers=True)
+
+    # ---- ends
+
+    def _close(self, *, lingers: bool) -> None:
+        """Close after what was written; or say that no more comes, and wait for the client to close."""
+        transport = self._transport
+        self._is_idle, self._reader = False, None
+        self._hold(0)
+        self._wait_for(END)
+        if transport is None or transport.is_closing():
+            return
+        if lingers and transport.can_write_eof():
+            self.deadline_s = self._shared.clock() + LINGER_S
+            self._resume_reading()
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _drop(self) -> None:
+        """Close at once, so that the client can't take it for an end."""
+        self._is_idle = False
+        self._wait_for(END)
+        if self._transport is not None and not self._transport.is_closing():
+            _set_reset(self._transport.get_extra_info("socket"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- time
+
+    def _wait_for(self, what: str) -> None:
+        self._waits_for = what
+        self.deadline_s = self._shared.deadline_s(what)
+        if what in (CLIENT, END) and self._transport is not None:
+            self._unsent_bytes = self._transport.get_write_buffer_size()
+
+    def look(self, now: float) -> None:
+        """Once a second: end what waits too long."""
+        if self._was_used:
+            self._was_used = False
+            if self._waits_for is IDLE:
+                self.deadline_s = now + self._shared.limits.idle_s
+        elif self._waits_for in (CLIENT, END):
+            self._look_at_client(now)
+        elif self._waits_for is DESK:
+            if self._is_read_paused and _has_left(self._transport):
+                self._lose_client()
+                self._drop()
+        elif now >= self.deadline_s:
+            self._end_late(now)
+
+    def _look_at_client(self, now: float) -> None:
+        """Let a client go that reads nothing of what was written."""
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < self._unsent_bytes:
+            self._unsent_bytes = unsent
+            self.deadline_s = now + self._shared.limits.stall_s
+        elif now >= self.deadline_s:
+            self._lose_client()
+            self._drop()
+
+    def _end_late(self, now: float) -> None:
+        if self._waits_for is IDLE:
+            self._close(lingers=False)
+        elif self._waits_for is HEAD:
+            self._refuse(refusal("header_timeout"))
+        elif now >= self.deadline_s + self._held_bytes / SLOWEST_BODY_BYTES_S:
+            self._refuse(refusal("body_timeout"))
+
+    def drain(self) -> None:
+        """Answer no further request but those that have begun to come."""
+        self._recall = never
+        if self._is_idle:
+            self._close(lingers=False)
+
+
+def never(data: bytes) -> None:
+    """No answer is known."""
+    del data
+
+
+def _nothing(data: object) -> None:
+    del data
+
+
+def _set_reset(found: object) -> None:
+    """Let closing this socket tell the other side at once, by a reset."""
+    with contextlib.suppress(OSError, AttributeError):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)  # type: ignore[attr-defined]
+
+
+def _has_left(transport: asyncio.Transport | None) -> bool:
+    """Whether the client closed its side behind bytes that are not read yet; asked while reading pauses."""
+    if transport is None or not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        found = transport.get_extra_info("socket").getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, 1
+        )
+    except (OSError, AttributeError):
+        return False
+    return found[0] in _LEFT_STATES
