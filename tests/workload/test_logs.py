@@ -243,6 +243,19 @@ def test_a_new_prompt_with_a_preview_that_came_before_is_another_prompt():
     )
 
 
+def test_what_happened_beside_the_requests_is_left_out_but_a_request_with_an_event_is_not():
+    event = {"event": "upstream_left", "ts": T, "upstream": "a"}
+    row = {"request_id": "1", "ts": T, "cache": "hit", "request_key": "r", "prompt_key": "p"}
+    rejected = {"event": "rejection", **row, "status": 429}
+    # somebody's own cache proxy may call each line an event
+    own = {"event": "done", "ts": T, "prompt_preview": "Hi", "new": True}
+    assert len(all_of(source(*[event] * 30, row, event, rejected, event))) == 2
+    assert source(event, row).identities == "bodies"
+    assert len(all_of(source(own, own))) == 2
+    with pytest.raises(ToolkitError, match="holds no request"):
+        source(event)
+
+
 # --- nginx --------------------------------------------------------------------------------------
 
 NGINX = {

@@ -3,7 +3,8 @@
 What a file is is found out by looking at its first lines. It opens nothing: lines come as an argument.
 
     capture    what `toolkit capture --json` prints and `--jsonl` writes
-    proxy      a proxy's log: request_id, team, model, prompt_tokens, completion_tokens, ttft_ms, cache, finish_reason, new
+    proxy      a proxy's log: request_id, team, model, prompt_tokens, completion_tokens, ttft_ms, cache, finish_reason, new;
+               lines with `event` and without `request_id` tell of no request, and are left out
     requests   a cache proxy's log: prompt preview, new or repeat, stream, max_tokens, temperature, model
     nginx      a log in JSON with `$request_body` (log_rows.py has the line to put into nginx.conf)
     bodies     one request body a line, or as `body` in it, e.g., an OpenAI batch file; or a JSON array of these
@@ -92,7 +93,7 @@ def read(
     `client` turns an address into what is shown of it. `keep_text`: prompts are kept to read. The error of a later
     line comes from the iterator.
     """
-    numbered = _numbered(lines, name)
+    numbered = (line for line in _numbered(lines, name) if not _is_event(line.text))
     looked_at: list[_Line] = []
     for line in numbered:
         looked_at.append(line)
@@ -124,6 +125,12 @@ def _numbered(lines: Iterable[bytes], name: str) -> Iterator[_Line]:
             is_first = False
     if held is not None:
         yield _Line(held.where, held.text, is_last=True, is_first=held.is_first)
+
+
+def _is_event(line: bytes) -> bool:
+    """Whether a line tells what happened in a proxy beside the requests; nothing else begins so and is nothing known."""
+    row = _object(line) if line.startswith(b'{"event":') else None
+    return row is not None and "ts" in row and kind_of(row) is None
 
 
 def _source(
