@@ -20,13 +20,13 @@ Statements = dict[str, object]
 CHOICES = frozenset({"chat/completions", "completions"})
 """Endpoints whose answers consist of choices."""
 OWN = frozenset(
-    "id call_id item_id request_id response_id created created_at completed_at object model"
+    "id call_id item_id request_id response_id created created_at completed_at object type role model"
     " sequence_number service_tier system_fingerprint signature encrypted_content metrics"
     " kv_transfer_params logprobs prompt_logprobs prompt_tokens_details completion_tokens_details"
     " input_tokens_details output_tokens_details total_tokens cache_read_input_tokens"
     " cache_creation_input_tokens".split()
 )
-"""Names that tell of the moment, of a server's caches, or of what was asked."""
+"""Names that tell of the moment, of a server's caches, of what was asked, or what the other names tell as well."""
 OPAQUE = frozenset({"input", "arguments"})
 """Where the model chose the names inside: one statement, so that no name of the model's becomes a place."""
 RESPONSE_ENDS = frozenset({"response.completed", "response.incomplete"})
@@ -190,7 +190,7 @@ def _tokens(said: dict[str, Any]) -> int:
 
 def _message(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The whole message that a stream of `/v1/messages` tells in parts."""
-    blocks: dict[int, dict[str, Any]] = {}
+    blocks: dict[int, dict[str, list[str]]] = {}
     told: dict[str, Any] = {}
     usage: dict[str, Any] = {}
     for event in events:
@@ -204,18 +204,27 @@ def _message(events: list[dict[str, Any]]) -> dict[str, Any]:
             told |= part
             continue
         _add_part(blocks.setdefault(index, {}), part)
-    return {"content": [blocks[index] for index in sorted(blocks)], **told, "usage": usage}
+    content = [_block(blocks[index]) for index in sorted(blocks)]
+    return {"content": content, **told, "usage": usage}
 
 
-def _add_part(block: dict[str, Any], part: dict[str, Any]) -> None:
+def _add_part(block: dict[str, list[str]], part: dict[str, Any]) -> None:
     """Add a block's beginning, or more of its text, thought or input."""
-    for name in ("text", "thinking", "partial_json"):
+    for name in ("name", "text", "thinking", "partial_json"):
         if type(part.get(name)) is str:
-            block[name] = block.get(name, "") + part[name]
-    if "name" in part:
-        block["name"] = part["name"]
-    if "partial_json" in part:
-        block["input"] = json_value(block["partial_json"].encode("utf-8", "surrogatepass"))
+            block.setdefault(name, []).append(part[name])
+    if "input" in part:
+        # a call without arguments has no pieces of them
+        block.setdefault("partial_json", [])
+
+
+def _block(parts: dict[str, list[str]]) -> dict[str, Any]:
+    block: dict[str, Any] = {name: "".join(texts) for name, texts in parts.items()}
+    written = block.pop("partial_json", None)
+    if written is not None:
+        value = json_value((written or "{}").encode("utf-8", "surrogatepass"))
+        block["input"] = written if value is None else value
+    return block
 
 
 def _flat(value: object) -> Statements:
