@@ -241,7 +241,7 @@ def _limit(limits: dict[str, float], name: str, seconds: float | None) -> None:
 
 
 def _directives(value: bytes) -> Sequence[tuple[str, str]]:
-    """`a, b=1, c="x,y"` -> names in lower case, each with its argument or nothing."""
+    """`a, b=1, c="x,y"` -> names in lower case, each with its argument or nothing; what is neither has no name."""
     found, place = [], 0
     while place < len(value):
         match = _DIRECTIVE.match(value, place)
@@ -253,7 +253,10 @@ def _directives(value: bytes) -> Sequence[tuple[str, str]]:
             found.append((name.decode("ascii").lower(), text))
             place = match.end()
         comma = value.find(b",", place)
-        place = len(value) if comma < 0 else comma + 1
+        end = len(value) if comma < 0 else comma
+        if value[place:end].strip():
+            found.append(("", ""))
+        place = end + 1
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from toolkit.proxy.headers import Wishes
+from toolkit.proxy.headers import Fwd, Wishes
 from toolkit.proxy.settings import CacheSetting, TeamSetting
 from toolkit.request_key import Fields
 
@@ -53,6 +53,13 @@ class Ruling:
     """No stored answer that is older."""
     min_fresh_s: float = 0.0
     """No stored answer that ends sooner."""
+
+    @property
+    def fwd(self) -> Fwd:
+        """Why it is asked upstream, in RFC 9211's words, where no stored answer was found out of time."""
+        if self.reason is None:
+            return "miss" if self.read else "request"
+        return "request" if self.reason == "wish" else "bypass"
 
     def takes(self, *, age_s: float, left_s: float | None) -> bool:
         """Whether a stored answer of an age, with so long to live, will do; None: without end."""

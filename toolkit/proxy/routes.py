@@ -77,7 +77,7 @@ def route(method: str, path: str, settings: Settings) -> Route | NoRoute:
     own = OWN.get(path) or (PUBLIC.get(path) if is_public(settings) else None)
     if own is not None:
         return Route(kind="own", endpoint=own) if method in READS else _other_method("GET, HEAD")
-    if path in settings.paths and path not in NEVER:
+    if path in settings.paths and path not in NEVER and path not in PUBLIC:
         return _passed(method, path, "POST" if method == "POST" else "GET", "GET, HEAD, POST")
     return _UNKNOWN
 

@@ -1,0 +1,217 @@
+"""Which headers pass the proxy, either way, and what a client's say about caching."""
+
+import pytest
+
+from toolkit.proxy.headers import NO_WISHES, Wishes, back, forward, is_json, request_id, wishes
+
+TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def said(*values: bytes, name: bytes = b"cache-control") -> Wishes:
+    return wishes([(name, value) for value in values])
+
+
+def own(*values: bytes) -> Wishes:
+    return said(*values, name=b"x-toolkit-cache")
+
+
+def test_what_the_body_is_an_id_and_a_trace_go_upstream() -> None:
+    sent = [
+        (b"content-type", b"application/json"),
+        (b"x-request-id", b"job-17:a"),
+        (b"traceparent", TRACE),
+        (b"tracestate", b"a=1,b=2"),
+    ]
+    assert forward(sent) == sent
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"cookie", b"host"),
+        *(b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding", b"te"),
+        *(b"trailer", b"connection", b"keep-alive", b"upgrade", b"proxy-connection", b"expect"),
+        *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"forwarded", b"via"),
+        *(b"x-real-ip", b"origin", b"referer", b"range", b"if-none-match", b"cache-control"),
+        *(b"x-toolkit-cache", b"accept", b"user-agent", b"openai-organization", b"x-data-parallel-rank"),
+        *(b"content_type", b"content-type ", b"x-request-id\x00", b"", b"x-http-method-override"),
+    ],
+)  # fmt: skip
+def test_nothing_else_of_a_client_goes_upstream(name: bytes) -> None:
+    assert forward([(name, b"1")]) == []
+
+
+def test_what_connection_names_stays_here() -> None:
+    headers = [
+        (b"connection", b"close, Traceparent"),
+        (b"connection", b"x-request-id ,"),
+        (b"traceparent", TRACE),
+        (b"x-request-id", b"a"),
+        (b"content-type", b"application/json"),
+    ]
+    assert forward(headers) == [(b"content-type", b"application/json")]
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [b"application/json", b"Application/JSON; charset=utf-8", b"application/json;x=\xff", b" application/json "],
+)  # fmt: skip
+def test_every_spelling_of_json_goes_upstream_as_one_so_that_who_joins_gets_the_same(
+    spelling: bytes,
+) -> None:
+    assert forward([(b"content-type", spelling)]) == [(b"content-type", b"application/json")]
+    assert is_json([(b"content-type", spelling)])
+
+
+@pytest.mark.parametrize(
+    "other", [b"text/plain", b"application/jsonl", b"application/json+x", b"application/x-www-form-urlencoded", b""]
+)  # fmt: skip
+def test_what_is_not_said_to_be_json_is_not(other: bytes) -> None:
+    assert not is_json([(b"content-type", other)])
+    assert not is_json([(b"accept", b"application/json")])
+
+
+def test_another_type_goes_upstream_as_it_is() -> None:
+    form = (b"content-type", b"multipart/form-data; boundary=x")
+    assert forward([form]) == [form]
+
+
+@pytest.mark.parametrize(
+    "bad", [b"a\r\nx: y", b"a\nb", b"a\x00b", b"a\x7fb", b"\xc3\xa9", b"a" * 600]
+)
+def test_a_value_that_might_end_a_line_or_fill_one_passes_neither_way(bad: bytes) -> None:
+    for name in (b"content-type", b"traceparent", b"tracestate", b"x-request-id"):
+        assert forward([(name, bad)]) == []
+    assert back([(b"content-type", bad), (b"retry-after", bad)]) == []
+
+
+def test_of_equal_names_the_first_goes_upstream() -> None:
+    twice = [(b"x-request-id", b"a"), (b"x-request-id", b"b")]
+    assert forward(twice) == [(b"x-request-id", b"a")]
+
+
+@pytest.mark.parametrize("safe", [b"a", b"req_1:2/3.4-5+6=7@8", b"a" * 128])
+def test_a_safe_request_id_is_repeated(safe: bytes) -> None:
+    assert request_id([(b"host", b"h"), (b"x-request-id", safe)]) == safe.decode()
+
+
+@pytest.mark.parametrize(
+    "unsafe", [b"", b"a" * 129, b"a b", b"a\n", b'"a"', b"a;b", b"a,b", b"\xff", b"<a>", b"a\\b", b"{a}"]
+)  # fmt: skip
+def test_any_other_request_id_is_as_none(unsafe: bytes) -> None:
+    assert request_id([(b"x-request-id", unsafe)]) is None
+    assert forward([(b"x-request-id", unsafe)]) == []
+
+
+def test_what_the_body_is_and_how_long_to_wait_come_back() -> None:
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"retry-after", b"17")]
+    assert back(headers) == headers
+    dated = [(b"retry-after", b"Wed, 21 Oct 2026 07:28:00 GMT")]
+    assert back(dated) == dated
+    assert back([(b"retry-after", b"soon")]) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"set-cookie", b"transfer-encoding", b"content-length", b"content-encoding", b"date", b"server"),
+        *(b"connection", b"keep-alive", b"x-request-id", b"x-litellm-model-api-base", b"location", b"via"),
+        *(b"x-ratelimit-remaining-requests", b"www-authenticate", b"proxy-authenticate", b"age", b"etag"),
+        *(b"cache-status", b"cache-control", b"access-control-allow-origin", b"openai-organization", b"trailer"),
+    ],
+)  # fmt: skip
+def test_nothing_else_of_an_upstream_comes_back(name: bytes) -> None:
+    assert back([(name, b"1")]) == []
+
+
+def test_without_a_word_nothing_special_is_wanted() -> None:
+    assert wishes([(b"content-type", b"application/json")]) is NO_WISHES
+    assert Wishes() == NO_WISHES
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (b"no-cache", Wishes(no_cache=True)),
+        (b"no-store", Wishes(no_store=True)),
+        (b"No-Cache, NO-STORE", Wishes(no_cache=True, no_store=True)),
+        (b"only-if-cached", Wishes(only_if_cached=True)),
+        (b"max-age=60", Wishes(max_age_s=60)),
+        (b'max-age="60"', Wishes(max_age_s=60)),
+        (b"max-age = 0", Wishes(max_age_s=0)),
+        (b"min-fresh=5", Wishes(min_fresh_s=5)),
+        (b"max-age=9, max-age=7, max-age=8", Wishes(max_age_s=7)),
+        (b"min-fresh=7, min-fresh=9, min-fresh=8", Wishes(min_fresh_s=9)),
+        (b"max-age=99999999999999999999999999", Wishes(max_age_s=2**31)),
+        (b'private="no-store, x", no-cache', Wishes(no_cache=True)),
+        (b",, ,no-cache ,", Wishes(no_cache=True)),
+        (b"no-cache junk, no-store", Wishes(no_cache=True, no_store=True)),
+        (b"no-cache=1", Wishes(no_cache=True)),
+    ],
+)  # fmt: skip
+def test_cache_control_asks_for(value: bytes, wanted: Wishes) -> None:
+    assert said(value) == wanted
+
+
+def test_several_fields_are_one_list() -> None:
+    assert said(b"max-age=60", b"no-store", b"max-age=30") == Wishes(max_age_s=30, no_store=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b"", b",", b"=", b"=5", b"max-stale", b"max-stale=1000", b"public", b"private", b"s-maxage=5"),
+        *(b"stale-if-error=60", b"stale-while-revalidate=60", b"immutable", b"no-transform", b"no_cache"),
+        *(b"\xff\xfe", b"\x00", b'"no-cache"', b"nocache", b"no-cache2", b"x-no-store", b"max-age2=0"),
+        *(b'x="no-cache, no-store"', b'x="a\\", no-cache"', b"(no-store)"),
+    ],
+)  # fmt: skip
+def test_what_is_no_wish_of_a_request_changes_nothing(value: bytes) -> None:
+    assert said(value) == NO_WISHES
+
+
+@pytest.mark.parametrize(
+    "number", [b"", b"=", b"=-1", b"=x", b"=1.5", b"=1e9", b'="', b"=0x10", b"=+5", b"=\xb2"]
+)
+def test_a_number_that_cannot_be_read_counts_as_the_strictest(number: bytes) -> None:
+    assert said(b"max-age" + number) == Wishes(max_age_s=0)
+    assert said(b"max-age=60, max-age" + number) == Wishes(max_age_s=0)
+    assert said(b"min-fresh" + number) == Wishes(min_fresh_s=float("inf"))
+    assert own(b"ttl" + number) == Wishes(ttl_s=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (b"off", Wishes(off=True)),
+        (b"OFF", Wishes(off=True)),
+        (b"no-cache", Wishes(no_cache=True)),
+        (b"no-store, ttl=30s", Wishes(no_store=True, ttl_s=30)),
+        (b"ttl=2m", Wishes(ttl_s=120)),
+        (b"ttl=45", Wishes(ttl_s=45)),
+        (b"ttl=1h, ttl=30s", Wishes(ttl_s=30)),
+        (b"on", NO_WISHES),
+        (b"of", Wishes(off=True)),
+        (b"ttl30s", Wishes(off=True)),
+        (b"ttl:30s", Wishes(off=True, ttl_s=0)),
+        (b'"no-store"', Wishes(off=True)),
+        (b"on because", Wishes(off=True)),
+        (b", on,, ", NO_WISHES),
+        (b"", NO_WISHES),
+        (b"on, off", Wishes(off=True)),
+    ],
+)
+def test_our_own_header_asks_for(value: bytes, wanted: Wishes) -> None:
+    assert own(value) == wanted
+
+
+def test_both_headers_add_up() -> None:
+    both = [(b"x-toolkit-cache", b"ttl=30s"), (b"cache-control", b"max-age=5, no-store")]
+    assert wishes(both) == Wishes(ttl_s=30, max_age_s=5, no_store=True)
+
+
+def test_a_long_list_takes_no_longer_than_its_length() -> None:
+    # quadratic reading of either would take minutes
+    assert said(b'a="' + b"\\" * 30_000) == NO_WISHES
+    assert said(b"," * 30_000 + b"no-store") == Wishes(no_store=True)
+    assert said(b" " * 30_000 + b"=no-cache") == NO_WISHES

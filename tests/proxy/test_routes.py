@@ -1,0 +1,150 @@
+"""Where a request goes: an allow-list of paths, letter by letter."""
+
+import pytest
+
+from toolkit.proxy.routes import ANSWERS, NEVER, OWN, PASSED, PUBLIC, NoRoute, Route, route
+from toolkit.proxy.settings import Settings, TeamSetting, TellSetting, UpstreamSetting
+from toolkit.request_body import endpoint
+
+UPSTREAMS = (UpstreamSetting(name="one", url="http://127.0.0.1:9"),)
+OPEN = Settings(upstreams=UPSTREAMS)
+TEAMS = Settings(upstreams=UPSTREAMS, teams=(TeamSetting(name="red", key_env="RED"),))
+
+
+def status(method: str, path: str, settings: Settings = OPEN) -> int | str:
+    found = route(method, path, settings)
+    return found.kind if isinstance(found, Route) else found.status
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/v1/chat/completions", "chat/completions"),
+        ("/v1/completions", "completions"),
+        ("/v1/embeddings", "embeddings"),
+        ("/v1/responses", "responses"),
+        ("/v1/messages", "messages"),
+        ("/v1/score", "score"),
+        ("/v1/rerank", "rerank"),
+        ("/v2/rerank", "rerank"),
+        ("/v2/embed", "embed"),
+    ],
+)
+def test_what_a_model_answers_is_an_answer_under_its_one_name(path: str, named: str) -> None:
+    assert route("POST", path, TEAMS) == Route(kind="answer", endpoint=named)
+
+
+@pytest.mark.parametrize("path", sorted(ANSWERS))
+def test_an_answers_name_is_the_one_that_forecasts_and_captures_use(path: str) -> None:
+    assert ANSWERS[path] == endpoint(path, {})
+
+
+@pytest.mark.parametrize("path", sorted({*ANSWERS, *PASSED}))
+def test_everything_that_goes_upstream_is_guarded_there_by_vllms_key(path: str) -> None:
+    assert path.startswith(("/v1/", "/v2/"))
+
+
+def test_lists_and_token_counts_are_passed_on() -> None:
+    assert route("GET", "/v1/models", TEAMS) == Route(kind="pass", endpoint="models")
+    counts = Route(kind="pass", endpoint="messages/count_tokens")
+    assert route("POST", "/v1/messages/count_tokens", TEAMS) == counts
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/tokenize", "/detokenize", "/invocations", "/score", "/rerank", "/pooling", "/classify"),
+        *("/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/server_info", "/load"),
+        *("/abort_requests", "/update_weights", "/reset_prefix_cache", "/scale_elastic_ep"),
+        *("/is_scaling_elastic_ep", "/kv_event_sources", "/generative_scoring", "/inference/v1/generate"),
+        *("/docs", "/openapi.json", "/redoc", "/start_profile", "/generate", "/", "", "*", "/v1", "/v1/"),
+        *("/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/v1/files", "/v1/systemone"),
+    ],
+)  # fmt: skip
+def test_what_vllm_leaves_open_and_what_is_not_known_is_not_there(path: str) -> None:
+    for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
+        assert status(method, path) == status(method, path, TEAMS) == 404
+
+
+TRICKS = [
+    *("/v1/../metrics", "//v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/"),
+    *("/./v1/chat/completions", "/v1/x/../chat/completions", "/v1/chat%2fcompletions"),
+    *("/v1/chat/%63ompletions", "/%76%31/chat/completions", "/v1/chat/completions%00", "/v1/%2e%2e/metrics"),
+    *("/V1/chat/completions", "/v1/Chat/Completions", "/v1/chat/completions;x", "/v1;a=b/chat/completions"),
+    *("/v1/chat/completions\x00", "/v1/chat/completions ", " /v1/chat/completions", "/v1/chat/completions\t"),
+    *("/v1\\chat\\completions", "\\v1/chat/completions", "v1/chat/completions", "/v1/chat/completions#x"),
+    *("/v1/chat/completions?x", "http://h/v1/chat/completions", "/v1/chat/completions/../../metrics"),
+    *("/health/", "/metrics/", "//metrics", "/Metrics", "/metrics;x", "/%6detrics", "/metrics%20", "/ready\x00"),
+    "/v1/chat/completion\N{LATIN SMALL LETTER LONG S}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", TRICKS)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_no_other_spelling_of_a_path_is_that_path(method: str, path: str) -> None:
+    assert status(method, path) == 404
+    assert status(method, path, Settings(upstreams=UPSTREAMS, paths=("/tokenize",))) == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "post", ""])
+@pytest.mark.parametrize("path", sorted(ANSWERS))
+def test_an_answer_is_asked_for_by_post_alone(method: str, path: str) -> None:
+    assert route(method, path, OPEN) == NoRoute(
+        status=405, message="Only POST is served here", allow="POST"
+    )
+
+
+def test_another_method_is_told_which_there_are() -> None:
+    told = {path: route("DELETE", path, OPEN) for path in ("/v1/models", "/health", "/metrics")}
+    for found in told.values():
+        assert isinstance(found, NoRoute)
+        assert (found.status, found.allow) == (405, "GET, HEAD")
+    assert status("GET", "/v1/messages/count_tokens") == 405
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_own_pages_are_read_only(method: str) -> None:
+    assert [status(method, path, TEAMS) for path in ("/health", "/ping", "/ready")] == ["own"] * 3
+    assert status("POST", "/health") == status("POST", "/ready") == 405
+
+
+def test_what_tells_of_everybody_is_there_only_where_nobody_has_a_key() -> None:
+    assert [status("GET", path) for path in ("/metrics", "/version")] == ["own", "own"]
+    assert [status("GET", path, TEAMS) for path in ("/metrics", "/version")] == [404, 404]
+    assert status("POST", "/metrics", TEAMS) == 404
+
+
+@pytest.mark.parametrize(("teams", "wanted", "expected"), [
+    (TEAMS.teams, True, "own"), (TEAMS.teams, False, 404), ((), False, 404), ((), True, "own"),
+])  # fmt: skip
+def test_settings_open_or_close_them_whoever_has_a_key(
+    teams: tuple[TeamSetting, ...], wanted: bool, expected: int | str
+) -> None:
+    settings = Settings(upstreams=UPSTREAMS, teams=teams, tell=TellSetting(metrics_on_port=wanted))
+    assert status("GET", "/metrics", settings) == status("GET", "/version", settings) == expected
+
+
+def test_settings_add_a_path_and_no_other() -> None:
+    settings = Settings(upstreams=UPSTREAMS, paths=("/tokenize", "/v1/audio/transcriptions"))
+    assert route("POST", "/tokenize", settings) == Route(kind="pass", endpoint="/tokenize")
+    assert status("GET", "/tokenize", settings) == "pass"
+    assert route("POST", "/v1/audio/transcriptions", settings) == Route(
+        kind="pass", endpoint="audio/transcriptions"
+    )
+    assert status("DELETE", "/tokenize", settings) == 405
+    assert status("POST", "/detokenize", settings) == 404
+
+
+@pytest.mark.parametrize("path", sorted(NEVER))
+def test_nobody_loads_an_adapter_through_the_proxy_whatever_settings_say(path: str) -> None:
+    assert status("POST", path) == 404
+    assert status("POST", path, Settings(upstreams=UPSTREAMS, paths=(path,))) == 404
+
+
+def test_settings_make_no_answer_and_no_own_page_another_one() -> None:
+    paths = (*ANSWERS, *OWN, *PUBLIC)
+    settings = Settings(upstreams=UPSTREAMS, paths=paths)
+    assert {status("POST", path, settings) for path in ANSWERS} == {"answer"}
+    assert {status("GET", path, settings) for path in (*OWN, *PUBLIC)} == {"own"}
+    closed = Settings(upstreams=UPSTREAMS, teams=TEAMS.teams, paths=paths)
+    assert {status("GET", path, closed) for path in PUBLIC} == {404}
