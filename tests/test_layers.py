@@ -60,11 +60,11 @@ ROOMS = {
     ),
     "proxy": (
         set(
-            "admission cache counters estimates exchange explain faults flights framing headers identity kept keyring log_lines"
+            "admission cache case generations ready splices counters estimates exchange explain faults flights framing headers identity kept keyring log_lines"
             " metrics answer_heads chunked client_reply policy recent recorder replay routes routing setting_values settings settings_file error_json statements stuck verify views other_answers assembly chunks".split()
         ),
         set(
-            "admin attempt call calls connection delivery sending replaying desk front redis_cache request_log server shared_cache shared_file store_feed upstream watch"
+            "admin answering kit outcome verifying layers attempt call calls connection delivery sending replaying desk front redis_cache request_log server shared_cache shared_file store_feed upstream watch"
             " workers".split()
         ),
     ),

@@ -1,0 +1,343 @@
+"""How one request gets its answer: found where answers are stored, or by a call upstream that it leads or joins.
+
+It reads the clocks; the rules are policy's, the keys request_key's, the sending delivery's and replaying's. What became of a
+request is told to `tell`, once.
+"""
+
+import asyncio
+import random
+from functools import partial
+
+from toolkit.proxy import headers as header_rules
+from toolkit.proxy.call import Call
+from toolkit.proxy.calls import Calls
+from toolkit.proxy.case import Case
+from toolkit.proxy.delivery import Live
+from toolkit.proxy.error_json import CONTENT_TYPE, error_body
+from toolkit.proxy.estimates import Estimates
+from toolkit.proxy.exchange import Headers, Job, Kept
+from toolkit.proxy.keyring import owner
+from toolkit.proxy.kit import Kit
+from toolkit.proxy.layers import Found
+from toolkit.proxy.outcome import note_call, note_kept, note_sent
+from toolkit.proxy.policy import policy
+from toolkit.proxy.ready import Ready
+from toolkit.proxy.replaying import send_stored
+from toolkit.proxy.sending import Sent
+from toolkit.proxy.splices import SALTED, salt, spliced, wants_usage
+from toolkit.proxy.verifying import Verifying
+from toolkit.proxy.views import Shown, shown, view
+from toolkit.request_body import asked
+from toolkit.request_key import KEY_BYTES, Refused, canonical, request_key
+
+SEEN = 131_072
+"""So many requests are remembered to tell a new one from a repeat."""
+NOT_JSON = "The body has to be `application/json`"
+
+
+class Answering:
+    """The answers of one process."""
+
+    def __init__(self, kit: Kit, calls: Calls) -> None:
+        self._settings, self._layers, self.calls = kit.settings, kit.layers, calls
+        self._kit, self._clock, self._wall = kit, kit.clock, kit.wall
+        self._estimates = Estimates()
+        self._verifying = Verifying(kit.settings.cache.verify_share, calls, kit.counters, kit.event)
+        self._seen: dict[int, None] = {}
+        self._alone = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def wants_look(self) -> bool:
+        """Whether the hit that comes now is one of those that are asked again: then it goes the long way."""
+        return self._verifying.is_chosen()
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def pass_on(self, case: Case) -> None:
+        """Send a request upstream and its answer back, and store nothing."""
+        case.body = case.request.body
+        self._ask(case)
+
+    def answer(self, case: Case) -> None:
+        """Answer a request for what a model says."""
+        request = case.request
+        if not header_rules.is_json(request.headers):
+            self._refuse(case, 415, NOT_JSON)
+            return
+        read = canonical(request.body, inert=self._settings.cache.inert)
+        if isinstance(read, Refused):
+            self._refuse(case, 400, f"The body can't be taken: {read.reason}")
+            return
+        case.read, case.fields, case.form = read, read.fields, read.form
+        self._understand(case)
+        found = self._layers.find(case.key) if case.key and case.ruling.read else None
+        if found is not None and self._hit(case, found):
+            return
+        if case.ruling.read and case.key is not None and self._layers.redis is not None:
+            self._go_far(case, case.key)
+        else:
+            self._miss(case)
+
+    def _understand(self, case: Case) -> None:
+        """What it asks, for whom, whether that may be shared, and how it is to look."""
+        request, served, fields = case.request, case.served, case.fields
+        told = case.asked = asked(request.body, path=request.path, read=case.read)
+        model = fields.get("model")
+        case.model = served.model = model if isinstance(model, str) else None
+        case.view = view(fields, case.endpoint)
+        case.wishes = header_rules.wishes(request.headers)
+        case.tenant = "" if case.team is None else owner(case.team)
+        case.ruling = policy(
+            self._settings.cache, case.team, fields, case.endpoint, case.wishes, query=request.query
+        )
+        served.stream, served.bypass = case.view.stream, case.ruling.reason
+        served.exact_key, served.request_key = told.exact_key, told.request_key
+        served.prompt_key = told.prompt_key
+        self._name_key(case)
+
+    def _name_key(self, case: Case) -> None:
+        case.generation = self._kit.generations.of(case.model)
+        key = bytes.fromhex(
+            request_key(
+                case.form,
+                endpoint=case.endpoint,
+                tenant=case.tenant,
+                model=case.generation,
+            )
+        )
+        case.served.new = self._is_new(key)
+        if case.ruling.read or case.ruling.write:
+            case.key = key
+
+    def _is_new(self, key: bytes) -> bool:
+        seen, mark = self._seen, int.from_bytes(key[:8])
+        if mark in seen:
+            return False
+        if len(seen) >= SEEN:
+            del seen[next(iter(seen))]
+        seen[mark] = None
+        return True
+
+    # --- a stored answer ---------------------------------------------------------------------------
+
+    def _go_far(self, case: Case, key: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._from_far(case, key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _from_far(self, case: Case, key: bytes) -> None:
+        found = await self._layers.find_far(key)
+        if case.reply.is_gone:
+            case.served.left = True
+            self._end(case)
+        elif found is None or not self._hit(case, found):
+            self._miss(case)
+
+    def _hit(self, case: Case, found: Found) -> bool:
+        """Answer with what is stored, if it is fresh enough and can be shown as it is asked for."""
+        now, kept = self._wall(), found.kept
+        left_s = found.ends_at - now
+        if not case.ruling.takes(age_s=max(0.0, now - kept.stored_at), left_s=left_s):
+            return False
+        mine = shown(kept, case.view)
+        if mine is None:
+            return False
+        served = case.served
+        served.cache, served.layer, served.new = "hit", found.layer, False
+        note_kept(served, kept)
+        status = header_rules.cache_status(
+            hit=True, ttl_s=None if left_s == float("inf") else left_s
+        )
+        send_stored(
+            case.reply,
+            mine,
+            headers=[
+                (b"cache-status", status),
+                (b"age", header_rules.age(kept.stored_at, now)),
+                (b"x-request-id", served.request_id.encode()),
+            ],
+            mode=self._settings.cache.replay,
+            ended=partial(self._hit_ended, case, found, mine),
+            clock=self._clock,
+        )
+        if self._verifying.takes_next():
+            self._verifying.ask_again(self._job(case), kept)
+        return True
+
+    def _hit_ended(self, case: Case, found: Found, mine: Shown, sent: Sent) -> None:
+        note_sent(case.served, sent, case.taken_s)
+        self._end(case)
+        if not sent.left:
+            self._remember(case, found, mine)
+
+    def _remember(self, case: Case, found: Found, mine: Shown) -> None:
+        """Next time the very bytes of this request are enough, if nothing in them makes each time different."""
+        request, raw = case.request, case.request.raw
+        if raw is None or not request.keeps_alive or request.header(b"x-request-id") is not None:
+            return
+        is_paced = bool(mine.ends) and self._settings.cache.replay != "instant"
+        if is_paced or case.wishes is not header_rules.NO_WISHES or case.key is None:
+            return
+        ready = Ready(
+            key=case.key,
+            stored=found.stored,
+            body=mine.body,
+            content_type=mine.content_type.encode("latin-1"),
+            stored_at=found.kept.stored_at,
+            ends_at=found.ends_at,
+            served=case.served,
+            tally=self._kit.counters.tally(
+                case.served.team, case.model, case.endpoint, stream=case.view.stream
+            ),
+        )
+        self._layers.remember(raw, ready)
+
+    def keep(self, key: bytes, job: Job, kept: Kept) -> None:
+        """Store what a call brought; `key` is its flight's."""
+        key = key[:KEY_BYTES]
+        now = self._wall()
+        ends_at = None if job.ttl_s is None else now + job.ttl_s
+        self._layers.keep(key, kept, ttl_s=job.ttl_s, tenant=job.tenant, model=job.model)
+        self._kit.memory.stored(key, ends_at=ends_at)
+
+    # --- a call upstream ---------------------------------------------------------------------------
+
+    def _miss(self, case: Case) -> None:
+        if case.ruling.only_if_cached:
+            case.served.cache = "miss" if case.ruling.read else None
+            self._refuse(case, 504, "There is no stored answer, and only one was wanted")
+            return
+        fields, team_salt = case.fields, None
+        if self._settings.teams and case.endpoint in SALTED:
+            team_salt = salt(self._kit.secret, case.tenant, fields.get("cache_salt"))
+        if self._settings.cache.asks_usage:
+            case.usage_is_ours = wants_usage(fields, case.endpoint, case.view)
+        case.body = spliced(case.request.body, fields, usage=case.usage_is_ours, salt=team_salt)
+        if case.key is not None:
+            self._kit.memory.note(
+                case.key,
+                case.form,
+                tenant=case.tenant,
+                endpoint=case.endpoint,
+                model=case.generation,
+                now=self._wall(),
+            )
+        self._ask(case)
+
+    def _ask(self, case: Case) -> None:
+        """Lead a call or join one; `_ended` comes when this client has its answer, or none."""
+        live = Live(
+            case.reply,
+            case.view,
+            headers=partial(self._headers, case),
+            # none of these is called before the call is known: Calls.ask tells nobody from inside
+            ended=lambda sent: self._ended(case, call, sent),
+            left=lambda: self.calls.leave(call, live),
+            again=lambda: self._ask_alone(case),
+            clock=self._clock,
+            jitter=random.random,
+        )
+        call, leads = self.calls.ask(self._flight_key(case), self._job(case), live)
+        case.was_shared = not leads
+        if case.ruling.read and case.key is not None:
+            case.served.cache = "miss" if leads else "coalesced"
+        live.join(call)
+
+    def _ask_alone(self, case: Case) -> None:
+        """What it joined can't be shown as it wants to see it: it makes a call of its own."""
+        case.is_alone = True
+        self._ask(case)
+
+    def _flight_key(self, case: Case) -> bytes | None:
+        """By what others may join; None: nobody may. One that must not join has a key that nobody else has."""
+        ruling = case.ruling
+        if case.key is None:
+            return None
+        if ruling.read and not case.is_alone:
+            return case.key
+        if not ruling.write:
+            return None
+        self._alone += 1
+        return case.key + self._alone.to_bytes(8)
+
+    def _job(self, case: Case) -> Job:
+        request, team, told = case.request, case.team, case.asked
+        return Job(
+            method=request.method,
+            path=request.path,
+            query=request.query,
+            body=case.body or request.body,
+            headers=[
+                each for each in header_rules.forward(request.headers) if each[0] != b"x-request-id"
+            ],
+            endpoint=case.endpoint,
+            model=case.model,
+            team=case.served.team,
+            view=case.view,
+            usage_is_ours=case.usage_is_ours,
+            priority=0 if team is None else team.priority,
+            arrived_s=request.arrived_s,
+            prompt_tokens=self._prompt_tokens(case),
+            output_tokens=None if told is None else told.max_tokens,
+            prefix=self._prefix(case),
+            is_cacheable=case.ruling.write,
+            ttl_s=case.ruling.ttl_s,
+            tenant=case.tenant,
+        )
+
+    def _prompt_tokens(self, case: Case) -> int | None:
+        told = case.asked
+        if told is None or told.prompt_tokens is not None or told.prompt_chars is None:
+            return None if told is None else told.prompt_tokens
+        return self._estimates.tokens(case.model, told.prompt_chars)
+
+    def _prefix(self, case: Case) -> int | None:
+        """The prompt's first 16 blocks of 16 tokens, where upstreams are chosen by them."""
+        if not self._settings.routing.affinity or case.asked is None:
+            return None
+        blocks = case.asked.prompt_blocks[: 16 * 8]
+        return int.from_bytes(blocks[-8:]) if blocks else None
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def _headers(self, case: Case, call: Call | None) -> Headers:
+        """What goes before an answer of a call's, or before an error of ours."""
+        found = [(b"x-request-id", case.served.request_id.encode())]
+        if call is not None:
+            found += call.headers
+        if case.served.endpoint and case.form:
+            found.append((b"cache-status", self._cache_status(case, call)))
+        return found
+
+    def _cache_status(self, case: Case, call: Call | None) -> bytes:
+        ruling, status = case.ruling, None if call is None else call.status
+        if ruling.reason not in (None, "wish"):
+            return header_rules.cache_status(fwd="bypass", fwd_status=status, detail=ruling.reason)
+        if case.key is None or not ruling.read:
+            return header_rules.cache_status(fwd="request", fwd_status=status)
+        return header_rules.cache_status(
+            fwd="miss",
+            fwd_status=status,
+            stored=call is not None and call.stored,
+            collapsed=case.was_shared,
+        )
+
+    def _ended(self, case: Case, call: Call, sent: Sent) -> None:
+        note_sent(case.served, sent, case.taken_s)
+        note_call(case.served, call, was_shared=case.was_shared)
+        why_not = None if call.recorded is None else call.recorded.why_not
+        if why_not is not None and case.key is not None and not case.was_shared:
+            self._kit.memory.not_stored(case.key, why_not)
+        told, tokens = case.asked, case.served.prompt_tokens
+        if told is not None and told.prompt_chars and tokens and not case.was_shared:
+            self._estimates.learn(case.model, told.prompt_chars, tokens)
+        self._end(case)
+
+    def _refuse(self, case: Case, status: int, message: str) -> None:
+        request_id = (b"x-request-id", case.served.request_id.encode())
+        case.reply.whole(status, [CONTENT_TYPE, request_id], error_body(status, message))
+        case.served.status = status
+        self._end(case)
+
+    def _end(self, case: Case) -> None:
+        self._kit.tell(case.served)

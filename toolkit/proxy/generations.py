@@ -1,0 +1,33 @@
+"""Which generation of a model answers: the part of every key that changes when an upstream restarts or changes. No clock, no file.
+
+A number per model counts up; whoever watches the upstreams says when. A request that names no model belongs to all of them.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+
+class Generations:
+    """The numbers that hold now."""
+
+    def __init__(self, numbers: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.numbers = dict(numbers)
+
+    def of(self, model: str | None) -> str:
+        """A model's name and number, e.g., `tiny@3`; without a name the sum of all: any change is one of its, too."""
+        if model is None:
+            return f"@{sum(self.numbers.values())}"
+        return f"{model}@{self.numbers.get(model, 0)}"
+
+    def raise_to(self, numbers: Mapping[str, int]) -> list[str]:
+        """Take higher numbers over, e.g., of another process; the models that they change."""
+        changed = [
+            model for model, number in numbers.items() if number > self.numbers.get(model, 0)
+        ]
+        self.numbers.update({model: numbers[model] for model in changed})
+        return changed
+
+    def bump(self, models: Iterable[str]) -> None:
+        """Begin a new generation of each."""
+        for model in models:
+            self.numbers[model] = self.numbers.get(model, 0) + 1
