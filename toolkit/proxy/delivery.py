@@ -31,6 +31,11 @@ def retry_after(seconds: float, share: float) -> int:
     return max(1, ceil(seconds * (1 + RETRY_JITTER * share)))
 
 
+def _is_live(recorder: Recorder) -> bool:
+    """Whether its parts are passed on as they come."""
+    return recorder.is_stream or recorder.too_large
+
+
 class Live:
     """One client of a call. Its owner calls `join` right after Calls.ask; the call does the rest.
 
@@ -91,13 +96,12 @@ class Live:
     def grew(self, call: Call) -> None:
         """Write what is new, if this client sees it live."""
         self._call = call
-        recorder = call.recorder
-        if self._sending.is_over or recorder is None:
+        if self._sending.is_over or call.recorder is None:
             return
         if not self._sees_raw(call):
-            if recorder.too_large:
+            if call.recorder.too_large:
                 self._ask_again()
-        elif recorder.is_stream or recorder.too_large:
+        elif _is_live(call.recorder):
             self._go_on()
 
     def ended(self, call: Call) -> None:
@@ -105,16 +109,16 @@ class Live:
         self._call = call
         if self._sending.is_over:
             return
-        if self._sending.status is not None:
-            self._go_on()
-        elif call.error is not None:
+        if call.error is not None and self._sending.status is None:
             fault = call.error
             body = error_body(fault.status, fault.message)
             self._sending.refuse(fault.status, self._own_headers(), body, fault=fault)
-        elif self._sees_raw(call):
-            self._pass_on(call)
-        else:
+        elif not self._sees_raw(call):
             self._show(call)
+        elif call.recorder is not None and _is_live(call.recorder):
+            self._go_on()
+        else:
+            self._pass_on(call)
 
     def rejected(self, rejection: Rejection) -> None:
         """Tell of a boundary that was held, and when it is worth to come again."""
