@@ -203,36 +203,33 @@ class Answer:
 
 def fault(error: BaseException) -> Fault:
     """What was wrong, in a sentence without the address: it goes to clients."""
+    inner = getattr(error, "os_error", error)
+    number = getattr(inner, "errno", None) or 0
+    if number in OURS:
+        return Fault(kind="ours", message=OURS[number])
     kind, told = next((kind, told) for types, kind, told in _KINDS if isinstance(error, types))
-    return Fault(kind=kind, message=told or _reason(error))
+    # in the system's words; the event loop puts an address into its own
+    why = os.strerror(number).lower() if number > 0 else "no reason given"
+    return Fault(kind=kind, message=told.format(why))
 
 
-_KINDS: tuple[tuple[type[BaseException], FaultKind, str | None], ...] = (
-    # type, kind and sentence; None: the system's words
-    (aiohttp.ConnectionTimeoutError, "connect", "no connection to the upstream in time"),
+_KINDS: tuple[tuple[type[BaseException], FaultKind, str], ...] = (
+    # type, kind and sentence
+    (aiohttp.ConnectionTimeoutError, "timeout_connect", "no connection to the upstream in time"),
     (aiohttp.ClientConnectorCertificateError, "tls", "the upstream's certificate is not trusted"),
     (aiohttp.ClientSSLError, "tls", "TLS with the upstream failed"),
     (ssl.SSLError, "tls", "TLS with the upstream failed"),
     (aiohttp.ClientConnectorDNSError, "connect", "the upstream's name has no address"),
-    (aiohttp.ClientConnectorError, "connect", None),
+    (aiohttp.ClientConnectorError, "connect", "no connection to the upstream: {}"),
     (
         aiohttp.ServerDisconnectedError,
         "cut",
         "the upstream closed the connection without an answer",
     ),
     (aiohttp.ClientPayloadError, "cut", "the upstream closed the connection within the answer"),
-    (OSError, "cut", None),
+    (OSError, "cut", "the connection to the upstream broke: {}"),
     (BaseException, "garbage", "the upstream's answer is no HTTP"),
 )
-
-
-def _reason(error: BaseException) -> str:
-    """The system's word for it; the event loop puts an address into its own."""
-    inner = getattr(error, "os_error", error)
-    number = getattr(inner, "errno", None)
-    why = OURS.get(number or 0) or (os.strerror(number).lower() if number else "it broke")
-    is_new = isinstance(error, aiohttp.ClientConnectorError)
-    return f"{'no connection to the upstream' if is_new else 'the connection broke'}: {why}"
 
 
 def _data(body: bytes) -> bytes | io.BytesIO:
