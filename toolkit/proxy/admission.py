@@ -59,9 +59,11 @@ RECENT = 64
 forgotten two thirds of the past."""
 FEW = 8
 """Service times that make a team's own mean; before that the mean of all counts."""
-SILENT = 3.0
-"""As many times the usual gap between two answers is chance in one case of twenty (e^-3); a longer silence says that service
-became slower than the mean remembers."""
+SILENT = 6.0
+"""As many times the usual gap between two ends is chance in one case of 400 (e^-6); a longer silence says that service became
+slower than the mean remembers. (At 3 times, chance alone put every tenth Retry-After beyond a factor of 2.)"""
+SURE = 1.25
+"""A place in the queue is given where the wait is so many times shorter than the time left: estimates are off by as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,8 @@ class TeamUse:
     in_use: int
     waiting: int
     limit: int | None
-    queue: int
+    queue: int | None
+    """Most of its own that wait; None: as many as in all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +139,7 @@ class _Pace:
 class _Team:
     name: str
     limit: int | None
-    queue: int
+    queue: int | None
     weight: float
     """What its slots in use are compared with."""
     max_prompt_tokens: int | None
@@ -182,6 +185,8 @@ class Admission:
         """By reason and team."""
         self._settings = {team.name: team for team in teams}
         self._teams: dict[str, _Team] = {}
+        self._queued: dict[str, _Team] = {}
+        """Those of them that wait."""
         self._running: OrderedDict[Slot, None] = OrderedDict()
         self._pace = _Pace()
         self._released_s: float | None = None
@@ -297,6 +302,7 @@ class Admission:
 
     def _enter(self, team: _Team, waiting: Waiting) -> None:
         team.add(waiting)
+        self._queued[team.name] = team
         self.waiting += 1
         heappush(self._ends, (waiting.ends_s, next(self._entered), waiting))
         if len(self._ends) > 2 * self.waiting + 64:  # those that left are taken out only here
@@ -304,7 +310,10 @@ class Admission:
             heapify(self._ends)
 
     def _leave(self, waiting: Waiting) -> None:
-        self._teams[waiting.ask.team].remove(waiting)
+        team = self._teams[waiting.ask.team]
+        team.remove(waiting)
+        if not team.waiting:
+            del self._queued[team.name]
         self.waiting -= 1
         if not self.waiting:
             self._passes.clear()
@@ -314,9 +323,9 @@ class Admission:
         priority = waiting.ask.priority
         found = self._estimate(team, priority, now)
         after_s = None if found is None else max(found)
-        if team.waiting >= team.queue:
+        if team.queue is not None and team.waiting >= team.queue:
             return _rejection("team_queue_full", team, after_s)
-        if found is not None and now + max(found) > waiting.ends_s:
+        if found is not None and now + SURE * max(found) > waiting.ends_s:
             return _rejection(
                 "team_too_slow" if found[0] >= found[1] else "too_slow", team, after_s
             )
@@ -328,7 +337,7 @@ class Admission:
         """Turn away whoever joined the longest queue last, if that one has to yield."""
         lanes = [
             (-each, other.waiting / other.weight, other)
-            for other in self._teams.values()
+            for other in self._queued.values()
             for each in other.lanes
             if each <= priority
         ]
@@ -365,9 +374,7 @@ class Admission:
 
     def _next(self) -> tuple[_Team, int] | None:
         """The team and priority whose turn it is, of those that may have a slot."""
-        if not self.waiting:
-            return None
-        able = [team for team in self._teams.values() if team.waiting and not team.is_full]
+        able = [team for team in self._queued.values() if not team.is_full]
         priorities = {priority for team in able for priority in team.lanes}
         if not priorities:
             return None
@@ -380,8 +387,8 @@ class Admission:
         return team, chosen
 
     def _pass_over(self, chosen: int) -> None:
-        for team in self._teams.values():
-            if team.waiting and not team.is_full:
+        for team in self._queued.values():
+            if not team.is_full:
                 for priority in team.lanes:
                     self._passes.setdefault(priority, 0)
         for priority in self._passes:
@@ -413,16 +420,17 @@ class Admission:
         """
         service_s, own_s = means
         slots = self.setting.concurrency or 1
-        share, higher, queued = float(slots), 0, team.weight
-        for other in self._teams.values():
+        # teams without a queue keep the slots they have; the others share the rest
+        share, higher, queued = float(slots - self.in_use + team.in_use), 0, team.weight
+        for other in self._queued.values():
             if other is team:
                 continue
-            if not other.waiting:
-                share -= other.in_use
-                continue
-            above = sum(len(lane) for each, lane in other.lanes.items() if each > priority)
-            higher += above
-            queued += other.weight if priority in other.lanes else 0.0
+            share += other.in_use
+            for each, lane in other.lanes.items():
+                if each > priority:
+                    higher += len(lane)
+                elif each == priority:
+                    queued += other.weight
         share = max(share, 1.0) * team.weight / queued
         quick = min(turns, max(0.0, share - team.in_use))
         free = slots - self.in_use
@@ -457,11 +465,10 @@ def ask_of(job: Job) -> Ask:
 
 def _made(setting: AdmissionSetting, team: TeamSetting | None, name: str) -> _Team:
     team = team or TeamSetting(name=name)
-    queue = setting.queue if team.queue is None else min(team.queue, setting.queue)
     return _Team(
         name=name,
         limit=team.concurrency,
-        queue=queue,
+        queue=team.queue,
         weight=float(team.concurrency or setting.concurrency or 1),
         max_prompt_tokens=_smaller(team.max_prompt_tokens, setting.max_prompt_tokens),
         max_output_tokens=_smaller(team.max_output_tokens, setting.max_output_tokens),
