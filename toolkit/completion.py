@@ -158,6 +158,11 @@ class Completion:
         return self._stamps[0] if self._stamps else None
 
     @property
+    def has_failed(self) -> bool:
+        """An error inside the answer, or garbage, was read already: whatever follows, it is not ok."""
+        return self._fault is not None
+
+    @property
     def _has_answer(self) -> bool:
         return 200 <= self._status < 300
 

@@ -76,6 +76,8 @@ class View:
     """`stream_options.include_usage`: a last event with the usage."""
     continuous_usage: bool = False
     """`stream_options.continuous_usage_stats`: the usage so far in each event (vLLM)."""
+    crosses: Literal["always", "uncut", "never"] = "always"
+    """Whether an answer to this request may be shown in the other mode than it came in; `uncut`: unless its length ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
