@@ -106,7 +106,7 @@ def test_what_holds_right_now_is_told_by_layer_team_and_upstream() -> None:
     assert found.total("toolkit_proxy_queue_length") == 5
     assert found.total("toolkit_proxy_team_queue_length", team="red") == 4
     assert found.total("toolkit_proxy_upstream_state", upstream="a", state="up") == 1
-    assert found.total("toolkit_proxy_upstream_state", upstream="a", state="down") == 0
+    assert found.total("toolkit_proxy_upstream_state", upstream="a", state="left") == 0
     assert found.total("toolkit_proxy_model_epoch", model="qwen") == 3
     assert found.total("toolkit_proxy_redis_breaker_open") == 0
     assert found.label_values("toolkit_proxy_build_info", "version") == ("0.1.0",)

@@ -29,7 +29,8 @@ from toolkit.proxy.recent import Indicators
 PREFIX = "toolkit_proxy_"
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
-UPSTREAM_STATES = ("up", "busy", "stuck", "down", "draining")
+UPSTREAM_STATES = ("up", "trying", "left")
+"""Routing's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ class UpstreamGauge:
 
     name: str
     state: str
-    """As routing calls it, e.g., `up`, `stuck`, `down`, `draining`."""
+    """One of UPSTREAM_STATES."""
+    draining: bool = False
     in_flight: int = 0
     """Calls of ours."""
     running: float | None = None
@@ -327,6 +329,7 @@ def _upstreams(gauges: Gauges) -> Iterator[Metric]:
             state.add_metric([printable(upstream.name), each], each == upstream.state)
     yield state
     for name, text, field_name in (
+        ("upstream_draining", "It is sent no more", "draining"),
         ("upstream_in_flight", "Calls of ours under way", "in_flight"),
         ("upstream_running", "Requests it runs, by its own page", "running"),
         ("upstream_waiting", "Requests that wait in it, by its own page", "waiting"),
