@@ -64,7 +64,7 @@ ROOMS = {
             " metrics answer_heads chunked client_reply policy recent recorder replay routes routing setting_values settings settings_file error_json statements stuck verify views other_answers assembly chunks".split()
         ),
         set(
-            "admin answering kit outcome verifying layers attempt call calls connection delivery sending replaying desk front redis_cache request_log server shared_cache shared_file store_feed upstream watch"
+            "admin answering kit outcome verifying layers attempt call calls connection front_state delivery sending replaying desk front redis_cache request_log server shared_cache shared_file store_feed upstream watch"
             " workers".split()
         ),
     ),

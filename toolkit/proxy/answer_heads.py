@@ -1,6 +1,5 @@
-"""The bytes before an answer's body, and the bodies of the proxy's own refusals. No clock, no socket."""
+"""The bytes before an answer's body. No clock, no socket."""
 
-import json
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
@@ -57,10 +56,3 @@ def _line(name: bytes, value: bytes) -> bytes:
     if b"\n" in line or b"\r" in line or b"\0" in line:
         line = line.translate(_BREAKS)
     return line + b"\r\n"
-
-
-def error_body(status: int, message: str) -> bytes:
-    """An error in the shape of OpenAI's API, as vLLM writes it."""
-    kind = HTTPStatus(status).phrase if status in _LINES else "Error"
-    error = {"message": message, "type": kind, "param": None, "code": status}
-    return json.dumps({"error": error}, separators=(",", ":")).encode()

@@ -107,8 +107,8 @@ class ClientReply:
             self._finish(is_whole=False)
 
     def leave(self) -> Callable[[], None] | None:
-        """The client left; what was to be called then."""
-        self.is_gone = True
+        """Nobody reads it any more; what was to be called, if the client left before its end."""
+        self.is_gone = self._connection is not None
         self._connection = None
         told, self.on_gone, self.on_writable = self.on_gone, None, None
         return told

@@ -9,15 +9,14 @@ import contextlib
 import math
 import socket
 import struct
-import time
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from toolkit.proxy import answer_heads as heads
 from toolkit.proxy.client_reply import ClientReply
-from toolkit.proxy.exchange import Reply, Request
+from toolkit.proxy.error_json import CONTENT_TYPE, error_body
 from toolkit.proxy.framing import Framed, Refusal, RequestReader, refusal
-from toolkit.proxy.settings import FrontSetting
+from toolkit.proxy.front_state import BODY, CLIENT, DESK, END, HEAD, IDLE, FrontState, never
 
 PIPELINED_BYTES = 64 * 1024
 """Of requests behind the one under way; beyond them reading pauses."""
@@ -30,76 +29,9 @@ LINGER_S = 2.0
 SPARE = 64
 """Connections beyond the limit that are told so, at the least; an eighth of the limit where that is more."""
 
-IDLE, HEAD, BODY, DESK, CLIENT, END = "idle", "head", "body", "desk", "client", "end"
-"""What a connection waits for: a request, the rest of its head or body, its answer, the client to read, the end."""
-
 _RESET = struct.pack("ii", 1, 0)
 _LEFT_STATES = frozenset((7, 8))
 """Linux's TCP_CLOSE and TCP_CLOSE_WAIT."""
-
-
-class Desk(Protocol):
-    """Who answers."""
-
-    def recall(self, data: bytes) -> bytes | list[bytes] | None:
-        """The whole answer, head included, to the request of these very bytes, where it is known by them."""
-
-    def take(self, request: Request, reply: Reply) -> None:
-        """Answer a request, now or later."""
-
-    def refused(self, status: int, reason: str, peer: str) -> None:
-        """Hear of a request that was refused unread; `reason` is one of framing.REASONS."""
-
-
-class Shared:
-    """What all connections share."""
-
-    def __init__(
-        self, desk: Desk, limits: FrontSetting, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.desk = desk
-        self.limits = limits
-        self.clock = clock
-        self.recall: Callable[[bytes], bytes | list[bytes] | None] = desk.recall
-        self.busy = 0
-        """Connections with a request under way."""
-        self.held_bytes = 0
-        """Of unfinished requests."""
-        self.is_draining = False
-        self._open: set[Connection] = set()
-        self._second, self._date = 0, b""
-
-    @property
-    def connections(self) -> int:
-        """Open ones."""
-        return len(self._open)
-
-    def admitted(self, connection: "Connection") -> bool:
-        """Whether there is room for one more."""
-        self._open.add(connection)
-        return len(self._open) <= self.limits.connections
-
-    def forget(self, connection: "Connection") -> None:
-        """It is closed."""
-        self._open.discard(connection)
-
-    def date(self) -> bytes:
-        """The Date line of this second."""
-        second = int(time.time())
-        if second != self._second:
-            self._second, self._date = second, heads.date_line(second)
-        return self._date
-
-    def deadline_s(self, waits_for: str) -> float:
-        """Until when a wait that begins now may last."""
-        limits = self.limits
-        waits = {
-            IDLE: limits.idle_s,
-            HEAD: limits.header_s,
-            BODY: limits.body_s,
-            DESK: math.inf,
-        }
-        return self.clock() + waits.get(waits_for, limits.stall_s)
 
 
 class Connection(asyncio.Protocol):
@@ -128,7 +60,7 @@ class Connection(asyncio.Protocol):
         "is_write_paused",
     )
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: FrontState) -> None:
         self._shared = shared
         self._recall = shared.recall
         self._transport: asyncio.Transport | None = None
@@ -151,15 +83,23 @@ class Connection(asyncio.Protocol):
         """Welcome a client, or tell it that there are too many."""
         both_ways = self._transport = cast("asyncio.Transport", transport)
         self._write, self._writelines = both_ways.write, both_ways.writelines
-        if self._shared.admitted(self):
+        over = self._shared.admit(self)
+        if not over:
             self._wait_for(IDLE)
-        else:
+            self._is_idle = True
+        elif over <= max(SPARE, self._shared.limits.connections // 8):
             self._refuse(refusal("connections"))
+        else:
+            self._drop()
 
     def data_received(self, data: bytes) -> None:
         """Answer a request that the desk knows by its bytes, or read it."""
         if self._is_idle:
-            answer = self._recall(data)
+            try:
+                answer = self._recall(data)
+            except Exception as error:  # noqa: BLE001 (told, and the request is read as any other)
+                self._tell(error)
+                answer = None
             if answer is not None:
                 self._was_used = True
                 if isinstance(answer, bytes):
@@ -171,9 +111,11 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """The client will send nothing more; one that awaits an answer has left."""
-        if self._answer is not None:
-            self._lose_client()
+        if self._answer is None:
+            self._close(lingers=False)
+        else:
             self._drop()
+            self._lose_client()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed, by whomever."""
@@ -211,7 +153,7 @@ class Connection(asyncio.Protocol):
     # ---- what comes in
 
     def _receive(self, data: bytes) -> None:
-        if self._waits_for is END:
+        if self._waits_for is END or self._closes:
             return
         self._is_idle = False
         if self._reader is None:
@@ -262,16 +204,21 @@ class Connection(asyncio.Protocol):
             self._fail(answer, error)
 
     def _fail(self, answer: ClientReply, error: Exception) -> None:
+        self._tell(error)
+        if answer is not self._answer:
+            return
+        told = self._part()
+        if answer.is_begun:
+            self._drop()
+        else:
+            self._refuse(refusal("fault"))
+        if told is not None:
+            told()
+
+    def _tell(self, error: Exception) -> None:
         asyncio.get_running_loop().call_exception_handler(
             {"message": "the desk failed at a request", "exception": error, "protocol": self}
         )
-        if answer is not self._answer:
-            return
-        if answer.is_begun:
-            answer.abort()
-            return
-        self._part(answer)
-        self._refuse(refusal("fault"))
 
     def _await_more(self) -> None:
         """Everything that was read is handed on, but for the beginning of a request."""
@@ -288,16 +235,21 @@ class Connection(asyncio.Protocol):
             return
         self._is_idle = waits_for is IDLE
         self._resume_reading()
+        if self._is_idle and self._shared.is_draining:
+            self._close(lingers=True)
 
     def _keep_waiting(self) -> None:
         """Keep what came behind the request under way, within limits."""
         assert self._reader is not None
         if self._reader.held_bytes > PIPELINED_BYTES:
             self._pause_reading()
-        if not self._hold(self._reader.held_bytes):
+        if self._hold(self._reader.held_bytes):
+            return
+        if self._answer is None:
+            self._close(lingers=False)
+        else:  # what came behind it is forgotten, and so is all that follows
             self._closes, self._reader = True, None
             self._hold(0)
-            self._pause_reading()
 
     def _hold(self, count: int) -> bool:
         """Account for the bytes of unfinished requests that are kept; False: they are too many."""
@@ -344,9 +296,10 @@ class Connection(asyncio.Protocol):
 
     def answered(self) -> None:
         """The answer is complete."""
-        self._part(self._answer)
+        self._part()
         if self._closes:
-            self._close(lingers=self._reader is None or not self._reader.is_between)
+            has_unread = self._reader is None or not self._reader.is_between
+            self._close(lingers=has_unread or self._shared.is_draining)
         elif self.is_write_paused:
             self._wait_for(CLIENT)
         else:
@@ -355,30 +308,29 @@ class Connection(asyncio.Protocol):
 
     def cut(self, *, is_hard: bool) -> None:
         """End the connection in an answer's midst: after what was written, or at once."""
-        self._part(self._answer)
+        self._part()
         if is_hard:
             self._drop()
         else:
             self._close(lingers=False)
 
-    def _part(self, answer: ClientReply | None) -> None:
-        if answer is not None and answer is self._answer:
-            self._answer = None
-            self._shared.busy -= 1
+    def _part(self) -> Callable[[], None] | None:
+        """No request is under way any more; what its answer wants to be called, if the client left before its end."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return None
+        self._shared.busy -= 1
+        return answer.leave()
 
     def _lose_client(self) -> None:
-        answer = self._answer
-        if answer is None:
-            return
-        self._part(answer)
-        told = answer.leave()
+        told = self._part()
         if told is not None:
             told()
 
     def _refuse(self, found: Refusal) -> None:
         self._shared.desk.refused(found.status, found.reason, self.peer())
-        body = heads.error_body(found.status, found.message)
-        headers = [(b"content-type", b"application/json")]
+        body = error_body(found.status, found.message)
+        headers = [CONTENT_TYPE]
         if found.status == 503:
             headers.append((b"retry-after", b"1"))
         line = b"content-length: %d\r\n" % len(body)
@@ -434,8 +386,8 @@ class Connection(asyncio.Protocol):
             self._look_at_client(now)
         elif self._waits_for is DESK:
             if self._is_read_paused and _has_left(self._transport):
-                self._lose_client()
                 self._drop()
+                self._lose_client()
         elif now >= self.deadline_s:
             self._end_late(now)
 
@@ -447,8 +399,8 @@ class Connection(asyncio.Protocol):
             self._unsent_bytes = unsent
             self.deadline_s = now + self._shared.limits.stall_s
         elif now >= self.deadline_s:
-            self._lose_client()
             self._drop()
+            self._lose_client()
 
     def _end_late(self, now: float) -> None:
         if self._waits_for is IDLE:
@@ -463,11 +415,6 @@ class Connection(asyncio.Protocol):
         self._recall = never
         if self._is_idle:
             self._close(lingers=False)
-
-
-def never(data: bytes) -> None:
-    """No answer is known."""
-    del data
 
 
 def _nothing(data: object) -> None:

@@ -47,7 +47,7 @@ REASONS: Mapping[str, tuple[int, str]] = {
 """All for which a request is refused before anybody looks at what it asks."""
 
 ONCE = frozenset(
-    b"authorization content-encoding content-length content-type cookie expect host transfer-encoding upgrade"
+    b"authorization content-encoding content-length content-type expect host transfer-encoding upgrade"
     b" x-api-key x-request-id".split()
 )
 """Two of one of these, and two readers may each take another one."""

@@ -6,12 +6,13 @@ no timer per connection: `sweep` is called once a second.
 
 import asyncio
 
-from toolkit.proxy.connection import Connection, Desk, Shared, never
+from toolkit.proxy.connection import Connection
+from toolkit.proxy.front_state import Desk, FrontState, never
 
 __all__ = ["Desk", "Front"]
 
 
-class Front(Shared):
+class Front(FrontState):
     """The clients' side: makes the protocol of each connection."""
 
     def __call__(self) -> asyncio.Protocol:
