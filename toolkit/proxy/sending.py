@@ -68,7 +68,7 @@ class Sending:
         self, status: int, headers: Headers, body: bytes, *, has_tokens: bool = False
     ) -> None:
         """Send a whole answer; a large one goes as the client reads it. `has_tokens`: it is a stream's events."""
-        if self.is_over:
+        if not self._is_open():
             return
         if len(body) > SLICE_BYTES:
             _Slices(self, body, has_tokens=has_tokens).begin(status, headers)
@@ -89,7 +89,7 @@ class Sending:
         fill: Callable[[], None],
     ) -> None:
         """Begin an answer in parts; `fill` is called whenever a client that had fallen behind reads again."""
-        if self.is_over:
+        if not self._is_open():
             return
         self.status = status
         self.reply.on_writable = fill
@@ -150,6 +150,12 @@ class Sending:
         """Somebody else answers this client: nothing was sent here, and nothing is told."""
         assert self.status is None, "an answer that has begun is not somebody else's"
         self._let_go()
+
+    def _is_open(self) -> bool:
+        """Whether an answer may begin; a client that left before this was made told nobody."""
+        if self.reply.is_gone:
+            self.leave()
+        return not self.is_over
 
     def _let_go(self) -> None:
         self.is_over = True
