@@ -167,6 +167,8 @@ class Bench:
         assert self.admission.waiting == 0
         assert len(self.flights) == 0
         assert len(self.calls) == 0
+        # a moment later the connections are given back
+        await self.calls.drain(5.0)
         assert all(state.in_flight == 0 for state in self.routing.states(self.clock()))
         for server in self.servers:
             await server.until(lambda at=server: not at.under_way)

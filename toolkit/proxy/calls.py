@@ -13,6 +13,7 @@ from toolkit.proxy.call import Call, Listener
 from toolkit.proxy.exchange import Job, Kept, Rejection
 from toolkit.proxy.faults import FAULTS, Fault, FaultKind
 from toolkit.proxy.flights import Flights
+from toolkit.proxy.upstream import SAFE
 
 Keep = Callable[[bytes, Job, Kept], None]
 
@@ -41,11 +42,6 @@ class Calls:
     def __len__(self) -> int:
         """Calls under way, those that wait for a slot included."""
         return len(self._under_way)
-
-    @property
-    def connected(self) -> int:
-        """Calls that hold a slot."""
-        return sum(call.slot is not None for call in self._under_way)
 
     # --- clients -------------------------------------------------------------------------------------
 
@@ -96,6 +92,10 @@ class Calls:
     # --- slots ---------------------------------------------------------------------------------------
 
     def _admit(self, call: Call) -> None:
+        if call.job.method in SAFE:
+            # it asks for no token, e.g., for the list of models: it need not wait behind those that do
+            self._start(call)
+            return
         got = self._admission.ask(ask_of(call.job), self._clock())
         if isinstance(got, Rejection):
             self._reject(call, got)
@@ -103,11 +103,13 @@ class Calls:
             call.waiting = got
             self._waiting[got] = call
         else:
-            self._start(call, got)
+            self._seat(call, got)
 
-    def _start(self, call: Call, slot: Slot) -> None:
-        call.slot, call.waiting = slot, None
-        call.queue_ms = slot.waited_s * 1000
+    def _seat(self, call: Call, slot: Slot) -> None:
+        call.slot, call.waiting, call.queue_ms = slot, None, slot.waited_s * 1000
+        self._start(call)
+
+    def _start(self, call: Call) -> None:
         task = asyncio.get_running_loop().create_task(self._run(call))
         self._tasks[call] = task
         task.add_done_callback(lambda _: self._forget(call))
@@ -134,7 +136,7 @@ class Calls:
     def _hand_out_slots(self) -> None:
         due = self._admission.due(self._clock())
         for waiting, slot in due.served:
-            self._start(self._waiting.pop(waiting), slot)
+            self._seat(self._waiting.pop(waiting), slot)
         for waiting, rejection in due.rejected:
             self._reject(self._waiting.pop(waiting), rejection)
 
