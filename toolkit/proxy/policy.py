@@ -29,6 +29,8 @@ COMPUTES = frozenset({"embeddings", "embed", "pooling", "classify", "score", "re
 """One input has one output: always as good as declared."""
 HELD = ("previous_response_id", "conversation", "container")
 """Names of what the server keeps between requests (OpenAI, Anthropic)."""
+REFERENCE = frozenset({"id", "type"})
+"""All that an item holds which only names another one."""
 TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
 """vLLM: the answer names blocks in one server's memory, gone soon after."""
 OWN_TOOLS = frozenset({None, "function", "custom"})
@@ -143,7 +145,7 @@ def _refers(items: Any) -> bool:
     """Whether an input names an item that the server keeps instead of holding it; its type may be left out."""
     return type(items) is list and any(
         type(item) is dict
-        and (item.get("type") == "item_reference" or ("id" in item and len(item) == 1))
+        and (item.get("type") == "item_reference" or ("id" in item and item.keys() <= REFERENCE))
         for item in items
     )
 

@@ -1,0 +1,290 @@
+"""What may be read from the cache and what may be stored: every policy against every kind of request."""
+
+from math import inf
+from typing import Any
+
+import pytest
+
+from toolkit.proxy.headers import NO_WISHES, Wishes
+from toolkit.proxy.policy import Ruling, is_declared, policy
+from toolkit.proxy.routes import ANSWERS
+from toolkit.proxy.settings import CacheSetting, Policy, TeamSetting
+
+PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ALL = CacheSetting()
+DECLARED = CacheSetting(policy="declared")
+
+
+def rule(
+    fields: dict[str, Any] | None = None,
+    setting: CacheSetting = ALL,
+    wishes: Wishes = NO_WISHES,
+    endpoint: str = "chat/completions",
+    *,
+    team: TeamSetting | None = None,
+    query: str = "",
+) -> Ruling:
+    return policy(setting, team, {**PLAIN, **(fields or {})}, endpoint, wishes, query=query)
+
+
+def bypassed(ruling: Ruling, reason: str) -> bool:
+    return (ruling.read, ruling.write, ruling.ttl_s, ruling.reason) == (False, False, 0.0, reason)
+
+
+def test_policy_all_reads_and_stores_whatever_was_sampled() -> None:
+    assert rule({"temperature": 1.5}) == Ruling(read=True, write=True, ttl_s=3600.0)
+
+
+def test_policy_off_does_neither_whatever_is_asked() -> None:
+    off = CacheSetting(policy="off")
+    assert bypassed(rule({"temperature": 0, "seed": 1}, off), "off")
+    assert bypassed(rule({}, off, endpoint="embeddings"), "off")
+
+
+DECLARING: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 0.0},
+    {"temperature": -0.0},
+    {"seed": 0},
+    {"seed": 42, "temperature": 1},
+    {"seed": -2},
+    {"temperature": 0, "n": 4, "logprobs": True, "tools": [{"type": "function"}], "stream": True},
+]
+SAMPLING: list[dict[str, Any]] = [
+    {},
+    {"temperature": None},
+    {"temperature": 0.01},
+    {"temperature": 1e-300},
+    {"temperature": False},
+    {"temperature": "0"},
+    {"temperature": []},
+    {"seed": None},
+    # vLLM reads this as no seed
+    {"seed": -1},
+    {"seed": True},
+    {"seed": "42"},
+    {"seed": 1.5},
+    {"top_p": 0},
+    {"top_k": 1},
+    {"sampling_params": {"temperature": 0}},
+]
+
+
+@pytest.mark.parametrize("fields", DECLARING)
+def test_temperature_0_or_a_seed_declares_an_answer_as_good_as_another(
+    fields: dict[str, Any],
+) -> None:
+    assert is_declared(fields, "chat/completions")
+    assert rule(fields, DECLARED) == Ruling(read=True, write=True, ttl_s=3600.0)
+
+
+@pytest.mark.parametrize("fields", SAMPLING)
+def test_nothing_else_does_and_a_temperature_left_out_is_not_0(fields: dict[str, Any]) -> None:
+    assert not is_declared(fields, "chat/completions")
+    assert bypassed(rule(fields, DECLARED), "sampled")
+    assert rule(fields).write
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["embeddings", "embed", "pooling", "classify", "score", "rerank"]
+)
+def test_what_a_model_computes_is_always_declared(endpoint: str) -> None:
+    assert rule({}, DECLARED, endpoint=endpoint) == Ruling(read=True, write=True, ttl_s=3600.0)
+
+
+@pytest.mark.parametrize(("ours", "teams", "expected"), [
+    ("all", None, True), ("all", "declared", False), ("declared", "all", True),
+    ("off", "all", True), ("all", "off", False), ("off", None, False), ("declared", None, False),
+])  # fmt: skip
+def test_a_teams_own_policy_goes_before_the_proxys(
+    ours: Policy, teams: Policy | None, expected: bool
+) -> None:
+    team = TeamSetting(name="red", policy=teams)
+    ruling = rule({"temperature": 1}, CacheSetting(policy=ours), team=team)
+    assert (ruling.read, ruling.write) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"store": True},
+        {"store": "true"},
+        {"store": 1},
+        {"background": True},
+        {"previous_response_id": "resp_1"},
+        {"previous_response_id": ""},
+        {"conversation": "conv_1"},
+        {"conversation": {"id": "conv_1"}},
+        {"prompt": {"id": "pmpt_1"}},
+        {"container": "cntr_1"},
+        {"input": [{"type": "item_reference", "id": "msg_1"}]},
+        {"input": [{"role": "user", "content": "hi"}, {"id": "msg_1"}]},
+        {"input": [{"type": None, "id": "msg_1"}]},
+    ],
+)
+def test_what_is_about_things_that_a_server_keeps_is_never_cached(fields: dict[str, Any]) -> None:
+    assert bypassed(rule({"temperature": 0, **fields}, endpoint="responses"), "conversation")
+
+
+def test_a_store_left_out_counts_as_not_wanted() -> None:
+    for fields in ({}, {"store": False}, {"store": None}, {"background": False}):
+        assert rule(fields, endpoint="responses").write
+    whole: dict[str, Any] = {
+        "input": [{"type": "message", "id": "a", "role": "user", "content": "hi"}]
+    }
+    assert rule(whole, endpoint="responses").write
+    assert rule({"input": "item_reference"}, endpoint="responses").write
+
+
+def test_a_completions_prompt_is_not_a_reference() -> None:
+    assert rule({"prompt": "hi"}, endpoint="completions").write
+
+
+@pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params"])
+def test_what_names_blocks_in_one_servers_memory_is_never_cached(name: str) -> None:
+    assert bypassed(rule({name: {"do_remote_decode": True}}), "transfer")
+    assert bypassed(rule({name: {}}), "transfer")
+    assert rule({name: None}).write
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "mcp", "server_url": "http://h"},
+        {"type": "web_search_preview"},
+        {"type": "code_interpreter"},
+        {"type": "web_search_20250305"},
+        {"type": 7},
+        {"type": ["function"]},
+    ],
+)
+def test_a_tool_that_the_server_would_run_forbids_it(tool: dict[str, Any]) -> None:
+    mixed = [{"type": "function", "name": "f"}, tool]
+    for endpoint in ("responses", "messages", "chat/completions"):
+        assert bypassed(rule({"tools": mixed}, endpoint=endpoint), "server-tools")
+    assert bypassed(
+        rule({"mcp_servers": [{"url": "http://h"}]}, endpoint="messages"), "server-tools"
+    )
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        *(
+            None,
+            [],
+            [{"type": "function"}],
+            [{"name": "f", "input_schema": {}}],
+            [{"type": "custom"}],
+        ),
+        *([{"type": None}], "odd", [7], {"type": "mcp"}),
+    ],
+)
+def test_tools_that_the_client_runs_do_not(tools: Any) -> None:
+    assert rule({"tools": tools}).write
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["chat/completions/batch", "generate", "invocations", "/tokenize", "models", ""]
+)
+def test_an_endpoint_whose_answers_are_not_known_is_never_cached(endpoint: str) -> None:
+    assert bypassed(rule({"temperature": 0}, endpoint=endpoint), "endpoint")
+
+
+def test_every_routes_answer_is_cached_but_the_batch() -> None:
+    refused = {each for each in ANSWERS.values() if not rule({}, endpoint=each).read}
+    assert refused == {"chat/completions/batch"}
+
+
+def test_a_query_forbids_it_for_the_key_has_none() -> None:
+    assert bypassed(rule(query="api-version=2"), "query")
+
+
+def test_no_cache_skips_reading_and_stores() -> None:
+    ruling = rule(wishes=Wishes(no_cache=True))
+    assert (ruling.read, ruling.write, ruling.reason, ruling.fwd) == (False, True, None, "request")
+
+
+def test_no_store_reads_and_does_not_store() -> None:
+    ruling = rule(wishes=Wishes(no_store=True))
+    assert (ruling.read, ruling.write, ruling.reason, ruling.fwd) == (True, False, None, "miss")
+
+
+def test_both_or_off_bypass() -> None:
+    both = rule(wishes=Wishes(no_cache=True, no_store=True))
+    assert bypassed(both, "wish")
+    assert bypassed(rule(wishes=Wishes(off=True)), "wish")
+    assert both.fwd == "request"
+    assert rule({}, DECLARED).fwd == "bypass"
+
+
+def test_only_if_cached_is_handed_on_even_where_nothing_may_be_read() -> None:
+    wishes = Wishes(only_if_cached=True)
+    assert rule(wishes=wishes).only_if_cached
+    never = rule({}, CacheSetting(policy="off"), wishes)
+    assert (never.read, never.only_if_cached) == (False, True)
+
+
+@pytest.mark.parametrize(("ours", "wanted", "expected"), [
+    (3600.0, 30.0, 30.0), (3600.0, 7200.0, 3600.0), (None, 30.0, 30.0), (None, None, None), (60.0, None, 60.0),
+])  # fmt: skip
+def test_a_client_can_only_shorten_the_time_to_live(
+    ours: float | None, wanted: float | None, expected: float | None
+) -> None:
+    ruling = rule({}, CacheSetting(ttl_s=ours), Wishes(ttl_s=wanted))
+    assert (ruling.ttl_s, ruling.write) == (expected, True)
+
+
+def test_no_time_to_live_is_not_stored_at_all() -> None:
+    assert not rule(wishes=Wishes(ttl_s=0.0)).write
+
+
+def test_a_stored_answer_must_be_young_enough_and_last_long_enough() -> None:
+    ruling = rule(wishes=Wishes(max_age_s=60.0, min_fresh_s=10.0))
+    assert ruling.takes(age_s=60.0, left_s=10.0)
+    assert not ruling.takes(age_s=60.1, left_s=10.0)
+    assert not ruling.takes(age_s=60.0, left_s=9.9)
+    assert ruling.takes(age_s=0.0, left_s=None)
+
+
+def test_a_time_to_live_of_ones_own_bounds_what_is_read_too() -> None:
+    ruling = rule(wishes=Wishes(ttl_s=30.0, max_age_s=60.0))
+    assert not ruling.takes(age_s=31.0, left_s=None)
+    assert ruling.takes(age_s=30.0, left_s=0.0)
+
+
+def test_without_wishes_every_stored_answer_will_do() -> None:
+    ruling = rule()
+    assert (ruling.max_age_s, ruling.min_fresh_s) == (inf, 0.0)
+    assert ruling.takes(age_s=1e9, left_s=0.001)
+
+
+def test_one_that_must_never_end_takes_only_what_does_not() -> None:
+    ruling = rule(wishes=Wishes(min_fresh_s=inf))
+    assert not ruling.takes(age_s=0.0, left_s=1e9)
+
+
+WISHES = [
+    Wishes(no_cache=a, no_store=b, off=c, max_age_s=d, min_fresh_s=e, ttl_s=f)
+    for a in (False, True) for b in (False, True) for c in (False, True)
+    for d in (None, 0.0, 5.0) for e in (None, 0.0, 5.0, inf) for f in (None, 0.0, 5.0, 9e9)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "setting", [ALL, DECLARED, CacheSetting(policy="off"), CacheSetting(ttl_s=None)]
+)
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0}, {"store": True}])
+def test_no_wish_makes_caching_looser(setting: CacheSetting, fields: dict[str, Any]) -> None:
+    plain = rule(fields, setting)
+    for wishes in WISHES:
+        wanted = rule(fields, setting, wishes)
+        assert wanted.read <= plain.read
+        assert wanted.write <= plain.write
+        assert (inf if wanted.ttl_s is None else wanted.ttl_s) <= (
+            inf if plain.ttl_s is None else plain.ttl_s
+        )
+        for age_s in (0.0, 4.0, 6.0):
+            for left_s in (0.0, 4.0, 6.0, None):
+                told = {"age_s": age_s, "left_s": left_s}
+                assert wanted.takes(**told) <= plain.takes(**told)
