@@ -163,14 +163,15 @@ def _toml(text: str, name: str) -> dict[str, Any]:
 def _tables(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Flags as a file would have them."""
     tables: dict[str, Any] = {}
-    for flag, value in flags.items():
-        if value is None or (isinstance(value, list | tuple | set | frozenset) and not value):
+    for flag, given in flags.items():
+        value = list(given) if isinstance(given, tuple | set | frozenset) else given
+        if value is None or value == []:
             continue
         table, dot, name = flag.rpartition(".")
         if dot:
             tables.setdefault(table, {})[name] = value
         else:
-            tables[flag] = list(value) if isinstance(value, tuple | set | frozenset) else value
+            tables[flag] = value
     if "upstream" in tables:
         tables["upstream"] = [_named(each) for each in tables["upstream"]]
     return tables
