@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.cache_headers import says_hit
+from toolkit.cache_headers import says_bypass, says_hit
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,18 @@ from toolkit.cache_headers import says_hit
 )
 def test_cache_headers_are_read_as_they_are_meant(header: str, hit: bool) -> None:
     assert says_hit(header) is hit
+
+
+@pytest.mark.parametrize(
+    ("header", "bypass"),
+    [
+        ("BYPASS", True),
+        ("toolkit; fwd=bypass; detail=no-store", True),
+        ("toolkit; fwd=uri-miss; stored", False),
+        ("toolkit; hit; ttl=60", False),
+        ("bypassed", False),
+        ("", False),
+    ],
+)
+def test_a_cache_that_was_not_asked_is_no_miss(header: str, bypass: bool) -> None:
+    assert says_bypass(header) is bypass

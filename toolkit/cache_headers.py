@@ -10,3 +10,8 @@ def says_hit(header: str) -> bool:
     """
     hit = r"(?<![a-z])(?<!no-)(?:refresh)?hit(?![a-z-]|\s*=\s*\?0)"
     return re.search(hit, header.lower()) is not None
+
+
+def says_bypass(header: str) -> bool:
+    """Whether such a header tells that the cache was not asked, e.g., `proxy; fwd=bypass`: it is no miss."""
+    return re.search(r"\bbypass\b", header.lower()) is not None

@@ -143,3 +143,9 @@ NOT_SETTINGS = frozenset(
     " kv_cache_memory_bytes simple_cpu_offload_num_blocks _block_size_resolved"
     " engine model_name deployment replica application".split()
 )
+
+PROXY_BUILD = "toolkit_proxy_build_info"
+"""Our own proxy's, behind an engine's names on one page; it has no name of an engine's."""
+PROXY_REQUESTS = "toolkit_proxy_requests_total"
+PROXY_CACHEABLE = ("hit", "coalesced", "miss")
+"""Values of its label `cache` where the cache was asked."""

@@ -11,6 +11,9 @@ from toolkit.dialect_names import (
     MODEL_LABELS,
     NOT_SETTINGS,
     PEERS,
+    PROXY_BUILD,
+    PROXY_CACHEABLE,
+    PROXY_REQUESTS,
     REASON_LABEL,
     REPEATING_LABELS,
     ROUTER,
@@ -80,6 +83,31 @@ class EngineNumbers:
     """None for vLLM: the last bucket of its length histograms hints at it, but is rounded down."""
     settings: tuple[tuple[str, str], ...] = ()
     """Chosen configuration, sorted; nothing measured and nothing that counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheNumbers:
+    """What our own proxy in front of an engine says of its response cache, since it started."""
+
+    requests: float
+    cacheable: float
+    """Of these, those for which the cache was asked."""
+    hits: float
+    coalesced: float
+    """They shared a call upstream with an equal request."""
+
+
+def read_cache(page: Page) -> CacheNumbers | None:
+    """Read what `toolkit proxy` adds to the page of the engine behind it; None where there is none."""
+    if not page.samples(PROXY_BUILD):
+        return None
+    by = {kind: page.total(PROXY_REQUESTS, cache=kind) or 0.0 for kind in PROXY_CACHEABLE}
+    return CacheNumbers(
+        requests=page.total(PROXY_REQUESTS) or 0.0,
+        cacheable=sum(by.values()),
+        hits=by["hit"],
+        coalesced=by["coalesced"],
+    )
 
 
 def read_numbers(page: Page, content_type: str = "") -> EngineNumbers | None:

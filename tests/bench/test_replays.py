@@ -102,6 +102,26 @@ def test_an_id_or_a_header_tells_of_memory_without_counters(sign: dict[str, str]
     assert found == {"response_cache": "high"}  # and they came far sooner
 
 
+def test_the_hit_ratio_is_named_by_the_headers_of_all_answers() -> None:
+    first = [replace(one, cache_status="toolkit; fwd=uri-miss; stored") for one in uniques(16)]
+    memory = [replayed(first[n], 16 + n, cache_status="toolkit; hit; ttl=60") for n in range(8)]
+    # neither counts: no header, and a request for which the cache was not asked
+    others = [
+        replace(one, cache_status=header)
+        for one, header in zip(
+            uniques(2, start=30), (None, "toolkit; fwd=bypass; detail=no-store"), strict=True
+        )
+    ]
+    found = told([*first, *memory, *others], no_books())
+    # 8 of 16 + 8
+    assert "by its header the hit ratio is 0.33 of 24 answers" in found["response_cache"].evidence
+
+
+def test_a_cache_that_says_nothing_has_no_ratio() -> None:
+    shots, _ = with_twins(8)
+    assert "ratio" not in told(shots, no_books())["response_cache"].evidence
+
+
 def test_a_slow_replay_is_told_by_counters_that_lack_exactly_the_repeated_tokens() -> None:
     first = uniques(16)
     late = [twin(first[n], 16 + n, text_hash=first[n].text_hash) for n in range(4)]

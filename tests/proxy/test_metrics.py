@@ -154,7 +154,8 @@ def test_a_page_that_ends_otherwise_merges_as_well(ending: str) -> None:
     text = merged(
         VLLM.rstrip("\n") + "\n" * bool(ending) + ending, public(Counters(), GAUGES, QUIET)
     )
-    assert "# EOF" not in text
+    assert text.count("# EOF") == ending.count("# EOF")
+    assert text.endswith(ending if "EOF" in ending else "\n")
     assert read_page(text).total("vllm:prompt_tokens_total") == 1234
     assert read_page(text).total("toolkit_proxy_connections") == 12
 

@@ -179,3 +179,49 @@ def test_a_page_too_long_to_be_read_whole_is_told() -> None:
     )
     page = Answer(status=200, with_key=True, body=b"vllm:num_requests_waiting 0\n" + lines.encode())
     assert codes(HEALTHY, metrics=page) == ["metrics_cut"]
+
+
+def proxied(*lines: str) -> Answer:
+    page = ['toolkit_proxy_build_info{version="0.1.0"} 1.0', *lines, ""]
+    return Answer(status=200, body="\n".join(page).encode())
+
+
+def by_cache(**requests: int) -> list[str]:
+    return [
+        f'toolkit_proxy_requests_total{{cache="{cache}",code="2xx",model="tiny"}} {count}'
+        for cache, count in requests.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("requests", "said"),
+    [
+        (
+            # 1,120 of 1,204 are 93.02 %; what went past the cache is not of them
+            {"hit": 1120, "miss": 84, "bypass": 5000},
+            "a response cache answers: hit ratio 93.0 % of 1,204 cacheable requests",
+        ),
+        (
+            {"hit": 1, "coalesced": 2, "miss": 1},
+            (
+                "a response cache answers: hit ratio 25.0 % of 4 cacheable requests,"
+                " and 2 shared another one's answer as it came"
+            ),
+        ),
+        ({"miss": 1}, "a response cache answers: hit ratio 0 % of 1 cacheable request"),
+        ({}, "a response cache stands in front; no request has asked it yet"),
+        ({"hit": 9, "miss": -5}, "a response cache answers"),
+    ],
+)
+def test_a_response_cache_is_told_with_its_hit_ratio(requests: dict[str, int], said: str) -> None:
+    (finding,) = findings(HEALTHY, evidence(metrics=proxied(*by_cache(**requests))), None)
+    assert (finding.code, finding.text) == ("response_cache", said)
+
+
+def test_a_proxy_that_caches_nothing_is_no_response_cache() -> None:
+    assert codes(HEALTHY, metrics=proxied(*by_cache(bypass=12))) == []
+
+
+def test_an_engine_without_a_proxy_has_no_response_cache() -> None:
+    lines = "\n".join(by_cache(hit=5)).encode()  # not without the proxy's own name on the page
+    assert codes(HEALTHY, metrics=Answer(status=200, body=lines)) == []

@@ -9,6 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_server import recorded
 
+from toolkit.proxy.counters import Counters
+from toolkit.proxy.exchange import Served
+from toolkit.proxy.metrics import Gauges, merged, public
+from toolkit.proxy.recent import Indicators
 from toolkit.records import Host, Sighting
 from toolkit.scout import answers as pages
 from toolkit.scout.answers import Answer, Look
@@ -252,6 +256,51 @@ def test_a_cache_in_front_that_lists_models_is_degraded_not_foreign() -> None:
     sighting = sight_only(MODELS=ok(b'{"object":"list","data":[{"id":"m","object":"model"}]}'))
     assert (sighting.status, sighting.model) == ("degraded", "m")
     assert sighting.error == "serves models, but `/metrics` answers 404"
+
+
+def behind_our_proxy(page: bytes) -> bytes:
+    counters = Counters()
+    counters.take(Served(ts=0.0, model="tiny", status=200, cache="miss", ttft_ms=50, latency_ms=90))
+    counters.tally("", "tiny", "chat/completions", stream=True).hit(0.00002, 900, 10, 16)
+    ours = public(counters, Gauges(version="0.1.0"), Indicators(window_s=0.0))
+    return merged(page.decode(), ours).encode()
+
+
+RECORDED = recorded("metrics_after_load.txt")
+OF_RUST = b"\n".join(line for line in RECORDED.split(b"\n") if b"cache_config" not in line)
+"""As vLLM's front end in Rust ends its page; it has no configuration there either."""
+
+
+@pytest.mark.parametrize(
+    ("page", "dialect"), [(RECORDED, "v1"), (OF_RUST + b"# EOF\n", "rust"), (OF_RUST, "v1")]
+)
+def test_an_engine_behind_our_proxy_is_read_as_before_and_the_cache_beside_it(
+    page: bytes, dialect: str
+) -> None:
+    direct = looked(VLLM | {pages.METRICS: ok(page, "text/plain")})
+    through = looked(VLLM | {pages.METRICS: ok(behind_our_proxy(page), "text/plain")})
+    assert sight(direct).dialect == dialect
+    assert replace(sight(through), readings=()) == replace(sight(direct), readings=())
+    assert set(sight(direct).readings) < set(sight(through).readings)
+    told = {finding.code: finding.text for finding in findings(sight(through), through, None)}
+    assert told.pop("response_cache") == (
+        "a response cache answers: hit ratio 50.0 % of 2 cacheable requests"
+    )
+    assert told == {each.code: each.text for each in findings(sight(direct), direct, None)}
+
+
+def test_our_proxy_whose_engine_tells_nothing_is_seen_all_the_same() -> None:
+    alone = looked(VLLM | {pages.METRICS: ok(behind_our_proxy(b""), "text/plain")})
+    sighting = sight(alone)
+    assert (sighting.status, sighting.engine) == ("degraded", "vllm")
+    assert sighting.error == "`/metrics` has the response cache's numbers and no engine's"
+    assert [finding.code for finding in findings(sighting, alone, None)] == ["response_cache"]
+
+
+def test_our_proxy_without_an_engine_is_no_foreign_server() -> None:
+    sighting = sight_only(HEALTH=ok(), METRICS=ok(behind_our_proxy(b""), "text/plain"))
+    assert (sighting.status, sighting.engine) == ("degraded", None)
+    assert sighting.error == "a response cache answers, but no engine behind it does"
 
 
 def test_a_dead_host_keeps_its_most_common_reason() -> None:

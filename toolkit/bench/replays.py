@@ -23,7 +23,7 @@ from toolkit.bench.evidence import (
     served_ms,
     share,
 )
-from toolkit.cache_headers import says_hit
+from toolkit.cache_headers import says_bypass, says_hit
 from toolkit.records import Shot, Verdict
 
 LEAST_SHARE = 0.3
@@ -88,6 +88,9 @@ class Replays:
     """Tokens that the server's counters lack, of all answers."""
     contradicted: bool = False
     """The server counted the tokens all the same."""
+    told: int = 0
+    """Answers whose header says whether the cache had them, repeated or not, warm-up included."""
+    told_hits: int = 0
 
     @property
     def shots(self) -> frozenset[Shot]:
@@ -132,6 +135,9 @@ def _clauses(found: Replays) -> Iterable[str]:
     if "header" in found.kinds:
         headers = (pair.again.cache_status or "" for pair in found.taken)
         yield f"a header says {quoted(next(filter(says_hit, headers)))}"
+    if found.told_hits:
+        ratio = share(found.told_hits, found.told)
+        yield f"by its header the hit ratio is {ratio:.2f} of {count(found.told)} answers"
     if "counters" in found.kinds:
         yield (
             f"the server's counters lack {count(found.missing_tokens or 0)} tokens, and these"
@@ -169,7 +175,9 @@ def replays(shots: Sequence[Shot], account: Account, rtt_ms: float | None) -> Re
         blind = [_with_signs(pair, usual, rtt_ms) for pair in _same_id(news)]
         found = _taken(blind, len(news), 0.0, account, rtt_ms)
         found = replace(found, of_unique=bool(found.taken))
-    return replace(found, pairs=pairs)
+    headers = [shot.cache_status for shot in answers if shot.cache_status]
+    told = [header for header in headers if not says_bypass(header)]
+    return replace(found, pairs=pairs, told=len(told), told_hits=sum(map(says_hit, told)))
 
 
 # --- which requests were repeated -------------------------------------------------------------------

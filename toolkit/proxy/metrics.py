@@ -122,9 +122,14 @@ def public(counters: Counters, gauges: Gauges, lately: Indicators) -> str:
 
 
 def merged(upstream_page: str, public_page: str) -> str:
-    """An upstream's page and ours behind it. Families of a proxy behind this one are left out: ours bear the same names."""
-    lines = [line for line in upstream_page.split("\n") if line and not _is_ours(line)]
-    return "\n".join([*lines, public_page])
+    """An upstream's page and ours behind it. Families of a proxy behind this one are left out: ours bear the same names.
+
+    OpenMetrics' end mark, a mere comment in this format, goes to the end: readers tell one of vLLM's front ends by it.
+    """
+    lines = [line for line in upstream_page.split("\n") if line.strip() and not _is_ours(line)]
+    ends = [line for line in lines if _is_end(line)]
+    lines = [line for line in lines if not _is_end(line)]
+    return "\n".join([*lines, public_page]) + "# EOF\n" * bool(ends)
 
 
 def families(counters: Counters, gauges: Gauges, lately: Indicators) -> Iterator[Metric]:
@@ -370,8 +375,12 @@ def _by(name: str, text: str, label: str, values: Mapping[str, float | None]) ->
 
 
 def _is_ours(line: str) -> bool:
-    """A line of a proxy's page, or the end mark of OpenMetrics, which would end ours, too."""
+    """A line of a proxy's page: a sample, or what is said of its family."""
     if not line.startswith("#"):
         return line.lstrip().startswith(PREFIX)
     words = line.split(maxsplit=3)
-    return words[1:] == ["EOF"] or (len(words) > 2 and words[2].startswith(PREFIX))
+    return len(words) > 2 and words[2].startswith(PREFIX)
+
+
+def _is_end(line: str) -> bool:
+    return line.rstrip() == "# EOF"

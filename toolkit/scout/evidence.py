@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolkit.dialects import EngineNumbers, read_numbers
+from toolkit.dialects import CacheNumbers, EngineNumbers, read_cache, read_numbers
 from toolkit.promtext import Page, read_page
 from toolkit.records import Reading
 from toolkit.scout import answers as pages
@@ -38,6 +38,8 @@ class Evidence:
     cards: tuple[Card, ...]
     about: Mapping[str, Any]
     """/version, /info, /server_info, /props and /tokenize, merged."""
+    cache: CacheNumbers | None = None
+    """Of a proxy in front of the engine, where its metrics are on the same page."""
 
     @property
     def engine(self) -> str | None:
@@ -68,6 +70,7 @@ def examine(look: Look) -> Evidence:
         readings=readings,
         cards=_cards(look),
         about=_about(look),
+        cache=read_cache(page) if page else None,
     )
 
 

@@ -6,9 +6,11 @@ No network, no clock, no store: the earlier sighting is an argument.
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from toolkit.dialects import CacheNumbers
 from toolkit.records import Finding, Sighting
 from toolkit.scout import answers as pages
 from toolkit.scout.evidence import Evidence
+from toolkit.wording import share
 
 LOW_MEMORY_SHARE = 0.85
 """vLLM's default is 0.9, from 0.20.0 on 0.92; the contest's trick host stood at 0.46."""
@@ -35,6 +37,7 @@ def findings(
         *_changes(before, sighting),
         *_pressure(sighting),
         *_capacity(sighting),
+        *_cache(evidence.cache),
         *_open_doors(evidence),
         *_unread(evidence),
     ]
@@ -159,6 +162,21 @@ def _few_tokens_text(now: Sighting, full: float) -> str:
     length = "full length" if now.max_model_len is None else f"{now.max_model_len:,} tokens"
     holds = "hold" if now.kv_cache_tokens is not None else "holds"
     return f"{tokens} {holds} only {full:.1f} requests of {length}"
+
+
+def _cache(cache: CacheNumbers | None) -> Iterator[Finding]:
+    """Not where requests came and none was for the cache: then it is off, and the answers are the engine's."""
+    if cache is None or (cache.requests and not cache.cacheable):
+        return
+    text = "a response cache answers"
+    if not cache.cacheable:
+        text = "a response cache stands in front; no request has asked it yet"
+    elif 0 <= cache.hits <= cache.cacheable:
+        ratio, requests = share(cache.hits / cache.cacheable), amount(cache.cacheable)
+        text += f": hit ratio {ratio} of {requests} cacheable request{'s' * (cache.cacheable != 1)}"
+    if cache.coalesced:
+        text += f", and {amount(cache.coalesced)} shared another one's answer as it came"
+    yield Finding(code="response_cache", text=text)
 
 
 def _open_doors(evidence: Evidence) -> Iterator[Finding]:

@@ -141,6 +141,8 @@ def _unknown(evidence: Evidence) -> tuple[Status, str]:
         return "degraded", f"serves models, but {_no_metrics(evidence)}"
     if any(answer.refused for answer in evidence.look.answers.values()):
         return "degraded", "refuses without a key; name its variable with `api_key_env=`"
+    if evidence.cache is not None:
+        return "degraded", "a response cache answers, but no engine behind it does"
     answers = evidence.look.answers.values()
     if any(answer.status == 400 and b"HTTPS" in answer.body for answer in answers):
         return "not_an_engine", "wants TLS; write `https://` before the address"
@@ -169,6 +171,8 @@ def _no_metrics(evidence: Evidence) -> str:
         return f"`/metrics` answers {metrics.status}"
     if evidence.page is None:
         return "`/metrics` is not Prometheus text"
+    if evidence.cache is not None:
+        return "`/metrics` has the response cache's numbers and no engine's"
     return "`/metrics` has no engine's numbers (vLLM: `--disable-log-stats`)"
 
 
