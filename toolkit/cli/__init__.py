@@ -28,6 +28,7 @@ VERBS = (
     "board",
     "mark",
     "impact",
+    "proxy",
     "runs",
     "demo",
     "sim",

@@ -6,6 +6,7 @@ request is told to `tell`, once.
 
 import asyncio
 import random
+from dataclasses import replace
 from functools import partial
 
 from toolkit.proxy import headers as header_rules
@@ -15,7 +16,7 @@ from toolkit.proxy.case import Case
 from toolkit.proxy.delivery import Live
 from toolkit.proxy.error_json import CONTENT_TYPE, error_body
 from toolkit.proxy.estimates import Estimates
-from toolkit.proxy.exchange import Headers, Job, Kept
+from toolkit.proxy.exchange import Headers, Job, Kept, View
 from toolkit.proxy.keyring import owner
 from toolkit.proxy.kit import Kit
 from toolkit.proxy.layers import Found
@@ -26,7 +27,7 @@ from toolkit.proxy.replaying import send_stored
 from toolkit.proxy.sending import Sent
 from toolkit.proxy.splices import SALTED, salt, spliced, wants_usage
 from toolkit.proxy.verifying import Verifying
-from toolkit.proxy.views import Shown, shown, view
+from toolkit.proxy.views import Shown, can_join, shown, view
 from toolkit.request_body import asked
 from toolkit.request_key import KEY_BYTES, Refused, canonical, request_key
 
@@ -64,12 +65,11 @@ class Answering:
         if not header_rules.is_json(request.headers):
             self._refuse(case, 415, NOT_JSON)
             return
-        read = canonical(request.body, inert=self._settings.cache.inert)
-        if isinstance(read, Refused):
-            self._refuse(case, 400, f"The body can't be taken: {read.reason}")
+        problem = self.understand(case)
+        if problem is not None:
+            self._refuse(case, 400, f"The body can't be taken: {problem}")
             return
-        case.read, case.fields, case.form = read, read.fields, read.form
-        self._understand(case)
+        case.served.new = self._is_new(case.name)
         found = self._layers.find(case.key) if case.key and case.ruling.read else None
         if found is not None and self._hit(case, found):
             return
@@ -78,13 +78,19 @@ class Answering:
         else:
             self._miss(case)
 
-    def _understand(self, case: Case) -> None:
-        """What it asks, for whom, whether that may be shared, and how it is to look."""
-        request, served, fields = case.request, case.served, case.fields
-        told = case.asked = asked(request.body, path=request.path, read=case.read)
+    def understand(self, case: Case) -> str | None:
+        """Read what it asks, for whom, whether that may be shared, and how it is to look; or say why it can't be read."""
+        request, served = case.request, case.served
+        read = canonical(request.body, inert=self._settings.cache.inert)
+        if isinstance(read, Refused):
+            return read.reason
+        fields = read.fields
+        case.fields, case.form = fields, read.form
+        told = case.asked = asked(request.body, path=request.path, read=read)
         model = fields.get("model")
         case.model = served.model = model if isinstance(model, str) else None
-        case.view = view(fields, case.endpoint)
+        seen_as = view(fields, case.endpoint)
+        case.view = seen_as or View(stream=bool(fields.get("stream")), crosses="never")
         case.wishes = header_rules.wishes(request.headers)
         case.tenant = "" if case.team is None else owner(case.team)
         case.ruling = policy(
@@ -93,21 +99,13 @@ class Answering:
         served.stream, served.bypass = case.view.stream, case.ruling.reason
         served.exact_key, served.request_key = told.exact_key, told.request_key
         served.prompt_key = told.prompt_key
-        self._name_key(case)
-
-    def _name_key(self, case: Case) -> None:
-        case.generation = self._kit.generations.of(case.model)
-        key = bytes.fromhex(
-            request_key(
-                case.form,
-                endpoint=case.endpoint,
-                tenant=case.tenant,
-                model=case.generation,
-            )
-        )
-        case.served.new = self._is_new(key)
-        if case.ruling.read or case.ruling.write:
-            case.key = key
+        case.generation = self._kit.generation(case.model)
+        case.name = _name(case)
+        if seen_as is None:
+            served.bypass = served.bypass or "view"
+        elif case.ruling.read or case.ruling.write:
+            case.key = case.name
+        return None
 
     def _is_new(self, key: bytes) -> bool:
         seen, mark = self._seen, int.from_bytes(key[:8])
@@ -186,6 +184,7 @@ class Answering:
             stored_at=found.kept.stored_at,
             ends_at=found.ends_at,
             served=case.served,
+            asked=case.asked,
             tally=self._kit.counters.tally(
                 case.served.team, case.model, case.endpoint, stream=case.view.stream
             ),
@@ -197,6 +196,7 @@ class Answering:
         key = key[:KEY_BYTES]
         now = self._wall()
         ends_at = None if job.ttl_s is None else now + job.ttl_s
+        kept = replace(kept, stored_at=now)
         self._layers.keep(key, kept, ttl_s=job.ttl_s, tenant=job.tenant, model=job.model)
         self._kit.memory.stored(key, ends_at=ends_at)
 
@@ -253,12 +253,21 @@ class Answering:
         ruling = case.ruling
         if case.key is None:
             return None
-        if ruling.read and not case.is_alone:
+        if ruling.read and not case.is_alone and self._may_join(case, case.key):
             return case.key
         if not ruling.write:
             return None
         self._alone += 1
         return case.key + self._alone.to_bytes(8)
+
+    def _may_join(self, case: Case, key: bytes) -> bool:
+        """Whether what is under way, if anything is, will serve this request, too."""
+        call = self.calls.under_way(key)
+        if call is None:
+            return True
+        led = call.led_by_view
+        has_usage = led.usage or call.job.usage_is_ours
+        return can_join(led, case.view, case.endpoint, has_usage=has_usage)
 
     def _job(self, case: Case) -> Job:
         request, team, told = case.request, case.team, case.asked
@@ -304,7 +313,7 @@ class Answering:
         """What goes before an answer of a call's, or before an error of ours."""
         found = [(b"x-request-id", case.served.request_id.encode())]
         if call is not None:
-            found += call.headers
+            found += [each for each in call.headers if each[0] != CONTENT_TYPE[0]]
         if case.served.endpoint and case.form:
             found.append((b"cache-status", self._cache_status(case, call)))
         return found
@@ -328,6 +337,10 @@ class Answering:
         why_not = None if call.recorded is None else call.recorded.why_not
         if why_not is not None and case.key is not None and not case.was_shared:
             self._kit.memory.not_stored(case.key, why_not)
+        if call.upstream is not None and not case.was_shared:
+            self._kit.counters.ask_upstream(call.upstream)
+            for _ in range(call.retries):
+                self._kit.counters.ask_upstream(call.upstream, is_retry=True)
         told, tokens = case.asked, case.served.prompt_tokens
         if told is not None and told.prompt_chars and tokens and not case.was_shared:
             self._estimates.learn(case.model, told.prompt_chars, tokens)
@@ -340,4 +353,13 @@ class Answering:
         self._end(case)
 
     def _end(self, case: Case) -> None:
-        self._kit.tell(case.served)
+        self._kit.tell(case.served, case.asked)
+
+
+def _name(case: Case) -> bytes:
+    """What its answer is stored by; where one view can't be made of the other, each view has its own."""
+    endpoint = case.endpoint
+    if case.view.crosses == "never":
+        endpoint += " stream" if case.view.stream else " whole"
+    key = request_key(case.form, endpoint=endpoint, tenant=case.tenant, model=case.generation)
+    return bytes.fromhex(key)

@@ -45,6 +45,11 @@ class Calls:
 
     # --- clients -------------------------------------------------------------------------------------
 
+    def under_way(self, key: bytes) -> Call | None:
+        """The call that an equal request would join, if there is one."""
+        flight = self._flights.open_at(key)
+        return None if flight is None else flight.cargo
+
     def ask(self, key: bytes | None, job: Job, listener: Listener) -> tuple[Call, bool]:
         """The call that answers a request, and whether it was made for it; None as a key: nobody else may join.
 

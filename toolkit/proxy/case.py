@@ -8,7 +8,6 @@ from toolkit.proxy.headers import NO_WISHES, Wishes
 from toolkit.proxy.policy import Ruling
 from toolkit.proxy.settings import TeamSetting
 from toolkit.records import Asked
-from toolkit.request_key import Canonical
 
 AS_A_WHOLE = View()
 NO_CACHE = Ruling(read=False, write=False, ttl_s=0.0)
@@ -25,7 +24,6 @@ class Case:
     """Monotonic clock, when it was whole."""
     team: TeamSetting | None = None
     endpoint: str = ""
-    read: Canonical | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     asked: Asked | None = None
     form: bytes = b""
@@ -36,8 +34,10 @@ class Case:
     wishes: Wishes = NO_WISHES
     ruling: Ruling = NO_CACHE
     view: View = AS_A_WHOLE
+    name: bytes = b""
+    """What its answer would be stored by."""
     key: bytes | None = None
-    """Of its answer; None: it has none that could be stored or shared."""
+    """The same, where policy lets it be stored or shared."""
     body: bytes = b""
     """What goes upstream."""
     usage_is_ours: bool = False

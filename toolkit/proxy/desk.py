@@ -18,9 +18,10 @@ from toolkit.proxy.keyring import Keyring
 from toolkit.proxy.kit import Kit
 from toolkit.proxy.ready import JOINED_BYTES
 from toolkit.proxy.routes import NoRoute, Route, route
+from toolkit.records import Asked
 
 Line = Callable[[bytes], None]
-Tell = Callable[[Served], None]
+Rows = Callable[[Served, Asked | None], None]
 
 
 class Pages(Protocol):
@@ -41,7 +42,7 @@ class Desk:
         *,
         keyring: Keyring | None,
         log: Line | None,
-        rows: Tell | None,
+        rows: Rows | None,
     ) -> None:
         """`keyring` None: everybody may ask. `log` and `rows` take the hits of very bytes, as kit.tell takes all else."""
         self._kit, self._answering, self._pages = kit, answering, pages
@@ -76,7 +77,8 @@ class Desk:
         if self._log is not None:
             self._log(ready.line.fill(wall, request_id, took_s * 1000))
         if self._rows is not None:
-            self._rows(_copy(ready.served, wall, request_id.decode(), took_s * 1000))
+            served = _copy(ready.served, wall, request_id.decode(), took_s * 1000)
+            self._rows(served, ready.asked)
         if len(body) <= JOINED_BYTES:
             return b"%b%b\r\n\r\n%b" % (head, request_id, body)
         return [b"%b%b\r\n\r\n" % (head, request_id), body]
@@ -112,7 +114,7 @@ class Desk:
         """Count what the front refused itself."""
         del peer
         self._kit.counters.refuse(reason)
-        self._kit.tell(Served(ts=self._wall(), method="", status=status, error_kind=reason))
+        self._kit.tell(Served(ts=self._wall(), method="", status=status, error_kind=reason), None)
 
     def _pass_in(self, case: Case, found: Route) -> None:
         case.endpoint = case.served.endpoint = found.endpoint
@@ -142,7 +144,7 @@ class Desk:
         request_id = (b"x-request-id", case.served.request_id.encode())
         case.reply.whole(status, [CONTENT_TYPE, request_id, *more], error_body(status, message))
         case.served.status = status
-        self._kit.tell(case.served)
+        self._kit.tell(case.served, None)
 
 
 def _copy(served: Served, ts: float, request_id: str, took_ms: float) -> Served:

@@ -44,6 +44,10 @@ class Flights(Generic[K, C]):
         """Calls that can be joined."""
         return len(self._open)
 
+    def open_at(self, key: K) -> Flight[K, C] | None:
+        """The call that an equal request would join, if there is one."""
+        return self._open.get(key)
+
     def begin(self, key: K, now: float) -> tuple[Flight[K, C], bool]:
         """The call that a request waits for, and whether it leads: then it makes the call, and must land it."""
         flight = self._open.get(key)

@@ -1,10 +1,12 @@
 """Which generation of a model answers: the part of every key that changes when an upstream restarts or changes. No clock, no file.
 
-A number per model counts up; whoever watches the upstreams says when. A request that names no model belongs to all of them.
+A number per model counts up; whoever watches the upstreams says when.
 """
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+
+from toolkit.proxy.identity import ANY
 
 
 class Generations:
@@ -14,10 +16,14 @@ class Generations:
         self.numbers = dict(numbers)
 
     def of(self, model: str | None) -> str:
-        """A model's name and number, e.g., `tiny@3`; without a name the sum of all: any change is one of its, too."""
-        if model is None:
-            return f"@{sum(self.numbers.values())}"
-        return f"{model}@{self.numbers.get(model, 0)}"
+        """A model's name and number, e.g., `tiny@3`; where it has none, or was not named, the number of all, `tiny@*3`.
+
+        The two must not be mixed up: one that was `*1` and then gets a number of its own begins at 1.
+        """
+        own = None if model is None else self.numbers.get(model)
+        if own is None:
+            return f"{model or ''}@*{self.numbers.get(ANY, 0)}"
+        return f"{model}@{own}"
 
     def raise_to(self, numbers: Mapping[str, int]) -> list[str]:
         """Take higher numbers over, e.g., of another process; the models that they change."""

@@ -9,6 +9,7 @@ from toolkit.proxy.explain import Memory
 from toolkit.proxy.generations import Generations
 from toolkit.proxy.layers import Layers
 from toolkit.proxy.settings import Settings
+from toolkit.records import Asked
 
 Event = Callable[[str, dict[str, object]], None]
 """An event's name and what is known of it: a line of the log that is no request."""
@@ -22,10 +23,12 @@ class Kit:
     layers: Layers
     counters: Counters
     generations: Generations
+    generation: Callable[[str | None], str]
+    """A model's part of every key; with a Redis that several machines share it is no count of this one's."""
     memory: Memory
     """Requests that were no hits, for explanations."""
-    tell: Callable[[Served], None]
-    """Takes every request but the hits of very bytes, once, when all is over."""
+    tell: Callable[[Served, Asked | None], None]
+    """Takes every request but the hits of very bytes, once, when all is over; Asked: what its body asks, where it was read."""
     event: Event
     clock: Callable[[], float]
     """Monotonic, for durations and deadlines."""

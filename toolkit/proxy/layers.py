@@ -107,7 +107,7 @@ class Layers:
     ) -> int:
         """Forget answers; how many the file, or without one the memory, held.
 
-        Memory does not know tenants or models: all of it goes, and what was not meant comes back from the file.
+        Memory and Redis do not know tenants or models: all of theirs goes, and what was not meant comes back from the file.
         """
         held = len(self.memory)
         if key is None:
@@ -115,8 +115,8 @@ class Layers:
         else:
             held = int(self.memory.remove(key))
         self.memo.purge()
-        if self.redis is not None and key is not None:
-            await self.redis.forget(key)
+        if self.redis is not None:
+            await (self.redis.purge() if key is None else self.redis.forget(key))
         if self.shared is None:
             return held
         return await asyncio.to_thread(self.shared.purge, tenant=tenant, model=model, key=key)

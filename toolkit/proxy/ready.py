@@ -9,6 +9,7 @@ from toolkit.proxy.counters import Tally
 from toolkit.proxy.exchange import Served
 from toolkit.proxy.headers import age, cache_status
 from toolkit.proxy.log_lines import HitLine
+from toolkit.records import Asked
 
 OVERHEAD_BYTES = 900
 """Of one beside its body, its head and the request it answers: objects, numbers, the log's template (sys.getsizeof, CPython 3.11)."""
@@ -21,6 +22,7 @@ class Ready:
 
     __slots__ = (
         *(
+            "asked",
             "body",
             "key",
             "line",
@@ -44,11 +46,13 @@ class Ready:
         stored_at: float,
         ends_at: float,
         served: Served,
+        asked: Asked | None,
         tally: Tally,
     ) -> None:
         """`stored`: what the cache holds, to see whether that is still it; `served`: such a hit, to be copied."""
         self.key, self.stored, self.body = key, stored, body
-        self.served, self.tally, self.line = served, tally, HitLine(served)
+        self.served, self.asked = served, asked
+        self.tally, self.line = tally, HitLine(served)
         self.size = len(body)
         self.prompt_tokens = served.prompt_tokens or 0
         self.output_tokens = served.output_tokens or 0

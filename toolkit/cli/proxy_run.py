@@ -1,0 +1,191 @@
+"""What `toolkit proxy` does once its command line is read: settings, keys, the database, one process, its end."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli.inputs import allow_open_files
+from toolkit.errors import ToolkitError
+from toolkit.proxy.counters import Counters
+from toolkit.proxy.keyring import TeamKey, from_environment, from_file, keyring, refuse_open
+from toolkit.proxy.request_log import RequestLog
+from toolkit.proxy.server import Proxy
+from toolkit.proxy.settings import Settings
+from toolkit.proxy.settings_file import admin_port, checked, read
+from toolkit.proxy.store_feed import StoreFeed
+from toolkit.records import Run, Seen
+from toolkit.wording import span
+
+INTERRUPTED = 130
+
+
+def settings_of(config: Path | None, options: Mapping[str, Any]) -> Settings:
+    """The file's settings with the command line's over them."""
+    text = ""
+    if config is not None:
+        try:
+            text = config.read_text()
+        except OSError as error:
+            raise ToolkitError(
+                f"cannot read `{config}`: {error.strerror or error}", "Name a TOML file"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ToolkitError(f"`{config}` is not UTF-8", "Save it as UTF-8 text") from error
+    flags = {
+        "upstream": options["upstream"],
+        "port": options["port"],
+        "host": options["host"],
+        "admin_port": options["admin_port"],
+        "workers": options["workers"],
+        "cache.policy": options["policy"],
+        "cache.ttl": options["ttl"],
+        "cache.memory": options["memory"],
+        "cache.file": "none" if options["no_cache_file"] else options["cache_file"],
+        "cache.replay": options["replay"],
+        "cache.verify_share": options["verify"],
+        "admission.concurrency": options["concurrency"],
+        "admission.queue": options["queue"],
+        "admission.wait": options["wait"],
+        "tell.log": options["log"],
+        "tell.database": options["database"],
+    }
+    return read(text, str(config) if config else "the command line", flags)
+
+
+def run_proxy(settings: Settings, *, only_check: bool) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    variables = checked(settings, os.environ)
+    keys = _keys(settings)
+    for line in told(settings):
+        click.echo(line, err=True)
+    if only_check:
+        if settings.teams:
+            keyring(settings.teams, keys, secret=b"")
+        click.echo("These settings are good", err=True)
+        return
+    allow_open_files()
+    with ExitStack() as opened:
+        log = feed = None
+        if settings.tell.log is not None:
+            log = RequestLog(settings.tell.log)
+            opened.callback(log.close)
+        if settings.tell.database is not None:
+            feed = StoreFeed(
+                _storing(Path(settings.tell.database)), server=f"{settings.host}:{settings.port}"
+            )
+            opened.callback(feed.close)
+        proxy = Proxy(settings, variables=variables, keys=keys, log=log, feed=feed, say=_say)
+        code = _run(_serve(proxy, log))
+    sys.exit(code)
+
+
+def _run(serving: Any) -> int:
+    try:
+        import uvloop
+    except ImportError:
+        return int(asyncio.run(serving))
+    return int(uvloop.run(serving))
+
+
+async def _serve(proxy: Proxy, log: RequestLog | None) -> int:
+    stop, began = asyncio.Event(), time.monotonic()
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        _say("Ending: what is under way is finished first; a second Ctrl-C ends at once")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    if log is not None:
+        loop.add_signal_handler(signal.SIGHUP, log.reopen)
+    try:
+        await proxy.start()
+        port, admin = proxy.ports
+        host, admin_host = proxy.settings.host, proxy.settings.admin_host
+        _say(f"Ready: clients on http://{host}:{port}, admin on http://{admin_host}:{admin}")
+        await stop.wait()
+    finally:
+        await proxy.stop()
+    _say(summary(proxy.kit.counters, time.monotonic() - began))
+    return 0
+
+
+def told(settings: Settings) -> Iterator[str]:
+    """What the settings mean, in a few lines."""
+    names = ", ".join(each.url for each in settings.upstreams)
+    yield f"Proxy on http://{settings.host}:{settings.port} in front of {names}"
+    cache = settings.cache
+    ttl = "without end" if cache.ttl_s is None else f"for {span(cache.ttl_s)}"
+    where = "in memory" if cache.file is None else f"in memory and `{cache.file}`"
+    if cache.policy == "off":
+        yield "Nothing is stored (policy off)"
+    elif cache.policy == "declared":
+        yield f"Answers to requests with temperature 0 or a seed are kept {ttl}, {where}"
+    else:
+        yield f"Every complete answer is kept {ttl}, {where}, and given to whoever asks the same: sampled ones, too"
+    if not settings.teams:
+        yield "No team has a key: everybody may ask, and all share the answers"
+    else:
+        yield f"Teams: {', '.join(team.name for team in settings.teams)}"
+    yield f"Admin: http://{settings.admin_host}:{admin_port(settings)}/metrics"
+
+
+def summary(counters: Counters, took_s: float) -> str:
+    """What it did, in one line."""
+    counters.settle()
+    total = counters.total("requests")
+    return f"{total:,.0f} requests in {span(took_s)}"
+
+
+def _keys(settings: Settings) -> list[TeamKey]:
+    found = from_environment(settings.teams, os.environ)
+    if settings.keys_file is not None:
+        path = Path(settings.keys_file)
+        try:
+            mode, text = path.stat().st_mode, path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ToolkitError(
+                f"cannot read the keys in `{path}`: {getattr(error, 'strerror', None) or 'not UTF-8'}",
+                "Name a file with a line `TEAM KEY` for each key",
+            ) from error
+        refuse_open(mode, str(path))
+        found += from_file(text, str(path), settings.teams)
+    return found
+
+
+def _storing(path: Path) -> Callable[[], Any]:
+    """Opens the database where the feed wants it, with a run that its requests belong to."""
+    run_id, began = secrets.token_hex(6), time.time()
+
+    @contextmanager
+    def opened() -> Iterator[Callable[[Sequence[Seen]], None]]:
+        from toolkit.store import Store
+
+        with Store.open(path) as store:
+            known: list[bool] = []
+
+            def hand(rows: Sequence[Seen]) -> None:
+                if not known:
+                    store.add_run(Run(id=run_id, verb="proxy", started_at=began))
+                    known.append(True)
+                store.add_seen(run_id, rows)
+
+            yield hand
+
+    return opened
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)

@@ -1,0 +1,288 @@
+"""What one process says of itself, and does when it is told to: the admin's Control, and the pages on the clients' port.
+
+It reads the clocks and what the parts know; it opens nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from toolkit.errors import ToolkitError
+from toolkit.proxy import metrics
+from toolkit.proxy.admin import Purge, Question
+from toolkit.proxy.admission import Admission
+from toolkit.proxy.answering import Answering
+from toolkit.proxy.calls import Calls
+from toolkit.proxy.case import Case
+from toolkit.proxy.exchange import Headers, Request, Served
+from toolkit.proxy.explain import explain
+from toolkit.proxy.front import Front
+from toolkit.proxy.keyring import owner
+from toolkit.proxy.kit import Kit
+from toolkit.proxy.metrics import Gauges, LayerGauge, UpstreamGauge
+from toolkit.proxy.recent import Recent
+from toolkit.proxy.request_log import RequestLog
+from toolkit.proxy.routes import Route, route
+from toolkit.proxy.routing import Routing, UpstreamState
+from toolkit.proxy.store_feed import StoreFeed
+from toolkit.proxy.watch import Watch
+
+JSON = (b"content-type", b"application/json")
+
+
+class Inside:
+    """The parts that are looked at, each there or not."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        answering: Answering,
+        *,
+        calls: Calls,
+        admission: Admission,
+        routing: Routing,
+        watch: Watch,
+    ) -> None:
+        self.kit, self.answering, self.calls = kit, answering, calls
+        self.admission, self.routing, self.watch = admission, routing, watch
+        self.front: Front | None = None
+        self.log: RequestLog | None = None
+        self.feed: StoreFeed | None = None
+        self.started_at = kit.wall()
+        self.recent = Recent()
+        self.is_draining = False
+
+
+class Control:
+    """Does what the admin asks for (admin.Control), and shows the proxy's own pages (desk.Pages)."""
+
+    def __init__(
+        self, inside: Inside, *, drain: Callable[[], None], undrain: Callable[[], None]
+    ) -> None:
+        self._inside, self._drain, self._undrain = inside, drain, undrain
+
+    # --- for the admin -----------------------------------------------------------------------------
+
+    async def metrics(self) -> bytes:
+        """The whole page."""
+        inside = self._inside
+        return metrics.page(inside.kit.counters, self.gauges(), inside.recent.indicators())
+
+    async def why_not_ready(self) -> str | None:
+        """One sentence; None: an upstream can be asked."""
+        inside = self._inside
+        if inside.is_draining:
+            return "the proxy is draining"
+        ready = inside.routing.is_ready(None, inside.kit.clock())
+        return None if ready else "no upstream can be asked"
+
+    async def state(self) -> Mapping[str, Any]:
+        """What holds now, as JSON."""
+        inside = self._inside
+        now = inside.kit.clock()
+        return {
+            "ready": await self.why_not_ready() is None,
+            "draining": inside.is_draining,
+            "lately": asdict(inside.recent.indicators()),
+            "upstreams": [_as_json(one) for one in inside.routing.states(now)],
+            **asdict(self.gauges()),
+        }
+
+    async def purge(self, what: Purge) -> int:
+        """Let stored answers go."""
+        layers = self._inside.kit.layers
+        if what.question is not None:
+            return await layers.purge(key=self._case(what.question).name)
+        tenant = None if what.team is None else self._tenant(what.team)
+        return await layers.purge(tenant=tenant, model=what.model)
+
+    async def explain(self, question: Question) -> Mapping[str, Any]:
+        """Why a request is a hit or a miss."""
+        kit, case = self._inside.kit, self._case(question)
+        held = kit.layers.find(case.name) if case.ruling.read else None
+        told = explain(
+            kit.memory,
+            case.name,
+            case.form,
+            tenant=case.tenant,
+            endpoint=case.endpoint,
+            model=case.generation,
+            now=kit.wall(),
+            is_held=held is not None,
+            bypass=case.ruling.reason,
+            values=question.values,
+        )
+        return asdict(told) | {"request_key": case.served.request_key, "model": case.generation}
+
+    async def drain(self, upstream: str | None) -> None:
+        """Send no more to an upstream; None: close the proxy's doors."""
+        if upstream is None:
+            self._inside.is_draining = True
+            self._drain()
+        else:
+            self._inside.routing.drain(self._known(upstream))
+
+    async def undrain(self, upstream: str | None) -> None:
+        """Take it back."""
+        if upstream is None:
+            self._inside.is_draining = False
+            self._undrain()
+        else:
+            self._inside.routing.undrain(self._known(upstream))
+
+    # --- on the clients' port ----------------------------------------------------------------------
+
+    def page(self, name: str) -> tuple[int, Headers, bytes]:
+        """One of the proxy's own pages."""
+        inside = self._inside
+        if name in ("health", "ping"):
+            return 200, (), b""
+        if name == "ready":
+            is_ready = not inside.is_draining and inside.routing.is_ready(None, inside.kit.clock())
+            return (200 if is_ready else 503), (), b""
+        names = [each.name for each in inside.kit.settings.upstreams]
+        if name == "version":
+            seen = next(filter(None, map(inside.watch.version, names)), None)
+            return 200, (JSON,), b'{"version":"unknown"}' if seen is None else seen.body
+        public = metrics.public(inside.kit.counters, self.gauges(), inside.recent.indicators())
+        seen = next(filter(None, map(inside.watch.metrics, names)), None)
+        engine = "" if seen is None else seen.body.decode("utf-8", "replace")
+        page = metrics.merged(engine, public)
+        return 200, ((b"content-type", metrics.CONTENT_TYPE),), page.encode()
+
+    # --- what it looks at --------------------------------------------------------------------------
+
+    def gauges(self) -> Gauges:
+        """What holds right now."""
+        inside, kit = self._inside, self._inside.kit
+        admission, front = inside.admission, inside.front
+        return Gauges(
+            version=version("llm-serving-toolkit"),
+            started_at=inside.started_at,
+            connections=front.connections if front else 0,
+            busy=front.busy if front else 0,
+            flights=len(inside.calls),
+            slots=admission.in_use,
+            slot_limit=kit.settings.admission.concurrency,
+            queued={use.team: use.waiting for use in admission.teams()},
+            layers=tuple(self._layers()),
+            redis_open=None if kit.layers.redis is None else kit.layers.redis.problem is not None,
+            upstreams=tuple(
+                UpstreamGauge(
+                    name=one.name, state=_word(one), in_flight=one.in_flight, running=one.others
+                )
+                for one in inside.routing.states(kit.clock())
+            ),
+            epochs=dict(kit.generations.numbers),
+            log_lines_dropped=inside.log.dropped if inside.log else 0,
+            rows_dropped=inside.feed.dropped if inside.feed else 0,
+        )
+
+    def _layers(self) -> list[LayerGauge]:
+        layers, setting = self._inside.kit.layers, self._inside.kit.settings.cache
+        counts, memo = layers.memory.counts(), layers.memo.counts()
+        found = [
+            LayerGauge(
+                layer="memory",
+                entries=counts.entries,
+                size_bytes=counts.weight + memo.weight,
+                limit_bytes=setting.memory_bytes,
+                evicted=counts.evicted,
+                expired=counts.expired,
+                refused=counts.refused,
+            )
+        ]
+        if layers.shared is not None:
+            shared = layers.shared.counts()
+            found.append(
+                LayerGauge(
+                    layer="disk",
+                    size_bytes=shared.file_bytes,
+                    limit_bytes=setting.file_bytes,
+                    refused=shared.lost,
+                )
+            )
+        if layers.redis is not None:
+            found.append(LayerGauge(layer="redis", refused=layers.redis.counts().lost))
+        return found
+
+    # --- questions ---------------------------------------------------------------------------------
+
+    def _case(self, question: Question) -> Case:
+        """A request as if it had come, up to its key."""
+        inside = self._inside
+        found = route("POST", question.path, inside.kit.settings)
+        if not isinstance(found, Route) or found.kind != "answer":
+            raise ToolkitError(
+                f"`{question.path}` is no path whose answers are stored",
+                "Name one such as /v1/chat/completions",
+            )
+        request = Request(method="POST", path=question.path, body=question.body)
+        case = Case(request=request, reply=_Nobody(request), served=Served(ts=0.0), taken_s=0.0)
+        case.endpoint = found.endpoint
+        if inside.kit.settings.teams:
+            self._tenant(question.team)
+            teams = {team.name: team for team in inside.kit.settings.teams}
+            case.team = teams[question.team]
+        problem = inside.answering.understand(case)
+        if problem is not None:
+            raise ToolkitError(f"the body can't be read: {problem}", "Give a request's body")
+        return case
+
+    def _tenant(self, team: str) -> str:
+        teams = {each.name: each for each in self._inside.kit.settings.teams}
+        if team not in teams:
+            raise ToolkitError(
+                f"there is no team `{team}`", f"There are: {', '.join(teams) or 'none'}"
+            )
+        return owner(teams[team])
+
+    def _known(self, upstream: str) -> str:
+        names = [each.name for each in self._inside.kit.settings.upstreams]
+        if upstream not in names:
+            raise ToolkitError(
+                f"there is no upstream `{upstream}`", f"There are: {', '.join(names)}"
+            )
+        return upstream
+
+
+class _Nobody:
+    """Where the answer to a request goes that is only talked about: nowhere."""
+
+    is_gone = True
+    is_paused = False
+    on_writable: Callable[[], None] | None = None
+    on_gone: Callable[[], None] | None = None
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """Nothing."""
+
+    def begin(self, status: int, headers: Headers, *, length: int | None = None) -> None:
+        """Nothing."""
+
+    def write(self, data: bytes) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+    def abort(self) -> None:
+        """Nothing."""
+
+
+def _word(one: UpstreamState) -> str:
+    if one.draining:
+        return "draining"
+    if one.state == "left":
+        return "stuck" if one.reason == "stuck" else "down"
+    return "busy" if one.limit is not None and one.in_flight >= one.limit else "up"
+
+
+def _as_json(one: UpstreamState) -> dict[str, Any]:
+    told = asdict(one)
+    told["models"] = None if one.models is None else sorted(one.models)
+    return told
