@@ -1,0 +1,152 @@
+"""Raises models' epochs when an upstream restarts or changes, and has that known by every process. It touches the file.
+
+The epochs that hold in this process are `Generations`; the file's, and the identities by which a restart is known after
+the proxy's own, are SharedCache's. Who is asked about an upstream, and when, is watch.py's.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from toolkit.proxy.generations import Generations
+from toolkit.proxy.identity import Epochs, Identity, as_text, from_text
+from toolkit.proxy.settings import Settings
+from toolkit.proxy.upstream_pages import fingerprint
+
+COUNTERS_S = 30.0
+"""So often an identity is stored of which only the token counters moved."""
+
+
+class Book(Protocol):
+    """Where epochs and identities are kept: SharedCache, or nothing."""
+
+    def epochs(self) -> dict[str, int]:
+        """All of them."""
+
+    def bump(self, model: str) -> int:
+        """Raise one; waits for the file."""
+
+    def identity(self, name: str) -> str | None:
+        """What was kept of an upstream."""
+
+    def set_identity(self, name: str, identity: str) -> None:
+        """Keep it; waits for the file."""
+
+
+class EpochKeeper:
+    """One process's; `saw` is told each look at an upstream, in the loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        book: Book | None,
+        generations: Generations,
+        *,
+        changed: Callable[[Sequence[str]], object],
+        event: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        """`changed` is called whenever numbers were raised: what was remembered by other means than keys must go."""
+        # by address: two proxies on one file may call an upstream by two names
+        self._urls = {each.name: each.url for each in settings.upstreams}
+        self._kind = settings.cache.epoch
+        self._book, self._generations = book, generations
+        self._changed, self._event = changed, event
+        self._kept: dict[str, tuple[Identity, float]] = {}
+        """By name: what the book has, and since when."""
+        self._epochs = Epochs(self._kind, self._known())
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over what other processes raised."""
+        if self._book is not None:
+            self._raise(self._book.epochs())
+
+    async def saw(self, name: str, seen: Identity, now: float) -> None:
+        """Take one look's identity; what it makes unreachable is so before the file is waited for."""
+        before = self._epochs.identity(name)
+        stale = self._epochs.see(name, seen, now)
+        known = self._epochs.identity(name)
+        if stale and known is not None and not self._was_told(name, known, now):
+            self._generations.bump(stale)
+            told: dict[str, object] = {"upstream": name, "models": sorted(stale), "why": _why(before, known)}
+            self._event("epoch", told)
+            self._changed(sorted(stale))
+            if self._book is not None:
+                await asyncio.to_thread(self._bump, self._book, sorted(stale))
+        if stale:
+            self.refresh()
+        if known is not None:
+            await self._keep(name, known, now)
+
+    def fingerprint(self, model: str | None) -> str:
+        """Who answers a model, to be part of a key that proxies on several machines share: numbers are one file's own.
+
+        Of all upstreams where the model is not known to be served by some.
+        """
+        everybody = [known for name in self._urls if (known := self._epochs.identity(name))]
+        serving = [each for each in everybody if _serves(each, model)] or everybody
+        mine = [_about(each, model) for each in serving]
+        return fingerprint(mine, restarts_count=self._kind == "restart")
+
+    def _known(self) -> dict[str, Identity]:
+        known = {}
+        for name, url in self._urls.items():
+            text = None if self._book is None else self._book.identity(url)
+            kept = None if text is None else from_text(text)
+            if kept is not None:
+                known[name] = kept
+                self._kept[name] = (kept, float("-inf"))
+        return known
+
+    def _was_told(self, name: str, known: Identity, now: float) -> bool:
+        """Whether another process saw the same before, and raised the epochs for it."""
+        text = None if self._book is None else self._book.identity(self._urls[name])
+        kept = None if text is None else from_text(text)
+        if kept is None or kept == self._kept.get(name, (None, 0.0))[0]:
+            return False
+        return not Epochs(self._kind, {name: kept}).see(name, known, now)
+
+    def _bump(self, book: Book, models: Iterable[str]) -> None:
+        for model in models:
+            book.bump(model)
+
+    def _raise(self, numbers: dict[str, int]) -> None:
+        raised = self._generations.raise_to(numbers)
+        if raised:
+            self._changed(raised)
+
+    async def _keep(self, name: str, known: Identity, now: float) -> None:
+        """Write an identity that is new; counters alone now and then, and only where nothing else tells a restart."""
+        if self._book is None:
+            return
+        kept, at_s = self._kept.get(name, (None, float("-inf")))
+        is_new = kept is None or _still(kept) != _still(known)
+        counts = known.started_at is None and kept != known and now - at_s >= COUNTERS_S
+        if is_new or counts:
+            self._kept[name] = (known, now)
+            await asyncio.to_thread(self._book.set_identity, self._urls[name], as_text(known))
+
+
+def _still(known: Identity) -> Identity:
+    return replace(known, tokens_total=None)
+
+
+def _serves(known: Identity, model: str | None) -> bool:
+    return model is not None and any(each.id == model for each in known.models or ())
+
+
+def _about(known: Identity, model: str | None) -> Identity:
+    """What of an identity concerns a model: another one that is added beside it changes nothing of its answers."""
+    if not _serves(known, model):
+        return known
+    return replace(known, models=tuple(each for each in known.models or () if each.id == model))
+
+
+def _why(before: Identity | None, known: Identity) -> str:
+    if before is None:
+        return "new"
+    for field in ("version", "models", "settings"):
+        if getattr(before, field) != getattr(known, field):
+            return field
+    return "restart"
