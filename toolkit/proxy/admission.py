@@ -98,6 +98,8 @@ class Waiting:
 
     ask: Ask
     ends_s: float
+    number: int
+    """In the order of asking."""
     slot: Slot | None = None
     is_over: bool = False
     """It waits no more: served, turned away, or it left."""
@@ -193,7 +195,7 @@ class Admission:
         self._turns = count(1)
         self._passes: dict[int, int] = {}
         self._ends: list[tuple[float, int, Waiting]] = []
-        self._entered = count()
+        self._numbers = count()
         self._pushed: list[tuple[Waiting, Rejection]] = []
         for name in self._settings:
             self._team(name)
@@ -207,7 +209,9 @@ class Admission:
         if self._has_room and not team.is_full and not self._is_someone_next():
             return self._give(team, ask.arrived_s, now)
         ends_s = ask.arrived_s + self.setting.wait_s
-        waiting = Waiting(ask=ask, ends_s=ends_s if ask.ends_s is None else min(ends_s, ask.ends_s))
+        if ask.ends_s is not None:
+            ends_s = min(ends_s, ask.ends_s)
+        waiting = Waiting(ask=ask, ends_s=ends_s, number=next(self._numbers))
         rejection = self._no_place(team, waiting, now)
         if rejection is not None:
             waiting.is_over = True
@@ -304,7 +308,7 @@ class Admission:
         team.add(waiting)
         self._queued[team.name] = team
         self.waiting += 1
-        heappush(self._ends, (waiting.ends_s, next(self._entered), waiting))
+        heappush(self._ends, (waiting.ends_s, waiting.number, waiting))
         if len(self._ends) > 2 * self.waiting + 64:  # those that left are taken out only here
             self._ends = [each for each in self._ends if not each[2].is_over]
             heapify(self._ends)
@@ -315,8 +319,6 @@ class Admission:
         if not team.waiting:
             del self._queued[team.name]
         self.waiting -= 1
-        if not self.waiting:
-            self._passes.clear()
 
     def _no_place(self, team: _Team, waiting: Waiting, now: float) -> Rejection | None:
         """Why it may not wait; makes room where others have to yield."""
@@ -335,23 +337,47 @@ class Admission:
 
     def _push_out(self, team: _Team, priority: int, now: float) -> bool:
         """Turn away whoever joined the longest queue last, if that one has to yield."""
-        lanes = [
-            (-each, other.waiting / other.weight, other)
-            for other in self._queued.values()
-            for each in other.lanes
-            if each <= priority
-        ]
-        if not lanes:
+        victim = self._victim(team, priority)
+        if victim is None:
             return False
-        lowest, longest, victim = max(lanes, key=lambda lane: lane[:2])
-        if -lowest == priority and longest <= (team.waiting + 1) / team.weight:
-            return False
-        waiting = next(reversed(victim.lanes[-lowest]))
-        self._leave(waiting)
-        found = self._estimate(victim, -lowest, now)
-        rejection = _rejection("queue_full", victim, None if found is None else max(found))
-        self._pushed.append((waiting, self._count(rejection, victim)))
+        other, lane = victim
+        self._leave(waiting := next(reversed(other.lanes[lane])))
+        found = self._estimate(other, lane, now)
+        rejection = _rejection("queue_full", other, None if found is None else max(found))
+        self._pushed.append((waiting, self._count(rejection, other)))
         return True
+
+    def _victim(self, team: _Team, priority: int) -> tuple[_Team, int] | None:
+        """The longest lane of the lowest priority that yields to this one. None: the newcomer has to go.
+
+        A priority that would get one turn in nine keeps a ninth of the places, or it would starve at the door.
+        """
+        kept = self.setting.queue // (PASSES + 1)
+        waiting: dict[int, int] = {}
+        for other in self._queued.values():
+            for each, lane in other.lanes.items():
+                waiting[each] = waiting.get(each, 0) + len(lane)
+        poor = waiting.get(priority, 0) < kept
+        yielding = [
+            each
+            for each, number in waiting.items()
+            if number > kept and (each < priority or (poor and each > priority))
+        ]
+        lowest = min(yielding, default=priority)
+        lanes = [other for other in self._queued.values() if lowest in other.lanes]
+        if not lanes:
+            return None
+        longest = max(
+            lanes,
+            key=lambda other: (
+                len(lane := other.lanes[lowest]) / other.weight,
+                next(reversed(lane)).number,
+            ),
+        )
+        mine = len(team.lanes.get(priority, ())) + 1
+        if lowest == priority and len(longest.lanes[lowest]) / longest.weight <= mine / team.weight:
+            return None
+        return longest, lowest
 
     def _expire(self, now: float) -> list[tuple[Waiting, Rejection]]:
         expired = []
@@ -387,13 +413,15 @@ class Admission:
         return team, chosen
 
     def _pass_over(self, chosen: int) -> None:
-        for team in self._queued.values():
-            if not team.is_full:
-                for priority in team.lanes:
-                    self._passes.setdefault(priority, 0)
-        for priority in self._passes:
-            self._passes[priority] += 1
-        self._passes[chosen] = 0
+        """Count a turn for each priority that could have had it; one that nobody waits in any more begins anew."""
+        passes = {
+            each: self._passes.get(each, 0) for one in self._queued.values() for each in one.lanes
+        }
+        able = {each for one in self._queued.values() if not one.is_full for each in one.lanes}
+        for each in able:
+            passes[each] += 1
+        passes[chosen] = 0
+        self._passes = passes
 
     # how long it takes
 
