@@ -21,28 +21,28 @@ TARGET_BYTES = 8 * 1024
 
 REASONS: Mapping[str, tuple[int, str]] = {
     # reason (a metric's label): status, what the client is told
-    "framing": (400, "the request is not HTTP/1.1 without doubt"),
-    "tls": (400, "this port speaks plain HTTP, and a TLS handshake came"),
-    "target": (400, "the target must be a path: no full address, no `*`, no fragment"),
-    "host": (400, "there must be exactly one Host header, with one host"),
+    "framing": (400, "The request is not HTTP/1.1 without doubt"),
+    "tls": (400, "This port speaks plain HTTP, and a TLS handshake came"),
+    "target": (400, "The target must be a path: no full address, no `*`, no fragment"),
+    "host": (400, "There must be exactly one Host header, with one host"),
     "length": (400, "Content-Length and Transfer-Encoding leave doubt where the body ends"),
-    "duplicate": (400, "a header that may stand once stands twice"),
-    "chunks": (400, "the body's chunks are too small"),
-    "header_timeout": (408, "the request's head took too long"),
-    "body_timeout": (408, "the request's body took too long"),
-    "body_bytes": (413, "the request's body is too large"),
-    "target_bytes": (414, "the target is too long"),
-    "content_encoding": (415, "send the body as it is: no Content-Encoding is understood"),
-    "expect": (417, "nothing but `100-continue` can be expected"),
-    "header_bytes": (431, "the request's head is too large"),
-    "headers": (431, "the request has too many headers"),
-    "fault": (500, "the proxy failed at this request"),
-    "method": (501, "the method is unknown here"),
-    "coding": (501, "no Transfer-Encoding but `chunked` is understood"),
-    "upgrade": (501, "no other protocol is spoken here"),
-    "held_bytes": (503, "too many bodies are on their way"),
-    "connections": (503, "too many connections are open"),
-    "version": (505, "only HTTP/1.1 and HTTP/1.0 are spoken here"),
+    "duplicate": (400, "A header that may stand once stands twice"),
+    "chunks": (400, "The body's chunks are too small"),
+    "header_timeout": (408, "The request's head took too long"),
+    "body_timeout": (408, "The request's body took too long"),
+    "body_bytes": (413, "The request's body is too large"),
+    "target_bytes": (414, "The target is too long"),
+    "content_encoding": (415, "Send the body as it is: no Content-Encoding is understood"),
+    "expect": (417, "Nothing but `100-continue` can be expected"),
+    "header_bytes": (431, "The request's head is too large"),
+    "headers": (431, "The request has too many headers"),
+    "fault": (500, "The proxy failed at this request"),
+    "method": (501, "The method is unknown here"),
+    "coding": (501, "No Transfer-Encoding but `chunked` is understood"),
+    "upgrade": (501, "No other protocol is spoken here"),
+    "held_bytes": (503, "Too many bodies are on their way"),
+    "connections": (503, "Too many connections are open"),
+    "version": (505, "Only HTTP/1.1 and HTTP/1.0 are spoken here"),
 }
 """All for which a request is refused before anybody looks at what it asks."""
 
@@ -213,6 +213,8 @@ def _heard(data: bytes) -> _Heard | Refusal:
         pass  # said after a whole head only; whether it is passed over or refused is `checked`'s
     except httptools.HttpParserInvalidMethodError:
         return refusal("method")
+    except httptools.HttpParserInvalidURLError:
+        return refusal("target")
     except httptools.HttpParserError:
         return refusal("framing")
     return heard if heard.is_whole else refusal("framing")

@@ -1,0 +1,216 @@
+"""A front on 127.0.0.1 with a desk that does as told, and a client of raw bytes."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvloop
+
+from toolkit.proxy.exchange import Reply, Request
+from toolkit.proxy.front import Front
+from toolkit.proxy.settings import FrontSetting
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+on_both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class NotedDesk:
+    """Notes what comes; answers `hello` at once, unless `answers` is given."""
+
+    def __init__(self, answers: Callable[[Request, Reply], None] | None = None) -> None:
+        self.answers = answers or greet
+        self.known: dict[bytes, bytes | list[bytes]] = {}
+        """What is recalled by its bytes."""
+        self.recalled: list[bytes] = []
+        self.requests: list[Request] = []
+        self.refusals: list[tuple[int, str, str]] = []
+        self.taken: asyncio.Queue[Reply] = asyncio.Queue()
+
+    def recall(self, data: bytes) -> bytes | list[bytes] | None:
+        self.recalled.append(data)
+        return self.known.get(data)
+
+    def take(self, request: Request, reply: Reply) -> None:
+        self.requests.append(request)
+        self.taken.put_nowait(reply)
+        self.answers(request, reply)
+
+    def refused(self, status: int, reason: str, peer: str) -> None:
+        self.refusals.append((status, reason, peer))
+
+    def reasons(self) -> list[str]:
+        return [reason for _, reason, _ in self.refusals]
+
+    def paths(self) -> list[str]:
+        return [request.path for request in self.requests]
+
+
+def greet(_: Request, reply: Reply) -> None:
+    reply.whole(200, [(b"content-type", b"text/plain")], b"hello")
+
+
+def later(_: Request, __: Reply) -> None:
+    """Leave the answer to the test."""
+
+
+@dataclass
+class Got:
+    """One answer, as a client reads it."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+    names: list[str] = field(default_factory=list)
+    """Of the headers, each as often as it stands."""
+
+
+class Client:
+    """Bytes in, answers out; it knows HTTP only from its own few lines."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def head(self) -> Got:
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
+        pairs = [line.split(": ", 1) for line in lines[1:]]
+        version, status, _ = lines[0].split(" ", 2)
+        assert version == "HTTP/1.1"
+        return Got(
+            status=int(status),
+            headers=dict(pairs),
+            names=[name for name, _ in pairs],
+        )
+
+    async def answer(self, *, method: str = "GET") -> Got:
+        got = await self.head()
+        if method == "HEAD" or got.status in (100, 204, 304):
+            return got
+        if "content-length" in got.headers:
+            got.body = await self.reader.readexactly(int(got.headers["content-length"]))
+        elif got.headers.get("transfer-encoding") == "chunked":
+            got.body = b"".join([part async for part in self.chunks()])
+        else:
+            got.body = await self.reader.read()
+        return got
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            size = int(await self.reader.readuntil(b"\r\n"), 16)
+            part = await self.reader.readexactly(size)
+            assert await self.reader.readexactly(2) == b"\r\n"
+            if not size:
+                return
+            yield part
+
+    async def ask(self, data: bytes, *, method: str = "GET") -> Got:
+        await self.send(data)
+        return await self.answer(method=method)
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        return await self.reader.read()
+
+    async def is_reset(self) -> bool:
+        try:
+            while await self.reader.read(65536):
+                pass
+        except ConnectionResetError:
+            return True
+        return False
+
+    def leave(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        self.writer.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+        )
+        self.writer.transport.abort()
+
+
+class House:
+    """A front with its desk, its clock and its address."""
+
+    def __init__(self, desk: NotedDesk, limits: FrontSetting) -> None:
+        self.desk = desk
+        self.clock = Clock()
+        self.front = Front(desk, limits, clock=self.clock)
+        self.faults: list[dict[str, Any]] = []
+        """What the event loop was told of."""
+        self._clients: list[Client] = []
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: self.faults.append(context))
+        self._server = await loop.create_server(self.front, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    async def client(self, *, receives: int | None = None) -> Client:
+        """Connect; with a small receive buffer, where it is to read slowly."""
+        sock = socket.socket()
+        if receives is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        client = Client(*await asyncio.open_connection(sock=sock, limit=2**16))
+        self._clients.append(client)
+        return client
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.front.sweep()
+
+    async def close(self) -> None:
+        for client in self._clients:
+            client.reset()
+        self._server.close()
+        await until(lambda: self.front.connections == 0)
+        assert self.front.busy == 0
+        assert self.front.held_bytes == 0
+
+
+@contextlib.asynccontextmanager
+async def house(
+    answers: Callable[[Request, Reply], None] | None = None, **limits: Any
+) -> AsyncIterator[House]:
+    """A front until the block's end; then nothing of it may be left open, under way or held."""
+    found = House(NotedDesk(answers), FrontSetting(**limits))
+    await found.open()
+    async with asyncio.timeout(20):
+        yield found
+        await found.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the loop turn until it holds; for what no event tells."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - that is the point
+            await asyncio.sleep(0.001)
+
+
+def get(path: str = "/", *lines: str, version: str = "1.1", method: str = "GET") -> bytes:
+    head = "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/{version}", "Host: a", *lines))
+    return f"{head}\r\n".encode()
+
+
+def post(body: bytes = b"{}", *lines: str, path: str = "/v1/chat/completions") -> bytes:
+    return get(path, f"Content-Length: {len(body)}", *lines, method="POST") + body
