@@ -132,9 +132,10 @@ def test_a_rejection_is_an_event_and_no_error() -> None:
 
 def test_what_only_some_requests_have_stands_beside_the_rest_and_hides_none_of_it() -> None:
     told = json.loads(
-        line(hit(notes={"retries": 1, "model": "another", "fallback": {1, 2}.__class__}))
+        line(hit(notes={"retries": 1, "ts": 0, "model": "another", "fallback": {1, 2}.__class__}))
     )
     assert (told["retries"], told["model"]) == (1, "qwen")
+    assert told["ts"] == T
     assert "set" in told["fallback"]  # what is no JSON is told in words, and ends nothing
 
 

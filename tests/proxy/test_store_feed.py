@@ -185,3 +185,22 @@ def test_rows_come_back_out_of_a_real_store(tmp_path: Path) -> None:
     with Store.open(path) as store:
         found = list(store.seen("0" * 12))
     assert [(row.cache, row.latency_ms) for row in found] == [("miss", 3.0), ("hit", 0.03)]
+
+
+def test_rows_that_the_store_refuses_to_the_end_are_counted_as_lost() -> None:
+    batches = Batches()
+    batches.fault = OSError("disk full")
+    feed = StoreFeed(batches.opened, tell=lambda _: None)
+    for number in range(store_feed.BATCH * 2):
+        feed.put(served(number))
+    feed.close()
+    assert feed.dropped == store_feed.BATCH * 2
+
+
+def test_a_feed_closed_at_once_has_handed_on_what_it_took() -> None:
+    for _ in range(20):
+        batches = Batches()
+        feed = StoreFeed(batches.opened)
+        feed.put(served())
+        feed.close()
+        assert len(batches.all()) == 1

@@ -166,7 +166,7 @@ class Counters:
         """Where hits of this kind are counted; to be kept with the answer that is made ready."""
         # an answer was stored: the model is no client's invention
         name = NONE if model is None else self._models.learn(model)
-        key = (team, name, endpoint, stream)
+        key = (self._word("team", team), name, self._word("endpoint", endpoint), stream)
         found = self._tallies.get(key)
         if found is None:
             found = self._tallies[key] = Tally(*key[:3], stream=stream)
@@ -230,6 +230,14 @@ class Counters:
             for key, value in self.counts[name].items()
             if all(key[place] == wanted for place, wanted in places)
         )
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Sums of what was counted by the values of one label, e.g., `by("requests", "cache")["hit"]`."""
+        place = COUNTS[name].index(label)
+        found: dict[str, float] = {}
+        for key, value in self.counts[name].items():
+            found[key[place]] = found.get(key[place], 0) + value
+        return found
 
     def timed(self, name: str, **labels: str) -> Times:
         """One histogram of all that bear these labels."""

@@ -20,6 +20,8 @@ _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What JSON lets through and a terminal obeys: DEL, the C1 controls, line ends, marks that turn the text round."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
+OWN = frozenset({"ts", "request_id", "ttft_ms", "latency_ms"})
+"""What differs from hit to hit."""
 ALWAYS = frozenset({"team", "model", "status", "cache", "prompt_key", "request_key"})
 
 
@@ -121,7 +123,8 @@ def _rest(served: Served) -> dict[str, Any]:
         "request_key": served.request_key,
         "prompt_key": served.prompt_key,
     }
-    return {**served.notes, **_known(told)}
+    notes = {name: value for name, value in served.notes.items() if name not in OWN}
+    return {**notes, **_known(told)}
 
 
 def _known(told: Mapping[str, Any]) -> dict[str, Any]:

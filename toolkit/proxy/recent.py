@@ -78,17 +78,16 @@ class Recent:
 
 
 def _sums(now: float, counters: Counters) -> _Sums:
-    counters.settle()
-    total = counters.total
+    by_cache = counters.settle().by("requests", "cache")
     return _Sums(
         at=now,
-        requests=total("requests"),
-        bypassed=total("requests", cache=BYPASS),
-        hits=total("requests", cache="hit"),
-        coalesced=total("requests", cache="coalesced"),
-        rejections=total("rejections"),
-        left=total("left"),
-        errors=total("errors"),
+        requests=sum(by_cache.values()),
+        bypassed=by_cache.get(BYPASS, 0),
+        hits=by_cache.get("hit", 0),
+        coalesced=by_cache.get("coalesced", 0),
+        rejections=counters.total("rejections"),
+        left=counters.total("left"),
+        errors=counters.total("errors"),
         times=tuple(tuple(counters.timed(name).counts) for name in ("ttft", "tpot", "queue")),
     )
 

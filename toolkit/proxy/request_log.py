@@ -4,6 +4,7 @@ What is written: every 64 KiB, and what there is each half second. So a process 
 stalls, up to HELD_BYTES wait in memory; further lines are dropped, counted, and told in the log itself once it goes on.
 """
 
+import contextlib
 import os
 import select
 import sys
@@ -25,7 +26,9 @@ STDOUT = 1
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    # whoever reads it may be gone, and the thread has to go on
+    with contextlib.suppress(OSError, ValueError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 class RequestLog:

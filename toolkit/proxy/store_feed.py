@@ -5,6 +5,7 @@ load generator planned, of a run with a plan, a slot and a named prompt. A clien
 bench's tables as if it had been measured under them.
 """
 
+import contextlib
 import sys
 import threading
 from collections import deque
@@ -24,7 +25,9 @@ Hand = Callable[[Sequence[Seen]], None]
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    # whoever reads it may be gone, and the thread has to go on
+    with contextlib.suppress(OSError, ValueError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 class StoreFeed:
@@ -77,13 +80,19 @@ class StoreFeed:
     # --- In the feed's own thread -----------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closing:
+        while True:
+            is_last = self._closing
             try:
                 with self._opened() as hand:
                     self._hand_on(hand)
             except Exception as error:  # noqa: BLE001 (told; whatever the store's fault is, clients are served)
                 self._fail(error)
-                self._wake.wait(EVERY_S)
+            else:
+                return
+            if is_last:
+                self._lost += len(self._rows)
+                return
+            self._wake.wait(EVERY_S)
 
     def _hand_on(self, hand: Hand) -> None:
         """Until it is closed, or the store fails."""
