@@ -2,17 +2,9 @@
 
 import pytest
 
-from toolkit.proxy.admission import (
-    REJECTIONS,
-    STATUS,
-    Admission,
-    Ask,
-    Due,
-    Slot,
-    Waiting,
-    ask_of,
-)
+from toolkit.proxy.admission import Admission, Ask, Due, Slot, Waiting, ask_of
 from toolkit.proxy.exchange import Job, Rejection
+from toolkit.proxy.rejections import REJECTIONS, STATUS, WORDS, rejection_of
 from toolkit.proxy.settings import AdmissionSetting, TeamSetting
 
 
@@ -418,6 +410,7 @@ def test_requests_that_come_and_leave_while_nothing_moves_leave_nothing_behind()
 
 def test_every_reason_has_a_status_and_another_parts_are_counted_with_them() -> None:
     assert set(STATUS) == set(REJECTIONS)
+    assert {rejection_of(each, "a").reason for each in REJECTIONS[2:]} >= set(WORDS)
     house = admission()
     rejection = house.refuse("no_upstream", "a", "no upstream can be asked")
     assert (rejection.status, rejection.message) == (503, "no upstream can be asked")

@@ -16,41 +16,13 @@ queue last. Who can't be served before its deadline is turned away before it wai
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Literal, get_args
 
 from toolkit.proxy.exchange import Job, Rejection
+from toolkit.proxy.rejections import Reason, rejection_of, too_long
 from toolkit.proxy.settings import AdmissionSetting, TeamSetting
-
-Reason = Literal[
-    "prompt_too_long",
-    "output_too_long",
-    "team_queue_full",
-    "team_too_slow",
-    "team_expired",
-    "queue_full",
-    "too_slow",
-    "expired",
-    "no_upstream",
-    "draining",
-]
-REJECTIONS: tuple[Reason, ...] = get_args(Reason)
-"""Why a request may be turned away. `..._too_slow`: the queue can't be served before its deadline, so it never waited;
-`..._expired`: it waited until then. The last two are told by who knows of upstreams and of stopping, not here."""
-STATUS: dict[Reason, int] = {
-    "prompt_too_long": 413,
-    "output_too_long": 400,
-    "team_queue_full": 429,
-    "team_too_slow": 429,
-    "team_expired": 429,
-    "queue_full": 503,
-    "too_slow": 503,
-    "expired": 503,
-    "no_upstream": 503,
-    "draining": 503,
-}
 
 PASSES = 8
 """A priority that was passed over so often goes next."""
@@ -203,7 +175,12 @@ class Admission:
     def ask(self, ask: Ask, now: float) -> Slot | Waiting | Rejection:
         """A slot at once, a place in the queue, or why not."""
         team = self._team(ask.team)
-        too_much = _too_much(ask, team)
+        too_much = too_long(
+            prompt_tokens=ask.prompt_tokens,
+            output_tokens=ask.output_tokens,
+            most_prompt=team.max_prompt_tokens,
+            most_output=team.max_output_tokens,
+        )
         if too_much is not None:
             return self._count(too_much, team)
         if self._has_room and not team.is_full and not self._is_someone_next():
@@ -275,7 +252,7 @@ class Admission:
 
     def refuse(self, reason: Reason, team: str, message: str) -> Rejection:
         """A rejection of another part's (`no_upstream`, `draining`), counted among these."""
-        rejection = Rejection(reason=reason, status=STATUS[reason], message=message)
+        rejection = replace(rejection_of(reason, team), message=message)
         return self._count(rejection, self._team(team))
 
     @property
@@ -326,13 +303,13 @@ class Admission:
         found = self._estimate(team, priority, now)
         after_s = None if found is None else max(found)
         if team.queue is not None and team.waiting >= team.queue:
-            return _rejection("team_queue_full", team, after_s)
+            return rejection_of("team_queue_full", team.name, after_s)
         if found is not None and now + SURE * max(found) > waiting.ends_s:
-            return _rejection(
-                "team_too_slow" if found[0] >= found[1] else "too_slow", team, after_s
+            return rejection_of(
+                "team_too_slow" if found[0] >= found[1] else "too_slow", team.name, after_s
             )
         if self.waiting >= self.setting.queue and not self._push_out(team, priority, now):
-            return _rejection("queue_full", team, after_s)
+            return rejection_of("queue_full", team.name, after_s)
         return None
 
     def _push_out(self, team: _Team, priority: int, now: float) -> bool:
@@ -343,7 +320,7 @@ class Admission:
         other, lane = victim
         self._leave(waiting := next(reversed(other.lanes[lane])))
         found = self._estimate(other, lane, now)
-        rejection = _rejection("queue_full", other, None if found is None else max(found))
+        rejection = rejection_of("queue_full", other.name, None if found is None else max(found))
         self._pushed.append((waiting, self._count(rejection, other)))
         return True
 
@@ -389,7 +366,7 @@ class Admission:
             self._leave(waiting)
             found = self._estimate(team, waiting.ask.priority, now)
             reason: Reason = "team_expired" if team.is_full else "expired"
-            rejection = _rejection(reason, team, None if found is None else max(found))
+            rejection = rejection_of(reason, team.name, None if found is None else max(found))
             expired.append((waiting, self._count(rejection, team)))
         return expired
 
@@ -506,25 +483,3 @@ def _made(setting: AdmissionSetting, team: TeamSetting | None, name: str) -> _Te
 def _smaller(one: int | None, other: int | None) -> int | None:
     known = [each for each in (one, other) if each is not None]
     return min(known) if known else None
-
-
-def _too_much(ask: Ask, team: _Team) -> Rejection | None:
-    most = team.max_prompt_tokens
-    if most is not None and ask.prompt_tokens is not None and ask.prompt_tokens > most:
-        text = f"the prompt has about {ask.prompt_tokens:,} tokens, allowed are {most:,}"
-        return Rejection(reason="prompt_too_long", status=413, message=text)
-    most = team.max_output_tokens
-    if most is not None and ask.output_tokens is not None and ask.output_tokens > most:
-        text = f"{ask.output_tokens:,} output tokens are asked for, allowed are {most:,}"
-        return Rejection(reason="output_too_long", status=400, message=text)
-    return None
-
-
-def _rejection(reason: Reason, team: _Team, after_s: float | None) -> Rejection:
-    whose = f"team `{team.name}`" if reason.startswith("team_") and team.name else "the system"
-    text = {
-        "queue_full": f"the queue of {whose} is full",
-        "too_slow": f"the queue of {whose} can't be served in time",
-        "expired": f"no slot of {whose} became free in time",
-    }[reason.removeprefix("team_")]
-    return Rejection(reason=reason, status=STATUS[reason], message=text, retry_after_s=after_s)
