@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from support.chat import DONE, FINISH, HEAD, LAST, ROLE, chunk, token
 
@@ -31,7 +31,8 @@ class Line:
         self._transport = transport
 
     def send(self, data: bytes) -> None:
-        self._transport.write(data)
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self) -> None:
         """Send what was written, then close."""
@@ -145,8 +146,8 @@ class _Connection(asyncio.Protocol):
         self._line: Line | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # (uvloop's is no subclass of asyncio's)
+        self.transport = cast("asyncio.Transport", transport)
         self._server.connections += 1
         self._server.open.add(self)
         self._server.moved()
