@@ -147,5 +147,8 @@ NOT_SETTINGS = frozenset(
 PROXY_BUILD = "toolkit_proxy_build_info"
 """Our own proxy's, behind an engine's names on one page; it has no name of an engine's."""
 PROXY_REQUESTS = "toolkit_proxy_requests_total"
+PROXY_BYPASSES = "toolkit_proxy_bypasses_total"
+PROXY_OFF = "off"
+"""Its label `reason` where nothing is stored at all."""
 PROXY_CACHEABLE = ("hit", "coalesced", "miss")
 """Values of its label `cache` where the cache was asked."""

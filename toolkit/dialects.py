@@ -12,7 +12,9 @@ from toolkit.dialect_names import (
     NOT_SETTINGS,
     PEERS,
     PROXY_BUILD,
+    PROXY_BYPASSES,
     PROXY_CACHEABLE,
+    PROXY_OFF,
     PROXY_REQUESTS,
     REASON_LABEL,
     REPEATING_LABELS,
@@ -89,9 +91,10 @@ class EngineNumbers:
 class CacheNumbers:
     """What our own proxy in front of an engine says of its response cache, since it started."""
 
-    requests: float
+    off: float
+    """Requests that could have been cacheable, were the cache not off."""
     cacheable: float
-    """Of these, those for which the cache was asked."""
+    """Requests for which the cache was asked."""
     hits: float
     coalesced: float
     """They shared a call upstream with an equal request."""
@@ -103,7 +106,7 @@ def read_cache(page: Page) -> CacheNumbers | None:
         return None
     by = {kind: page.total(PROXY_REQUESTS, cache=kind) or 0.0 for kind in PROXY_CACHEABLE}
     return CacheNumbers(
-        requests=page.total(PROXY_REQUESTS) or 0.0,
+        off=page.total(PROXY_BYPASSES, reason=PROXY_OFF) or 0.0,
         cacheable=sum(by.values()),
         hits=by["hit"],
         coalesced=by["coalesced"],

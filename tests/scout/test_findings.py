@@ -218,8 +218,12 @@ def test_a_response_cache_is_told_with_its_hit_ratio(requests: dict[str, int], s
     assert (finding.code, finding.text) == ("response_cache", said)
 
 
-def test_a_proxy_that_caches_nothing_is_no_response_cache() -> None:
-    assert codes(HEALTHY, metrics=proxied(*by_cache(bypass=12))) == []
+def test_a_proxy_whose_cache_is_off_is_no_response_cache() -> None:
+    off = 'toolkit_proxy_bypasses_total{reason="off"} 12.0'
+    assert codes(HEALTHY, metrics=proxied(off, *by_cache(bypass=12))) == []
+    # one that was off for a team, or merely looked at, is one all the same
+    assert codes(HEALTHY, metrics=proxied(off, *by_cache(bypass=12, hit=1))) == ["response_cache"]
+    assert codes(HEALTHY, metrics=proxied(*by_cache(bypass=12))) == ["response_cache"]
 
 
 def test_an_engine_without_a_proxy_has_no_response_cache() -> None:

@@ -165,8 +165,8 @@ def _few_tokens_text(now: Sighting, full: float) -> str:
 
 
 def _cache(cache: CacheNumbers | None) -> Iterator[Finding]:
-    """Not where requests came and none was for the cache: then it is off, and the answers are the engine's."""
-    if cache is None or (cache.requests and not cache.cacheable):
+    """Not where it is off: then all answers are the engine's."""
+    if cache is None or (cache.off and not cache.cacheable):
         return
     text = "a response cache answers"
     if not cache.cacheable:
