@@ -243,6 +243,16 @@ def test_a_new_prompt_with_a_preview_that_came_before_is_another_prompt():
     )
 
 
+def test_a_request_without_a_prompt_is_none_of_those_that_a_proxys_keys_tell_apart():
+    keys = {"prompt_key": "aa", "request_key": "bb"}
+    page = {"request_id": "1", "ts": T, "cache": None, "method": "GET", "path": "/v1/models"}
+    found = source(page | {"prompt_key": None, "request_key": None}, PROXIED | keys)
+    assert found.identities == "bodies"
+    assert [one.asked is None for one in all_of(found)] == [True, False]
+    # a log that never names a prompt has only its lines to tell requests apart
+    assert all_of(source(page))[0].asked is not None
+
+
 def test_what_happened_beside_the_requests_is_left_out_but_a_request_with_an_event_is_not():
     event = {"event": "upstream_left", "ts": T, "upstream": "a"}
     row = {"request_id": "1", "ts": T, "cache": "hit", "request_key": "r", "prompt_key": "p"}

@@ -142,8 +142,23 @@ class Rows:
 
     def _proxy(self, row: Row, where: str) -> Seen:
         self._meet_repeat(row)
+        return Seen(
+            ts=_moment(row, where),
+            server=text(first(row, "server", "upstream")),
+            method=text(row.get("method")),
+            path=_path(row),
+            asked=self._proxied(row, where),
+            client=text(first(row, "team", "client", "user")),
+            cache=_cache(row),
+            **_answer(row),
+        )
+
+    def _proxied(self, row: Row, where: str) -> Asked | None:
         prompt, request = text(row.get("prompt_key")), text(row.get("request_key"))
-        exact = text(row.get("exact_key")) or request or prompt or key_of(self._name, where)
+        exact = text(row.get("exact_key")) or request or prompt
+        if exact is None and "prompt_key" in row:
+            return None  # it names prompts, and this request had none, e.g., `GET /v1/models`
+        exact = exact or key_of(self._name, where)
         asked = Asked(
             exact_key=exact,
             request_key=request,
@@ -152,16 +167,7 @@ class Rows:
             **_parameters(row),
             prompt_chars=count(row.get("prompt_chars")),
         )
-        return Seen(
-            ts=_moment(row, where),
-            server=text(first(row, "server", "upstream")),
-            method=text(row.get("method")),
-            path=_path(row),
-            asked=self.remembered(asked),
-            client=text(first(row, "team", "client", "user")),
-            cache=_cache(row),
-            **_answer(row),
-        )
+        return self.remembered(asked)
 
     def _meet_repeat(self, row: Row) -> None:
         is_new = _is_new(row)
