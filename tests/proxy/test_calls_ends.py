@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from support.chat import DONE, FINISH, HEAD, ROLE, token
 from support.proxy_calls import KEY, WHOLE_JOB, Client, bench, gates, run
 from support.scripted_upstream import (
@@ -16,6 +17,7 @@ from support.scripted_upstream import (
     streaming,
 )
 
+from toolkit.proxy.recorder import Recorder
 from toolkit.proxy.settings import AdmissionSetting
 
 
@@ -346,10 +348,35 @@ def test_a_broken_chunk_in_the_stream_ends_the_call() -> None:
 
         async with bench(play) as made:
             client = made.ask()
+            line = await made.server.asked()
+            await line.gone.wait()
+            made.clock.ahead_s = 1.0
             await client.over.wait()
             assert client.call is not None
             assert client.call.error is not None
             assert client.call.error.kind in {"garbage", "cut"}
+            await made.idle()
+
+    run(test())
+
+
+@pytest.mark.parametrize("method", ["feed", "end"])
+def test_a_fault_of_our_own_ends_the_call_and_gives_its_slot_back(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def throws(*_: object, **__: object) -> None:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(Recorder, method, throws)
+
+    async def test() -> None:
+        async with bench(streaming()) as made:
+            client = made.ask()
+            await client.over.wait()
+            assert client.call is not None
+            assert client.call.error is not None
+            assert (client.call.error.kind, client.call.error.status) == ("ours", 500)
+            assert "fault" in made.names()
             await made.idle()
 
     run(test())

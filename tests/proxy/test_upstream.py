@@ -341,3 +341,52 @@ def test_a_server_that_is_not_read_is_held_back() -> None:
 def test_a_stream_of_the_test_is_what_it_seems() -> None:
     assert STREAM.startswith(HEAD + ROLE)
     assert STREAM.endswith(LAST)
+
+
+def test_a_long_request_that_is_given_up_is_not_first_written_to_its_end() -> None:
+    class Deaf(asyncio.Protocol):
+        """Reads nothing until it is told to, and counts what it reads then."""
+
+        def __init__(self) -> None:
+            self.count = 0
+            self.made: asyncio.Future[asyncio.Transport] = asyncio.Future()
+            self.lost: asyncio.Future[int] = asyncio.Future()
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.pause_reading()
+            self.made.set_result(transport)
+
+        def data_received(self, data: bytes) -> None:
+            self.count += len(data)
+
+        def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
+            self.lost.set_result(self.count)
+
+    async def test() -> None:
+        deaf = Deaf()
+        server = await asyncio.get_running_loop().create_server(lambda: deaf, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Upstream(UpstreamSetting(name="a", url=url)) as upstream:
+            asking = asyncio.ensure_future(upstream.ask(JOB, b"x" * 64_000_000))
+            transport = await deaf.made
+            asking.cancel()
+            await asyncio.wait([asking])
+            transport.resume_reading()
+            assert await deaf.lost < 64_000_000
+        server.close()
+
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_a_content_type_of_any_bytes_can_be_passed_on() -> None:
+    async def use(server: ScriptedUpstream, upstream: Upstream) -> None:
+        async def play(line: Line) -> None:
+            line.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/\xff\r\ncontent-length: 0\r\n\r\n")
+
+        server.script = play
+        answer = await upstream.ask(JOB)
+        assert answer.content_type.encode("latin-1") == b"text/\xff"
+        await whole(answer)
+
+    with_server(use)

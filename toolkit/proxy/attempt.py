@@ -144,7 +144,7 @@ class _Attempt:
         self._upstream = means.upstreams[name]
         self._noted_s = 0.0
         now = means.clock()
-        call.upstream, call.attempt_s = name, now
+        call.upstream, call.attempt_s, call.read_s = name, now, None
         call.sent_s = now if call.sent_s is None else call.sent_s
         call.is_fallback = self._upstream.setting.fallback
         call.other_model = self._upstream.setting.model

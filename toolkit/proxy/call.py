@@ -19,6 +19,8 @@ from toolkit.proxy.upstream import Answer
 
 WINDOW_BYTES: Final = 4 * MIB
 """Of an answer that is too large to be kept, as much is held for clients that have not taken it."""
+SILENT_S: Final = 0.5
+"""After so long without a byte it is looked whether the connection still stands."""
 
 Told = Callable[[str, dict[str, object]], None]
 """Takes an event's name and what is known of it."""
@@ -202,6 +204,11 @@ class Call:
         return True
 
     # --- deadlines -----------------------------------------------------------------------------------
+
+    def is_silent(self, now: float) -> bool:
+        """Nothing was read for a while, though we would have."""
+        last_s = self.attempt_s if self.read_s is None else self.read_s
+        return last_s is not None and not self.is_held and now - last_s >= SILENT_S
 
     def overdue(self, setting: AdmissionSetting, now: float) -> FaultKind | None:
         """The deadline that it missed."""

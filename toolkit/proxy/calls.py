@@ -164,12 +164,7 @@ class Calls:
         """End a call, once: what it was, what it stored, its slot, its flight, and then its clients."""
         if call.is_over:
             return
-        now = self._clock()
-        recorder = call.recorder
-        if recorder is not None and (call.aboard or recorder.is_finished):
-            fault = None if recorder.is_finished else fault
-            call.recorded = recorder.end(now, broken=fault.message if fault else None)
-        call.error = fault
+        call.error = fault = self._record(call, fault)
         if fault is None:
             self._store(call)
         else:
@@ -184,6 +179,19 @@ class Calls:
         call.tell(lambda listener: listener.ended(call))
         # who leaves from now on leaves nothing; and a cycle of references less
         call.aboard.clear()
+
+    def _record(self, call: Call, fault: Fault | None) -> Fault | None:
+        """What its answer was, and what is wrong with the call: nothing, once the last event was there."""
+        recorder = call.recorder
+        if recorder is None or not (call.aboard or recorder.is_finished):
+            return fault
+        fault = None if recorder.is_finished else fault
+        try:
+            call.recorded = recorder.end(self._clock(), broken=fault.message if fault else None)
+        except Exception as error:  # noqa: BLE001 (the slot must be given back whatever an answer holds)
+            self._event("fault", {"error": f"{type(error).__name__}: {error}"})
+            return _fault("ours")
+        return fault
 
     def _store(self, call: Call) -> None:
         kept = call.recorded.kept if call.recorded else None
@@ -228,7 +236,7 @@ class Calls:
             elif call.waits_for_room and now >= call.job.arrived_s + self._limits.wait_s:
                 why = "no upstream had room in time"
                 self._reject(call, self._admission.refuse("expired", call.job.team, why))
-            elif call.answer is not None and not call.is_held and call.answer.is_lost:
+            elif call.is_silent(now) and call.answer is not None and call.answer.is_lost:
                 lost.add(call)
         for call in lost & self._lost:
             self._end(call, _fault("garbage"))

@@ -55,6 +55,8 @@ OURS = {
 
 _reused: ContextVar[bool] = ContextVar("reused", default=False)
 """Whether the running task's last request went over a connection that had been used before."""
+_taken: ContextVar[asyncio.Transport | None] = ContextVar("taken", default=None)
+"""The connection over which it went."""
 
 
 class UpstreamError(Exception):
@@ -130,9 +132,14 @@ class Upstream:
         while True:
             sent_s = time.monotonic()
             _reused.set(False)
+            _taken.set(None)
             try:
                 response = await self._send(job, job.body if body is None else body)
+            except asyncio.CancelledError:
+                _abort_taken()
+                raise
             except BROKEN as error:
+                _abort_taken()
                 # ends: each time uses up a connection of the pool, and a fresh one is given no second chance
                 # (what is asked by GET, aiohttp asks again by itself)
                 crossed = _reused.get() and time.monotonic() - sent_s <= CROSSING_S
@@ -162,8 +169,10 @@ class Answer:
         self, response: aiohttp.ClientResponse, back: Callable[[Headers], Headers]
     ) -> None:
         self.status = response.status
-        self.content_type = response.headers.get("Content-Type", "")
-        self.headers = tuple(back([(name.lower(), value) for name, value in response.raw_headers]))
+        headers = [(name.lower(), value) for name, value in response.raw_headers]
+        told = next((value for name, value in headers if name == b"content-type"), b"")
+        self.content_type = told.decode("latin-1")
+        self.headers = tuple(back(headers))
         """Those that clients may see."""
         self._response = response
         self._content = response.content
@@ -199,6 +208,13 @@ class Answer:
             # close() would first write what is left of a long request
             connection.transport.abort()
         self._response.close()
+
+
+def _abort_taken() -> None:
+    """Close at once: aiohttp would first write what is left of a long request, to a server that may read none of it."""
+    transport = _taken.get()
+    if transport is not None:
+        transport.abort()
 
 
 def fault(error: BaseException) -> Fault:
@@ -265,6 +281,7 @@ class _Noting(aiohttp.BaseConnector):
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
             assert protocol is not None, "a connection without its protocol"
+            _taken.set(connection.transport)
             if protocol not in self._used:
                 self._used.add(protocol)
                 _reused.set(False)
