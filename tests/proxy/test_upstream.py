@@ -361,11 +361,9 @@ def test_a_long_request_that_is_given_up_does_not_wait_for_a_server_that_reads_n
         async with Upstream(UpstreamSetting(name="a", url=url)) as upstream:
             asking = loop.create_task(upstream.ask(JOB, b"x" * 64_000_000), context=context)
             there = await deaf.made
-            here = context[_taken]
-            assert here is not None
-            socket = here.get_extra_info("socket")
-            while not here.get_write_buffer_size():  # noqa: ASYNC110 (nobody is told of it)
+            while not ((here := context.get(_taken)) and here.get_write_buffer_size()):  # noqa: ASYNC110 (nobody tells when)
                 await asyncio.sleep(0)
+            socket = here.get_extra_info("socket")
             asking.cancel()
             await asyncio.wait([asking])
             await asyncio.sleep(0)
