@@ -40,6 +40,7 @@ async def watching(
     book: Book | None = None,
     keys: Mapping[str, str] | None = None,
     epoch: str = "restart",
+    limit_s: float = 5.0,
     **changes: Any,
 ) -> AsyncIterator[Watching]:
     """Watch these upstreams until the block ends."""
@@ -63,7 +64,8 @@ async def watching(
             )
             for each in upstreams
         }
-        around = Watching(Watch(opened, rules, keeper=keeper, event=event), rules, generations)
+        watch = Watch(opened, rules, keeper=keeper, event=event, limit_s=limit_s)
+        around = Watching(watch, rules, generations)
         around.events, around.changed = events, changed
         task = asyncio.create_task(around.watch.run())
         try:

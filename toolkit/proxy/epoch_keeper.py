@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from toolkit.proxy.generations import Generations
-from toolkit.proxy.identity import Epochs, Identity, as_text, from_text
+from toolkit.proxy.identity import ANY, Epochs, Identity, as_text, from_text
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.upstream_pages import fingerprint
 
@@ -59,25 +59,29 @@ class EpochKeeper:
 
     def refresh(self) -> None:
         """Take over what other processes raised."""
-        if self._book is not None:
-            self._raise(self._book.epochs())
+        raised = [] if self._book is None else self._generations.raise_to(self._book.epochs())
+        if raised:
+            self._changed(raised)
 
     async def saw(self, name: str, seen: Identity, now: float) -> None:
         """Take one look's identity; what it makes unreachable is so before the file is waited for."""
         before = self._epochs.identity(name)
         stale = self._epochs.see(name, seen, now)
         known = self._epochs.identity(name)
-        if stale and known is not None and not self._was_told(name, known, now):
-            self._generations.bump(stale)
-            told: dict[str, object] = {"upstream": name, "models": sorted(stale), "why": _why(before, known)}
-            self._event("epoch", told)
-            self._changed(sorted(stale))
-            if self._book is not None:
-                await asyncio.to_thread(self._bump, self._book, sorted(stale))
-        if stale:
+        if known is None:
+            return
+        if stale and self._was_told(name, known, now):
             self.refresh()
-        if known is not None:
-            await self._keep(name, known, now)
+        elif stale:
+            await self._raise(name, stale, _why(before, known))
+        await self._keep(name, known, now)
+
+    async def came_back(self, name: str) -> None:
+        """It had refused connections, so that another process answers now: a restart, where no start time tells better."""
+        known = self._epochs.identity(name)
+        if self._kind == "restart" and known is not None and known.started_at is None:
+            models = {model.id for model in known.models or ()} or set(self._generations.numbers)
+            await self._raise(name, models | {ANY}, "came back")
 
     def fingerprint(self, model: str | None) -> str:
         """Who answers a model, to be part of a key that proxies on several machines share: numbers are one file's own.
@@ -107,14 +111,15 @@ class EpochKeeper:
             return False
         return not Epochs(self._kind, {name: kept}).see(name, known, now)
 
-    def _bump(self, book: Book, models: Iterable[str]) -> None:
-        for model in models:
-            book.bump(model)
-
-    def _raise(self, numbers: dict[str, int]) -> None:
-        raised = self._generations.raise_to(numbers)
-        if raised:
-            self._changed(raised)
+    async def _raise(self, name: str, models: Iterable[str], why: str) -> None:
+        """Raise epochs here, and then in the file, which may take its time."""
+        stale = sorted(models)
+        self._generations.bump(stale)
+        self._event("epoch", {"upstream": name, "models": stale, "why": why})
+        self._changed(stale)
+        if self._book is not None:
+            await asyncio.to_thread(_bump, self._book, stale)
+            self.refresh()
 
     async def _keep(self, name: str, known: Identity, now: float) -> None:
         """Write an identity that is new; counters alone now and then, and only where nothing else tells a restart."""
@@ -126,6 +131,11 @@ class EpochKeeper:
         if is_new or counts:
             self._kept[name] = (known, now)
             await asyncio.to_thread(self._book.set_identity, self._urls[name], as_text(known))
+
+
+def _bump(book: Book, models: Iterable[str]) -> None:
+    for model in models:
+        book.bump(model)
 
 
 def _still(known: Identity) -> Identity:

@@ -58,6 +58,8 @@ class _Place:
     started_at: float | None = None
     is_well: bool = False
     """The last look came."""
+    was_refused: bool = False
+    """Nobody listened there since the last look that came."""
     without_metrics_s: float | None = None
     """When there was no /metrics last; None: there is."""
     identified_s: float = float("-inf")
@@ -77,10 +79,12 @@ class Watch:
         *,
         keeper: EpochKeeper,
         event: Callable[[str, dict[str, object]], None],
+        limit_s: float = LOOK_LIMIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`keeper` is told an upstream's identity, a part of it perhaps, at each look."""
         self._routing, self._keeper, self._event, self._clock = routing, keeper, event, clock
+        self._limit_s = limit_s
         self._places = {
             name: _Place(upstream=each) for name, each in upstreams.items() if each.setting.probes
         }
@@ -146,7 +150,7 @@ class Watch:
     async def _look(self, place: _Place) -> None:
         name = place.upstream.name
         try:
-            async with asyncio.timeout(LOOK_LIMIT_S):
+            async with asyncio.timeout(self._limit_s):
                 told = await self._asked(place)
         except TimeoutError:
             self._fail(place, "timeout")
@@ -155,16 +159,23 @@ class Watch:
         except _UnhealthyError:
             self._fail(place, "unhealthy")
         else:
-            came_back, place.is_well = not place.is_well, True
-            started_at = told.numbers.started_at if told else None
-            is_new = came_back or started_at != place.started_at
-            place.started_at = started_at
             self._routing.looked(name, pages.look(told, place.known), self._clock())
             self._tell_changes()
-            await self._identify(place, told, whole=is_new)
+            await self._came(place, told)
+
+    async def _came(self, place: _Place, told: pages.Metrics | None) -> None:
+        came_back, place.is_well = not place.is_well, True
+        was_refused, place.was_refused = place.was_refused, False
+        started_at = told.numbers.started_at if told else None
+        is_new = came_back or started_at != place.started_at
+        place.started_at = started_at
+        if was_refused:
+            await self._keeper.came_back(place.upstream.name)
+        await self._identify(place, told, whole=is_new)
 
     def _fail(self, place: _Place, reason: LookFailure) -> None:
         place.is_well = False
+        place.was_refused |= reason == "refused"
         self._routing.failed_look(place.upstream.name, reason, self._clock())
         self._tell_changes()
 
@@ -203,7 +214,7 @@ class Watch:
             return
         place.identified_s = self._clock()
         with contextlib.suppress(TimeoutError, UpstreamError):
-            async with asyncio.timeout(LOOK_LIMIT_S):
+            async with asyncio.timeout(self._limit_s):
                 models = await self._page(place, MODELS, PAGE_BYTES)
                 version = await self._page(place, VERSION, PAGE_BYTES)
                 await self._saw_it(place, self._identity(place, models, version, told))
