@@ -19,10 +19,11 @@ LOWEST_RATE, HIGHEST_RATE = 0.01, 4.0
 """A run of spaces; a byte-level tokenizer's rarest characters of four bytes."""
 MOST_OVERHEAD = 256
 """More above the highest rate is no text's: images, or a prompt that the server keeps."""
-REMEMBERED = 256
+REMEMBERED = 128
 """Answers that count; older ones fade."""
-NOISE = 0.1
-"""A text's rate differs so much from the model's mean."""
+NOISE_TOKENS, NOISE_SHARE = 8.0, 0.1
+"""So far a prompt's tokens lie off the line, and by so much of them: a hundred short ones of 3 to 8 characters say next to
+nothing of a long one's rate."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +39,7 @@ class _Line:
     rate: float = DEFAULT_RATE
 
     def add(self, chars: int, tokens: int) -> None:
-        weight = 1.0 / (1.0 + NOISE * DEFAULT_RATE * chars) ** 2
+        weight = 1.0 / (NOISE_TOKENS + NOISE_SHARE * DEFAULT_RATE * chars) ** 2
         keep = 1.0 - 1.0 / REMEMBERED
         # from the defaults: what is left over is what there is to learn
         left = tokens - DEFAULT_OVERHEAD - DEFAULT_RATE * chars

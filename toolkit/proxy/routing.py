@@ -7,8 +7,8 @@ page that stays away neither draws all requests to one upstream nor keeps them f
 Health. One refused connection, a look that was refused, or a /health of 5xx: the upstream is left at once. So it is after `IN_A_ROW`
 failures (5xx, no first byte in time, an answer cut off) without an answer between them, and when it is stuck (stuck.py).
 A look that merely took too long is no failure: a busy server's pages are late. An upstream that was left is tried again
-after `back_s`, then after twice that, up to a minute: with one request at a time, or with a probe where it was stuck. A
-look that comes brings back one that could not be reached; tokens that move, one that was stuck.
+after `back_s`, then after twice that, up to a minute: with one request at a time, or with a probe where it was stuck. Where pages
+are looked at, a look that comes brings back one that could not be reached, and tokens that move one that was stuck.
 
 When all are left, the fallback is asked; without one, the least bad of those left, always: a refused connection costs
 nothing, and a wrong verdict would be an outage of our own making. Full upstreams are not failed ones: then nobody is chosen, and
@@ -98,6 +98,8 @@ class _Upstream:
     others: float = 0.0
     looked_s: float | None = None
     models: frozenset[str] | None = None
+    is_watched: bool = False
+    """Its pages are looked at: then no request need find out whether it is back."""
 
     @property
     def is_full(self) -> bool:
@@ -109,10 +111,14 @@ class _Upstream:
         known = self.models is not None and model is not None and self.setting.model is None
         return not known or model in (self.models or ())
 
+    def names(self, model: str | None) -> bool:
+        """Known to serve it."""
+        return self.models is not None and model in self.models
+
     def may_be_tried(self, now: float) -> bool:
-        """Left, and its time is over: one request at a time; one that was stuck is asked by a probe instead."""
-        by_probe = self.reason == "stuck" and self.setting.probes
-        return self.reason is not None and now >= self.until_s and not self.trying and not by_probe
+        """Left, and its time is over: one request at a time, unless a look or a probe is to tell."""
+        asks_itself = self.is_watched and self.reason != "failing"
+        return self.reason is not None and now >= self.until_s and not (self.trying or asks_itself)
 
 
 class Routing:
@@ -146,7 +152,7 @@ class Routing:
         ).setting.name
 
     def is_ready(self, model: str | None, now: float) -> bool:
-        """Whether an upstream is well, full or not."""
+        """Whether an upstream is well or may be tried, full or not."""
         return any(
             each.reason is None or each.may_be_tried(now)
             for each in self._known(model, frozenset())
@@ -170,7 +176,7 @@ class Routing:
     def ended(self, name: str, outcome: Outcome, now: float) -> None:
         """A request there is over."""
         upstream = self._all[name]
-        upstream.in_flight -= 1
+        upstream.in_flight = max(0, upstream.in_flight - 1)
         upstream.pulse.ended()
         was_tried = upstream.trying > 0
         upstream.trying = max(0, upstream.trying - 1)
@@ -178,7 +184,7 @@ class Routing:
             return
         if outcome == "ok":
             upstream.failures = 0
-            if upstream.reason is None or was_tried:
+            if was_tried:
                 _bring_back(upstream)
             return
         upstream.failures += 1
@@ -190,7 +196,7 @@ class Routing:
     def looked(self, name: str, look: Look, now: float) -> None:
         """Its pages came."""
         upstream = self._all[name]
-        upstream.looked_s = now
+        upstream.is_watched, upstream.looked_s = True, now
         there = (look.running or 0.0) + (look.waiting or 0.0)
         upstream.others = max(0.0, there - upstream.in_flight)
         upstream.models = look.models if look.models is not None else upstream.models
@@ -207,6 +213,7 @@ class Routing:
     def failed_look(self, name: str, reason: LookFailure, now: float) -> None:
         """Its pages did not come."""
         upstream = self._all[name]
+        upstream.is_watched = True
         if reason == "timeout":
             upstream.pulse.missed_look(now)
         elif reason in ("refused", "unhealthy"):
@@ -230,12 +237,12 @@ class Routing:
         """Whether the token came in time; None: it could not be asked for, e.g., no model is known there."""
         upstream = self._all[name]
         stuck = upstream.pulse.probed(ok, now)
-        if ok:
-            upstream.failures = 0
+        if ok and upstream.reason in (None, "stuck"):
             _bring_back(upstream)
-        elif stuck:
-            if upstream.reason != "stuck":
-                self._given_up.append(name)
+        elif stuck and upstream.reason is None:
+            self._given_up.append(name)
+            self._leave(upstream, "stuck", now)
+        elif upstream.reason == "stuck":
             self._leave(upstream, "stuck", now)
 
     def given_up(self) -> tuple[str, ...]:
@@ -262,7 +269,10 @@ class Routing:
         open_ = [
             each for name, each in self._all.items() if not each.draining and name not in avoid
         ]
-        if any(each.serves(model) and not each.setting.fallback for each in self._all.values()):
+        if any(
+            each.serves(model) if not each.setting.fallback else each.names(model)
+            for each in self._all.values()
+        ):
             return [each for each in open_ if each.serves(model)]
         return open_
 
@@ -286,6 +296,8 @@ class Routing:
     def _leave(self, upstream: _Upstream, reason: Reason, now: float) -> None:
         """Leave it, or leave it for longer where it was tried in vain; other failures meanwhile say nothing new."""
         if upstream.reason is not None and now < upstream.until_s:
+            # a process that is gone comes back as another: its looks will tell
+            upstream.reason = reason if reason == "unreachable" else upstream.reason
             return
         back_s = upstream.next_back_s or self.setting.back_s
         upstream.reason = reason
@@ -319,7 +331,7 @@ def _made(setting: UpstreamSetting, routing: RoutingSetting) -> _Upstream:
 def _bring_back(upstream: _Upstream) -> None:
     upstream.reason = None
     upstream.next_back_s = 0.0
-    upstream.trying = 0
+    upstream.trying = upstream.failures = 0
 
 
 def _rank(prefix: int, salt: bytes) -> bytes:
