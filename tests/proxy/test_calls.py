@@ -1,9 +1,12 @@
 """Who shares a call upstream and who waits for one; over real sockets, with real admission, routing and recorder."""
 
+import asyncio
 from dataclasses import replace
 
+from support.chat import DONE, FINISH, HEAD, LAST, ROLE, token
 from support.proxy_calls import JOB, KEY, WHOLE_JOB, bench, gates, run
 from support.scripted_upstream import (
+    Line,
     hanging,
     plain,
     slow,
@@ -119,7 +122,7 @@ def test_an_answer_is_stored_for_whoever_allows_it_and_for_nobody_else() -> None
 def test_a_slot_that_is_freed_goes_to_who_waits() -> None:
     async def test() -> None:
         limits = AdmissionSetting(concurrency=1)
-        async with bench(streaming(), admission=limits) as made:
+        async with bench(streaming(), admission=limits, ticks=False) as made:
             clients = [made.ask(bytes([each])) for each in range(5)]
             for each in clients:
                 await each.over.wait()
@@ -154,5 +157,22 @@ def test_the_recorder_is_told_how_the_leader_sees_the_answer() -> None:
             assert client.call.led_by_view == View(stream=True, usage=True)
             assert client.call.recorder is not None
             assert client.call.recorder.view == client.call.led_by_view
+
+    run(test())
+
+
+def test_a_connection_is_used_again_though_the_body_ends_behind_the_last_event() -> None:
+    async def test() -> None:
+        async def play(line: Line) -> None:
+            line.send(HEAD + ROLE + token("Hello") + FINISH + DONE)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            line.send(LAST)
+
+        async with bench(play) as made:
+            for key in (b"1", b"2"):
+                await made.ask(key).over.wait()
+                await made.calls.drain(5.0)
+            assert (len(made.server.lines), made.server.connections) == (2, 1)
 
     run(test())

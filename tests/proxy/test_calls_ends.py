@@ -114,30 +114,35 @@ def test_an_upstream_that_dies_in_the_stream_is_told_to_all_and_nothing_is_store
 
 def test_an_error_inside_a_stream_is_joined_by_nobody_and_not_stored() -> None:
     async def test() -> None:
-        go = asyncio.Event()
-
-        async def play(line: Line) -> None:
-            await error_event("Hello")(line)
-            await go.wait()
-
-        async with bench(play) as made:
+        end = asyncio.Event()
+        async with bench(error_event("Hello", end=end)) as made:
             client = made.ask()
             await client.until(b'"error"')
             assert made.ask().led
+            end.set()
             await client.over.wait()
             assert client.call is not None
             # the upstream's own words, and no fault of the connection
             assert client.call.error is None
             assert made.kept == []
-            go.set()
 
     run(test())
 
 
 def test_an_error_status_is_passed_on_joined_by_nobody_and_not_stored() -> None:
     async def test() -> None:
-        async with bench(plain("400 Bad Request", b'{"error": {}}')) as made:
+        end = asyncio.Event()
+
+        async def play(line: Line) -> None:
+            line.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 13\r\n\r\n" + b'{"error"')
+            await end.wait()
+            line.send(b": {}}")
+
+        async with bench(play) as made:
             client = made.ask()
+            await client.until(b'{"error"')
+            assert made.ask().led
+            end.set()
             await client.over.wait()
             assert client.call is not None
             assert (client.call.status, client.text) == (400, b'{"error": {}}')
@@ -186,7 +191,8 @@ def test_the_end_is_told_with_the_last_event_though_the_body_goes_on() -> None:
 
         async with bench(play) as made:
             client = made.ask()
-            await client.over.wait()
+            await client.until(b"[DONE]")
+            assert client.over.is_set()
             assert client.call is not None
             assert client.call.error is None
             assert len(made.kept) == 1

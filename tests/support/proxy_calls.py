@@ -178,6 +178,7 @@ class Bench:
 async def bench(
     *scripts: Script,
     upstreams: Mapping[str, Mapping[str, Any]] = {},
+    ticks: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """One upstream for each script, named `a`, `b`, ...; `upstreams` has more of their settings by name."""
@@ -190,7 +191,7 @@ async def bench(
         made = Bench(servers, Settings(upstreams=told, **settings))
         for upstream in made.upstreams.values():
             await stack.enter_async_context(upstream)
-        ticking = asyncio.ensure_future(_tick(made.calls))
+        ticking = asyncio.ensure_future(_tick(made.calls if ticks else None))
         try:
             yield made
             await made.calls.drain(0.0)
@@ -198,7 +199,7 @@ async def bench(
             ticking.cancel()
 
 
-async def _tick(calls: Calls) -> None:
-    while True:
+async def _tick(calls: Calls | None) -> None:
+    while calls is not None:
         calls.tick()
         await asyncio.sleep(0.01)

@@ -248,23 +248,13 @@ def hanging_in_stream(*texts: str) -> Script:
     return play
 
 
-def error_event(*texts: str) -> Script:
-    """A stream in which vLLM tells an error, and then ends as if all were well."""
+def error_event(*texts: str, end: asyncio.Event) -> Script:
+    """A stream in which vLLM tells an error; later it ends as if all were well."""
 
     async def play(line: Line) -> None:
         told = b'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
-        line.send(HEAD + ROLE + b"".join(map(token, texts)) + chunk(told) + DONE + LAST)
-
-    return play
-
-
-def big(pieces: int, piece: bytes) -> Script:
-    """A whole body, larger than the kernel's buffers."""
-
-    async def play(line: Line) -> None:
-        line.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
-        line.send(b"content-length: %d\r\n\r\n" % (pieces * len(piece)))
-        for _ in range(pieces):
-            line.send(piece)
+        line.send(HEAD + ROLE + b"".join(map(token, texts)) + chunk(told))
+        await end.wait()
+        line.send(DONE + LAST)
 
     return play

@@ -8,7 +8,6 @@ import asyncio
 import errno
 import io
 import os
-import select
 import ssl
 import time
 from collections.abc import Callable
@@ -264,7 +263,7 @@ def _text(headers: Headers) -> dict[str, str]:
 
 
 class _Noting(aiohttp.BaseConnector):
-    """Gives no connection away that the server has ended, and tells each task whether its one is new."""
+    """Tells each task which connection it got, and whether that is new."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -277,20 +276,13 @@ class _Noting(aiohttp.BaseConnector):
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 (aiohttp's signature)
     ) -> Connection:
         """Take an idle connection or make one."""
-        while True:
-            connection = await super().connect(req, traces, timeout)
-            protocol = connection.protocol
-            assert protocol is not None, "a connection without its protocol"
-            _taken.set(connection.transport)
-            if protocol not in self._used:
-                self._used.add(protocol)
-                _reused.set(False)
-                return connection
-            if _has_ended(connection.transport):
-                connection.close()
-                continue
-            _reused.set(True)
-            return connection
+        connection = await super().connect(req, traces, timeout)
+        protocol = connection.protocol
+        assert protocol is not None, "a connection without its protocol"
+        _taken.set(connection.transport)
+        _reused.set(protocol in self._used)
+        self._used.add(protocol)
+        return connection
 
 
 class _TcpConnections(_Noting, aiohttp.TCPConnector):
@@ -299,15 +291,3 @@ class _TcpConnections(_Noting, aiohttp.TCPConnector):
 
 class _UnixConnections(_Noting, aiohttp.UnixConnector):
     pass
-
-
-def _has_ended(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether an idle connection has something to read: its end, which the event loop comes to only later.
-
-    A server that keeps connections for no time at all (uvicorn with `--timeout-keep-alive 0`) ends each with its answer.
-    """
-    if transport is None or transport.is_closing():
-        return True
-    found = select.poll()
-    found.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(found.poll(0))
