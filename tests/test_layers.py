@@ -64,7 +64,7 @@ ROOMS = {
             " metrics answer_heads chunked client_reply policy recent recorder rejections replay routes routing setting_values settings settings_file error_json statements stuck verify views other_answers upstream_pages assembly chunks".split()
         ),
         set(
-            "admin answering control kit outcome verifying layers attempt call calls connection front_state delivery sending replaying desk front redis_cache request_log server shared_cache shared_file epoch_keeper store_feed upstream watch"
+            "admin answering control kit outcome verifying layers attempt call calls connection front_state delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file epoch_keeper store_feed upstream watch"
             " workers".split()
         ),
     ),
