@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from support.quiet_cache import QuietCache
 
 from toolkit.proxy.epoch_keeper import EpochKeeper
 from toolkit.proxy.generations import Generations
@@ -26,8 +27,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def book(path: Path) -> Iterator[SharedCache]:
-    with closing(SharedCache(path, 2**20)) as opened:
+def book(path: Path) -> Iterator[QuietCache]:
+    with closing(QuietCache(path, 2**20)) as opened:
         yield opened
 
 
@@ -60,7 +61,7 @@ class Proxy:
 
 @pytest.mark.parametrize("has_book", [True, False])
 def test_the_first_sight_raises_nothing_and_a_restart_raises_once(
-    book: SharedCache, has_book: bool
+    book: QuietCache, has_book: bool
 ) -> None:
     proxy = Proxy(book if has_book else None)
     assert proxy.sees(FIRST) == {}
@@ -71,13 +72,13 @@ def test_the_first_sight_raises_nothing_and_a_restart_raises_once(
     assert sorted(proxy.changed) == ["*", "tiny"]
 
 
-def test_a_restart_of_the_proxy_alone_raises_nothing(book: SharedCache) -> None:
+def test_a_restart_of_the_proxy_alone_raises_nothing(book: QuietCache) -> None:
     Proxy(book).sees(FIRST)
     assert Proxy(book).sees(FIRST) == {}
 
 
 def test_an_upstream_that_restarted_while_the_proxy_was_down_is_found_out(
-    book: SharedCache,
+    book: QuietCache,
 ) -> None:
     Proxy(book).sees(FIRST)
     proxy = Proxy(book)
@@ -86,7 +87,7 @@ def test_an_upstream_that_restarted_while_the_proxy_was_down_is_found_out(
     assert Proxy(book).generations.numbers == {"tiny": 1, "*": 1}
 
 
-def test_only_a_change_counts_where_only_changes_shall(book: SharedCache) -> None:
+def test_only_a_change_counts_where_only_changes_shall(book: QuietCache) -> None:
     proxy = Proxy(book, "change")
     proxy.sees(FIRST)
     assert proxy.sees(AGAIN) == {}
@@ -124,7 +125,7 @@ def test_what_another_process_raised_is_taken_over_and_told(path: Path) -> None:
         assert proxy.changed == ["tiny"], "once"
 
 
-def test_a_name_is_nothing_and_the_address_all(book: SharedCache) -> None:
+def test_a_name_is_nothing_and_the_address_all(book: QuietCache) -> None:
     Proxy(book, urls=(A,)).sees(FIRST)
     # the same name stands before another server now
     settings = Settings(upstreams=(UpstreamSetting(name="a", url=B),))
@@ -134,19 +135,19 @@ def test_a_name_is_nothing_and_the_address_all(book: SharedCache) -> None:
     assert keeper._epochs.identity("a") is None
 
 
-def test_a_file_that_cannot_be_written_keeps_no_epoch_from_being_raised(book: SharedCache) -> None:
+def test_a_file_that_cannot_be_written_keeps_no_epoch_from_being_raised(book: QuietCache) -> None:
     proxy = Proxy(book)
     proxy.sees(FIRST)
     assert book._file is not None
     book._file.close()
     assert proxy.sees(AGAIN) == {"tiny": 1, "*": 1}
     assert book.flush() or book.problem
-    book._mend()
+    book.mend()
     assert book.epochs() == {"tiny": 1, "*": 1}, "made up for, once the file can be written"
     assert Proxy(book).generations.numbers == {"tiny": 1, "*": 1}
 
 
-def test_coming_back_is_a_restart_only_where_no_start_time_tells_better(book: SharedCache) -> None:
+def test_coming_back_is_a_restart_only_where_no_start_time_tells_better(book: QuietCache) -> None:
     proxy = Proxy(book)
     proxy.sees(FIRST)
     asyncio.run(proxy.keeper.came_back("a"))
@@ -162,7 +163,7 @@ def test_coming_back_is_a_restart_only_where_no_start_time_tells_better(book: Sh
 
 
 def test_counters_are_written_now_and_then_and_only_where_they_are_needed(
-    book: SharedCache,
+    book: QuietCache,
 ) -> None:
     proxy = Proxy(book)
     proxy.sees(Identity(models=(TINY,), tokens_total=100.0), now=0.0)

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.quiet_cache import QuietCache
 
 from toolkit.proxy.shared_cache import SharedCache
 
@@ -33,8 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(path: Path) -> Iterator[SharedCache]:
-    # nothing is written unless a test says so: the thread's first batch apart, an hour between two
-    with closing(SharedCache(path, 64 * MIB, batch_s=3600.0, clock=lambda: NOW)) as opened:
+    with closing(QuietCache(path, 64 * MIB, clock=lambda: NOW)) as opened:
         yield opened
 
 
@@ -131,10 +131,9 @@ def test_names_that_are_no_utf8_cost_nothing(cache: SharedCache) -> None:
 
 def test_no_more_waits_than_may_and_what_is_lost_is_counted(path: Path) -> None:
     # 10,256 bytes each: three are 30,768, a fourth would make 41,024
-    with closing(SharedCache(path, 64 * MIB, batch_s=3600.0, waiting_bytes=40_000)) as cache:
-        with cache._write_lock:  # as if the disk hung
-            kept = [put(cache, number, b"x" * 10_000) for number in range(5)]
-            assert put(cache, 0, b"y" * 10_000), "the same once more takes no room of its own"
+    with closing(QuietCache(path, 64 * MIB, waiting_bytes=40_000)) as cache:
+        kept = [put(cache, number, b"x" * 10_000) for number in range(5)]
+        assert put(cache, 0, b"y" * 10_000), "the same once more takes no room of its own"
         assert kept == [True, True, True, False, False]
         assert (cache.counts().lost, cache.counts().waiting) == (2, 3)
         assert cache.flush()
@@ -152,7 +151,7 @@ def test_ten_times_its_size_leave_the_file_within_its_bound_and_the_newest_in_it
 ) -> None:
     most, size, count = 4 * MIB, 1_500, 28_000  # 28,000 * 1,500 = 42 MB, ten times 4.2
     largest = 0
-    with closing(SharedCache(path, most, batch_s=3600.0)) as cache:
+    with closing(QuietCache(path, most)) as cache:
         for number in range(count):
             put(cache, number, os.urandom(size))
             if number % 200 == 199:
@@ -167,7 +166,7 @@ def test_ten_times_its_size_leave_the_file_within_its_bound_and_the_newest_in_it
 
 
 def test_what_has_ended_makes_room_before_the_oldest(path: Path) -> None:
-    with closing(SharedCache(path, MIB, batch_s=3600.0, clock=lambda: NOW)) as cache:
+    with closing(QuietCache(path, MIB, clock=lambda: NOW)) as cache:
         put(cache, 0, b"x" * 1000)  # the oldest of all, and good for ever
         for number in range(
             1, 1500
@@ -180,7 +179,7 @@ def test_what_has_ended_makes_room_before_the_oldest(path: Path) -> None:
 
 
 def test_what_has_ended_leaves_the_file_while_nothing_is_put(path: Path) -> None:
-    with closing(SharedCache(path, 64 * MIB, batch_s=3600.0, clock=lambda: NOW)) as cache:
+    with closing(QuietCache(path, 64 * MIB, clock=lambda: NOW)) as cache:
         put(cache, 1, ends_at=NOW - 1)
         put(cache, 2, ends_at=NOW + 1)
         cache.flush()
@@ -189,7 +188,7 @@ def test_what_has_ended_leaves_the_file_while_nothing_is_put(path: Path) -> None
 
 
 def test_a_purged_file_gives_its_space_back(path: Path) -> None:
-    with closing(SharedCache(path, 64 * MIB, batch_s=3600.0)) as cache:
+    with closing(QuietCache(path, 64 * MIB)) as cache:
         for number in range(20):
             put(cache, number, os.urandom(MIB))
         cache.flush()

@@ -191,8 +191,10 @@ def _set_aside(path: Path, reason: str) -> str:
     names = [Path(f"{path}.broken-{number}") for number in numbers]
     there = next((name for name in names if not name.exists()), names[-1])
     for old, new in zip(_with_journals(path), _with_journals(there), strict=True):
-        with contextlib.suppress(FileNotFoundError):
+        try:
             old.replace(new)
+        except FileNotFoundError:
+            new.unlink(missing_ok=True)  # an older one's journal is none of this one's
     return (
         f"`{path}` {reason}; it was set aside as `{there.name}`, and the shared cache begins anew"
     )
