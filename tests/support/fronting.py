@@ -141,10 +141,11 @@ class Client:
         self.writer.close()
 
     def reset(self) -> None:
-        self.writer.transport.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
-        )
-        self.writer.transport.abort()
+        """Break off, unless it is closed already."""
+        sock = self.writer.transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self.writer.transport.abort()
 
 
 class House:
