@@ -183,6 +183,23 @@ def test_a_client_that_goes_as_soon_as_it_has_the_last_event_costs_nobody_the_st
     run(test())
 
 
+def test_a_last_client_that_leaves_while_it_is_told_closes_the_connection() -> None:
+    async def test() -> None:
+        class Leaving(Client):
+            def grew(self, call: Any) -> None:
+                super().grew(call)
+                made.leave(self)
+
+        async with bench(hanging_in_stream("Hello")) as made:
+            made.ask(client=Leaving())
+            line = await made.server.asked()
+            await line.gone.wait()
+            assert made.names() == ["aborted"]
+            await made.idle()
+
+    run(test())
+
+
 def test_the_end_is_told_with_the_last_event_though_the_body_goes_on() -> None:
     async def test() -> None:
         async def play(line: Line) -> None:
