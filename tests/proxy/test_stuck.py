@@ -40,6 +40,18 @@ def test_any_count_that_moves_is_a_sign_also_the_kv_blocks_of_a_long_prefill() -
     assert server.wants_probe(7.0)
 
 
+def test_a_prefill_of_34_seconds_as_vllm_showed_it_is_never_suspect() -> None:
+    # vLLM 0.32, a prompt of 8,000 tokens in steps of 256, a look each 1.03 s: 511 KV blocks, so many of them in use.
+    # prompt_tokens_total, generation_tokens_total and the steps stood at 20, 1 and 1 until its end
+    blocks = "0 24 40 56 72 88 104 120 128 136 144 144 152 168 176 176 184 184 192 192 192 200 208 208 216 216 224 224 224 232 232 240 248"
+    server = pulse()
+    server.began(0.0)
+    for number, used in enumerate(blocks.split()):
+        now = number * 1.03
+        assert not server.wants_probe(now)
+        server.looked((20.0, 1.0, 1.0, int(used) / 511), busy=number > 0, now=now)
+
+
 def test_others_requests_that_stand_still_make_it_suspect_without_one_of_ours() -> None:
     server = pulse()
     server.looked((100.0,), busy=False, now=0.0)

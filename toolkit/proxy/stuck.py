@@ -1,10 +1,13 @@
 """Whether a server that says it is well still makes tokens: signs of life, silence, and when to ask it for one token.
 
 /health stays 200 while decoding hangs, so it is no sign. Signs are bytes of ours from it, and any change of what its
-engine counts: prompt and output tokens, steps, the share of KV blocks in use (a long prefill moves nothing else: vLLM
-counts a prompt when it is through). Where work is under way and no sign came for `stuck_s`, it is suspect: it is asked for
-one token. A probe that is answered clears it, e.g., of a long prefill; one that is not, while no other sign came
-either, says that it is stuck. It reads no clock and sends nothing.
+engine counts: prompt and output tokens, steps, the share of KV blocks in use. Where work is under way and no sign came for
+`stuck_s`, it is suspect: it is asked for one token. A probe that is answered clears it; one that is not, while no other
+sign came either, says that it is stuck. It reads no clock and sends nothing.
+
+Seen on vLLM 0.32 (CPU, 256 tokens a step): through a prefill of 34 s prompt tokens, output tokens and steps stood still and a
+probe sent after 4 s waited 29 s, so that only the KV blocks told it from a hang; they moved at least each 3.2 s. With its
+engine's processes stopped all four stood still, also when requests came and left, while /metrics and /health answered 200.
 
 With looks and questions each second: 1 s until the last sign is seen, 4 s of silence, 1 s to the next question, 3 s for
 the probe. So a stuck server is known after 9 s at the latest.
