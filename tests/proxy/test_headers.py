@@ -41,9 +41,9 @@ def test_nothing_else_of_a_client_goes_upstream(name: bytes) -> None:
     assert forward([(name, b"1")]) == []
 
 
-def test_what_connection_names_stays_here() -> None:
+def test_what_connection_names_stays_here_but_for_what_the_body_is() -> None:
     headers = [
-        (b"connection", b"close, Traceparent"),
+        (b"connection", b"close, Traceparent, content-type"),
         (b"connection", b"x-request-id ,"),
         (b"traceparent", TRACE),
         (b"x-request-id", b"a"),

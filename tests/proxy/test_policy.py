@@ -162,9 +162,9 @@ def test_a_tool_that_the_server_would_run_forbids_it(tool: dict[str, Any]) -> No
     mixed = [{"type": "function", "name": "f"}, tool]
     for endpoint in ("responses", "messages", "chat/completions"):
         assert bypassed(rule({"tools": mixed}, endpoint=endpoint), "server-tools")
-    assert bypassed(
-        rule({"mcp_servers": [{"url": "http://h"}]}, endpoint="messages"), "server-tools"
-    )
+    for field in ("mcp_servers", "web_search_options"):
+        assert bypassed(rule({field: [{}]}, endpoint="messages"), "server-tools")
+        assert rule({field: None}, endpoint="messages").write
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,19 @@ def test_durations_out_of_range(key: str, value: str, low: str, high: str) -> No
 
 
 @pytest.mark.parametrize(
-    "value", ['""', '"5"', '"5GX"', "1.5", "true", "[]", '"0B"', '"-1GiB"', '"8 gib"']
+    "value",
+    [
+        '""',
+        '"5"',
+        '"5GX"',
+        "1.5",
+        "true",
+        "[]",
+        '"0B"',
+        '"-1GiB"',
+        '"8 gib"',
+        '"%s GiB"' % ("9" * 400),
+    ],
 )
 def test_what_is_no_size(value: str) -> None:
     assert complaint("", f"[cache]\nmemory = {value}") == "`cache.memory` is no size"
@@ -183,7 +195,8 @@ def test_an_upstreams_name_that_is_no_good_label(name: str) -> None:
 def test_what_names_a_variable_and_is_none_is_not_shown() -> None:
     for key, below in (
         ("upstream 1: `key_env`", 'key_env = "sk-hunter2"'),
-        ("team 1: `key_env`", '[[team]]\nname = "a"\nkey_env = "sk-hunter2"'),
+        ("team 1: `key_env`", '[[team]]\nname = "a"\nkey_env = "hunter2"'),
+        ("team 1: `key_env`", '[[team]]\nname = "a"\nkey_env = ""'),
         ("`cache.redis_env`", '[cache]\nredis_env = "redis://:hunter2@h"'),
     ):
         with pytest.raises(ToolkitError) as caught:
@@ -313,7 +326,11 @@ def test_a_url_without_a_port_leads_to_its_schemes() -> None:
 def test_addresses_meet_on_a_port_if_equal_or_one_is_every_address() -> None:
     assert same_host("127.0.0.1", "127.0.0.1")
     assert same_host("0.0.0.0", "10.0.0.1")
+    assert same_host("localhost", "127.0.0.1")
+    assert same_host("::1", "localhost")
+    assert not same_host("127.0.0.1", "127.0.0.2")
     assert not same_host("127.0.0.1", "10.0.0.1")
+    assert not same_host("localhost", "10.0.0.1")
 
 
 def test_what_is_visible_has_no_space_and_is_not_empty() -> None:

@@ -62,15 +62,18 @@ NO_WISHES = Wishes()
 def forward(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The client's headers that may go upstream: what the body is, an id, a trace. Of equal names the first.
 
-    What `Connection` nominates stays here like any hop-by-hop header, a traceparent included.
+    What `Connection` nominates stays here like any hop-by-hop header, a traceparent included; but not what the body is: without that
+    a call fails, for all who joined it.
     """
     nominated = _nominated(headers)
     found: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in found or name in nominated:
+        if name in found:
             continue
         if name == b"content-type":
             kept: bytes | None = b"application/json" if _is_json(value) else _safe(value)
+        elif name in nominated:
+            continue
         elif name == b"x-request-id":
             kept = _safe_id(value)
         else:

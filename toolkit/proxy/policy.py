@@ -33,6 +33,8 @@ REFERENCE = frozenset({"id", "type"})
 """All that an item holds which only names another one."""
 TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
 """vLLM: the answer names blocks in one server's memory, gone soon after."""
+SEARCHES = ("mcp_servers", "web_search_options")
+"""Fields that have the server look elsewhere (Anthropic, OpenAI)."""
 OWN_TOOLS = frozenset({None, "function", "custom"})
 """Kinds of tools that the client runs; any other may act in the world when the answer is made, e.g., `mcp`, `web_search`."""
 
@@ -152,7 +154,7 @@ def _refers(items: Any) -> bool:
 
 def _acts(fields: Fields) -> bool:
     """Whether the server would do more than write."""
-    if fields.get("mcp_servers"):
+    if any(fields.get(name) is not None for name in SEARCHES):
         return True
     tools = fields.get("tools")
     return type(tools) is list and any(

@@ -57,7 +57,8 @@ EXAMPLES = {
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _UPSTREAM_LABEL = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\[\]-]{0,127}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""Upper case, as all know them: most keys that are put here by mistake are not, and a later message names the variable."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _PATH = re.compile(r"(/[A-Za-z0-9_~.-]+)+")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
@@ -86,7 +87,9 @@ def is_visible(text: str) -> bool:
 
 def same_host(one: str, other: str) -> bool:
     """Whether two addresses to listen on would meet on one port."""
-    return one == other or not _WILD.isdisjoint((one, other))
+    if one == other or not _WILD.isdisjoint((one, other)):
+        return True
+    return "localhost" in (one, other) and _is_loopback(one) and _is_loopback(other)
 
 
 def leads_to(url: str, host: str, port: int) -> bool:
@@ -150,7 +153,10 @@ def _duration(told: Any, where: str, low: float, high: float) -> float:
 
 
 def _size(told: Any, where: str, low: int, high: int) -> int:
-    size = bytes_of(told) if isinstance(told, str) else told
+    try:
+        size = bytes_of(told) if isinstance(told, str) else told
+    except OverflowError:  # hundreds of digits
+        size = None
     if isinstance(size, bool) or not isinstance(size, int):
         raise ToolkitError(
             f"{where} is no size", "Write, e.g., `512MiB` or `8GiB`, or a number of bytes"
@@ -213,7 +219,7 @@ def _variable(told: Any, where: str) -> str:
         # never print the word: whoever mistakes this key writes the secret itself there
         raise ToolkitError(
             f"{where} is not the name of an environment variable",
-            "Put the secret into a variable and its name here",
+            "Put the secret into a variable and its name here, in upper case",
         )
     return told
 
