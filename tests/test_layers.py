@@ -64,7 +64,7 @@ ROOMS = {
             " metrics answer_heads chunked client_reply policy recent recorder rejections replay routes routing setting_values settings settings_file error_json statements stuck verify views other_answers upstream_pages assembly chunks".split()
         ),
         set(
-            "admin answering control kit outcome verifying layers attempt call calls connection front_state delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file epoch_keeper store_feed upstream watch"
+            "admin answering control kit outcome verifying layers attempt call calls connection front_state delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch"
             " workers".split()
         ),
     ),
@@ -220,7 +220,7 @@ def test_only_scout_look_imports_httpx_and_only_the_store_imports_sqlite() -> No
         place(file) for file in files() for module in imports(file) if module.startswith("sqlite")
     }
     # the proxy's shared cache is a file of its own, with tables of its own: losing it costs time, never a fact
-    shared = {("proxy", "shared_cache"), ("proxy", "shared_file")}
+    shared = {("proxy", "shared_cache"), ("proxy", "shared_file"), ("proxy", "shared_rows")}
     assert users <= {("", name) for name in STORE} | shared
 
 

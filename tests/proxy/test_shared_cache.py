@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.quiet_cache import QuietCache
 
+from toolkit.errors import ToolkitError
 from toolkit.proxy.shared_cache import SharedCache
 
 NOW = 1_700_000_000.0
@@ -178,6 +179,21 @@ def test_what_has_ended_makes_room_before_the_oldest(path: Path) -> None:
         assert cache.counts().evicted == 0
 
 
+def test_a_file_that_may_be_no_longer_as_large_shrinks(path: Path) -> None:
+    with closing(QuietCache(path, 32 * MIB)) as cache:
+        for number in range(20_000):
+            put(cache, number, os.urandom(1_000))
+        cache.flush()
+        assert path.stat().st_size > 20 * MIB
+    with closing(QuietCache(path, 4 * MIB)) as cache:
+        put(cache, 20_000)
+        for _ in range(20):
+            cache.flush()
+        assert cache.counts().file_bytes <= 4 * MIB + 513 * 8192
+        assert cache.get(key(20_000), NOW) is not None
+        assert cache.get(key(19_999), NOW) is not None
+
+
 def test_what_has_ended_leaves_the_file_while_nothing_is_put(path: Path) -> None:
     with closing(QuietCache(path, 64 * MIB, clock=lambda: NOW)) as cache:
         put(cache, 1, ends_at=NOW - 1)
@@ -235,6 +251,43 @@ def test_thousands_are_purged_in_one_go(cache: SharedCache) -> None:
         put(cache, number)
     cache.flush()
     assert cache.purge(tenant="red") == 3_000
+
+
+def test_a_purge_that_the_file_refuses_is_no_purge(cache: QuietCache, path: Path) -> None:
+    put(cache, 1)
+    cache.flush()
+    assert cache._file is not None
+    cache._file.writer.execute("PRAGMA busy_timeout = 10")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ToolkitError, match="locked by another process"):
+            cache.purge()
+        other.execute("ROLLBACK")
+    assert cache.purge() == 1
+
+
+def test_a_purge_between_others_of_thousands_visits_each_once(cache: QuietCache) -> None:
+    for number in range(4_000):
+        put(cache, number, tenant="red" if number % 2 else "blue")
+    cache.flush()
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    assert cache._file is not None
+    cache._file.writer.set_progress_handler(count, 1_000)
+    assert cache.purge(tenant="red") == 2_000
+    # in thousands of SQLite's own instructions; twice as many rows must not cost four times as much
+    half, steps = steps, 0
+    for number in range(8_000):
+        put(cache, number, tenant="red" if number % 2 else "blue")
+    cache.flush()
+    steps = 0
+    assert cache.purge(tenant="red") == 4_000
+    assert steps < 3 * half
 
 
 # --- epochs ----------------------------------------------------------------------------------------------

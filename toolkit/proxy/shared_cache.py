@@ -9,7 +9,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 
 from toolkit.errors import ToolkitError
 from toolkit.proxy import shared_file
+from toolkit.proxy import shared_rows as rows
 from toolkit.proxy.shared_file import DAMAGE, Opened, number, primary_code, reason_of, transaction
+from toolkit.proxy.shared_rows import Deleted, Row, as_text, fits, weight
 
 BATCH_S = 0.5
 """A kill loses at most what was put in so long, and the time of one write."""
 WAITING_BYTES = 64 * 2**20
 """Most that waits to be written; more is not stored, and counted."""
-ROW_BYTES = 256
-"""What an answer costs beside its bytes, in memory while it waits and in the file: 214 there (measured)."""
 TRANSACTION_BYTES = 4 * 2**20
 """Other processes' writers wait for one transaction at most."""
 LARGEST_SHARE = 8
@@ -36,29 +36,13 @@ UPKEEP_S = 30.0
 SPARE_SHARE = 4
 """More free pages than this part of the file are given back to the disk, VACUUM_PAGES at a time."""
 VACUUM_PAGES = 512
-ROWS_AT_ONCE = 512
-"""Deleted by one statement."""
+STATEMENTS = 16
+"""That delete in one transaction."""
 
-_GET = "SELECT value, ends_at FROM answers WHERE key = ?"
-_PUT = (
-    "INSERT OR REPLACE INTO answers (key, ends_at, put_at, tenant, model, value)"
-    " VALUES (?, ?, ?, ?, ?, ?)"
-)
-_EXPIRE = "DELETE FROM answers WHERE id IN (SELECT id FROM answers WHERE ends_at <= ? LIMIT ?)"
-_OLDEST = "SELECT id, length(value) FROM answers ORDER BY id LIMIT ?"
-_BUMP = (
-    "INSERT INTO epochs VALUES (:model, :known + 1) ON CONFLICT (model)"
-    " DO UPDATE SET number = max(number, :known) + 1 RETURNING number"
-)
-_KEEP_EPOCH = (
-    "INSERT INTO epochs VALUES (?, ?) ON CONFLICT (model)"
-    " DO UPDATE SET number = max(number, excluded.number)"
-)
+PURGE_AGAIN = "Purge again once it can be written"
 _MAY_PASS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 _MAY_PASS_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE})
 
-Row = tuple[bytes, float, float, str, str, bytes]
-"""Key, ends_at, put_at, tenant, model, value."""
 Told = TypeVar("Told")
 
 
@@ -143,11 +127,11 @@ class SharedCache:
     ) -> bool:
         """Have an answer stored soon; False: it is too large, or too much waits. It never waits itself."""
         ends = math.inf if ends_at is None else ends_at
-        row = (key, ends, now, _text(tenant), _text(model or ""), packed)
+        row = (key, ends, now, as_text(tenant), as_text(model or ""), packed)
         with self._queue_lock:
             before = self._waiting.get(key)
-            more = _weight(row) - (_weight(before) if before else 0)
-            too_large = _weight(row) > self.max_bytes // LARGEST_SHARE
+            more = weight(row) - (weight(before) if before else 0)
+            too_large = weight(row) > self.max_bytes // LARGEST_SHARE
             if too_large or self._waiting_bytes + more > self._most_waiting:
                 self._counts.lost += 1
                 return False
@@ -162,20 +146,23 @@ class SharedCache:
     ) -> int:
         """Delete the answers that all given things fit, or all of them; how many it were.
 
-        It waits for the file: call it in a thread that may.
+        It waits for the file: call it in a thread that may. Raises ToolkitError where some may be there still.
         """
         given = {"tenant": tenant, "model": model, "key": key}
-        wanted = {
-            name: _text(value) if isinstance(value, str) else value
+        wanted: dict[str, object] = {
+            name: as_text(value) if isinstance(value, str) else value
             for name, value in given.items()
             if value is not None
         }
         with self._write_lock:
-            count = self._drop_waiting(wanted)
-            while deleted := self._in_transaction(lambda writer: _deleted(writer, wanted), 0):
-                count += deleted
-            self._wake.set()
-            return count
+            count, after = self._drop_waiting(wanted), 0
+            while step := self._in_transaction(partial(_delete, wanted, after), None):
+                count, after = count + step.rows, step.last
+                if not after:
+                    self._wake.set()  # there is space to give back
+                    return count
+        why = self.problem or f"`{self.path}` cannot be used"
+        raise ToolkitError(f"The shared cache could not be purged: {why}", PURGE_AGAIN)
 
     def flush(self) -> bool:
         """Write what waits; False: the file refused it, and it waits on. It waits for the file."""
@@ -187,37 +174,35 @@ class SharedCache:
 
     def epoch(self, model: str) -> int:
         """A model's epoch by the file; 0 where it was never bumped."""
-        return self.epochs().get(_text(model), 0)
+        return self.epochs().get(as_text(model), 0)
 
     def epochs(self) -> dict[str, int]:
         """Every epoch that any process ever bumped; what is known where the file can't be read."""
-        for model, count in self._rows("SELECT model, number FROM epochs", ()):
+        for model, count in self._rows(rows.EPOCHS, ()):
             self._epochs[model] = max(count, self._epochs.get(model, 0))
         return dict(self._epochs)
 
     def bump(self, model: str) -> int:
         """Make a model's stored answers unreachable; its new epoch. Waits for the file; counts on without it."""
-        model = _text(model)
+        model = as_text(model)
         with self._write_lock:
             known = self._epochs.get(model, 0)
-            asked = {"model": model, "known": known}
-            rows = self._in_transaction(
-                lambda writer: writer.execute(_BUMP, asked).fetchall(), [(known + 1,)]
+            self._epochs[model] = self._in_transaction(
+                lambda writer: rows.bump(writer, model, known), known + 1
             )
-            self._epochs[model] = int(rows[0][0])
             return self._epochs[model]
 
     def identity(self, name: str) -> str | None:
         """What was last stored of an upstream, by any process."""
-        rows = self._rows("SELECT identity FROM identities WHERE name = ?", (_text(name),))
-        return rows[0][0] if rows else self._identities.get(name)
+        found = self._rows(rows.IDENTITY, (as_text(name),))
+        return found[0][0] if found else self._identities.get(name)
 
     def set_identity(self, name: str, identity: str) -> None:
         """Store what an upstream is. Waits for the file."""
         with self._write_lock:
             self._identities[name] = identity
-            kept = [(_text(name), _text(identity))]
-            self._in_transaction(lambda writer: _keep_identities(writer, kept), None)
+            kept = [(as_text(name), as_text(identity))]
+            self._in_transaction(lambda writer: rows.keep_identities(writer, kept), None)
 
     # --- what it tells ------------------------------------------------------------------------------------
 
@@ -228,13 +213,12 @@ class SharedCache:
 
     def counts(self) -> SharedCounts:
         """All counters of this process."""
-        sizes = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        rows = self._rows(sizes, ())
+        found = self._rows(rows.FILE_BYTES, ())
         return replace(
             self._counts,
             waiting=len(self._waiting) + len(self._writing),
             waiting_bytes=self._waiting_bytes,
-            file_bytes=rows[0][0] if rows else None,
+            file_bytes=found[0][0] if found else None,
         )
 
     def close(self) -> None:
@@ -249,8 +233,8 @@ class SharedCache:
     # --- reading ---------------------------------------------------------------------------------------
 
     def _read(self, key: bytes) -> tuple[bytes, float] | None:
-        rows = self._rows(_GET, (key,))
-        return rows[0] if rows else None
+        found = self._rows(rows.GET, (key,))
+        return found[0] if found else None
 
     def _rows(self, sql: str, values: tuple[object, ...]) -> list[Any]:
         """Read all rows, so that no statement keeps an old state of the file; none where it can't be read."""
@@ -286,20 +270,20 @@ class SharedCache:
         with self._queue_lock:
             self._writing = self._waiting
             self._waiting = {}
-        rows = tuple(self._writing.values())
+        batch = tuple(self._writing.values())
         done = 0
-        for part in _parts(rows, min(TRANSACTION_BYTES, self.max_bytes // LARGEST_SHARE)):
+        for part in rows.parts(batch, min(TRANSACTION_BYTES, self.max_bytes // LARGEST_SHARE)):
             if not self._in_transaction(partial(self._put_rows, part), False):
                 break
             done += len(part)
         self._counts.written += done
-        self._put_back(rows[:done], rows[done:])
-        if not rows:
+        self._put_back(batch[:done], batch[done:])
+        if not batch:
             self._on_file(self._look_after, None)
 
-    def _put_rows(self, rows: Sequence[Row], writer: sqlite3.Connection) -> bool:
-        self._make_room(writer, sum(map(_weight, rows)))
-        writer.executemany(_PUT, rows)
+    def _put_rows(self, part: Sequence[Row], writer: sqlite3.Connection) -> bool:
+        self._make_room(writer, sum(map(weight, part)))
+        rows.put(writer, part)
         return True
 
     def _put_back(self, done: Iterable[Row], left: Iterable[Row]) -> None:
@@ -307,40 +291,45 @@ class SharedCache:
         with self._queue_lock:
             still = {row[0]: row for row in left if row[0] not in self._waiting}
             gone = (row for row in left if row[0] in self._waiting)
-            self._waiting_bytes -= sum(map(_weight, done)) + sum(map(_weight, gone))
+            self._waiting_bytes -= sum(map(weight, done)) + sum(map(weight, gone))
             self._waiting = still | self._waiting
             self._writing = {}
 
     def _drop_waiting(self, wanted: Mapping[str, object]) -> int:
         """Forget what waits and fits; nothing is being written meanwhile."""
         with self._queue_lock:
-            kept = {key: row for key, row in self._waiting.items() if not _fits(row, wanted)}
+            kept = {key: row for key, row in self._waiting.items() if not fits(row, wanted)}
             count = len(self._waiting) - len(kept)
             self._waiting = kept
-            self._waiting_bytes = sum(map(_weight, kept.values()))
+            self._waiting_bytes = sum(map(weight, kept.values()))
         return count
 
-    def _make_room(self, writer: sqlite3.Connection, need: int) -> None:
-        """Delete what has ended, then the oldest, until so many bytes more fit; freed pages are used again."""
-        self._counts.expired += writer.execute(_EXPIRE, (self._clock(), ROWS_AT_ONCE)).rowcount
-        while (excess := _used_bytes(writer) + need - self.max_bytes) > 0:
-            last, count = _oldest(writer, excess)
-            if not count:
-                return
-            writer.execute("DELETE FROM answers WHERE id <= ?", (last,))
-            self._counts.evicted += count
+    def _make_room(self, writer: sqlite3.Connection, need: int) -> bool:
+        """Delete what has ended, then the oldest, until so many bytes more fit; freed pages are used again.
+
+        False: there is more to do, e.g., because the file may be no longer as large as it was.
+        """
+        expired = rows.expire(writer, self._clock())
+        self._counts.expired += expired
+        for _ in range(STATEMENTS):
+            excess = rows.used_bytes(writer) + need - self.max_bytes
+            evicted = rows.evict(writer, excess) if excess > 0 else 0
+            if not evicted:
+                return expired < rows.ROWS_AT_ONCE
+            self._counts.evicted += evicted
+        return False
 
     def _look_after(self, file: Opened) -> None:
         """Delete what has ended, a part at a time, and give free pages back to the disk."""
         with transaction(file.writer):
-            expired = file.writer.execute(_EXPIRE, (self._clock(), ROWS_AT_ONCE)).rowcount
-        self._counts.expired += expired
+            is_done = self._make_room(file.writer, 0)
         free, pages = number(file.writer, "freelist_count"), number(file.writer, "page_count")
-        has_spare = free > max(VACUUM_PAGES, pages // SPARE_SHARE)
+        is_large = pages * shared_file.PAGE_BYTES > self.max_bytes
+        has_spare = free > VACUUM_PAGES and (is_large or free > pages // SPARE_SHARE)
         if has_spare:
             # `execute` would stop after the first page
             file.writer.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
-        if has_spare or expired == ROWS_AT_ONCE:
+        if has_spare or not is_done:
             self._wake.set()  # go on soon
 
     def _in_transaction(self, act: Callable[[sqlite3.Connection], Told], otherwise: Told) -> Told:
@@ -414,71 +403,19 @@ class SharedCache:
         self._in_transaction(self._keep_known, None)
 
     def _keep_known(self, writer: sqlite3.Connection) -> None:
-        writer.executemany(_KEEP_EPOCH, self._epochs.items())
-        _keep_identities(writer, self._identities.items())
+        rows.keep_epochs(writer, self._epochs.items())
+        rows.keep_identities(writer, self._identities.items())
 
     def _let_go(self) -> None:
         with self._read_lock:
             file, self._file = self._file, None
             self._ill = None
-            if file is not None:
-                file.close()
+        if file is not None:
+            file.close()  # the last one to close folds the log back, which no look-up waits for
 
 
-def _text(text: str) -> str:
-    """Spell out lone surrogates, which UTF-8 cannot: one would cost its whole batch."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _weight(row: Row) -> int:
-    return len(row[5]) + ROW_BYTES
-
-
-def _fits(row: Row, wanted: Mapping[str, object]) -> bool:
-    own = {"key": row[0], "tenant": row[3], "model": row[4]}
-    return all(own[name] == value for name, value in wanted.items())
-
-
-def _parts(rows: Iterable[Row], most_bytes: int) -> Iterator[list[Row]]:
-    """Cut rows into transactions."""
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        if part and size + _weight(row) > most_bytes:
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += _weight(row)
-    if part:
-        yield part
-
-
-def _used_bytes(connection: sqlite3.Connection) -> int:
-    """Pages that hold something; those that hold nothing are written to first, before the file grows."""
-    used = number(connection, "page_count") - number(connection, "freelist_count")
-    return used * number(connection, "page_size")
-
-
-def _keep_identities(connection: sqlite3.Connection, identities: Iterable[tuple[str, str]]) -> None:
-    connection.executemany("INSERT OR REPLACE INTO identities VALUES (?, ?)", identities)
-
-
-def _oldest(connection: sqlite3.Connection, excess: int) -> tuple[int, int]:
-    """The last id of the oldest answers that take so many bytes together, and how many it are, up to a limit."""
-    last = count = freed = 0
-    for row_id, size in connection.execute(_OLDEST, (ROWS_AT_ONCE,)).fetchall():
-        last, count, freed = row_id, count + 1, freed + size + ROW_BYTES
-        if freed >= excess:
-            break
-    return last, count
-
-
-def _deleted(connection: sqlite3.Connection, wanted: Mapping[str, object]) -> int:
-    """Delete some of the answers that fit; how many. A part at a time: other processes write in between."""
-    # the columns' names are those of `purge`
-    where = " AND ".join(f"{name} = :{name}" for name in wanted) or "TRUE"
-    rows = f"SELECT id FROM answers WHERE {where} LIMIT {ROWS_AT_ONCE}"  # noqa: S608
-    return connection.execute(f"DELETE FROM answers WHERE id IN ({rows})", wanted).rowcount  # noqa: S608
+def _delete(wanted: Mapping[str, object], after: int, writer: sqlite3.Connection) -> Deleted | None:
+    return rows.delete(writer, wanted, after)
 
 
 def _may_pass(error: Exception) -> bool:
