@@ -18,6 +18,8 @@ Fields = dict[str, Any]
 CHUNK = frozenset(
     "id object created model choices usage system_fingerprint service_tier prompt_token_ids prompt_text".split()
 )
+TOLD = CHUNK - {"choices", "usage", "created"}
+"""Fields that have one value in all chunks that have them."""
 CHOICE = frozenset("index delta logprobs finish_reason stop_reason token_ids".split())
 TEXT_CHOICE = frozenset(
     "index text logprobs finish_reason stop_reason prompt_token_ids token_ids".split()
@@ -126,7 +128,8 @@ def _read(events: Iterable[bytes], *, is_chat: bool) -> _Answer:
     answer = _Answer()
     for chunk in said_by(events):
         check(chunk, CHUNK)
-        for name in CHUNK - {"choices", "usage"}:
+        answer.told.setdefault("created", chunk.get("created"))
+        for name in TOLD:
             _tell(answer.told, name, chunk.get(name))
         choices, usage = chunk.get("choices"), chunk.get("usage")
         if type(choices) is not list:
@@ -276,6 +279,7 @@ def _body(answer: _Answer, *, is_chat: bool) -> Fields:
     told, usage = answer.told, answer.usage
     if usage is None or sorted(answer.choices) != list(range(len(answer.choices))):
         raise LossyError("no usage, or an index left out")
+    _check_counts(answer.choices.values(), usage.get("completion_tokens"))
     body = {
         "id": told.get("id"),
         "object": "chat.completion" if is_chat else "text_completion",
@@ -295,6 +299,24 @@ def _body(answer: _Answer, *, is_chat: bool) -> Fields:
     elif "prompt_token_ids" in told or "prompt_text" in told:
         raise LossyError("the prompt outside a choice")
     return body | dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "metrics"))
+
+
+def _check_counts(choices: Iterable[_Choice], tokens: object) -> None:
+    """Refuse logprobs or ids that are not of all tokens: a server may leave some of them out of a stream."""
+    for counts in (
+        [None if choice.token_ids is None else len(choice.token_ids) for choice in choices],
+        [None if choice.logprobs is None else _entries(choice.logprobs) for choice in choices],
+    ):
+        told = [count for count in counts if count is not None]
+        if told and (len(told) < len(counts) or sum(told) != tokens):
+            raise LossyError("not all tokens")
+
+
+def _entries(logprobs: dict[str, list[Any]]) -> int:
+    lengths = {len(entries) for entries in logprobs.values()}
+    if len(lengths) != 1:
+        raise LossyError("logprobs of unequal length")
+    return lengths.pop()
 
 
 def _message_choice(index: int, choice: _Choice) -> Fields:
@@ -346,9 +368,12 @@ def _text_choice(index: int, choice: _Choice) -> Fields:
         raise LossyError("logprobs of a prompt")
     if choice.prompt_token_ids is not None and choice.token_ids is None:
         raise LossyError("an echo's prompt, which a whole body has only if asked for")
+    text = choice.text("text")
+    if text is None:
+        raise LossyError("no text")
     return {
         "index": index,
-        "text": choice.text("text"),
+        "text": text,
         **_ending(choice),
         "prompt_logprobs": None,
         "prompt_token_ids": choice.prompt_token_ids,

@@ -215,7 +215,8 @@ class Recorder:
             ended_at = answer.ended_at
             output_tokens = None if answer.output_tokens_estimated else output_tokens
         ends = tuple(accumulate(map(len, self.events))) if self.is_stream else ()
-        ms = [max(0, round((time - sent) * 1000)) for time in self.times_s]
+        # whatever the clock does, what is stored doesn't run backwards
+        ms = accumulate((max(0, round((time - sent) * 1000)) for time in self.times_s), max)
         return Kept(
             endpoint=self.endpoint,
             streamed=self.is_stream,
@@ -229,8 +230,8 @@ class Recorder:
             prompt_tokens=answer.prompt_tokens,
             output_tokens=output_tokens,
             finish_reason=answer.finish_reason,
-            ttft_ms=None if first is None else (first - sent) * 1000,
-            latency_ms=(ended_at - sent) * 1000,
+            ttft_ms=None if first is None else round((first - sent) * 1000, 3),
+            latency_ms=round((ended_at - sent) * 1000, 3),
         )
 
 

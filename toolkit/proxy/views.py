@@ -115,18 +115,29 @@ def _as_stream(kept: Kept, view: View) -> Shown | None:
 
 def _stream(kept: Kept, view: View) -> Shown | None:
     """A stream as it came, or without the event that tells the usage."""
-    body, place = kept.body, kept.usage_event
-    usages = body.count(USAGE[0]) + body.count(USAGE[1])
+    place = kept.usage_event
     if kept.endpoint in CROSSING:
-        # beside its events the last one is `[DONE]`
-        expected = len(kept.event_ends) - 1 if view.continuous_usage else place is not None
-        if usages != expected or (view.usage and place is None):
+        if view.usage and place is None:
             return None
-    if place is None or view.usage:
-        return Shown(
-            content_type=kept.content_type, body=body, ends=kept.event_ends, ms=kept.event_ms
-        )
-    return _without_usage(kept, place)
+        if not (_is_continuous(kept) if view.continuous_usage else _is_plain(kept)):
+            return None
+        if place is not None and not view.usage:
+            return _without_usage(kept, place)
+    return Shown(
+        content_type=kept.content_type, body=kept.body, ends=kept.event_ends, ms=kept.event_ms
+    )
+
+
+def _is_continuous(kept: Kept) -> bool:
+    """Each event has a usage, but for the last one, which is `[DONE]`."""
+    usages = sum(map(kept.body.count, USAGE))
+    return usages == len(kept.event_ends) - 1
+
+
+def _is_plain(kept: Kept) -> bool:
+    """No event has a usage but the one that has no choice: a server that tells it in each event tells it in the first."""
+    first = 0 if kept.usage_event == 0 else kept.event_ends[0]
+    return all(kept.body.find(usage, 0, first) < 0 for usage in USAGE)
 
 
 def _without_usage(kept: Kept, place: int) -> Shown:
@@ -134,9 +145,9 @@ def _without_usage(kept: Kept, place: int) -> Shown:
     body, ends, ms = kept.body, kept.event_ends, kept.event_ms
     first, end = ends[place - 1] if place else 0, ends[place]
     shorter = [*ends[:place], *(later - (end - first) for later in ends[place + 1 :])]
+    told = _fingerprint(body[first:end])
     body = body[:first] + body[end:]
-    told = _fingerprint(kept.body[first:end])
-    if told and FINGERPRINT not in body:
+    if told:
         body = _with_fingerprint(body, shorter, told)
     return Shown(
         content_type=kept.content_type,
@@ -157,14 +168,13 @@ def _fingerprint(event: bytes) -> bytes:
 def _with_fingerprint(body: bytes, ends: list[int], told: bytes) -> bytes:
     """The same events; those that end a choice tell it. `ends` is moved along."""
     at = len(body)
+    # from the end: that is where they mostly are, and looking backwards takes 3.6 us in 25 KB instead of 8.6
     while (at := body.rfind(FINISH, 0, at)) >= 0:
         number = bisect_right(ends, at)
-        brace = body.rfind(b"}", at, ends[number])
-        if brace < 0 or body[brace : ends[number]].strip() != b"}":
-            continue
-        body = body[:brace] + told + body[brace:]
-        for later in range(number, len(ends)):
-            ends[later] += len(told)
-        # the next one before this event: it is told once in each
-        at = ends[number - 1] if number else 0
+        first, brace = ends[number - 1] if number else 0, body.rfind(b"}", at, ends[number])
+        is_last = body[brace : ends[number]].strip() == b"}"
+        if is_last and body.find(FINGERPRINT, first, brace) < 0:
+            body = body[:brace] + told + body[brace:]
+            ends[number:] = [later + len(told) for later in ends[number:]]
+        at = first
     return body
