@@ -95,7 +95,8 @@ async def proxied(*scripts: Script, **settings: Any) -> AsyncIterator[Proxied]:
 
 
 async def abort_all(front: House) -> None:
-    """After a failure: with a connection left open, closing uvloop's loop never ends where warnings are errors."""
+    """After a failure: with a socket left open, closing uvloop's loop never ends where warnings are errors."""
+    front._server.close()
     for client in front._clients:
         client.writer.transport.abort()
     for connection in tuple(front.front._open):

@@ -12,6 +12,7 @@ from toolkit.proxy.error_json import CONTENT_TYPE, error_body, error_event
 from toolkit.proxy.exchange import Headers, Rejection, Reply, View
 from toolkit.proxy.recorder import Recorder
 from toolkit.proxy.sending import SLICE_BYTES, Sending, Sent
+from toolkit.proxy.usage_left_out import left_out, upto
 from toolkit.proxy.views import shown
 
 RETRY_JITTER = 0.1
@@ -147,34 +148,37 @@ class Live:
         assert call is not None
         assert call.recorder is not None
         recorder = call.recorder
-        parts = recorder.events
-        if sending.status is None:
-            self._begin(call)
-        while self._next < len(parts) and sending.can_write:
-            sending.write(self._part(recorder))
-            if recorder.first_token_at is not None:
+        last = self._upto(call, recorder)
+        if sending.status is None and (self._next < last or call.is_over):
+            assert call.status is not None
+            sending.begin(call.status, self._headers_of(call), fill=self._go_on)
+        while self._next < last and sending.can_write:
+            sending.write(self._part(recorder, last))
+            if recorder.first_token_at is not None and last == len(recorder.events):
                 sending.note_token()
         call.moved()
-        if call.is_over and self._next == len(parts):
+        if call.is_over and self._next == last:
             self._finish(call)
 
-    def _begin(self, call: Call) -> None:
-        assert call.status is not None
-        self._sending.begin(call.status, self._headers_of(call), fill=self._go_on)
+    def _upto(self, call: Call, recorder: Recorder) -> int:
+        """Up to which part may be written."""
+        has_usage = call.job.usage_is_ours or call.led_by_view.usage
+        if recorder.is_stream and has_usage and not (self._view.usage or call.is_over):
+            return upto(recorder)
+        return len(recorder.events)
 
-    def _part(self, recorder: Recorder) -> bytes:
+    def _part(self, recorder: Recorder, end: int) -> bytes:
         """The next events, as many as are written at a time, but for the usage that this client did not ask for."""
         events, first = recorder.events, self._next
         size, last = 0, first
-        while last < len(events) and size < SLICE_BYTES:
+        # the event with the usage stays with the one before it
+        while last < end and (size < SLICE_BYTES or last == recorder.usage_event):
             size += len(events[last])
             last += 1
-        part = events[first:last]
-        hidden = None if self._view.usage else recorder.usage_event
-        if hidden is not None and first <= hidden < last:
-            del part[hidden - first]
         self._next = last
-        return part[0] if len(part) == 1 else b"".join(part)
+        if not self._view.usage:
+            return left_out(recorder, first, last)
+        return events[first] if last == first + 1 else b"".join(events[first:last])
 
     def _finish(self, call: Call) -> None:
         """All was written that there is: the end, or what went wrong in place of one."""
