@@ -5,11 +5,12 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 
+from toolkit.proxy.connection import Connection
 from toolkit.proxy.exchange import Reply, Request
 from toolkit.proxy.front import Front
 from toolkit.proxy.settings import FrontSetting
@@ -175,6 +176,11 @@ class House:
         client = Client(*await asyncio.open_connection(sock=sock, limit=2**16))
         self._clients.append(client)
         return client
+
+    async def connected(self) -> tuple[Connection, ...]:
+        """The front's own side of each client, once all are there."""
+        await until(lambda: self.front.connections == len(self._clients))
+        return tuple(cast("set[Connection]", self.front._open))
 
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
