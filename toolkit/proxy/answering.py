@@ -86,7 +86,9 @@ class Answering:
             return read.reason
         fields = read.fields
         case.fields, case.form = fields, read.form
-        told = case.asked = asked(request.body, path=request.path, read=read)
+        told = case.asked = asked(
+            request.body, path=request.path, keep_text=self._settings.tell.log_prompts, read=read
+        )
         model = fields.get("model")
         case.model = served.model = model if isinstance(model, str) else None
         seen_as = view(fields, case.endpoint)
@@ -183,7 +185,7 @@ class Answering:
             content_type=mine.content_type.encode("latin-1"),
             stored_at=found.kept.stored_at,
             ends_at=found.ends_at,
-            served=case.served,
+            served=replace(case.served, layer="memory"),
             asked=case.asked,
             tally=self._kit.counters.tally(
                 case.served.team, case.model, case.endpoint, stream=case.view.stream

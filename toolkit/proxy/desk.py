@@ -27,8 +27,8 @@ Rows = Callable[[Served, Asked | None], None]
 class Pages(Protocol):
     """The proxy's own pages on the clients' port."""
 
-    def page(self, name: str) -> tuple[int, Headers, bytes]:
-        """Status, headers and body of `health`, `ping`, `ready`, `metrics` or `version`."""
+    def show(self, name: str, reply: Reply) -> None:
+        """Answer with `health`, `ping`, `ready`, `metrics` or `version`, now or later."""
 
 
 class Desk:
@@ -111,10 +111,9 @@ class Desk:
         self._pass_in(case, found)
 
     def refused(self, status: int, reason: str, peer: str) -> None:
-        """Count what the front refused itself."""
-        del peer
+        """Count what the front refused itself: bytes that are no request are no client's error rate either."""
         self._kit.counters.refuse(reason)
-        self._kit.tell(Served(ts=self._wall(), method="", status=status, error_kind=reason), None)
+        self._kit.event("refused", {"status": status, "reason": reason, "peer": peer})
 
     def _pass_in(self, case: Case, found: Route) -> None:
         case.endpoint = case.served.endpoint = found.endpoint
@@ -138,7 +137,7 @@ class Desk:
 
     def _show_page(self, case: Case, name: str) -> None:
         # probes and scrapes are no clients' requests: neither counted nor logged
-        case.reply.whole(*self._pages.page(name))
+        self._pages.show(name, case.reply)
 
     def _refuse(self, case: Case, status: int, message: str, more: Headers = ()) -> None:
         request_id = (b"x-request-id", case.served.request_id.encode())

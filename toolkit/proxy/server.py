@@ -34,6 +34,7 @@ from toolkit.proxy.log_lines import event_line, line
 from toolkit.proxy.redis_cache import RedisCache
 from toolkit.proxy.request_log import RequestLog
 from toolkit.proxy.routing import Routing
+from toolkit.proxy.scrape import Scrape
 from toolkit.proxy.settings import FrontSetting, Settings
 from toolkit.proxy.settings_file import admin_port
 from toolkit.proxy.shared_cache import SharedCache
@@ -128,6 +129,7 @@ class Proxy:
             admission=admission,
             routing=routing,
             watch=watch,
+            scrape=Scrape(upstreams.values(), lambda name: _body(watch, name)),
         )
         self.inside.log, self.inside.feed = self._log, self._feed
         await self._first_look(watch)
@@ -220,8 +222,7 @@ class Proxy:
     def _tell(self, served: Served, asked: Asked | None) -> None:
         self.kit.counters.take(served)
         if self._log is not None:
-            prompt = None
-            self._log.write(line(served, prompt=prompt))
+            self._log.write(line(served, prompt=None if asked is None else asked.prompt_text))
         if self._feed is not None:
             self._feed.put(served, asked)
 
@@ -256,6 +257,11 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)
         await self._opened.aclose()
+
+
+def _body(watch: Watch, name: str) -> bytes | None:
+    seen = watch.metrics(name)
+    return None if seen is None else seen.body
 
 
 def _secret(keys: list[TeamKey]) -> bytes:

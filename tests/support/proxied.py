@@ -1,0 +1,223 @@
+"""A whole proxy in the test's own loop, in front of scripted upstreams, and a client of raw bytes."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.scripted_upstream import Script, ScriptedUpstream
+
+from toolkit.proxy.keyring import from_environment
+from toolkit.proxy.request_log import RequestLog
+from toolkit.proxy.server import Proxy
+from toolkit.proxy.settings_file import checked, read
+
+CHAT = "/v1/chat/completions"
+ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+ANSWER = {
+    "id": "chatcmpl-9",
+    "object": "chat.completion",
+    "created": 5,
+    "model": "tiny",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hello there"},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9},
+}
+
+
+def whole(text: str = "Hello there") -> Script:
+    """A complete JSON answer."""
+    body = json.loads(json.dumps(ANSWER))
+    body["choices"][0]["message"]["content"] = text
+
+    async def play(line: Any) -> None:
+        data = json.dumps(body).encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
+        line.send(f"{head}\r\n\r\n".encode() + data)
+
+    return play
+
+
+@dataclass
+class Answer:
+    """What a client got."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    is_whole: bool = True
+    """False: the connection ended before it did."""
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        """What the model says in it, whole or streamed."""
+        if not self.body.startswith(b"data:"):
+            return "".join(each["message"]["content"] for each in self.json["choices"])
+        return "".join(
+            choice["delta"].get("content") or "" for one in self.events for choice in one["choices"]
+        )
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        found = re.findall(rb"data: (\{.*\})\n\n", self.body)
+        return [json.loads(each) for each in found]
+
+    @property
+    def cache(self) -> str:
+        return self.headers.get("cache-status", "")
+
+    @property
+    def is_hit(self) -> bool:
+        return "; hit" in self.cache
+
+
+def raw(
+    body: object = ASKED,
+    *,
+    path: str = CHAT,
+    method: str = "POST",
+    key: str | None = None,
+    headers: Sequence[str] = (),
+) -> bytes:
+    """A request's bytes; a body of bytes goes as it is."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "host: h", f"content-length: {len(data)}"]
+    if not any(line.startswith("content-type") for line in headers):
+        lines.append("content-type: application/json")
+    if key is not None:
+        lines.append(f"authorization: Bearer {key}")
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + data
+
+
+@dataclass
+class Client:
+    """One connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, body: object = ASKED, **more: Any) -> Answer:
+        return await self.send(raw(body, **more))
+
+    async def send(self, data: bytes) -> Answer:
+        self.writer.write(data)
+        return await self.answer()
+
+    async def answer(self) -> Answer:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        answer = Answer(int(head[0].split(" ")[1]), headers, b"")
+        try:
+            if "content-length" in headers:
+                answer.body = await self.reader.readexactly(int(headers["content-length"]))
+            elif "transfer-encoding" in headers:
+                await self._chunks(answer)
+        except asyncio.IncompleteReadError as error:
+            answer.body += error.partial
+            answer.is_whole = False
+        return answer
+
+    async def _chunks(self, answer: Answer) -> None:
+        while True:
+            size = int((await self.reader.readuntil(b"\r\n")).strip(), 16)
+            data = await self.reader.readexactly(size + 2)
+            if not size:
+                return
+            answer.body += data[:-2]
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+@dataclass
+class Proxied:
+    """A proxy that runs."""
+
+    proxy: Proxy
+    said: list[str] = field(default_factory=list)
+    log_file: Path | None = None
+    _clients: list[Client] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return self.proxy.ports[0]
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        self._clients.append(client)
+        return client
+
+    async def ask(self, body: object = ASKED, **more: Any) -> Answer:
+        """Over a connection of its own."""
+        client = await self.client()
+        return await client.ask(body, **more)
+
+    async def admin(self, path: str, told: object = None) -> Answer:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.proxy.ports[1]))
+        self._clients.append(client)
+        method = "GET" if told is None else "POST"
+        return await client.ask(b"" if told is None else told, path=path, method=method)
+
+    def total(self, name: str, **labels: str) -> float:
+        """A counter of the proxy's."""
+        counters = self.proxy.kit.counters
+        counters.settle()
+        return counters.total(name, **labels)
+
+    def close_clients(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@contextlib.asynccontextmanager
+async def proxied(
+    upstreams: Sequence[ScriptedUpstream] | ScriptedUpstream,
+    settings: str = "",
+    *,
+    environ: dict[str, str] | None = None,
+    folder: Path | None = None,
+    probes: bool = False,
+) -> AsyncIterator[Proxied]:
+    """Run one; `settings`: TOML, its tables after those of the upstreams. With a folder it has a file and a log there."""
+    those = [upstreams] if isinstance(upstreams, ScriptedUpstream) else upstreams
+    named = "".join(
+        f'[[upstream]]\nname = "u{number}"\nurl = "{each.url}"\nprobes = {str(probes).lower()}\n'
+        for number, each in enumerate(those)
+        if "[[upstream]]" not in settings
+    )
+    flags: dict[str, Any] = {"port": 0, "admin_port": 0}
+    flags["cache.file"] = "none" if folder is None else str(folder / "cache.db")
+    text = settings if "[[upstream]]" in settings else named + settings
+    found = read(text, "test.toml", flags)
+    environ = environ or {}
+    log = None if folder is None else RequestLog(str(folder / "log.jsonl"))
+    said: list[str] = []
+    proxy = Proxy(
+        found,
+        variables=checked(found, environ),
+        keys=from_environment(found.teams, environ),
+        log=log,
+        say=said.append,
+    )
+    running = Proxied(proxy, said, None if folder is None else folder / "log.jsonl")
+    try:
+        await proxy.start()
+        yield running
+    finally:
+        running.close_clients()
+        await proxy.stop()
+        if log is not None:
+            log.close()
