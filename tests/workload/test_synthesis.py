@@ -403,6 +403,11 @@ def test_whatever_was_captured_becomes_a_profile_that_can_be_read(seen, most_pro
     assert len(sent(profile, 3)) == 3
 
 
+def test_a_limit_that_is_none_is_no_profiles_limit():
+    asked = Asked(exact_key="a", prompt_key="a", body_bytes=1, max_tokens=-1, prompt_chars=9)
+    assert read(made([asked])).max_tokens is None
+
+
 def test_no_request_is_no_profile():
     with pytest.raises(ValueError, match="no request"):
         made([])

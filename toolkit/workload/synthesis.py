@@ -341,7 +341,7 @@ def _toml(
     head = {
         "summary": _summary(made, len(weighted), len(columns), source),
         "stream_share": _stream_share(columns),
-        "max_tokens": max((one.max_tokens for one in weighted if one.max_tokens), default=None),
+        "max_tokens": max(0, *(one.max_tokens or 0 for one in weighted)) or None,
         "unique_share": made.unique_share or None,
         "shared_prefix": text.shared_prefix,
     }
