@@ -65,6 +65,7 @@ def test_scout_and_bench_name_the_response_cache_and_its_hit_ratio() -> None:
         assert finding(url) == "a response cache answers: hit ratio 25.0 % of 24 cacheable requests"
     assert (shown["ok"], shown["errors"]) == (24, 0)
     verdicts = {each["code"]: each for each in shown["verdicts"]}
+    assert set(verdicts) - {"not_judged"} == {"response_cache"}
     assert verdicts["response_cache"]["confidence"] == "high"
     said = verdicts["response_cache"]["evidence"]
     assert said.startswith("6 of 6 repeated requests were answered from memory")

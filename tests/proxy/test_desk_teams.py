@@ -189,16 +189,19 @@ def test_the_admin_asks_why_and_purges_what_it_names() -> None:
 
 def test_a_drained_upstream_is_asked_no_more_and_a_drained_proxy_says_so() -> None:
     async def test() -> None:
-        async with ScriptedUpstream(whole("a")) as one, ScriptedUpstream(whole("b")) as other:
-            async with proxied([one, other]) as proxy:
-                await proxy.admin("/drain", {"upstream": "u0"})
-                for seed in range(4):
-                    assert (await proxy.ask(ASKED | {"seed": seed})).text == "b"
-                await proxy.admin("/undrain", {"upstream": "u0"})
-                assert (await proxy.admin("/drain", {"upstream": "u7"})).status == 400
-                assert (await proxy.admin("/ready")).status == 200
-                await proxy.admin("/drain", {})
-                assert (await proxy.admin("/ready")).status == 503
+        async with (
+            ScriptedUpstream(whole("a")) as one,
+            ScriptedUpstream(whole("b")) as other,
+            proxied([one, other]) as proxy,
+        ):
+            await proxy.admin("/drain", {"upstream": "u0"})
+            for seed in range(4):
+                assert (await proxy.ask(ASKED | {"seed": seed})).text == "b"
+            await proxy.admin("/undrain", {"upstream": "u0"})
+            assert (await proxy.admin("/drain", {"upstream": "u7"})).status == 400
+            assert (await proxy.admin("/ready")).status == 200
+            await proxy.admin("/drain", {})
+            assert (await proxy.admin("/ready")).status == 503
 
     run(test())
 
@@ -238,7 +241,7 @@ def test_an_engine_that_restarts_makes_old_answers_unreachable(tmp_path: Path) -
                 assert before.is_hit
                 pages.started_at = 2_000.0
                 async with asyncio.timeout(10):
-                    while (after := await proxy.ask()).is_hit:
+                    while (after := await proxy.ask()).is_hit:  # noqa: ASYNC110 (a look tells nobody)
                         await asyncio.sleep(0.02)
                 assert after.text == "since 2000"
                 assert (await proxy.ask()).is_hit
@@ -252,17 +255,19 @@ def test_an_engine_that_restarts_makes_old_answers_unreachable(tmp_path: Path) -
 
 def test_hits_go_on_while_the_engine_is_down() -> None:
     async def test() -> None:
-        async with ScriptedUpstream(Engine()) as engine:
-            async with proxied(engine, '[routing]\nlook = "50ms"\n', probes=True) as proxy:
-                client = await proxy.client()
-                await client.ask()
-                engine.stop_listening()
-                for connection in tuple(engine.open):
-                    connection.transport.abort()
-                async with asyncio.timeout(10):
-                    while (await client.ask(b"", path="/ready", method="GET")).status == 200:
-                        assert (await client.ask(ASKED | {"seed": 5})).status == 502
-                assert (await client.ask()).is_hit
+        async with (
+            ScriptedUpstream(Engine()) as engine,
+            proxied(engine, '[routing]\nlook = "50ms"\n', probes=True) as proxy,
+        ):
+            client = await proxy.client()
+            await client.ask()
+            engine.stop_listening()
+            for connection in tuple(engine.open):
+                connection.transport.abort()
+            async with asyncio.timeout(10):
+                while (await client.ask(b"", path="/ready", method="GET")).status == 200:
+                    assert (await client.ask(ASKED | {"seed": 5})).status == 502
+            assert (await client.ask()).is_hit
 
     run(test())
 
@@ -272,18 +277,20 @@ def test_hits_go_on_while_the_engine_is_down() -> None:
 
 def test_hits_are_asked_again_and_answers_that_differ_are_counted(tmp_path: Path) -> None:
     async def test() -> None:
-        async with ScriptedUpstream(whole("one")) as engine:
-            async with proxied(engine, "[cache]\nverify_share = 1.0\n", folder=tmp_path) as proxy:
-                client = await proxy.client()
-                await client.ask()
-                for count, text, wanted in ((2, "one", "one"), (3, "other", "one")):
-                    engine.script = whole(text)
-                    assert (await client.ask()).text == wanted
-                    await engine.asked(count)
-                    async with asyncio.timeout(10):
-                        while proxy.total("verified") < count - 1:
-                            await asyncio.sleep(0.01)
-                assert proxy.total("verified", result="different") == 1
+        async with (
+            ScriptedUpstream(whole("one")) as engine,
+            proxied(engine, "[cache]\nverify_share = 1.0\n", folder=tmp_path) as proxy,
+        ):
+            client = await proxy.client()
+            await client.ask()
+            for count, text, wanted in ((2, "one", "one"), (3, "other", "one")):
+                engine.script = whole(text)
+                assert (await client.ask()).text == wanted
+                await engine.asked(count)
+                async with asyncio.timeout(10):
+                    while proxy.total("verified") < count - 1:  # noqa: ASYNC110 (nobody is told)
+                        await asyncio.sleep(0.01)
+            assert proxy.total("verified", result="different") == 1
         events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
         (told,) = [each for each in events if each.get("event") == "divergence"]
         assert told["what"] == "text"
@@ -314,13 +321,15 @@ def test_no_key_and_no_prompt_reaches_the_log(tmp_path: Path) -> None:
 def test_a_client_that_leaves_is_logged_as_one_that_left(tmp_path: Path) -> None:
     async def test() -> None:
         gate = gates(1)
-        async with ScriptedUpstream(slow(["x"], gate)) as engine:
-            async with proxied(engine, folder=tmp_path) as proxy:
-                client = await proxy.client()
-                client.writer.write(raw(ASKED | {"stream": True}))
-                line = await engine.asked()
-                client.close()
-                await line.gone.wait()
+        async with (
+            ScriptedUpstream(slow(["x"], gate)) as engine,
+            proxied(engine, folder=tmp_path) as proxy,
+        ):
+            client = await proxy.client()
+            client.writer.write(raw(ASKED | {"stream": True}))
+            line = await engine.asked()
+            client.close()
+            await line.gone.wait()
         (told,) = [
             each
             for each in map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
