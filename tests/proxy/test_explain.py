@@ -8,8 +8,11 @@ import orjson
 import pytest
 
 from toolkit.proxy.explain import (
+    FORM_PART,
     MOST_CHARS,
     MOST_DIFFERENCES,
+    MOST_LOOKED,
+    MOST_LOOKED_BYTES,
     NOTED_BYTES,
     Difference,
     Explanation,
@@ -138,6 +141,17 @@ def test_a_long_value_is_cut() -> None:
     assert told.endswith("x\N{HORIZONTAL ELLIPSIS}")
 
 
+def test_a_value_that_just_fits_is_not_cut() -> None:
+    # two quotes, and the rest of it
+    fits = "x" * (MOST_CHARS - 2)
+    assert differing({**CHAT, "model": fits}, CHAT, values=True)[0].here == f'"{fits}"'
+
+
+def test_a_long_name_in_a_path_is_cut() -> None:
+    path = differing({**CHAT, "a b" * 100: 1}, CHAT)[0].path
+    assert path == '["' + ("a b" * 100)[:64] + '"]'
+
+
 def test_the_nearest_is_the_one_with_the_fewest_differences_and_of_equals_the_newest() -> None:
     memory = Memory()
     remember(memory, 1, {**CHAT, "seed": 1}, now=1.0)
@@ -166,6 +180,35 @@ def test_the_same_request_of_another_epoch_is_called_that() -> None:
     assert (told.differences, told.nearest_age_s) == ((), 6.0)
 
 
+def test_the_same_request_of_the_same_epoch_under_another_name_is_no_other_epoch() -> None:
+    # as a stream and a whole body are, where one can't be made of the other
+    memory = Memory()
+    remember(memory, 1, CHAT)
+    assert asked(memory, CHAT, 2) == Explanation(reason="never seen", nearest_age_s=10.0)
+
+
+def test_it_looks_at_the_newest_so_many_and_no_further() -> None:
+    memory = Memory(10**9)
+    remember(memory, 0, CHAT, now=1.0)
+    for number in range(1, MOST_LOOKED):
+        remember(memory, number, {"of": "another kind", "seed": number}, now=2.0)
+    near = {**CHAT, "seed": 1}
+    assert asked(memory, near, 2**40).nearest_age_s == 9.0
+    remember(memory, MOST_LOOKED, {"of": "another kind"}, now=2.0)
+    assert asked(memory, near, 2**40).nearest_age_s == 8.0
+
+
+def test_it_looks_at_the_newest_so_many_bytes_and_no_further() -> None:
+    memory = Memory(10**9)
+    first = len(form(CHAT))
+    remember(memory, 0, CHAT, now=1.0)
+    # `{"of":""}` is 9 bytes: with the first form these are exactly what is looked at
+    remember(memory, 1, {"of": "x" * (MOST_LOOKED_BYTES - first - 9)}, now=2.0)
+    assert asked(memory, {**CHAT, "seed": 1}, 9).nearest_age_s == 9.0
+    remember(memory, 1, {"of": "x" * (MOST_LOOKED_BYTES - first - 8)}, now=2.0)
+    assert asked(memory, {**CHAT, "seed": 1}, 9).nearest_age_s == 8.0
+
+
 def test_policy_and_a_hit_go_before_all_else() -> None:
     memory = Memory()
     remember(memory, 1, CHAT)
@@ -189,6 +232,8 @@ def test_what_became_of_a_request_is_told_step_by_step() -> None:
     assert asked(memory, CHAT, 1, now=60.0).reason == "expired"
     memory.stored(key(1), ends_at=None)
     assert asked(memory, CHAT, 1, now=1e12).reason == "evicted"
+    memory.not_stored(key(1), "cut")
+    assert asked(memory, CHAT, 1).detail == "cut"
     remember(memory, 1, CHAT)
     assert asked(memory, CHAT, 1).reason == "under way"
 
@@ -241,6 +286,14 @@ def test_of_a_long_request_only_what_became_of_it_is_remembered() -> None:
     memory.not_stored(key(1), "larger than 16 MiB")
     assert asked(memory, long, 1).detail == "larger than 16 MiB"
     assert asked(memory, {**long, "seed": 1}, 2) == Explanation(reason="never seen")
+
+
+def test_a_request_of_just_its_part_of_the_room_is_kept() -> None:
+    fits = form({**CHAT, "user": "x" * 500})
+    memory = Memory(len(fits) * FORM_PART)
+    memory.note(key(1), fits, tenant="red", endpoint="c", model="m", now=0.0)
+    memory.note(key(2), fits + b" ", tenant="red", endpoint="c", model="m", now=0.0)
+    assert [len(noted.form) for noted in memory.seen("red", "c")] == [0, len(fits)]
 
 
 def test_memory_without_room_for_one_request_holds_none() -> None:
