@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.pairs import JSON_TYPE, chunks, kept, kept_stream, merged
 
 from toolkit.proxy.exchange import View
@@ -307,3 +309,30 @@ def test_the_pieces_of_a_fingerprint_move_every_later_end():
     ]
     assert b"".join(pieces) == answer.body
     assert all(piece.startswith(b"data: ") and piece.endswith(b"\n\n") for piece in pieces)
+
+
+TEXTS = st.lists(
+    st.tuples(st.integers(0, 1), st.sampled_from(["content", "reasoning"]), st.text(max_size=6))
+)
+
+
+@given(said=TEXTS, plain=st.booleans())
+def test_any_texts_of_two_choices_come_out_whole_and_apart(said, plain):
+    """However they are escaped: those that look like the one before are read without parsing."""
+    parts = [ROLE, delta({"role": "assistant", "content": ""}, 1)]
+    for index, name, text in said:
+        choice = {"index": index, "delta": {name: text}, "finish_reason": None}
+        told = json.dumps(HEAD | {"choices": [choice]}, ensure_ascii=plain, separators=(",", ":"))
+        parts.append(b"data: %b\n\n" % told.encode())
+    body = whole(*parts, delta({}, 0, "stop"), delta({}, 1, "length"))
+    assert body is not None
+    for index in (0, 1):
+        mine = [(name, text) for choice, name, text in said if choice == index]
+        message = body["choices"][index]["message"]
+        assert (message["reasoning"] or "") == "".join(
+            text for name, text in mine if name == "reasoning"
+        )
+        assert (message["content"] or "") == "".join(
+            text for name, text in mine if name == "content"
+        )
+    assert [choice["finish_reason"] for choice in body["choices"]] == ["stop", "length"]

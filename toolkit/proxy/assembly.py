@@ -6,10 +6,11 @@ no JSON: then no body is made, and the request goes upstream. A miss is cheap; a
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
+from toolkit.alike import Frame, frame
 from toolkit.completion import DONE, MAX_EVENT_BYTES
 from toolkit.event_stream import EventStream
 
@@ -37,6 +38,10 @@ DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 TEXT_LOGPROBS = frozenset("text_offset token_logprobs tokens top_logprobs".split())
 ENDED_WELL = frozenset({"stop", "tool_calls"})
 """How a choice with calls ends by itself. One that was cut off in a call is told otherwise in a whole body: vLLM gives its raw text."""
+
+
+MOST_TRIES = 8
+"""So many chunks are looked at for a frame; a stream has one for each choice, and another for its thoughts."""
 
 
 class LossyError(Exception):
@@ -102,16 +107,54 @@ def assembled(events: Iterable[bytes], endpoint: str, *, uncut: bool = False) ->
     return orjson.dumps(body)
 
 
-def said_by(events: Iterable[bytes]) -> list[Fields]:
-    """The JSON objects of a stream, up to its `[DONE]`; LossyError if there is none, or something else among them."""
-    stream = EventStream(max_event_bytes=MAX_EVENT_BYTES)
-    found: list[Fields] = []
+def _read(events: Iterable[bytes], *, is_chat: bool) -> _Answer:
+    """Take all events up to `[DONE]`; most differ from one before in nothing but a text, and are not parsed."""
+    answer, stream = _Answer(), EventStream(max_event_bytes=MAX_EVENT_BYTES)
+    frames: list[_Frame] = []
+    tries = MOST_TRIES
     for event in events:
+        if frames and stream.is_between and _is_taken(event, frames):
+            continue
         for name, data in stream.feed(event):
             if data == DONE:
-                return found
-            found.append(_chunk(name, data))
+                return answer
+            chunk = _chunk(name, data)
+            _take_chunk(answer, chunk, is_chat=is_chat)
+            if tries and is_chat:
+                tries -= 1
+                frames += _frame(answer, data, chunk)
     raise LossyError("no end")
+
+
+class _Frame(NamedTuple):
+    """What stands around the texts of one choice, and where these are collected."""
+
+    frame: Frame
+    choice: _Choice
+    texts: list[str]
+
+
+def _is_taken(event: bytes, frames: list[_Frame]) -> bool:
+    """Whether an event is the next text in one of the frames, which then has it."""
+    for around, choice, texts in frames:
+        text = around.text(event)
+        if text is not None and choice.finish_reason is None:
+            texts.append(text)
+            return True
+    return False
+
+
+def _frame(answer: _Answer, data: bytes, chunk: Fields) -> list[_Frame]:
+    """The frame of a chunk that was taken, if a text is all that it tells."""
+    found = frame(data, chunk)
+    if found is None:
+        return []
+    said = chunk["choices"][0]
+    # equal tokens have equal ids and logprobs: these would stand in the frame, and be lost
+    if any(said.get(name) is not None for name in ("logprobs", "token_ids", "stop_reason")):
+        return []
+    choice = answer.choices[said["index"]]
+    return [_Frame(found[0], choice, choice.texts[found[1]])]
 
 
 def _chunk(name: bytes, data: bytes) -> Fields:
@@ -124,21 +167,18 @@ def _chunk(name: bytes, data: bytes) -> Fields:
     return said
 
 
-def _read(events: Iterable[bytes], *, is_chat: bool) -> _Answer:
-    answer = _Answer()
-    for chunk in said_by(events):
-        check(chunk, CHUNK)
-        answer.told.setdefault("created", chunk.get("created"))
-        for name in TOLD:
-            _tell(answer.told, name, chunk.get(name))
-        choices, usage = chunk.get("choices"), chunk.get("usage")
-        if type(choices) is not list:
-            raise LossyError("choices")
-        if not choices and usage is not None:
-            answer.usage = an_object(usage)
-        for said in choices:
-            _take(_choice(answer, said), said, is_chat=is_chat)
-    return answer
+def _take_chunk(answer: _Answer, chunk: Fields, *, is_chat: bool) -> None:
+    check(chunk, CHUNK)
+    answer.told.setdefault("created", chunk.get("created"))
+    for name in TOLD:
+        _tell(answer.told, name, chunk.get(name))
+    choices, usage = chunk.get("choices"), chunk.get("usage")
+    if type(choices) is not list:
+        raise LossyError("choices")
+    if not choices and usage is not None:
+        answer.usage = an_object(usage)
+    for said in choices:
+        _take(_choice(answer, said), said, is_chat=is_chat)
 
 
 def check(said: Fields, known: frozenset[str]) -> None:
