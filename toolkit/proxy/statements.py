@@ -116,15 +116,19 @@ class _Choice:
         delta = said.get("delta") or said.get("message")
         if type(delta) is not dict:
             delta = {"content": said.get("text")}
-        # of the two names of reasoning, a server in transition sends both with the same text
-        if not self.add("reasoning", delta.get("reasoning_content")):
-            self.add("reasoning", delta.get("reasoning"))
         self.add("text", delta.get("content"))
-        self.add("refusal", delta.get("refusal"))
-        self._take_calls(delta)
+        if len(delta) > 1 or "content" not in delta:
+            self._take_rest(delta)
         if said.get("finish_reason") is not None:
             self.finish_reason = said["finish_reason"]
         self.tokens += _tokens(said)
+
+    def _take_rest(self, delta: dict[str, Any]) -> None:
+        # of the two names of reasoning, a server in transition sends both with the same text
+        if not self.add("reasoning", delta.get("reasoning_content")):
+            self.add("reasoning", delta.get("reasoning"))
+        self.add("refusal", delta.get("refusal"))
+        self._take_calls(delta)
 
     def _take_calls(self, delta: dict[str, Any]) -> None:
         calls = delta.get("tool_calls")
