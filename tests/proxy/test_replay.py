@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pairs import RECORDED, kept, kept_stream, kept_whole
+from support.pairs import PAIRS, RECORDED, kept, kept_stream, kept_whole
 
 from toolkit.proxy.exchange import View
 from toolkit.proxy.replay import plan, tokens_by_event
@@ -127,3 +127,18 @@ def test_a_stream_without_a_token_has_none():
     answer = in_view(shown(stored, View(stream=True)))
     assert tokens_by_event(answer) == [0, 0]
     assert plan(answer.ms, tokens_by_event(answer), 5.0) == [(0.0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [
+        # created, in progress, an item, a part, two deltas, four ends
+        ("responses", [0, 0, 0, 0, 1, 1, 0, 0, 0, 0]),
+        # start, a block, four deltas, its end, the reason (`message_delta`), the end
+        ("messages", [0, 0, 1, 1, 1, 1, 0, 0, 0]),
+    ],
+)
+def test_of_other_endpoints_each_delta_counts_as_one(name, tokens):
+    stored = kept((PAIRS / f"{name}.txt").read_bytes(), endpoint=name)
+    answer = in_view(shown(stored, View(stream=True)))
+    assert tokens_by_event(answer) == tokens

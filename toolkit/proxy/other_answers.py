@@ -18,8 +18,6 @@ LAST_EVENTS = {"responses": b"response.completed", "messages": b"message_stop"}
 FAILURES = frozenset({b"error", b"response.failed", b"response.cancelled"})
 TELLING = frozenset({b"message_start", b"message_delta", b"response.completed"})
 """Events that hold the model, the usage or why it stopped."""
-TOKEN_MARK = b"delta"
-"""Stands in the names of the events that bring a part of a text, a thought or a call."""
 COMPLETE = frozenset({"completed", "incomplete"})
 """`status` of a response that ended by itself; an incomplete one used up its tokens."""
 
@@ -34,6 +32,11 @@ class Ending:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
+
+
+def has_token(name: bytes) -> bool:
+    """Whether an event of this name brings a part of a text, a thought or a call."""
+    return name.endswith(b"delta") and name != b"message_delta"
 
 
 class OtherAnswer:
@@ -94,7 +97,7 @@ class OtherAnswer:
         for name, said in stream.feed(data):
             if name in FAILURES:
                 return self._fail("an error inside it")
-            if self.first_token_at is None and TOKEN_MARK in name:
+            if self.first_token_at is None and has_token(name):
                 self.first_token_at = at
             if name in TELLING:
                 self._take(_object(said) or {})

@@ -1,10 +1,11 @@
 """When each event of a stored stream is to be sent: at once, at its own pace, or at so many tokens a second. No clock."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from toolkit.completion import Completion
+from toolkit.proxy.other_answers import has_token
 from toolkit.proxy.views import Shown
 
 Mode = Literal["instant", "original"] | float
@@ -33,23 +34,28 @@ def plan(ms: Sequence[int], tokens: Sequence[int], mode: Mode) -> list[Step]:
 
 
 def tokens_by_event(shown: Shown) -> list[int]:
-    """How many tokens each event of a stream of completions holds, by its usage where it tells; 0 for a role, the usage, the end."""
-    counts = [0] * len(shown.ends)
+    """How many tokens each event of a stream holds, by its usage where it tells; 0 for a role, the usage, the end."""
+    events = [shown.body[first:end] for first, end in pairwise((0, *shown.ends))]
     reader = Completion(status=200, content_type="text/event-stream")
-    first = 0
-    for number, end in enumerate(shown.ends):
+    for number, event in enumerate(events):
         # the number of an event is its time: what was timed tells which event it was
-        reader.feed(shown.body[first:end], float(number))
-        first = end
-    answer = reader.end(float(len(counts)))
+        reader.feed(event, float(number))
+    answer = reader.end(float(len(events)))
     if answer.first_token_at is None:
-        return counts
+        # responses and messages, of which each event has a name
+        return [int(has_token(_name(event))) for event in events]
+    counts = [0] * len(events)
     number = round(answer.first_token_at)
     counts[number] = answer.first_chunk_tokens or 1
     for wait, tokens in answer.gaps:
         number += round(wait)
         counts[number] = tokens
     return counts
+
+
+def _name(event: bytes) -> bytes:
+    line = event.lstrip(b"\r\n").partition(b"\n")[0].strip()
+    return line.removeprefix(b"event:").strip() if line.startswith(b"event:") else b""
 
 
 def _steps(times: list[float]) -> list[Step]:
