@@ -11,7 +11,7 @@ from toolkit.proxy.call import Call
 from toolkit.proxy.error_json import CONTENT_TYPE, error_body, error_event
 from toolkit.proxy.exchange import Headers, Rejection, Reply, View
 from toolkit.proxy.recorder import Recorder
-from toolkit.proxy.sending import SLICE_BYTES, Sending, Sent
+from toolkit.proxy.sending import SLICE_BYTES, Sending, Sent, with_type
 from toolkit.proxy.usage_left_out import left_out, upto
 from toolkit.proxy.views import shown
 
@@ -37,6 +37,14 @@ def _is_live(recorder: Recorder) -> bool:
     return recorder.is_stream or recorder.too_large
 
 
+def _no_headers(_: Call | None) -> Headers:
+    return ()
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
 class Live:
     """One client of a call. Its owner calls `join` right after Calls.ask; the call does the rest.
 
@@ -46,7 +54,7 @@ class Live:
     """
 
     __slots__ = (
-        *("_again", "_call", "_headers", "_jitter", "_left", "_next", "_sending"),
+        *("_again", "_call", "_ended", "_headers", "_jitter", "_left", "_next", "_sending"),
         "_view",
     )
 
@@ -62,9 +70,9 @@ class Live:
         clock: Callable[[], float],
         jitter: Callable[[], float],
     ) -> None:
-        self._sending = Sending(reply, ended=ended, left=left, clock=clock)
-        self._view, self._headers, self._again = view, headers, again
-        self._left, self._jitter = left, jitter
+        self._sending = Sending(reply, ended=self._end, left=left, clock=clock)
+        self._view, self._headers, self._jitter = view, headers, jitter
+        self._ended, self._left, self._again = ended, left, again
         self._call: Call | None = None
         self._next = 0
         """The first part of the answer that was not written."""
@@ -92,13 +100,12 @@ class Live:
 
     def began(self, call: Call) -> None:
         """Nothing yet: the head goes out with the first part, so that until then an error has a status of its own."""
-        self._call = call
 
     def grew(self, call: Call) -> None:
         """Write what is new, if this client sees it live."""
-        self._call = call
         if self._sending.is_over or call.recorder is None:
             return
+        self._call = call
         if not self._sees_raw(call):
             if call.recorder.too_large:
                 self._ask_again()
@@ -107,9 +114,16 @@ class Live:
 
     def ended(self, call: Call) -> None:
         """Write the rest, or the whole, or what went wrong."""
-        self._call = call
         if self._sending.is_over:
             return
+        self._call = call
+        try:
+            self._complete(call)
+        except Exception:
+            self._sending.fail()
+            raise
+
+    def _complete(self, call: Call) -> None:
         if call.error is not None and self._sending.status is None:
             fault = call.error
             body = error_body(fault.status, fault.message)
@@ -143,7 +157,14 @@ class Live:
         return fits(call.led_by_view, self._view, usage_is_ours=call.job.usage_is_ours)
 
     def _go_on(self) -> None:
-        """Write as much as there is and the client takes."""
+        """Write as much as there is and the client takes; a fault is told by whoever called, and ends the answer."""
+        try:
+            self._write()
+        except Exception:
+            self._sending.fail()
+            raise
+
+    def _write(self) -> None:
         call, sending = self._call, self._sending
         assert call is not None
         assert call.recorder is not None
@@ -194,7 +215,9 @@ class Live:
         """Send the whole as it came."""
         assert call.status is not None
         assert call.recorder is not None
-        body = b"".join(call.recorder.events)
+        kept = call.recorded.kept if call.recorded is not None else None
+        # one body for all who get it
+        body = b"".join(call.recorder.events) if kept is None else kept.body
         self._sending.whole(call.status, self._headers_of(call), body)
 
     def _show(self, call: Call) -> None:
@@ -205,18 +228,30 @@ class Live:
         if mine is None:
             self._ask_again()
             return
-        headers = [*self._headers(call), (b"content-type", mine.content_type.encode("latin-1"))]
+        headers = with_type(self._headers(call), mine.content_type)
         self._sending.whole(call.status, headers, mine.body, has_tokens=self._view.stream)
 
     def _ask_again(self) -> None:
         self._sending.drop()
-        self._left()
-        self._again()
+        left, again = self._left, self._again
+        self._let_go()
+        left()
+        again()
+
+    def _end(self, sent: Sent) -> None:
+        ended = self._ended
+        self._let_go()
+        ended(sent)
+
+    def _let_go(self) -> None:
+        """Hold on to nothing: the answer is as large as all that is left, and its owner holds this client in turn."""
+        self._call = None
+        self._headers, self._ended = _no_headers, _nothing
+        self._left = self._again = _nothing
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         return [*self._headers(None), CONTENT_TYPE]
 
     def _headers_of(self, call: Call) -> Headers:
         assert call.recorder is not None
-        content_type = call.recorder.content_type.encode("latin-1")
-        return [*self._headers(call), (b"content-type", content_type)]
+        return with_type(self._headers(call), call.recorder.content_type)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from toolkit.proxy.exchange import Headers, Reply
 from toolkit.proxy.replay import Mode, plan, tokens_by_event
-from toolkit.proxy.sending import SLICE_BYTES, Sending, Sent
+from toolkit.proxy.sending import SLICE_BYTES, Sending, Sent, with_type
 from toolkit.proxy.views import Shown
 
 TICK_S = 0.001
@@ -27,7 +27,7 @@ def send_stored(  # noqa: PLR0913 (what to send, how, and whom to tell)
     clock: Callable[[], float],
 ) -> None:
     """Send a stored answer; `headers` without content-type. `ended` is called once, whatever happens."""
-    headers = [*headers, (b"content-type", shown.content_type.encode("latin-1"))]
+    headers = with_type(headers, shown.content_type)
     is_stream = bool(shown.ends)
     if is_stream and mode != "instant":
         _Paced(reply, shown, mode, ended=ended, clock=clock).begin(status, headers)

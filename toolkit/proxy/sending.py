@@ -6,8 +6,9 @@ It writes to the Reply and reads the clock that it is given; it waits for nothin
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toolkit.proxy.error_json import CONTENT_TYPE, error_body
 from toolkit.proxy.exchange import Headers, Rejection, Reply
-from toolkit.proxy.faults import Fault
+from toolkit.proxy.faults import FAULTS, Fault
 
 SLICE_BYTES = 256 * 1024
 """Most that is written before it is asked again whether the client reads: what a client has not read is held for it
@@ -34,6 +35,14 @@ class Sent:
     """Written, without framing; whether the client read all of it, nobody knows."""
 
 
+def with_type(headers: Headers, content_type: str) -> Headers:
+    """An answer's headers with its content-type, if it has one."""
+    if not content_type:
+        return headers
+    # it came in a header: whatever bytes it had, it has
+    return [*headers, (b"content-type", content_type.encode("utf-8", "surrogateescape"))]
+
+
 class Sending:
     """From `whole` or `begin` to `end`, `cut` or the client's leaving, whichever is first; what comes later does nothing."""
 
@@ -56,7 +65,8 @@ class Sending:
         self.body_bytes = 0
         self.is_over = False
         """Nothing more is written, and the end was told."""
-        self._ended, self._left, self._clock = ended, left, clock
+        self._ended: Callable[[Sent], None] | None = ended
+        self._left, self._clock = left, clock
         reply.on_gone = self.leave
 
     @property
@@ -146,10 +156,24 @@ class Sending:
                 self._left()
             self._tell(left=True)
 
+    def fail(self) -> None:
+        """A fault of ours, whatever was done before it: an error where no answer began, else a cut."""
+        if self._ended is None:
+            return
+        self._let_go()
+        fault = Fault(kind="ours", message=FAULTS["ours"][1])
+        if self.status is None:
+            self.status, body = fault.status, error_body(fault.status, fault.message)
+            self.reply.whole(fault.status, [CONTENT_TYPE], body)
+        else:
+            self.reply.abort()
+        self._tell(fault=fault)
+
     def drop(self) -> None:
         """Somebody else answers this client: nothing was sent here, and nothing is told."""
         assert self.status is None, "an answer that has begun is not somebody else's"
         self._let_go()
+        self._ended = self._left = None
 
     def _is_open(self) -> bool:
         """Whether an answer may begin; a client that left before this was made told nobody."""
@@ -169,18 +193,19 @@ class Sending:
         rejection: Rejection | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        self._ended(
-            Sent(
-                status=self.status,
-                first_token_s=self.first_token_s,
-                end_s=self._clock(),
-                left=left,
-                fault=fault,
-                rejection=rejection,
-                retry_after_s=retry_after_s,
-                body_bytes=self.body_bytes,
-            )
+        told = Sent(
+            status=self.status,
+            first_token_s=self.first_token_s,
+            end_s=self._clock(),
+            left=left,
+            fault=fault,
+            rejection=rejection,
+            retry_after_s=retry_after_s,
+            body_bytes=self.body_bytes,
         )
+        ended, self._ended, self._left = self._ended, None, None
+        assert ended is not None
+        ended(told)
 
 
 class _Slices:
