@@ -213,6 +213,7 @@ def test_the_fingerprint_differs_with_anything_that_makes_answers_stale() -> Non
 def test_another_model_beside_it_does_not_change_a_model_s_fingerprint() -> None:
     proxy = Proxy(None, urls=(A, B))
     proxy.sees(FIRST)
+    proxy.sees(Identity(version="8", models=(Model(id="big"),)), "b")
     before = proxy.keeper.fingerprint("tiny")
     proxy.sees(Identity(models=(TINY, Model(id="lora")), started_at=1.7e9))
     proxy.sees(Identity(version="9", models=(Model(id="big"),)), "b")
@@ -221,3 +222,42 @@ def test_another_model_beside_it_does_not_change_a_model_s_fingerprint() -> None
     unknown = proxy.keeper.fingerprint("unknown")
     proxy.sees(Identity(version="10"), "b")
     assert proxy.keeper.fingerprint("unknown") != unknown
+
+
+def test_a_restart_that_only_this_proxy_knows_of_changes_the_fingerprint() -> None:
+    proxy = Proxy(None, urls=(A,))
+    proxy.sees(Identity(models=(TINY,), tokens_total=100.0))
+    before = proxy.keeper.fingerprint("tiny")
+    proxy.sees(Identity(models=(TINY,), tokens_total=200.0))
+    assert proxy.keeper.fingerprint("tiny") == before
+    proxy.sees(Identity(models=(TINY,), tokens_total=50.0))
+    fallen = proxy.keeper.fingerprint("tiny")
+    assert fallen != before
+    asyncio.run(proxy.keeper.came_back("a"))
+    assert proxy.keeper.fingerprint("tiny") not in (before, fallen)
+
+
+def test_what_another_process_raised_changes_the_fingerprint_where_no_start_time_is_known(
+    path: Path,
+) -> None:
+    with closing(SharedCache(path, 2**20)) as one, closing(SharedCache(path, 2**20)) as two:
+        proxy = Proxy(one, urls=(A,))
+        proxy.sees(Identity(models=(TINY,)))
+        before = proxy.keeper.fingerprint("tiny")
+        two.bump("tiny")
+        proxy.keeper.refresh()
+        assert proxy.keeper.fingerprint("tiny") != before
+
+
+def test_unknown_servers_are_told_apart_by_their_addresses() -> None:
+    assert Proxy(None, urls=(A,)).keeper.fingerprint("tiny") != Proxy(
+        None, urls=(B,)
+    ).keeper.fingerprint("tiny")
+
+
+def test_models_that_clients_make_up_are_not_remembered_for_ever() -> None:
+    proxy = Proxy(None)
+    proxy.sees(FIRST)
+    prints = {proxy.keeper.fingerprint(f"model-{number}") for number in range(3_000)}
+    assert len(prints) == 3_000, "a name is part of its own"
+    assert len(proxy.keeper._prints) <= 1_024

@@ -242,6 +242,24 @@ async def once_found(cache: RedisCache, clock: Clock) -> tuple[bytes, float] | N
 
 
 @needs_redis
+def test_many_that_are_late_together_are_one_failure(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+
+        async def work(cache: RedisCache) -> None:
+            cache.put(key(1), b"x", ends_at=None, now=NOW)
+            await cache.settle()
+            server.freeze()
+            looks = [asyncio.create_task(cache.get(key(1), NOW)) for _ in range(32)]
+            assert await asyncio.gather(*looks) == [None] * 32
+            assert (cache.counts().failures, cache.counts().breaks) == (32, 0)
+            server.thaw()
+            cache._timeout_s = PATIENT_S
+            assert await cache.get(key(1), NOW) == (b"x", math.inf)
+
+        run(server.url, work, timeout_s=0.2)
+
+
+@needs_redis
 def test_no_answer_of_a_late_redis_is_taken_for_another_key_s(tmp_path: Path) -> None:
     """Look-ups are cut off at every moment of a server that freezes and goes on; what comes is right or nothing."""
     with redis_server(tmp_path) as server:

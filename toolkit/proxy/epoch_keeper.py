@@ -16,6 +16,7 @@ from toolkit.proxy.upstream_pages import fingerprint
 
 COUNTERS_S = 30.0
 """So often an identity is stored of which only the token counters moved."""
+MOST_PRINTS = 1024
 
 
 class Book(Protocol):
@@ -54,6 +55,7 @@ class EpochKeeper:
         self._changed, self._event = changed, event
         self._kept: dict[str, tuple[Identity, float]] = {}
         """By name: what the book has, and since when."""
+        self._prints: dict[str | None, str] = {}
         self._epochs = Epochs(self._kind, self._known())
         self.refresh()
 
@@ -61,6 +63,7 @@ class EpochKeeper:
         """Take over what other processes raised."""
         raised = [] if self._book is None else self._generations.raise_to(self._book.epochs())
         if raised:
+            self._prints.clear()
             self._changed(raised)
 
     async def saw(self, name: str, seen: Identity, now: float) -> None:
@@ -70,6 +73,8 @@ class EpochKeeper:
         known = self._epochs.identity(name)
         if known is None:
             return
+        if before is None or _still(before) != _still(known):
+            self._prints.clear()
         if stale and self._was_told(name, known, now):
             self.refresh()
         elif stale:
@@ -84,14 +89,27 @@ class EpochKeeper:
             await self._raise(name, models | {ANY}, "came back")
 
     def fingerprint(self, model: str | None) -> str:
-        """Who answers a model, to be part of a key that proxies on several machines share: numbers are one file's own.
+        """Who answers a model, e.g., `tiny@0f3c...`: what proxies on several machines agree in, as their numbers are their own.
 
-        Of all upstreams where the model is not known to be served by some.
+        Of all upstreams where the model is not known to be served by some. Asked for at each request, made anew at each change.
         """
-        everybody = [known for name in self._urls if (known := self._epochs.identity(name))]
-        serving = [each for each in everybody if _serves(each, model)] or everybody
+        told = self._prints.get(model)
+        if told is None:
+            if len(self._prints) >= MOST_PRINTS:
+                self._prints.clear()  # clients may name any model
+            told = self._prints[model] = f"{model or ''}@{self._digest(model)}"
+        return told
+
+    def _digest(self, model: str | None) -> str:
+        everybody = {name: self._epochs.identity(name) for name in self._urls}
+        known = [each for each in everybody.values() if each is not None]
+        serving = [each for each in known if _serves(each, model)] or known
+        more = [self._urls[name] for name, each in everybody.items() if each is None]
+        restarts_count = self._kind == "restart"
+        if restarts_count and any(each.started_at is None for each in serving):
+            more.append(self._generations.of(model))  # restarts are known here alone
         mine = [_about(each, model) for each in serving]
-        return fingerprint(mine, restarts_count=self._kind == "restart")
+        return fingerprint(mine, more, restarts_count=restarts_count)
 
     def _known(self) -> dict[str, Identity]:
         known = {}
@@ -115,6 +133,7 @@ class EpochKeeper:
         """Raise epochs here, and then in the file, which may take its time."""
         stale = sorted(models)
         self._generations.bump(stale)
+        self._prints.clear()
         self._event("epoch", {"upstream": name, "models": stale, "why": why})
         self._changed(stale)
         if self._book is not None:

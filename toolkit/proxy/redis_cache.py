@@ -74,6 +74,7 @@ class RedisCache:
         self._gets = self._puts_bytes = 0
         self._puts: set[asyncio.Task[None]] = set()
         self._failed_in_a_row = 0
+        self._failed_at = -math.inf
         self._away_s = AWAY_S
         self._away_until = -math.inf
         self._is_trying = False
@@ -166,6 +167,7 @@ class RedisCache:
 
     async def _tried(self, command: Awaitable[Any], limit_s: float) -> Any:
         """What comes of a command; None for anything that is wrong, or too late."""
+        began = self._clock()
         try:
             async with asyncio.timeout(limit_s):
                 told = await command
@@ -173,17 +175,18 @@ class RedisCache:
             self._is_trying = False
             raise
         except Exception as error:  # noqa: BLE001 (the package raises what it likes on what it can't read)
-            self._failed(error)
+            self._failed(error, began)
             return None
         self._succeeded()
         return told
 
     async def _surely(self, command: Awaitable[Any]) -> Any:
+        began = self._clock()
         try:
             async with asyncio.timeout(PURGE_TIMEOUT_S):
                 return await command
         except Exception as error:  # noqa: BLE001 (as above)
-            self._failed(error)
+            self._failed(error, began)
             message = f"The Redis could not be purged: {_words(error)}"
             raise ToolkitError(message, "Purge again once it answers") from None
 
@@ -206,11 +209,14 @@ class RedisCache:
         self._away_s = AWAY_S
         self._is_trying = False
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, began: float) -> None:
         self._counts.failures += 1
         self.problem = _words(error)
-        self._failed_in_a_row += 1
         was_trying, self._is_trying = self._is_trying, False
+        if began < self._failed_at:
+            return  # under way together with one that failed: if this process stood still for a moment, all of them did
+        self._failed_at = self._clock()
+        self._failed_in_a_row += 1
         if self._failed_in_a_row == FAILURES or was_trying:
             self._counts.breaks += 1
             self._away_until = self._clock() + self._away_s

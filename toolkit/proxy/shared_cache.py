@@ -256,7 +256,7 @@ class SharedCache:
     def _write_on(self) -> None:
         pause_s = AGAIN_S
         while not self._end.is_set():
-            if self.problem is None:
+            if self.problem is None and not self._waiting:
                 self._wake.wait(UPKEEP_S)
             self._wake.clear()
             with self._write_lock:

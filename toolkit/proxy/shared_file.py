@@ -21,7 +21,7 @@ APPLICATION_ID = 0x746B7063
 """`tkpc` in the file's header: whose it is."""
 SCHEMA = 1
 PAGE_BYTES = 8192
-"""At 1,000 bytes an answer 1,214 bytes of file each; in pages of 4 KiB 1,410 (60,000 answers, measured)."""
+"""An answer of 1,000 bytes takes 1,214 of the file; in pages of 4 KiB 1,410 (60,000 answers)."""
 BUSY_TIMEOUT_S = 5.0
 """How long a writer waits for another process; a transaction holds the lock for milliseconds."""
 OPENING_PATIENCE_S = 5.0
@@ -34,7 +34,8 @@ DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 OTHER_FILE = "Name another file, or none, as `file` under `[cache]`"
 
 # With a rowid an answer's place follows its time: the oldest are the first, and a batch is appended. The key as the
-# tree's own order (WITHOUT ROWID) took 47 us of CPU to write instead of 7 and 8 to read instead of 7.
+# tree's own order (WITHOUT ROWID) took 47 us of CPU to write an answer of 1,000 bytes instead of 7 to 10, and 1,443 bytes
+# of file instead of 1,214; it was found as fast.
 TABLES = """
 CREATE TABLE answers (
     id INTEGER PRIMARY KEY,
@@ -258,7 +259,8 @@ def _make(connection: sqlite3.Connection) -> None:
 def _reader(path: Path) -> sqlite3.Connection:
     """The connection that reads; it never waits: a file that another process just repairs is a miss.
 
-    No mmap: it saves 1 us of 7, and a file that is cut short under it ends the process with SIGBUS.
+    No mmap: it saves 1.6 us of 11 (100,000 answers of 1,000 bytes), and a file that is cut short under it ends the
+    process with SIGBUS (tried).
     """
     connection = _connected(path, busy_timeout_s=0.0)
     connection.execute("PRAGMA query_only = ON")

@@ -4,6 +4,7 @@ Pages of a stranger: each reader says None to what it does not understand and ra
 """
 
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -83,18 +84,20 @@ def made_token(status: int, body: bytes) -> bool | None:
     return status == 200 and isinstance(told, dict) and bool(told.get("choices"))
 
 
-def fingerprint(identities: Iterable[Identity], *, restarts_count: bool) -> str:
-    """What proxies on several machines must agree in before they share answers: who answers them.
+def fingerprint(
+    identities: Iterable[Identity], more: Iterable[str] = (), *, restarts_count: bool
+) -> str:
+    """One word for a set of servers, equal for equal ones wherever they are; `more` is what else must be equal.
 
-    Equal for equal sets of servers. Without start times any number of equal servers is as one.
+    Without start times any number of equal servers is as one.
     """
-    texts = {
-        as_text(
-            replace(each, tokens_total=None, started_at=each.started_at if restarts_count else None)
-        )
-        for each in identities
-    }
-    return hashlib.blake2b("\n".join(sorted(texts)).encode(), digest_size=8).hexdigest()
+    texts = {as_text(_lasting(each, restarts_count=restarts_count)) for each in identities}
+    words = json.dumps([sorted(texts), sorted(more)])
+    return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
+
+def _lasting(told: Identity, *, restarts_count: bool) -> Identity:
+    return replace(told, tokens_total=None, started_at=told.started_at if restarts_count else None)
 
 
 def _steps(page: Page) -> float | None:

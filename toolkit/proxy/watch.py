@@ -30,8 +30,8 @@ METRICS_BYTES: Final = 16 * 2**20
 """Sixteen engines behind one address: 16 times the recorded 56 KB is 0.9 MB."""
 PAGE_BYTES: Final = 2**20
 """Of any other page. 2,000 LoRA adapters at the recorded 449 bytes a model are 0.9 MB."""
-LONG_PAGE_BYTES: Final = 2**17
-"""Longer ones are read in a thread: 56 KB take 0.7 ms, which hits that come meanwhile wait."""
+LONG_PAGE_BYTES: Final = 2**16
+"""Longer ones are read in a thread: 56 KB take 0.7 to 1 ms, which hits that come meanwhile wait."""
 READING_SHARE: Final = 0.1
 """Reading a server's pages takes no more than this part of the time: a page that takes 1 s is asked for each 10 s."""
 LOOKER, PROBER = b"llm-serving-toolkit-watch", b"llm-serving-toolkit-probe"
@@ -197,11 +197,14 @@ class Watch:
         if page is None or page.status != 200:
             return None
         began_s = self._clock()
-        if len(page.body) > LONG_PAGE_BYTES:
-            told = await asyncio.to_thread(pages.metrics, page.body, page.content_type)
-        else:
-            told = pages.metrics(page.body, page.content_type)
-        place.reading_s = self._clock() - began_s
+        try:
+            if len(page.body) > LONG_PAGE_BYTES:
+                told = await asyncio.to_thread(pages.metrics, page.body, page.content_type)
+            else:
+                told = pages.metrics(page.body, page.content_type)
+        finally:
+            # too late, too: the thread reads on
+            place.reading_s = self._clock() - began_s
         if told is not None:
             place.metrics = Seen(body=page.body, content_type=page.content_type, at_s=began_s)
         return told
