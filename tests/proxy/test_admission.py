@@ -212,6 +212,23 @@ def test_a_full_queue_has_room_for_a_higher_priority_and_none_for_a_lower_one() 
     assert no(house, priority=1).reason == "queue_full"
 
 
+def test_of_a_full_queue_a_ninth_is_kept_for_each_priority_also_for_the_lowest() -> None:
+    house = admission(concurrency=1, queue=18)
+    slot(house)
+    high = [place(house, priority=1) for _ in range(18)]
+    low = [place(house, priority=0), place(house, priority=0)]
+    assert [who for who, _ in house.due(0.0).rejected] == [high[17], high[16]]
+    assert no(house, priority=0).reason == "queue_full"
+    # nor does a high one take the places of these two: 2 is a ninth of 18
+    assert no(house, priority=1).reason == "queue_full"
+    assert not any(each.is_over for each in low)
+    house.cancel(high[0])
+    place(house, priority=0)
+    place(house, priority=1)  # but the third is one too many
+    assert len(house.due(0.0).rejected) == 1
+    assert not any(each.is_over for each in low)
+
+
 def test_who_was_pushed_out_and_leaves_before_it_is_told_is_not_told() -> None:
     house = admission(concurrency=1, queue=1)
     slot(house)

@@ -4,6 +4,7 @@ The truth of a request turned away: had it joined the queue, it would have been 
 (q of its team waited). The crowd counts that by itself (support/crowds.py), from when others were in fact served.
 """
 
+from collections import Counter
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -113,3 +114,21 @@ def test_few_of_those_that_were_let_in_wait_in_vain() -> None:
     assert expired < 0.1 * len(served)
     # and nobody is turned away while slots stand empty: 8 slots for 120 s of 1 s each
     assert len(served) > 0.95 * 8 * 120
+
+
+def test_every_rejection_is_counted_once_by_reason_and_team() -> None:
+    teams = (TeamSetting(name="a", concurrency=2, queue=1), TeamSetting(name="b", priority=1))
+    admission = Admission(AdmissionSetting(concurrency=8, queue=20, wait_s=3.0), teams)
+    streams = [
+        Stream(team="a", rate_per_s=9.0, service=exponential(1.0)),
+        Stream(team="b", rate_per_s=9.0, service=exponential(1.0), priority=1),
+        Stream(team="c", rate_per_s=9.0, service=exponential(1.0)),
+    ]
+    crowd = Crowd(admission).run(streams, seconds=60.0, seed=3)
+    told = Counter(
+        (fate.rejection.reason, fate.team) for fate in crowd.fates if fate.rejection is not None
+    )
+    assert admission.rejected == told
+    assert {reason for reason, _ in told} >= {"team_queue_full", "too_slow", "expired"}
+    served = sum(fate.started_s is not None for fate in crowd.fates)
+    assert admission.served == served == len(crowd.fates) - told.total()

@@ -71,6 +71,9 @@ def test_what_others_had_there_counts_half_after_three_looks_that_did_not_come()
     # the first second is the time to the next look; then 8 * 0.5 ** (t / 3)
     told = [one.states(now)[0].others for now in (100.0, 101.0, 104.0, 107.0, 1000.0)]
     assert told == pytest.approx([8.0, 8.0, 4.0, 2.0, 0.0])
+    slow = routing("x", look_s=5.0)
+    slow.looked("x", Look(running=8.0, waiting=0.0), 100.0)
+    assert [slow.states(now)[0].others for now in (105.0, 120.0)] == pytest.approx([8.0, 4.0])
 
 
 def test_a_page_without_these_numbers_leaves_our_own_count() -> None:

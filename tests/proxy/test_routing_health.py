@@ -292,3 +292,39 @@ def test_a_state_tells_all_of_one() -> None:
         looked_s_ago=1.0,
         models=frozenset({"m"}),
     )
+
+
+def test_one_whose_requests_have_all_ended_is_not_asked_for_a_token() -> None:
+    one = routing("x")
+    request(one, "x", "ok", 0.0)
+    assert one.wants_probe(60.0) == ()
+
+
+def test_a_probe_of_which_nothing_is_heard_is_asked_again_after_twice_its_time() -> None:
+    one = routing("x")
+    one.looked("x", Look(running=0.0), 2.0)
+    stuck(one, "x", 10.0)
+    assert one.wants_probe(15.0) == ("x",)
+    assert one.wants_probe(20.9) == ()
+    assert one.wants_probe(21.0) == ("x",)
+
+
+def test_one_that_is_left_says_so_until_its_time_is_over_or_it_is_tried() -> None:
+    one = routing("x")
+    request(one, "x", "refused", 0.0)
+    assert state(one, "x", 4.9).state == "left"
+    assert state(one, "x", 5.0).state == "trying"
+    assert state(one, "x", 5.0).back_in_s is None
+    one.started("x", 1.0)  # it is the only one, so it is asked all the same
+    assert state(one, "x", 1.0).state == "trying"
+
+
+def test_a_single_request_of_others_that_stands_still_has_the_server_asked_for_a_token() -> None:
+    one = routing("x")
+    for now in (0.0, 2.0, 4.0):
+        one.looked("x", Look(running=1.0, waiting=0.0, generation_tokens_total=7.0), now)
+    assert one.wants_probe(4.0) == ("x",)
+    other = routing("x")
+    for now in (0.0, 2.0, 4.0):
+        other.looked("x", Look(running=0.0, waiting=0.0, generation_tokens_total=7.0), now)
+    assert other.wants_probe(4.0) == ()

@@ -73,6 +73,7 @@ def test_a_server_that_does_not_answer_its_pages_in_time_is_not_idle() -> None:
     server.looked((100.0,), busy=False, now=0.0)
     server.missed_look(1.0)
     server.missed_look(3.0)
+    assert not server.wants_probe(4.9)
     assert server.wants_probe(5.0)
     server.looked((100.0,), busy=False, now=5.5)
     assert not server.wants_probe(60.0)
