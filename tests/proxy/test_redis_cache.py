@@ -260,6 +260,7 @@ def test_many_that_are_late_together_are_one_failure(tmp_path: Path) -> None:
 
 
 @needs_redis
+@pytest.mark.slow
 def test_no_answer_of_a_late_redis_is_taken_for_another_key_s(tmp_path: Path) -> None:
     """Look-ups are cut off at every moment of a server that freezes and goes on; what comes is right or nothing."""
     with redis_server(tmp_path) as server:

@@ -90,6 +90,7 @@ def test_a_long_queue_is_no_standstill() -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_a_frozen_process_is_left_and_taken_back_when_it_goes_on() -> None:
     async def work(url: str, pid: int) -> None:
         watched = RoutingSetting(look_s=0.02, stuck_s=0.3, probe_s=0.3, back_s=0.1)

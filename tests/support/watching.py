@@ -11,7 +11,7 @@ from toolkit.proxy.generations import Generations
 from toolkit.proxy.routing import Routing, UpstreamState
 from toolkit.proxy.settings import CacheSetting, RoutingSetting, Settings, UpstreamSetting
 from toolkit.proxy.upstream import Upstream
-from toolkit.proxy.watch import Watch
+from toolkit.proxy.watch import Pace, Watch
 
 FAST = RoutingSetting(look_s=0.01, stuck_s=0.2, probe_s=0.2, back_s=0.2)
 
@@ -64,7 +64,9 @@ async def watching(
             )
             for each in upstreams
         }
-        watch = Watch(opened, rules, keeper=keeper, event=event, limit_s=limit_s)
+        watch = Watch(
+            opened, rules, keeper=keeper, event=event, pace=Pace(limit_s=limit_s, tick_s=0.02)
+        )
         around = Watching(watch, rules, generations)
         around.events, around.changed = events, changed
         task = asyncio.create_task(around.watch.run())

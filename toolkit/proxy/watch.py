@@ -20,12 +20,8 @@ from toolkit.proxy.routing import LookFailure, Routing
 from toolkit.proxy.upstream import Answer, Upstream, UpstreamError
 
 METRICS, HEALTH, MODELS, VERSION = "/metrics", "/health", "/v1/models", "/version"
-LOOK_LIMIT_S: Final = 2.0
-"""Of one look at /metrics and /health, and of one at the pages that say who it is."""
 IDENTITY_S: Final = 10.0
 """How often /v1/models and /version are read while nothing happens, and /metrics where there was none."""
-TICK_S: Final = 0.25
-"""How often it is asked whether somebody wants a probe: its delay counts towards the time until a stuck engine is left."""
 METRICS_BYTES: Final = 16 * 2**20
 """Sixteen engines behind one address: 16 times the recorded 56 KB is 0.9 MB."""
 PAGE_BYTES: Final = 2**20
@@ -35,6 +31,19 @@ LONG_PAGE_BYTES: Final = 2**16
 READING_SHARE: Final = 0.1
 """Reading a server's pages takes no more than this part of the time: a page that takes 1 s is asked for each 10 s."""
 LOOKER, PROBER = b"llm-serving-toolkit-watch", b"llm-serving-toolkit-probe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What the settings don't say of the watch's times."""
+
+    limit_s: float = 2.0
+    """Of one look at /metrics and /health, and of one at the pages that say who it is."""
+    tick_s: float = 0.25
+    """How often it is asked whether somebody wants a probe: its delay counts towards the time until a stuck engine is left."""
+
+
+PACE: Final = Pace()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +88,12 @@ class Watch:
         *,
         keeper: EpochKeeper,
         event: Callable[[str, dict[str, object]], None],
-        limit_s: float = LOOK_LIMIT_S,
+        pace: Pace = PACE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`keeper` is told an upstream's identity, a part of it perhaps, at each look."""
         self._routing, self._keeper, self._event, self._clock = routing, keeper, event, clock
-        self._limit_s = limit_s
+        self._pace = pace
         self._places = {
             name: _Place(upstream=each) for name, each in upstreams.items() if each.setting.probes
         }
@@ -150,7 +159,7 @@ class Watch:
     async def _look(self, place: _Place) -> None:
         name = place.upstream.name
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self._pace.limit_s):
                 told = await self._asked(place)
         except TimeoutError:
             self._fail(place, "timeout")
@@ -217,7 +226,7 @@ class Watch:
             return
         place.identified_s = self._clock()
         with contextlib.suppress(TimeoutError, UpstreamError):
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self._pace.limit_s):
                 models = await self._page(place, MODELS, PAGE_BYTES)
                 version = await self._page(place, VERSION, PAGE_BYTES)
                 await self._saw_it(place, self._identity(place, models, version, told))
@@ -267,7 +276,7 @@ class Watch:
                 task.add_done_callback(self._probes.discard)
             self._tell_changes()
             self._keeper.refresh()
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._pace.tick_s)
 
     async def _probe(self, place: _Place) -> None:
         """Ask for one token, and say whether it came."""
