@@ -60,12 +60,12 @@ ROOMS = {
     ),
     "proxy": (
         set(
-            "admission cache case generations ready splices counters engine_pages estimates exchange explain faults flights framing headers identity kept keyring log_lines"
+            "admission cache relay_header case generations ready splices counters engine_pages estimates exchange explain faults flights framing headers identity kept keyring log_lines"
             " metrics answer_heads chunked client_reply policy recent recorder rejections replay routes routing setting_values settings settings_file error_json statements usage_left_out stuck verify views other_answers upstream_pages assembly chunks".split()
         ),
         set(
-            "admin answering control kit outcome verifying layers attempt call calls connection front_state delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch"
-            " workers".split()
+            "admin answering hits control kit outcome verifying layers attempt call calls connection front_state socket_facts delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch"
+            " workers doors crew hit_server relaying relayed worker_desk".split()
         ),
     ),
     "workload": (

@@ -14,34 +14,29 @@ from toolkit.proxy.call import Call
 from toolkit.proxy.calls import Calls
 from toolkit.proxy.case import Case
 from toolkit.proxy.delivery import Live
-from toolkit.proxy.error_json import CONTENT_TYPE, error_body
+from toolkit.proxy.error_json import CONTENT_TYPE
 from toolkit.proxy.estimates import Estimates
-from toolkit.proxy.exchange import Headers, Job, Kept, View
-from toolkit.proxy.keyring import owner
+from toolkit.proxy.exchange import Headers, Job, Kept
+from toolkit.proxy.hits import Hits
 from toolkit.proxy.kit import Kit
 from toolkit.proxy.layers import Found
-from toolkit.proxy.outcome import note_call, note_kept, note_sent
-from toolkit.proxy.policy import policy
-from toolkit.proxy.ready import Ready
-from toolkit.proxy.replaying import send_stored
+from toolkit.proxy.outcome import note_call, note_sent
 from toolkit.proxy.sending import Sent
 from toolkit.proxy.splices import SALTED, salt, spliced, wants_usage
 from toolkit.proxy.verifying import Verifying
-from toolkit.proxy.views import Shown, can_join, shown, view
-from toolkit.request_body import asked
-from toolkit.request_key import KEY_BYTES, Refused, canonical, request_key
+from toolkit.proxy.views import can_join
+from toolkit.request_key import KEY_BYTES
 
 SEEN = 131_072
 """So many requests are remembered to tell a new one from a repeat."""
-NOT_JSON = "The body has to be `application/json`"
 
 
-class Answering:
-    """The answers of one process."""
+class Answering(Hits):
+    """The answers of the process that asks upstream."""
 
     def __init__(self, kit: Kit, calls: Calls) -> None:
-        self._settings, self._layers, self.calls = kit.settings, kit.layers, calls
-        self._kit, self._clock, self._wall = kit, kit.clock, kit.wall
+        super().__init__(kit)
+        self.calls = calls
         self._estimates = Estimates()
         self._verifying = Verifying(kit.settings.cache.verify_share, calls, kit.counters, kit.event)
         self._seen: dict[int, None] = {}
@@ -49,8 +44,12 @@ class Answering:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def wants_look(self) -> bool:
-        """Whether the hit that comes now is one of those that are asked again: then it goes the long way."""
-        return self._verifying.is_chosen()
+        """Whether the hit that comes now is one of those that are asked again."""
+        return self._verifying.drawn.is_chosen()
+
+    def choose_next(self) -> None:
+        """Have the next hit asked again: another worker drew it."""
+        self._verifying.drawn.choose()
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -59,55 +58,20 @@ class Answering:
         case.body = case.request.body
         self._ask(case)
 
-    def answer(self, case: Case) -> None:
-        """Answer a request for what a model says."""
-        request = case.request
-        if not header_rules.is_json(request.headers):
-            self._refuse(case, 415, NOT_JSON)
-            return
-        problem = self.understand(case)
-        if problem is not None:
-            self._refuse(case, 400, f"The body can't be taken: {problem}")
-            return
+    def go_on(self, case: Case, found: Found | None) -> None:
+        """Answer with what is stored, here or in Redis, or have it asked upstream."""
         case.served.new = self._is_new(case.name)
-        found = self._layers.find(case.key) if case.key and case.ruling.read else None
-        if found is not None and self._hit(case, found):
+        if found is not None and self.hit(case, found):
             return
         if case.ruling.read and case.key is not None and self._layers.redis is not None:
             self._go_far(case, case.key)
         else:
             self._miss(case)
 
-    def understand(self, case: Case) -> str | None:
-        """Read what it asks, for whom, whether that may be shared, and how it is to look; or say why it can't be read."""
-        request, served = case.request, case.served
-        read = canonical(request.body, inert=self._settings.cache.inert)
-        if isinstance(read, Refused):
-            return read.reason
-        fields = read.fields
-        case.fields, case.form = fields, read.form
-        told = case.asked = asked(
-            request.body, path=request.path, keep_text=self._settings.tell.log_prompts, read=read
-        )
-        model = fields.get("model")
-        case.model = served.model = model if isinstance(model, str) else None
-        seen_as = view(fields, case.endpoint)
-        case.view = seen_as or View(stream=bool(fields.get("stream")), crosses="never")
-        case.wishes = header_rules.wishes(request.headers)
-        case.tenant = "" if case.team is None else owner(case.team)
-        case.ruling = policy(
-            self._settings.cache, case.team, fields, case.endpoint, case.wishes, query=request.query
-        )
-        served.stream, served.bypass = case.view.stream, case.ruling.reason
-        served.exact_key, served.request_key = told.exact_key, told.request_key
-        served.prompt_key = told.prompt_key
-        case.generation = self._kit.generation(case.model)
-        case.name = _name(case)
-        if seen_as is None:
-            served.bypass = served.bypass or "view"
-        elif case.ruling.read or case.ruling.write:
-            case.key = case.name
-        return None
+    def was_hit(self, case: Case, kept: Kept) -> None:
+        """Ask it again, if it was drawn."""
+        if self._verifying.takes_next():
+            self._verifying.ask_again(self._job(case), kept)
 
     def _is_new(self, key: bytes) -> bool:
         seen, mark = self._seen, int.from_bytes(key[:8])
@@ -118,8 +82,6 @@ class Answering:
         seen[mark] = None
         return True
 
-    # --- a stored answer ---------------------------------------------------------------------------
-
     def _go_far(self, case: Case, key: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._from_far(case, key))
         self._tasks.add(task)
@@ -129,69 +91,9 @@ class Answering:
         found = await self._layers.find_far(key)
         if case.reply.is_gone:
             case.served.left = True
-            self._end(case)
-        elif found is None or not self._hit(case, found):
+            self.end(case)
+        elif found is None or not self.hit(case, found):
             self._miss(case)
-
-    def _hit(self, case: Case, found: Found) -> bool:
-        """Answer with what is stored, if it is fresh enough and can be shown as it is asked for."""
-        now, kept = self._wall(), found.kept
-        left_s = found.ends_at - now
-        if not case.ruling.takes(age_s=max(0.0, now - kept.stored_at), left_s=left_s):
-            return False
-        mine = shown(kept, case.view)
-        if mine is None:
-            return False
-        served = case.served
-        served.cache, served.layer, served.new = "hit", found.layer, False
-        note_kept(served, kept)
-        status = header_rules.cache_status(
-            hit=True, ttl_s=None if left_s == float("inf") else left_s
-        )
-        send_stored(
-            case.reply,
-            mine,
-            headers=[
-                (b"cache-status", status),
-                (b"age", header_rules.age(kept.stored_at, now)),
-                (b"x-request-id", served.request_id.encode()),
-            ],
-            mode=self._settings.cache.replay,
-            ended=partial(self._hit_ended, case, found, mine),
-            clock=self._clock,
-        )
-        if self._verifying.takes_next():
-            self._verifying.ask_again(self._job(case), kept)
-        return True
-
-    def _hit_ended(self, case: Case, found: Found, mine: Shown, sent: Sent) -> None:
-        note_sent(case.served, sent, case.taken_s)
-        self._end(case)
-        if not sent.left:
-            self._remember(case, found, mine)
-
-    def _remember(self, case: Case, found: Found, mine: Shown) -> None:
-        """Next time the very bytes of this request are enough, if nothing in them makes each time different."""
-        request, raw = case.request, case.request.raw
-        if raw is None or not request.keeps_alive or request.header(b"x-request-id") is not None:
-            return
-        is_paced = bool(mine.ends) and self._settings.cache.replay != "instant"
-        if is_paced or case.wishes is not header_rules.NO_WISHES or case.key is None:
-            return
-        ready = Ready(
-            key=case.key,
-            stored=found.stored,
-            body=mine.body,
-            content_type=mine.content_type.encode("latin-1"),
-            stored_at=found.kept.stored_at,
-            ends_at=found.ends_at,
-            served=replace(case.served, layer="memory"),
-            asked=case.asked,
-            tally=self._kit.counters.tally(
-                case.served.team, case.model, case.endpoint, stream=case.view.stream
-            ),
-        )
-        self._layers.remember(raw, ready)
 
     def keep(self, key: bytes, job: Job, kept: Kept) -> None:
         """Store what a call brought; `key` is its flight's."""
@@ -207,7 +109,7 @@ class Answering:
     def _miss(self, case: Case) -> None:
         if case.ruling.only_if_cached:
             case.served.cache = "miss" if case.ruling.read else None
-            self._refuse(case, 504, "There is no stored answer, and only one was wanted")
+            self.refuse(case, 504, "There is no stored answer, and only one was wanted")
             return
         fields, team_salt = case.fields, None
         if self._settings.teams and case.endpoint in SALTED:
@@ -346,22 +248,4 @@ class Answering:
         told, tokens = case.asked, case.served.prompt_tokens
         if told is not None and told.prompt_chars and tokens and not case.was_shared:
             self._estimates.learn(case.model, told.prompt_chars, tokens)
-        self._end(case)
-
-    def _refuse(self, case: Case, status: int, message: str) -> None:
-        request_id = (b"x-request-id", case.served.request_id.encode())
-        case.reply.whole(status, [CONTENT_TYPE, request_id], error_body(status, message))
-        case.served.status = status
-        self._end(case)
-
-    def _end(self, case: Case) -> None:
-        self._kit.tell(case.served, case.asked)
-
-
-def _name(case: Case) -> bytes:
-    """What its answer is stored by; where one view can't be made of the other, each view has its own."""
-    endpoint = case.endpoint
-    if case.view.crosses == "never":
-        endpoint += " stream" if case.view.stream else " whole"
-    key = request_key(case.form, endpoint=endpoint, tenant=case.tenant, model=case.generation)
-    return bytes.fromhex(key)
+        self.end(case)

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from toolkit.proxy import headers as header_rules
 from toolkit.proxy.answer_heads import date_line
-from toolkit.proxy.answering import Answering
 from toolkit.proxy.case import Case
 from toolkit.proxy.error_json import CONTENT_TYPE, error_body
 from toolkit.proxy.exchange import Headers, Reply, Request, Served
+from toolkit.proxy.hits import Hits
 from toolkit.proxy.keyring import Keyring
 from toolkit.proxy.kit import Kit
 from toolkit.proxy.ready import JOINED_BYTES
@@ -37,7 +37,7 @@ class Desk:
     def __init__(
         self,
         kit: Kit,
-        answering: Answering,
+        answering: Hits,
         pages: Pages,
         *,
         keyring: Keyring | None,
@@ -88,21 +88,29 @@ class Desk:
     def take(self, request: Request, reply: Reply) -> None:
         """Answer a client."""
         case = self._case(request, reply)
-        found = route(request.method, request.path, self._kit.settings)
-        if isinstance(found, NoRoute):
-            allow: Headers = () if found.allow is None else ((b"allow", found.allow.encode()),)
-            self._refuse(case, found.status, found.message, allow)
-        elif found.kind == "own":
-            self._show_page(case, found.endpoint)
-        elif self._keyring is None:
+        found = self._route(case)
+        if found is None:
+            return
+        if self._keyring is None:
+            self._pass_in(case, found)
+            return
+        team = self._keyring.team(request.header(b"authorization"))
+        if team is None:
+            known = "A key of a team is needed: `Authorization: Bearer KEY`"
+            self._refuse(case, 401, known, ((b"www-authenticate", b"Bearer"),))
+        else:
+            self.take_for(case, team, found)
+
+    def take_relayed(self, request: Request, reply: Reply, team: str | None) -> None:
+        """Answer a client of another worker, which has checked the key; None: nobody has one."""
+        case = self._case(request, reply)
+        found = self._route(case)
+        if found is None:
+            return
+        if team is None:
             self._pass_in(case, found)
         else:
-            team = self._keyring.team(request.header(b"authorization"))
-            if team is None:
-                known = "A key of a team is needed: `Authorization: Bearer KEY`"
-                self._refuse(case, 401, known, ((b"www-authenticate", b"Bearer"),))
-            else:
-                self.take_for(case, team, found)
+            self.take_for(case, team, found)
 
     def take_for(self, case: Case, team: str, found: Route) -> None:
         """Answer a team whose key was checked."""
@@ -114,6 +122,19 @@ class Desk:
         """Count what the front refused itself: bytes that are no request are no client's error rate either."""
         self._kit.counters.refuse(reason)
         self._kit.event("refused", {"status": status, "reason": reason, "peer": peer})
+
+    def _route(self, case: Case) -> Route | None:
+        """Where it goes; None: nowhere, or it was one of the proxy's own pages, and is answered."""
+        request = case.request
+        found = route(request.method, request.path, self._kit.settings)
+        if isinstance(found, NoRoute):
+            allow: Headers = () if found.allow is None else ((b"allow", found.allow.encode()),)
+            self._refuse(case, found.status, found.message, allow)
+            return None
+        if found.kind == "own":
+            self._show_page(case, found.endpoint)
+            return None
+        return found
 
     def _pass_in(self, case: Case, found: Route) -> None:
         case.endpoint = case.served.endpoint = found.endpoint

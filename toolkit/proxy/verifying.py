@@ -18,24 +18,41 @@ LAST = -1_000_000
 Event = Callable[[str, dict[str, object]], None]
 
 
-class Verifying:
-    """Draws hits by chance, `share` of them."""
+class Drawn:
+    """Which hits: each by chance, `share` of them all."""
 
-    def __init__(self, share: float, calls: Calls, counters: Counters, event: Event) -> None:
-        self._share, self._calls, self._counters, self._event = share, calls, counters, event
-        self._under_way = 0
-        self._is_next = False
+    __slots__ = ("_is_next", "_share")
+
+    def __init__(self, share: float) -> None:
+        self._share, self._is_next = share, False
 
     def is_chosen(self) -> bool:
         """Draw once; what comes next through `takes_next` is what was drawn."""
         self._is_next = bool(self._share) and random.random() < self._share  # noqa: S311 (chance, not a secret)
         return self._is_next
 
+    def choose(self) -> None:
+        """Somebody else has drawn what comes next."""
+        self._is_next = True
+
     def takes_next(self) -> bool:
         """Whether the hit at hand is asked again: it was drawn before, or is now."""
         chosen = self._is_next or self.is_chosen()
         self._is_next = False
-        return chosen and self._under_way < AT_A_TIME
+        return chosen
+
+
+class Verifying:
+    """Has those that are drawn asked again, few at a time."""
+
+    def __init__(self, share: float, calls: Calls, counters: Counters, event: Event) -> None:
+        self.drawn = Drawn(share)
+        self._calls, self._counters, self._event = calls, counters, event
+        self._under_way = 0
+
+    def takes_next(self) -> bool:
+        """Whether the hit at hand is asked again now."""
+        return self.drawn.takes_next() and self._under_way < AT_A_TIME
 
     def ask_again(self, job: Job, kept: Kept) -> None:
         """Have it answered anew, of no team's slots."""
