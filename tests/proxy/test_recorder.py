@@ -278,6 +278,8 @@ def test_the_limit_is_told_as_it_was_set():
     assert found.why_not == "not an answer"
     found = fed(b": " + b"x" * 2**21 + b"\n\n" + STREAM, max_bytes=2**21).end(99.0)
     assert found.why_not == "larger than 2 MiB"
+    found = fed(b": " + b"x" * 2**21 + b"\n\n" + STREAM, max_bytes=2**20 + 1).end(99.0)
+    assert found.why_not == "larger than 1,048,577 bytes"
 
 
 def test_an_event_without_an_end_is_not_held():

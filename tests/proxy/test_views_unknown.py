@@ -71,6 +71,9 @@ def test_an_unknown_field_anywhere_in_a_stream_makes_no_body(name):
         assert shown(stored, wanted) is None, path
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [
@@ -80,6 +83,10 @@ def test_an_unknown_field_anywhere_in_a_stream_makes_no_body(name):
         (("choices", 0, "message", "content"), [{"type": "text", "text": "A"}]),
         (("choices", 0, "message", "role"), None),
         (("choices", 0, "message", "tool_calls"), [{"function": {"name": "f", "arguments": {}}}]),
+        (("choices", 0, "message", "tool_calls"), [{"id": "a", "function": {"arguments": "{}"}}]),
+        (("choices", 0, "message", "tool_calls"), [{"id": "a", "function": {"name": "f"}}]),
+        (("choices", 0, "message", "tool_calls"), [CALL | {"index": 1}]),
+        (("choices", 0, "message", "tool_calls"), {"0": CALL}),
         (("choices", 0, "routed_experts"), "AAAA"),
         (("choices", 0, "index"), 1),
         (("choices", 0, "logprobs"), {"novel": []}),
@@ -101,6 +108,31 @@ def test_what_a_stream_could_not_tell_makes_no_stream(place, value):
 
 
 @pytest.mark.parametrize(
+    ("changed", "choice"),
+    [
+        ({"prompt_token_ids": [1]}, {}),
+        ({"prompt_text": "one"}, {}),
+        ({}, {"text": None}),
+        ({}, {"text": 1}),
+    ],
+)
+def test_a_text_that_does_not_fit_makes_no_stream(changed, choice):
+    endpoint, wanted = asked("text")
+    body = json.loads((PAIRS / "text.json").read_bytes()) | changed
+    body["choices"][0] |= choice
+    stored = kept(json.dumps(body).encode(), JSON_TYPE, endpoint)
+    assert shown(stored, replace(wanted, stream=True, usage=True)) is None
+
+
+@pytest.mark.parametrize("changed", [{"prompt_token_ids": [1]}, {"prompt_text": "one"}])
+def test_a_text_stream_with_its_prompt_outside_a_choice_makes_no_body(changed):
+    endpoint, wanted = asked("text")
+    said = chunks((PAIRS / "text.txt").read_bytes())
+    said[0] |= changed
+    assert shown(kept(as_stream(said), endpoint=endpoint), wanted) is None
+
+
+@pytest.mark.parametrize(
     ("number", "changed"),
     [
         # a chunk of another answer, or of another model
@@ -113,6 +145,13 @@ def test_what_a_stream_could_not_tell_makes_no_stream(place, value):
         (2, {"choices": [{"delta": {"content": "A"}, "finish_reason": None}]}),
         # ended twice, or thoughts of one chunk without their logprobs
         (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": "stop"}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "token_ids": "ab"}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "prompt_token_ids": "ab"}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "logprobs": {"content": "ab"}}]}),
+        (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": 1}]}),
+        (2, {"choices": [{"index": 0, "delta": {"tool_calls": {"index": 0}}}]}),
+        (2, {"choices": [{"index": 0, "delta": "A"}]}),
+        (2, {"choices": ["A"]}),
         (2, {"metrics": {"time_to_first_token_ms": 1.0}}),
         (-1, {"usage": None}),
     ],
