@@ -60,6 +60,12 @@ def test_an_answer_without_end_ends_never(cache: SharedCache) -> None:
     assert cache.get(key(1), 9e9) == (b"answer", math.inf)
 
 
+@pytest.mark.parametrize("ends_at", [NOW, NOW - 1, math.nan, -math.inf])
+def test_what_has_ended_already_is_not_stored(cache: SharedCache, ends_at: float) -> None:
+    assert not put(cache, 1, ends_at=ends_at)
+    assert cache.counts().waiting == 0
+
+
 @pytest.mark.parametrize("is_written", [True, False])
 def test_what_has_ended_is_not_found(cache: SharedCache, is_written: bool) -> None:
     put(cache, 1, ends_at=NOW + 5)
@@ -172,7 +178,7 @@ def test_what_has_ended_makes_room_before_the_oldest(path: Path) -> None:
         for number in range(
             1, 1500
         ):  # 1.5 MB, two batches a second's worth each; all ended long ago
-            put(cache, number, b"x" * 1000, ends_at=NOW - 1)
+            put(cache, number, b"x" * 1000, ends_at=NOW - 1, now=NOW - 10)
             if number % 100 == 0:
                 cache.flush()
         assert cache.get(key(0), NOW) is not None
@@ -196,7 +202,7 @@ def test_a_file_that_may_be_no_longer_as_large_shrinks(path: Path) -> None:
 
 def test_what_has_ended_leaves_the_file_while_nothing_is_put(path: Path) -> None:
     with closing(QuietCache(path, 64 * MIB, clock=lambda: NOW)) as cache:
-        put(cache, 1, ends_at=NOW - 1)
+        put(cache, 1, ends_at=NOW - 1, now=NOW - 10)
         put(cache, 2, ends_at=NOW + 1)
         cache.flush()
         cache.flush()

@@ -420,6 +420,23 @@ def test_what_waits_is_written_once_the_disk_has_room_though_small_things_fitted
         assert within_10_s(lambda: cache.counts().written)
 
 
+def test_its_thread_outlives_what_nobody_foresaw(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.proxy.shared_cache.AGAIN_S", 0.01)
+    with closing(SharedCache(path, 64 * MIB, batch_s=0.01)) as cache:
+
+        def fail() -> None:
+            raise RuntimeError("oh")
+
+        cache._mend = fail
+        put(cache)
+        assert within_10_s(lambda: cache.problem)
+        assert "RuntimeError: oh" in cache.problem
+        del cache._mend
+        assert within_10_s(lambda: cache.counts().written)
+
+
 def within_10_s(true: Callable[[], object]) -> bool:
     pause = threading.Event()
     return any(true() or pause.wait(0.01) for _ in range(1000))

@@ -125,8 +125,10 @@ class SharedCache:
         model: str | None,
         now: float,
     ) -> bool:
-        """Have an answer stored soon; False: it is too large, or too much waits. It never waits itself."""
+        """Have an answer stored soon; False: it is too large, too much waits, or it has ended. Never waits itself."""
         ends = math.inf if ends_at is None else ends_at
+        if not ends > now:
+            return False
         row = (key, ends, now, as_text(tenant), as_text(model or ""), packed)
         with self._queue_lock:
             before = self._waiting.get(key)
@@ -259,11 +261,18 @@ class SharedCache:
             if self.problem is None and not self._waiting:
                 self._wake.wait(UPKEEP_S)
             self._wake.clear()
-            with self._write_lock:
-                self._mend()
-                self._write()
+            self._round()
             self._end.wait(pause_s if self.problem else self._batch_s)
             pause_s = min(2 * pause_s, LONGEST_AGAIN_S) if self.problem else AGAIN_S
+
+    def _round(self) -> None:
+        with self._write_lock:
+            try:
+                self._mend()
+                self._write()
+            except Exception as error:  # noqa: BLE001 (told and tried again: without its thread nothing is stored)
+                self._counts.failures += 1
+                self.problem = f"`{self.path}`: {type(error).__name__}: {error}"
 
     def _write(self) -> None:
         """Write all that waits, and look after the file where nothing does."""

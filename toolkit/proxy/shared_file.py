@@ -107,8 +107,10 @@ def has_moved(path: Path, inode: int) -> bool:
     """Whether the file of this name is another than the one that was opened, or gone."""
     try:
         return path.stat().st_ino != inode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return True
+    except OSError:
+        return False  # nobody can say
 
 
 def primary_code(error: sqlite3.Error) -> int | None:
