@@ -4,6 +4,7 @@ import pytest
 from support.replies import DONE, FINISH, JSON, ROLE, SSE, Dictated, said
 
 from toolkit.proxy import delivery
+from toolkit.proxy.call import Call
 from toolkit.proxy.exchange import Rejection, View
 from toolkit.proxy.faults import Fault
 
@@ -235,6 +236,21 @@ def test_a_stream_without_any_event_ends_as_it_began() -> None:
     assert client.sent.first_token_s is None
 
 
+def test_who_comes_when_all_is_over_gets_the_same() -> None:
+    for status, kind in ((200, JSON), (400, JSON), (200, SSE)):
+        dictated = Dictated(WHOLE if kind == JSON else STREAM)
+        first = dictated.client()
+        dictated.begin(status, kind)
+        dictated.feed(ROLE if kind == SSE else b"{}")
+        dictated.end()
+        late = dictated.client()
+        assert late.reply.body == first.reply.body
+        assert late.sent.status == status
+    dictated = Dictated()
+    dictated.end(CUT)
+    assert dictated.client().reply.status == 502
+
+
 # --- leaving -------------------------------------------------------------------------------------
 
 
@@ -331,6 +347,19 @@ def test_who_streams_tells_how_far_it_is_and_who_waits_holds_nobody_back() -> No
     assert (quick.live.taken, slow.live.taken, waits.live.taken) == (3, 1, None)
     slow.reply.leave()
     assert slow.live.taken is None
+
+
+def test_who_took_more_says_so_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    dictated = Dictated()
+    client = dictated.client(reads=1)
+    monkeypatch.setattr(Call, "moved", lambda _: moved.append(client.live.taken))
+    dictated.begin()
+    dictated.feed(ROLE)
+    dictated.feed(said("a"))
+    client.reply.read()
+    # after the role, again without more, and when it read
+    assert moved == [1, 1, 2]
 
 
 def test_of_an_answer_too_large_to_be_kept_a_slow_client_misses_nothing() -> None:

@@ -113,6 +113,19 @@ def test_a_fault_in_sending_a_whole_answer_is_told_as_its_end() -> None:
     assert [(sent.status, sent.fault and sent.fault.kind) for sent in ended] == [(200, "ours")]
 
 
+def test_after_the_end_nothing_is_written() -> None:
+    ended: list[Sent] = []
+    reply = FakeReply()
+    sending = Sending(reply, ended=ended.append, clock=lambda: 1.0)
+    sending.begin(200, (), fill=lambda: None)
+    sending.write(b"a")
+    reply.leave()
+    sending.write(b"b")
+    sending.end()
+    assert (reply.body, reply.calls) == (b"a", ["begin", "write"])
+    assert [sent.body_bytes for sent in ended] == [1]
+
+
 def test_a_content_type_of_any_bytes_is_passed_on_as_it_came() -> None:
     dictated = Dictated(WHOLE, endpoint="other")
     client = dictated.client()

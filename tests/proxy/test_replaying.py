@@ -7,7 +7,7 @@ import pytest
 from support.replies import DONE, FINISH, ROLE, SSE, USAGE, FakeReply, said
 from support.small_proxy import JumpingLoop
 
-from toolkit.proxy import sending
+from toolkit.proxy import replaying, sending
 from toolkit.proxy.replay import Mode
 from toolkit.proxy.replaying import send_stored
 from toolkit.proxy.views import Shown
@@ -131,6 +131,40 @@ def test_while_a_client_does_not_read_there_is_no_timer() -> None:
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         runner.run(everything())
     assert timers == [0]
+
+
+def test_told_to_go_on_twice_there_is_one_timer() -> None:
+    client = Client()
+    timers: list[int] = []
+
+    async def everything() -> None:
+        client.sends(STREAM, "original")
+        assert client.on_writable is not None
+        client.on_writable()
+        client.on_writable()
+        scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+        timers.append(sum(not each.cancelled() for each in scheduled))
+        client.leave()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(everything())
+    assert timers == [1]
+
+
+def test_of_what_is_due_no_more_is_written_than_a_client_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replaying, "SLICE_BYTES", 30)
+    client = Client(reads=1)
+
+    def act() -> None:
+        client.sends(STREAM, "original")
+        asyncio.get_running_loop().call_at(1.0, client.read)
+
+    on_a_jumping_loop(act)
+    assert max(map(len, client.writes)) == 30
+    assert client.times_ms[:2] == [40, 1000]
+    assert client.body == STREAM.body
 
 
 def test_a_client_that_leaves_takes_its_timer_with_it() -> None:

@@ -120,11 +120,16 @@ def test_a_first_token_that_waits_counts_when_it_is_sent() -> None:
     dictated = Dictated(STREAM, usage_is_ours=True)
     client = dictated.client()
     dictated.begin()
-    dictated.feed(ROLE)  # 101
-    dictated.feed(FINISH)  # 102: the only token, and the end
-    dictated.feed(VLLM_USAGE + DONE)  # 103
+    dictated.feed(ROLE + FINISH)  # 101: the only token, and the end; only the role is sent
+    dictated.feed(VLLM_USAGE + DONE)  # 102
     dictated.end()
-    assert client.sent.first_token_s == 103.0
+    assert client.sent.first_token_s == 102.0
+
+
+def test_once_the_usage_is_there_nothing_waits() -> None:
+    dictated = fed(ROLE, VLLM_USAGE)
+    dictated.feed(FINISH)
+    assert b"".join(got(dictated)) == ROLE + FINISH
 
 
 def test_an_only_event_that_waits_holds_the_head_back_too() -> None:

@@ -344,6 +344,35 @@ def test_numbers_of_other_answers_are_compared_by_place() -> None:
     )
 
 
+def test_one_is_not_true_and_not_1_0() -> None:
+    ones = [whole({"score": one}, "score") for one in (1, True, 1.0)]
+    for number, one in enumerate(ones):
+        for other in ones[number + 1 :]:
+            assert same(one, other) == Difference(what="value", where="score")
+
+
+def test_wherever_two_texts_part_the_place_is_right() -> None:
+    text = "0123456789abcdef"
+    for length in range(1, len(text) + 1):
+        for at in range(length):
+            other = text[:at] + "X" + text[at + 1 : length]
+            difference = same(
+                whole(chat({"content": text[:length]})), whole(chat({"content": other}))
+            )
+            assert difference is not None
+            assert difference.at == at
+
+
+def test_bytes_that_are_no_text_are_compared_as_they_are() -> None:
+    one, other = (
+        b'{"choices": [{"message": {"content": "a' + bad + b'"}}]}' for bad in (b"\xfe", b"\xff")
+    )
+    assert same(whole(one), whole(one)) is None
+    difference = same(whole(one), whole(other))
+    assert difference is not None
+    assert (difference.where, difference.at) == ("choices[0].text", 1)
+
+
 def test_a_stream_of_no_known_form_is_compared_however_it_was_cut() -> None:
     one = stream({"text": "ab", "done": False}, {"text": "c", "done": True}, endpoint="generate")
     two = stream({"text": "a", "done": False}, {"text": "bc", "done": True}, endpoint="generate")
@@ -369,8 +398,9 @@ def test_a_stream_of_no_known_form_is_compared_however_it_was_cut() -> None:
         b'{"a":' * 2000 + b"1" + b"}" * 2000,
         b"[" * 900 + b"]" * 900,
         b'{"input": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}",
+        b'{"input": ' + b'{"a":' * 1015 + b"1" + b"}" * 1015 + b"}",
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_whatever_a_body_is_it_is_the_same_as_itself_and_not_as_another(
     endpoint: str, body: bytes

@@ -52,8 +52,8 @@ def json_value(data: bytes) -> Any:
     except orjson.JSONDecodeError:
         pass
     try:
-        # half a surrogate pair, NaN
-        return json.loads(data.decode("utf-8", "surrogatepass"))
+        # half a surrogate pair, NaN, bytes that are no text: each stays what it is
+        return json.loads(data.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         return None
 
