@@ -64,7 +64,7 @@ ROOMS = {
             " metrics answer_heads chunked client_reply policy recent recorder rejections replay routes routing setting_values settings settings_file error_json statements usage_left_out stuck verify views other_answers upstream_pages assembly chunks".split()
         ),
         set(
-            "admin answering hits control kit outcome verifying layers attempt call calls connection front_state socket_facts delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch"
+            "admin answering hits control kit outcome verifying layers attempt call calls connection front_state socket_facts delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch wire"
             " workers doors crew hit_server relaying relayed worker_desk".split()
         ),
     ),

@@ -5,10 +5,7 @@ is the path that must cost next to nothing; all else may cost more.
 """
 
 import asyncio
-import contextlib
 import math
-import socket
-import struct
 from collections.abc import Callable
 from typing import cast
 
@@ -17,6 +14,7 @@ from toolkit.proxy.client_reply import ClientReply
 from toolkit.proxy.error_json import CONTENT_TYPE, error_body
 from toolkit.proxy.framing import Framed, Refusal, RequestReader, refusal
 from toolkit.proxy.front_state import BODY, CLIENT, DESK, END, HEAD, IDLE, FrontState, never
+from toolkit.proxy.socket_facts import end_by_reset, has_left, unread_bytes
 
 PIPELINED_BYTES = 64 * 1024
 """Of requests behind the one under way; beyond them reading pauses."""
@@ -28,10 +26,6 @@ LINGER_S = 2.0
 """A refused client has so long to read why: closed at once, bytes still on their way would tear the answer from it."""
 SPARE = 64
 """Connections beyond the limit that are told so, at the least; an eighth of the limit where that is more."""
-
-_RESET = struct.pack("ii", 1, 0)
-_LEFT_STATES = frozenset((7, 8))
-"""Linux's TCP_CLOSE and TCP_CLOSE_WAIT."""
 
 
 class Connection(asyncio.Protocol):
@@ -51,7 +45,7 @@ class Connection(asyncio.Protocol):
         "_recall",
         "_shared",
         "_transport",
-        "_unsent_bytes",
+        "_unread_bytes",
         "_waits_for",
         "_was_used",
         "_write",
@@ -71,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._waits_for = IDLE
         self._peer: str | None = None
         self._arrived_s = 0.0
-        self._held_bytes = self._unsent_bytes = 0
+        self._held_bytes = self._unread_bytes = 0
         self._is_idle = self._was_used = self._closes = False
         self._is_serving = self._is_read_paused = False
         self.is_write_paused = False
@@ -194,10 +188,10 @@ class Connection(asyncio.Protocol):
     def _take(self, framed: Framed) -> None:
         shared, request = self._shared, framed.request
         request.arrived_s, request.peer = self._arrived_s, self.peer()
-        self._hold(self._reader.held_bytes if self._reader is not None else 0)
         answer = self._answer = ClientReply(self, framed)
         shared.busy += 1
         self._wait_for(DESK)
+        self._keep_waiting()
         try:
             shared.desk.take(request, answer)
         except Exception as error:  # noqa: BLE001 (told below, and the client must hear of it)
@@ -240,10 +234,10 @@ class Connection(asyncio.Protocol):
 
     def _keep_waiting(self) -> None:
         """Keep what came behind the request under way, within limits."""
-        assert self._reader is not None
-        if self._reader.held_bytes > PIPELINED_BYTES:
+        held_bytes = self._reader.held_bytes if self._reader is not None else 0
+        if held_bytes > PIPELINED_BYTES:
             self._pause_reading()
-        if self._hold(self._reader.held_bytes):
+        if self._hold(held_bytes):
             return
         if self._answer is None:
             self._close(lingers=False)
@@ -273,7 +267,7 @@ class Connection(asyncio.Protocol):
     def put(self, data: bytes) -> None:
         """Send bytes."""
         if self.is_write_paused:
-            self._unsent_bytes += len(data)
+            self._unread_bytes += len(data)
         self._write(data)
 
     def date(self) -> bytes:
@@ -363,10 +357,8 @@ class Connection(asyncio.Protocol):
         """Close at once, so that the client can't take it for an end."""
         self._is_idle = False
         self._wait_for(END)
-        if self._transport is not None and not self._transport.is_closing():
-            _set_reset(self._transport.get_extra_info("socket"))
         if self._transport is not None:
-            self._transport.abort()
+            end_by_reset(self._transport)
 
     # ---- time
 
@@ -374,7 +366,7 @@ class Connection(asyncio.Protocol):
         self._waits_for = what
         self.deadline_s = self._shared.deadline_s(what)
         if what in (CLIENT, END) and self._transport is not None:
-            self._unsent_bytes = self._transport.get_write_buffer_size()
+            self._unread_bytes = unread_bytes(self._transport)
 
     def look(self, now: float) -> None:
         """Once a second: end what waits too long."""
@@ -385,7 +377,7 @@ class Connection(asyncio.Protocol):
         elif self._waits_for in (CLIENT, END):
             self._look_at_client(now)
         elif self._waits_for is DESK:
-            if self._is_read_paused and _has_left(self._transport):
+            if self._is_read_paused and self._transport and has_left(self._transport):
                 self._drop()
                 self._lose_client()
         elif now >= self.deadline_s:
@@ -394,9 +386,9 @@ class Connection(asyncio.Protocol):
     def _look_at_client(self, now: float) -> None:
         """Let a client go that reads nothing of what was written."""
         assert self._transport is not None
-        unsent = self._transport.get_write_buffer_size()
-        if unsent < self._unsent_bytes:
-            self._unsent_bytes = unsent
+        unread = unread_bytes(self._transport)
+        if unread < self._unread_bytes:
+            self._unread_bytes = unread
             self.deadline_s = now + self._shared.limits.stall_s
         elif now >= self.deadline_s:
             self._drop()
@@ -419,22 +411,3 @@ class Connection(asyncio.Protocol):
 
 def _nothing(data: object) -> None:
     del data
-
-
-def _set_reset(found: object) -> None:
-    """Let closing this socket tell the other side at once, by a reset."""
-    with contextlib.suppress(OSError, AttributeError):
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)  # type: ignore[attr-defined]
-
-
-def _has_left(transport: asyncio.Transport | None) -> bool:
-    """Whether the client closed its side behind bytes that are not read yet; asked while reading pauses."""
-    if transport is None or not hasattr(socket, "TCP_INFO"):
-        return False
-    try:
-        found = transport.get_extra_info("socket").getsockopt(
-            socket.IPPROTO_TCP, socket.TCP_INFO, 1
-        )
-    except (OSError, AttributeError):
-        return False
-    return found[0] in _LEFT_STATES
