@@ -60,21 +60,19 @@ class Proxied:
         self.left += 1
         self.made.calls.leave(call, live)
 
-    async def asks(self, data: bytes = STREAM, **how: Any) -> Client:
+    async def asks(self, data: bytes = STREAM) -> Client:
         """A client that has asked, and was taken."""
         before = len(self.replies)
-        client = await self.front.client(**how)
+        client = await self.front.client()
         await client.send(data)
         await until(lambda: len(self.replies) > before)
         return client
 
     async def asks_and_reads_nothing(self) -> Client:
-        """Its kernel buffers, and ours for it, are as small as they may be."""
-        known = set(self.front.front._open)
-        client = await self.asks(receives=4096)
-        (connection,) = set(self.front.front._open) - known
-        ours = connection._transport.get_extra_info("socket")
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        before = len(self.replies)
+        client = await idler_of(self.front)
+        await client.send(STREAM)
+        await until(lambda: len(self.replies) > before)
         return client
 
     def loses(self, client: Client) -> None:
@@ -104,6 +102,17 @@ async def abort_all(front: House) -> None:
     await asyncio.sleep(0.01)
 
 
+async def idler_of(front: House) -> Client:
+    """A client that will read nothing; its kernel buffers, and ours for it, are as small as they may be."""
+    known = set(front.front._open)
+    client = await front.client(receives=4096)
+    await until(lambda: len(front.front._open) > len(known))
+    (connection,) = set(front.front._open) - known
+    ours = connection._transport.get_extra_info("socket")
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return client
+
+
 def buffered(front: House) -> list[int]:
     """Bytes that each client has not taken from us, the kernel's buffers apart."""
     open_ones = front.front._open
@@ -114,7 +123,7 @@ def buffered(front: House) -> list[int]:
 def test_of_32_twins_on_one_stream_one_that_does_not_read_delays_nobody_and_costs_no_memory(
     run: Run,
 ) -> None:
-    texts = [f"{number:02}" * 2**14 for number in range(24)]  # 32 KiB each, 768 KiB in all
+    texts = [f"{number:02}" * 2**14 for number in range(16)]  # 32 KiB each, 512 KiB in all
     gates = [asyncio.Event() for _ in texts]
 
     async def test() -> None:
@@ -152,17 +161,17 @@ def test_of_32_twins_on_one_stream_one_that_does_not_read_delays_nobody_and_cost
 @on_both_loops
 def test_who_joins_a_long_stream_late_and_reads_nothing_costs_one_slice(run: Run) -> None:
     text = "x" * 2**16
-    gates = [asyncio.Event() for _ in range(80)]  # 5 MiB
+    gates = [asyncio.Event() for _ in range(16)]  # 1 MiB
 
     async def test() -> None:
         for gate in gates[:-1]:
             gate.set()
-        async with proxied(slow([text] * 80, gates)) as found:
+        async with proxied(slow([text] * 16, gates)) as found:
             leader = await found.asks()
             await leader.head()
             parts = leader.chunks()
             count = 0
-            while count < 79 * len(text):
+            while count < 15 * len(text):
                 count += len(await anext(parts))
             idlers = [await found.asks_and_reads_nothing() for _ in range(4)]
             assert all(reply.is_paused for reply in found.replies[1:])
@@ -171,7 +180,7 @@ def test_who_joins_a_long_stream_late_and_reads_nothing_costs_one_slice(run: Run
             gates[-1].set()
             bodies = [(await each.answer()).body for each in idlers]
             assert len(set(bodies)) == 1
-            assert bodies[0].count(text.encode()) == 80
+            assert bodies[0].count(text.encode()) == 16
 
     run(test())
 
@@ -312,7 +321,7 @@ def test_at_the_original_pace_no_event_comes_before_its_time_and_all_in_order(ru
 
 @on_both_loops
 def test_a_stored_answer_larger_than_a_client_reads_is_not_held_for_it(run: Run) -> None:
-    body = b"x" * 2**23
+    body = b"x" * 2**20
     sent: list[Sent] = []
 
     async def test() -> None:
@@ -323,7 +332,7 @@ def test_a_stored_answer_larger_than_a_client_reads_is_not_held_for_it(run: Run)
             send_stored(reply, shown, headers=(), mode="instant", ended=sent.append, clock=clock)
 
         async with house(answer) as front:
-            idler = await front.client(receives=4096)
+            idler = await idler_of(front)
             await idler.send(STREAM)
             await until(lambda: front.front.busy == 1)
             reader = await front.client()
