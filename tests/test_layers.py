@@ -65,7 +65,7 @@ ROOMS = {
         ),
         set(
             "admin answering hits control kit outcome verifying layers attempt call calls connection front_state socket_facts delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch wire"
-            " workers doors crew hit_server relaying relayed worker_desk".split()
+            " workers doors crew hit_server relaying relayed telling worker_desk".split()
         ),
     ),
     "workload": (

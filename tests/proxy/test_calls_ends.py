@@ -371,13 +371,10 @@ def test_a_broken_chunk_in_the_stream_ends_the_call() -> None:
 
         async with bench(play) as made:
             client = made.ask()
-            line = await made.server.asked()
-            await line.gone.wait()
-            made.clock.ahead_s = 1.0
             await client.over.wait()
             assert client.call is not None
             assert client.call.error is not None
-            assert client.call.error.kind in {"garbage", "cut"}
+            assert client.call.error.kind == "garbage"
             await made.idle()
 
     run(test())

@@ -180,10 +180,8 @@ class _Attempt:
         try:
             if answer.status in BUSY and self._means.next(call.job, self._tried) is not None:
                 raise UpstreamError(Fault(kind="busy", message=FAULTS["busy"][1]))
-            call.answer = answer
             is_read = await self._is_read(answer, whole)
         finally:
-            call.answer = None
             answer.close()
         if not is_read:
             return "left"

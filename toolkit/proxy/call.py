@@ -15,13 +15,10 @@ from toolkit.proxy.faults import Fault, FaultKind
 from toolkit.proxy.flights import Flight, Flights
 from toolkit.proxy.recorder import Recorder
 from toolkit.proxy.settings import MIB, AdmissionSetting
-from toolkit.proxy.upstream import Answer
+from toolkit.proxy.views import Shown
 
 WINDOW_BYTES: Final = 4 * MIB
 """Of an answer that is too large to be kept, as much is held for clients that have not taken it."""
-SILENT_S: Final = 0.5
-"""After so long without a byte it is looked whether the connection still stands."""
-
 Told = Callable[[str, dict[str, object]], None]
 """Takes an event's name and what is known of it."""
 
@@ -75,8 +72,6 @@ class Call:
     """It has a slot, and all upstreams that are well are full."""
     turned_away: bool = False
     """What is asked now is given up, for another upstream."""
-    answer: Answer | None = None
-    """What is being read."""
     is_fallback: bool = False
     """The upstream is one that is asked when no other can be."""
     other_model: str | None = None
@@ -91,6 +86,8 @@ class Call:
     """When the last bytes were read."""
     recorded: Recorded | None = None
     """None until it ended, and of a call that got no answer."""
+    shown_as: dict[View, Shown | None] = field(default_factory=dict)
+    """The whole in views other than its own, each made once for all who wait for it."""
     stored: bool = False
     error: Fault | None = None
     """An answer of the upstream's own is none, whatever its status."""
@@ -204,11 +201,6 @@ class Call:
         return True
 
     # --- deadlines -----------------------------------------------------------------------------------
-
-    def is_silent(self, now: float) -> bool:
-        """Nothing was read for a while, though we would have."""
-        last_s = self.attempt_s if self.read_s is None else self.read_s
-        return last_s is not None and not self.is_held and now - last_s >= SILENT_S
 
     def overdue(self, setting: AdmissionSetting, now: float) -> FaultKind | None:
         """The deadline that it missed."""

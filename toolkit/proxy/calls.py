@@ -35,8 +35,6 @@ class Calls:
         self._waiting: dict[Waiting, Call] = {}
         self._tasks: dict[Call, asyncio.Task[None]] = {}
         """Until the connection is given back, which may be a moment after the call's end."""
-        self._lost: set[Call] = set()
-        """Whose connection was closed at the last tick, though nothing was told."""
         self._empty = asyncio.Event()
 
     def __len__(self) -> int:
@@ -228,7 +226,6 @@ class Calls:
         self._means.hand_out()
         self._turn_away()
         now = self._clock()
-        lost = set()
         for call in tuple(self._under_way):
             kind = call.overdue(self._limits, now)
             if kind is not None:
@@ -236,11 +233,6 @@ class Calls:
             elif call.waits_for_room and now >= call.job.arrived_s + self._limits.wait_s:
                 why = "no upstream had room in time"
                 self._reject(call, self._admission.refuse("expired", call.job.team, why))
-            elif call.is_silent(now) and call.answer is not None and call.answer.is_lost:
-                lost.add(call)
-        for call in lost & self._lost:
-            self._end(call, _fault("garbage"))
-        self._lost = lost
 
     def _turn_away(self) -> None:
         """Ask elsewhere what was asked where nothing moves any more, if nothing of its answer came and there is another."""
