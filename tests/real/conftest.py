@@ -106,13 +106,18 @@ def serving() -> Callable[..., AbstractContextManager[Server]]:
 
 @contextmanager
 def a_server(
-    home: Path, model: str, *flags: str, key: str | None = None, dies: bool = False
+    home: Path,
+    model: str,
+    *flags: str,
+    key: str | None = None,
+    dies: bool = False,
+    port: int | None = None,
 ) -> Iterator[Server]:
     """Start a server and see it end; one that `dies` on purpose may leave something for us to clear."""
     # a short path: vLLM's sockets live in it, and a socket's path may have 107 bytes
     folder = Path(tempfile.mkdtemp(prefix="vllm-"))
     try:
-        port, log = free_port(), folder / "log.txt"
+        port, log = port or free_port(), folder / "log.txt"
         all_flags = [*COMMON_FLAGS, *flags, *(["--api-key", key] if key else [])]
         process = launch(home, model, port, all_flags, log)
         server = Server(

@@ -23,7 +23,7 @@ from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import admin_port, checked, read
 from toolkit.proxy.store_feed import StoreFeed
 from toolkit.records import Run, Seen
-from toolkit.wording import span
+from toolkit.wording import share, span
 
 INTERRUPTED = 130
 
@@ -146,7 +146,15 @@ def summary(counters: Counters, took_s: float) -> str:
     """What it did, in one line."""
     counters.settle()
     total = counters.total("requests")
-    return f"{total:,.0f} requests in {span(took_s)}"
+    by = counters.by("requests", "cache")
+    parts = [f"{total:,.0f} requests in {span(took_s)}"]
+    for cache, word in (("hit", "hits"), ("coalesced", "joined"), ("miss", "asked upstream")):
+        if by.get(cache):
+            parts.append(f"{by[cache]:,.0f} {word} ({share(by[cache] / total)})")
+    rejected = counters.total("rejections")
+    if rejected:
+        parts.append(f"{rejected:,.0f} rejected")
+    return ", ".join(parts)
 
 
 def _keys(settings: Settings) -> list[TeamKey]:

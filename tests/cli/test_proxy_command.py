@@ -1,0 +1,186 @@
+"""`toolkit proxy` as a user meets it: what it says, what it keeps, how it ends."""
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.proxied import ASKED as TINY
+from support.proxy_verb import ask, proxying, refused
+from support.sim_fleet import running
+
+from toolkit.store import Store
+
+ASKED = TINY | {"model": "Qwen3.5-35B-A3B"}
+"""As the simulator calls its model."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[str]:
+    """A simulated vLLM."""
+    with running({"sim": ("gptq-int4", {"seed": 1, "time_scale": 0.02})}) as hosts:
+        yield hosts.split()[1]
+
+
+def test_it_says_what_it_does_and_counts_when_it_ends(engine: str, tmp_path: Path) -> None:
+    with proxying("--upstream", engine, "--log", "requests.jsonl", cwd=tmp_path) as proxy:
+        answers = [proxy.ask(ASKED)[1]["cache-status"] for _ in range(3)]
+        assert proxy.end(signal.SIGTERM) == 0
+    assert ["hit" in answer for answer in answers] == [False, True, True]
+    said = "\n".join(proxy.said)
+    assert f"in front of {engine}" in said
+    assert "Every complete answer is kept for 1 h" in said
+    assert "given to whoever asks the same" in said
+    assert "everybody may ask" in said
+    assert proxy.said[-1].startswith("3 requests in ")
+    assert "2 hits (66.7 %)" in proxy.said[-1]
+    assert len((tmp_path / "requests.jsonl").read_text().splitlines()) >= 3
+    assert (tmp_path / "data" / "proxy-cache.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_killed_it_loses_no_answer_older_than_a_second(engine: str, tmp_path: Path) -> None:
+    with proxying("--upstream", engine, "--log", "requests.jsonl", cwd=tmp_path) as proxy:
+        for seed in range(5):
+            assert proxy.ask(ASKED | {"seed": seed})[0] == 200
+        time.sleep(1.0)
+        assert proxy.end(signal.SIGKILL) == -signal.SIGKILL
+    with proxying("--upstream", engine, cwd=tmp_path) as proxy:
+        told = [proxy.ask(ASKED | {"seed": seed})[1]["cache-status"] for seed in range(5)]
+    assert all("; hit" in each for each in told)
+    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
+    assert sum("request_id" in json.loads(line) for line in lines) == 5
+
+
+def test_hangup_opens_the_log_anew(engine: str, tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    with proxying("--upstream", engine, "--log", log, "--no-cache-file", cwd=tmp_path) as proxy:
+        proxy.ask(ASKED)
+        log.rename(tmp_path / "old.jsonl")
+        proxy.process.send_signal(signal.SIGHUP)
+        give_up = time.monotonic() + 30
+        while not log.exists() and time.monotonic() < give_up:
+            proxy.ask(ASKED)
+        proxy.end()
+    assert log.exists()
+
+
+def test_requests_go_into_a_database_where_the_workload_finds_them(
+    engine: str, tmp_path: Path
+) -> None:
+    with proxying(
+        "--upstream", engine, "--db", "seen.db", "--no-cache-file", cwd=tmp_path
+    ) as proxy:
+        for seed in (1, 1, 1, 2):
+            proxy.ask(ASKED | {"seed": seed})
+        assert proxy.end() == 0
+    with Store.open_readonly(tmp_path / "seen.db") as store:
+        (run,) = store.runs()
+        seen = list(store.seen(run.id))
+    assert run.verb == "proxy"
+    assert [each.cache for each in seen] == ["miss", "hit", "hit", "miss"]
+    assert len({each.asked.request_key for each in seen if each.asked}) == 2
+
+
+def test_a_file_names_teams_and_the_environment_their_keys(engine: str, tmp_path: Path) -> None:
+    settings = tmp_path / "proxy.toml"
+    settings.write_text(
+        f'[[upstream]]\nurl = "{engine}"\n[[team]]\nname = "red"\nkey_env = "RED_KEY"\n'
+        '[cache]\nfile = "none"\n'
+    )
+    with proxying("--config", settings, cwd=tmp_path, RED_KEY="sk-1") as proxy:
+        assert proxy.ask(ASKED)[0] == 401
+        assert proxy.ask(ASKED, authorization="Bearer sk-1")[0] == 200
+        assert proxy.get("/metrics")[0] == 404
+        status, _, page = proxy.get("/metrics", admin=True)
+        assert (status, b'team="red"' in page) == (200, True)
+        assert not any("sk-1" in line for line in proxy.said)
+
+
+def test_keys_in_a_file_that_others_may_read_are_refused(engine: str, tmp_path: Path) -> None:
+    keys, settings = tmp_path / "keys", tmp_path / "proxy.toml"
+    keys.write_text("red sk-1\n")
+    keys.chmod(0o644)
+    settings.write_text(
+        f'keys_file = "{keys}"\n[[upstream]]\nurl = "{engine}"\n[[team]]\nname = "red"\n'
+    )
+    ran = refused("--config", settings, "--check", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert f"Hint: `chmod 600 {keys}`" in ran.stderr
+    keys.chmod(0o600)
+    ran = refused("--config", settings, "--check", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (0, "These settings are good")
+    assert not (tmp_path / "data").exists(), "--check makes nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message", "hint"),
+    [
+        ((), 1, "no upstream is named", "--upstream URL"),
+        (("--upstream", "ftp://x"), 1, "ftp://x", "http://"),
+        (("--upstream", "http://u:p@x"), 1, "upstream", ""),
+        (("--config", "none.toml"), 1, "cannot read `none.toml`", "TOML"),
+        (("--upstream", "http://x", "--replay", "fast"), 2, "`fast` is no pace", "instant"),
+        (("--upstream", "http://x", "--ttl", "9"), 2, "`9` is no duration", "15m"),
+        (
+            ("--upstream", "http://x", "--cache-file", "a", "--no-cache-file"),
+            2,
+            "--no-cache-file does without",
+            "",
+        ),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_told(
+    tmp_path: Path, words: tuple[str, ...], code: int, message: str, hint: str
+) -> None:
+    ran = refused(*words, cwd=tmp_path)
+    assert ran.returncode == code
+    assert message in ran.stderr
+    assert hint in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_port_that_is_taken_is_told(engine: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = refused("--upstream", engine, "--port", port, "--no-cache-file", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert f"Error: cannot listen on 127.0.0.1:{port}: " in ran.stderr
+    assert "Hint: " in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    # an upstream that takes the request and never answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with proxying("--upstream", url, "--no-cache-file", cwd=tmp_path) as proxy:
+            client = socket.create_connection(("127.0.0.1", proxy.port))
+            body = json.dumps(ASKED).encode()
+            client.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%b" % (len(body), body)
+            )
+            give_up = time.monotonic() + 30
+            while json.loads(proxy.get("/state", admin=True)[2])["flights"] == 0:
+                assert time.monotonic() < give_up
+            proxy.process.send_signal(signal.SIGINT)
+            while not any(line.startswith("Ending") for line in proxy.said):
+                assert time.monotonic() < give_up
+                time.sleep(0.01)
+            proxy.process.send_signal(signal.SIGINT)
+            assert proxy.process.wait(10) == 130
+            client.close()
+
+
+def test_the_clients_port_of_a_host_without_teams_shows_engine_and_cache(
+    engine: str, tmp_path: Path
+) -> None:
+    with proxying("--upstream", engine, "--no-cache-file", cwd=tmp_path) as proxy:
+        proxy.ask(ASKED)
+        status, _, page = ask(proxy.port, "GET", "/metrics")
+    assert status == 200
+    assert b"vllm:num_requests_running" in page
+    assert b"toolkit_proxy_requests_total" in page
