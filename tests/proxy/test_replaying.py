@@ -1,16 +1,18 @@
 import asyncio
 import json
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from support.replies import DONE, FINISH, ROLE, SSE, USAGE, FakeReply, said
 from support.small_proxy import JumpingLoop
 
 from toolkit.proxy import replaying, sending
+from toolkit.proxy.exchange import View
+from toolkit.proxy.recorder import Recorder
 from toolkit.proxy.replay import Mode
 from toolkit.proxy.replaying import send_stored
-from toolkit.proxy.views import Shown
+from toolkit.proxy.views import Shown, shown
 
 EVENTS = [ROLE, said("Hello"), said(" there"), said("!"), FINISH, USAGE, DONE]
 MS = [40, 50, 90, 190, 200, 200, 200]
@@ -92,6 +94,35 @@ def test_the_original_pace_has_the_recorded_gaps_event_by_event() -> None:
     (sent,) = client.ended
     # the first token is the second event
     assert (sent.first_token_s, sent.end_s) == (pytest.approx(0.05), pytest.approx(0.2))
+
+
+def test_what_was_recorded_from_an_upstream_is_replayed_gap_by_gap() -> None:
+    # seconds after the request was sent, as an engine under load has them; 1/64 s are whole in a float
+    came_s = [0.25, 0.265625, 0.265625, 0.8125, 0.828125, 1.5, 1.5]
+    recorder = Recorder(
+        status=200,
+        content_type=SSE,
+        endpoint="chat/completions",
+        view=View(stream=True),
+        usage_is_ours=True,
+        sent_s=1000.0,
+        max_bytes=2**20,
+    )
+    for event, at in zip(EVENTS, came_s, strict=True):
+        recorder.feed(event, 1000.0 + at)
+    kept = recorder.end(1002.0).kept
+    assert kept is not None
+    mine = shown(kept, View(stream=True, usage=True))
+    assert mine is not None
+    client = Client()
+    on_a_jumping_loop(lambda: client.sends(mine, "original"))
+    assert client.body == b"".join(EVENTS)
+    # kept in whole ms: no event is off by more than half of one, and no gap by more than one
+    gaps = [later - sooner for sooner, later in pairwise([0, *client.by_event()])]
+    original = [(later - sooner) * 1000 for sooner, later in pairwise([0, *came_s])]
+    assert all(abs(one - other) <= 1 for one, other in zip(gaps, original, strict=True))
+    (sent,) = client.ended
+    assert sent.first_token_s == pytest.approx(0.265625, abs=0.001)
 
 
 def test_so_many_tokens_a_second_are_that_many() -> None:

@@ -93,6 +93,7 @@ class Watched:
     """One client with its Live, and everything that its owner was told."""
 
     reply: FakeReply
+    view: View
     live: Live | None = None
     ended: list[Sent] = field(default_factory=list)
     left: int = 0
@@ -126,11 +127,11 @@ class Dictated:
 
     def client(self, view: View | None = None, *, reads: float = float("inf")) -> Watched:
         """A client comes, as the desk lets it in."""
-        watched = Watched(FakeReply(reads=reads))
+        watched = Watched(FakeReply(reads=reads), view or self.job.view)
         self.clients.append(watched)
         watched.live = Live(
             watched.reply,
-            view or self.job.view,
+            watched.view,
             headers=_headers,
             ended=watched.ended.append,
             left=lambda: self._left(watched),
