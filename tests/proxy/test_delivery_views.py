@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
 from support.replies import DONE, FINISH, JSON, ROLE, SSE, USAGE, Dictated, said
 
+from toolkit.proxy import delivery, views
 from toolkit.proxy.delivery import fits
-from toolkit.proxy.exchange import View
+from toolkit.proxy.exchange import Kept, View
 from toolkit.proxy.faults import Fault
+from toolkit.proxy.views import Shown
 
 STREAM = View(stream=True)
 WITH_USAGE = View(stream=True, usage=True)
@@ -78,6 +81,26 @@ def test_a_json_client_of_a_stream_gets_the_whole_at_its_end() -> None:
     assert whole["usage"]["completion_tokens"] == 2
     assert client.sent.first_token_s is None
     assert client.again == 0
+
+
+def test_a_view_is_made_once_for_all_who_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[View] = []
+
+    def counted(kept: Kept, view: View) -> Shown | None:
+        made.append(view)
+        return views.shown(kept, view)
+
+    monkeypatch.setattr(delivery, "shown", counted)
+    dictated = Dictated(STREAM, usage_is_ours=True)
+    dictated.client()
+    waiting = [dictated.client(WHOLE) for _ in range(31)]
+    dictated.begin()
+    dictated.feed(ROLE + said("Hello") + FINISH + USAGE + DONE)
+    dictated.end()
+    assert made == [WHOLE]
+    assert len({client.reply.body for client in waiting}) == 1
+    # the very same bytes: 31 clients who read slowly hold one body
+    assert len({id(client.reply.writes[0]) for client in waiting}) == 1
 
 
 def test_a_streaming_client_of_a_whole_gets_it_as_a_stream_at_its_end() -> None:

@@ -223,8 +223,10 @@ class Live:
     def _show(self, call: Call) -> None:
         """Send the whole in this client's view, if it was stored and loses nothing by it."""
         assert call.status is not None
-        kept = call.recorded.kept if call.recorded is not None else None
-        mine = shown(kept, self._view) if kept is not None else None
+        if self._view not in call.shown_as:
+            kept = call.recorded.kept if call.recorded is not None else None
+            call.shown_as[self._view] = None if kept is None else shown(kept, self._view)
+        mine = call.shown_as[self._view]
         if mine is None:
             self._ask_again()
             return
