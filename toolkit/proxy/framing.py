@@ -6,13 +6,14 @@ protocol's name) is looked at here. No framing of a client's goes any further th
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httptools
 
 from toolkit.proxy.chunked import ChunkedBody
-from toolkit.proxy.exchange import Request
+from toolkit.proxy.exchange import Headers, Request
 from toolkit.proxy.settings import FrontSetting
 
 RAW_BYTES = 64 * 1024
@@ -59,7 +60,9 @@ _TARGET = re.compile(rb"/[!\"$-;=?-~]*")
 """Visible ASCII but `#`, `<` and `>`."""
 _HOST = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
 _DIGITS = re.compile(rb"[0-9]{1,15}")
-_METHOD_START = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
+_LINES = re.compile(rb"(?:[^\r\n\0 \t][^\r\n\0]*+\r\n)++\r\n")
+"""No bare line end, no zero, no folded line; possessive, so that a wrong byte costs no second look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,18 +103,14 @@ def refusal(reason: str) -> Refusal:
     return Refusal(status=status, reason=reason, message=message)
 
 
-def checked(
-    method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], http_minor: int
-) -> Refusal | None:
+def checked(method: str, target: bytes, headers: Headers, http_minor: int) -> Refusal | None:
     """Why a head must not be served, whatever it asks for; names in lower case, values without outer blanks."""
-    named: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        named.setdefault(name, []).append(value)
+    named = dict(headers)
     reason = (
         _line_fault(method, target)
+        or (_repeated(headers) if len(named) < len(headers) else None)
         or _length_fault(named, http_minor)
         or _host_fault(named, http_minor)
-        or next(("duplicate" for name in ONCE & named.keys() if len(named[name]) > 1), None)
         or _wish_fault(named, http_minor)
     )
     return refusal(reason) if reason else None
@@ -125,37 +124,43 @@ def _line_fault(method: str, target: bytes) -> str | None:
     return "target_bytes" if len(target) > TARGET_BYTES else None
 
 
-def _length_fault(named: Mapping[bytes, list[bytes]], http_minor: int) -> str | None:
-    lengths, codings = named.get(b"content-length", ()), named.get(b"transfer-encoding", ())
-    if codings and (lengths or http_minor == 0 or len(codings) > 1):
+def _repeated(headers: Headers) -> str | None:
+    counts = Counter(name for name, _ in headers)
+    twice = {name for name in ONCE & counts.keys() if counts[name] > 1}
+    if twice & {b"content-length", b"transfer-encoding"}:
         return "length"
-    if codings and codings[0].lower() != b"chunked":
-        return "coding"
-    if lengths and (len(lengths) > 1 or not _DIGITS.fullmatch(lengths[0])):
-        return "length"
-    return None
+    if b"host" in twice:
+        return "host"
+    return "duplicate" if twice else None
 
 
-def _host_fault(named: Mapping[bytes, list[bytes]], http_minor: int) -> str | None:
-    hosts = named.get(b"host", ())
-    if not hosts:
+def _length_fault(named: Mapping[bytes, bytes], http_minor: int) -> str | None:
+    length, coding = named.get(b"content-length"), named.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None or http_minor == 0:
+            return "length"
+        return None if coding.lower() == b"chunked" else "coding"
+    return None if length is None or _DIGITS.fullmatch(length) else "length"
+
+
+def _host_fault(named: Mapping[bytes, bytes], http_minor: int) -> str | None:
+    host = named.get(b"host")
+    if host is None:
         return "host" if http_minor else None
-    return "host" if len(hosts) > 1 or not _HOST.fullmatch(hosts[0]) else None
+    return None if _HOST.fullmatch(host) else "host"
 
 
-def _wish_fault(named: Mapping[bytes, list[bytes]], http_minor: int) -> str | None:
-    upgrade = named.get(b"upgrade")
+def _wish_fault(named: Mapping[bytes, bytes], http_minor: int) -> str | None:
     # Java's client and curl --http2 offer h2c on every first request and go on with HTTP/1.1 where it is passed over
-    if upgrade and upgrade[0].lower() != b"h2c":
+    if named.get(b"upgrade", b"h2c").lower() != b"h2c":
         return "upgrade"
-    expected = named.get(b"expect")
-    if expected and http_minor and expected[0].lower() != b"100-continue":
+    if http_minor and named.get(b"expect", b"100-continue").lower() != b"100-continue":
         return "expect"
-    coding = named.get(b"content-encoding")
-    return "content_encoding" if coding and coding[0].lower() not in (b"", b"identity") else None
+    coded = named.get(b"content-encoding", b"").lower() not in (b"", b"identity")
+    return "content_encoding" if coded else None
 
 
-def keeps_alive(headers: Iterable[tuple[bytes, bytes]], http_minor: int) -> bool:
+def keeps_alive(headers: Headers, http_minor: int) -> bool:
     """Whether the client wants to go on after this answer."""
     words = {
         word.strip().lower()
@@ -189,7 +194,7 @@ class _Heard:
 def head(data: bytes, limits: FrontSetting) -> Head | Refusal:
     """Understand a whole head, from its first line to the empty one."""
     line = _LINE.match(data)
-    reason = _bytes_fault(data, whole=True) or _version_fault(line)
+    reason = (None if _LINES.fullmatch(data) else "framing") or _version_fault(line)
     if reason or line is None:
         return refusal(reason or "framing")
     heard = _heard(data)
@@ -239,18 +244,15 @@ def _version_fault(line: re.Match[bytes] | None) -> str | None:
     return None if line[4] == b"1" and line[5] in b"01" else "version"
 
 
-def _bytes_fault(data: bytes, *, whole: bool) -> str | None:
-    """What no head may hold, told before its end has come: a client that sends bare line feeds never sends the end."""
+def _half_fault(data: bytes) -> str | None:
+    """What a head can't become whole with: a client that sends bare line feeds never sends the end."""
     if data[:2] == b"\x16\x03":
         return "tls"
-    feeds, returns = data.count(b"\n"), data.count(b"\r")
-    open_return = not whole and data[-1:] == b"\r"
-    pairs = data.count(b"\r\n")
-    if feeds != pairs or returns - open_return != pairs or b"\0" in data:
-        return "framing"
-    if b"\r\n " in data or b"\r\n\t" in data or not _METHOD_START.match(data):
-        return "framing"
-    return None
+    pairs, half_pair = data.count(b"\r\n"), data[-1:] == b"\r"
+    has_bare = data.count(b"\n") != pairs or data.count(b"\r") - half_pair != pairs
+    has_fold = b"\r\n " in data or b"\r\n\t" in data
+    is_fine = _TOKEN.match(data) and not has_bare and not has_fold and b"\0" not in data
+    return None if is_fine else "framing"
 
 
 class RequestReader:
@@ -331,7 +333,7 @@ class RequestReader:
         return self._begin(found, end + 4)
 
     def _half_head_fault(self) -> Refusal | None:
-        reason = _bytes_fault(self._data, whole=False)
+        reason = _half_fault(self._data)
         if reason is None and len(self._data) >= self._limits.header_bytes:
             reason = "header_bytes"
         return refusal(reason) if reason else None
