@@ -85,6 +85,12 @@ def test_a_value_that_might_end_a_line_or_fill_one_passes_neither_way(bad: bytes
     assert back([(b"content-type", bad), (b"retry-after", bad)]) == []
 
 
+def test_a_long_trace_passes_up_to_what_w3c_wants_at_least() -> None:
+    fits = [(b"tracestate", b"a" * 512)]
+    assert forward(fits) == fits
+    assert forward([(b"tracestate", b"a" * 513)]) == []
+
+
 def test_of_equal_names_the_first_goes_upstream() -> None:
     twice = [(b"x-request-id", b"a"), (b"x-request-id", b"b")]
     assert forward(twice) == [(b"x-request-id", b"a")]
@@ -142,6 +148,9 @@ def test_without_a_word_nothing_special_is_wanted() -> None:
         (b"min-fresh=5", Wishes(min_fresh_s=5)),
         (b"max-age=9, max-age=7, max-age=8", Wishes(max_age_s=7)),
         (b"min-fresh=7, min-fresh=9, min-fresh=8", Wishes(min_fresh_s=9)),
+        (b"max-age=2147483648", Wishes(max_age_s=2**31)),
+        (b"max-age=2147483647", Wishes(max_age_s=2**31 - 1)),
+        (b"max-age=9999999999", Wishes(max_age_s=2**31)),
         (b"max-age=99999999999999999999999999", Wishes(max_age_s=2**31)),
         (b'private="no-store, x", no-cache', Wishes(no_cache=True)),
         (b",, ,no-cache ,", Wishes(no_cache=True)),

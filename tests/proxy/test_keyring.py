@@ -61,6 +61,7 @@ def test_a_key_of_the_greatest_length_works_and_a_longer_one_is_none() -> None:
     longest = "k" * MOST_KEY
     assert Keyring([("red", longest)]).team(f"Bearer {longest}".encode()) == "red"
     assert bearer(f"Bearer {longest}k".encode()) is None
+    assert from_file(f"red {longest}", "keys", [RED]) == [("red", longest)]
 
 
 def test_an_empty_ring_knows_nobody() -> None:
@@ -94,8 +95,11 @@ def test_a_variable_may_hold_several_keys() -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"RED_KEY": ""}, {"RED_KEY": " \n"}])
 def test_a_variable_that_is_not_set_is_named(environ: dict[str, str]) -> None:
-    with pytest.raises(ToolkitError, match="`RED_KEY`, the key of team `red`, is not set"):
+    with pytest.raises(
+        ToolkitError, match="`RED_KEY`, the key of team `red`, is not set"
+    ) as caught:
         from_environment([RED], environ)
+    assert caught.value.hint == "`export RED_KEY=...`; make one with `openssl rand -hex 24`"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +142,13 @@ def test_a_bad_line_is_named_and_no_word_of_it_repeated(line: str, problem: str)
         from_file(f"blue k\n{line}\n", "keys.txt", [RED, BLUE])
     assert caught.value.message == problem
     assert SECRET not in complaint(caught)
+
+
+def test_a_line_of_an_unknown_team_is_told_which_there_are() -> None:
+    for teams, hint in (([RED, BLUE], "red, blue"), ([], "none yet")):
+        with pytest.raises(ToolkitError) as caught:
+            from_file("green k", "keys", teams)
+        assert caught.value.hint == f"Write `TEAM KEY`; the teams are: {hint}"
 
 
 @pytest.mark.parametrize("mode", [0o100600, 0o600, 0o400, 0o700])

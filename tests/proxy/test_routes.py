@@ -100,6 +100,9 @@ def test_another_method_is_told_which_there_are() -> None:
         assert isinstance(found, NoRoute)
         assert (found.status, found.allow) == (405, "GET, HEAD")
     assert status("GET", "/v1/messages/count_tokens") == 405
+    assert status("HEAD", "/v1/messages/count_tokens") == 405
+    assert status("HEAD", "/v1/models") == "pass"
+    assert status("POST", "/v1/models") == 405
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

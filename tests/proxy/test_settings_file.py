@@ -246,8 +246,23 @@ def test_names_are_those_of_the_settings_without_their_unit() -> None:
 
 
 def test_replay_is_a_word_or_a_rate() -> None:
-    for told, expected in (('"instant"', "instant"), ('"original"', "original"), ("2.5", 2.5)):
+    for told, expected in (
+        ('"instant"', "instant"),
+        ('"original"', "original"),
+        ("2.5", 2.5),
+        ("0.5", 0.5),
+        ("1000000", 1e6),
+    ):
         assert read(f"{ONE}[cache]\nreplay = {told}", "p").cache.replay == expected
+
+
+def test_the_ends_of_a_range_belong_to_it() -> None:
+    ends = (
+        'redis_timeout = 0.001\nttl = "3650d"\nmemory = 1\nfile_size = "1024TiB"\nverify_share = 1'
+    )
+    cache = read(f"{ONE}[cache]\n{ends}\n[front]\nheader_size = 1024\nheaders = 1", "p").cache
+    assert (cache.redis_timeout_s, cache.ttl_s) == (0.001, 3650 * 86400)
+    assert (cache.memory_bytes, cache.file_bytes, cache.verify_share) == (1, 2**50, 1.0)
 
 
 def test_a_pasted_v1_or_slash_at_the_end_of_an_address_is_left_out() -> None:

@@ -18,7 +18,6 @@ TRACES = frozenset({b"traceparent", b"tracestate"})
 and with it the client's user-agent, which is nobody's business upstream."""
 MOST_VALUE = 512
 """W3C wants that much of `tracestate` propagated at least."""
-MOST_ID = 128
 NAME = b"toolkit"
 """How Cache-Status calls this cache."""
 OWN = b"x-toolkit-cache"
