@@ -1,14 +1,16 @@
 """A sample of the hits asked again in the background, and compared with what was stored. It sends no client anything."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from toolkit.proxy.call import Call
 from toolkit.proxy.calls import Calls
 from toolkit.proxy.counters import Counters
 from toolkit.proxy.exchange import Job, Kept, Rejection
-from toolkit.proxy.verify import same
+from toolkit.proxy.verify import Difference, same
 
 AT_A_TIME = 2
 """More would take slots from clients; a hit that is drawn meanwhile is not asked again."""
@@ -62,10 +64,16 @@ class Verifying:
 
     def take(self, job: Job, kept: Kept, again: Kept | None) -> None:
         """Compare; None: there was no whole answer, which says nothing."""
-        self._under_way -= 1
         if again is None:
+            self._under_way -= 1
             return
-        difference = same(kept, again)
+        # 1,000 tokens of each take 6.6 ms, which hits that come meanwhile must not wait for
+        comparing = asyncio.get_running_loop().run_in_executor(None, same, kept, again)
+        comparing.add_done_callback(partial(self._compared, job))
+
+    def _compared(self, job: Job, comparing: "asyncio.Future[Difference | None]") -> None:
+        self._under_way -= 1
+        difference = comparing.result()
         self._counters.verify(job.model, is_same=difference is None)
         if difference is not None:
             told = {"what": difference.what, "where": difference.where, "at": difference.at}
