@@ -133,6 +133,29 @@ def test_names_that_are_no_utf8_cost_nothing(cache: SharedCache) -> None:
     assert cache.purge(model="qwen\ud800", tenant="röd") == 1
 
 
+def test_what_is_put_anew_while_its_write_fails_is_what_waits_on(
+    cache: QuietCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cache, 1, b"old" * 100)
+    put(cache, 2, b"two")
+
+    def fail(*_: object) -> None:
+        assert cache.get(key(1), NOW) == (b"old" * 100, math.inf), "it is being written"
+        put(cache, 1, b"new")
+        assert cache.get(key(1), NOW) == (b"new", math.inf)
+        raise sqlite3.OperationalError("oh")
+
+    monkeypatch.setattr("toolkit.proxy.shared_rows.put", fail)
+    assert not cache.flush()
+    monkeypatch.undo()
+    assert cache.counts().waiting_bytes == 2 * (3 + 256)
+    cache.mend()
+    assert cache.flush()
+    assert cache.get(key(1), NOW) == (b"new", math.inf)
+    assert cache.get(key(2), NOW) == (b"two", math.inf)
+    assert (cache.counts().waiting_bytes, cache.counts().written) == (0, 2)
+
+
 # --- bounds ----------------------------------------------------------------------------------------------
 
 
@@ -273,7 +296,7 @@ def test_a_purge_that_the_file_refuses_is_no_purge(cache: QuietCache, path: Path
 
 
 def test_a_purge_between_others_of_thousands_visits_each_once(cache: QuietCache) -> None:
-    for number in range(4_000):
+    for number in range(10_000):
         put(cache, number, tenant="red" if number % 2 else "blue")
     cache.flush()
     steps = 0
@@ -285,14 +308,14 @@ def test_a_purge_between_others_of_thousands_visits_each_once(cache: QuietCache)
 
     assert cache._file is not None
     cache._file.writer.set_progress_handler(count, 1_000)
-    assert cache.purge(tenant="red") == 2_000
+    assert cache.purge(tenant="red") == 5_000
     # in thousands of SQLite's own instructions; twice as many rows must not cost four times as much
     half, steps = steps, 0
-    for number in range(8_000):
+    for number in range(20_000):
         put(cache, number, tenant="red" if number % 2 else "blue")
     cache.flush()
     steps = 0
-    assert cache.purge(tenant="red") == 4_000
+    assert cache.purge(tenant="red") == 10_000
     assert steps < 3 * half
 
 
@@ -307,6 +330,21 @@ def test_epochs_begin_at_nought_and_count_up_for_every_process(
         assert [cache.bump("qwen"), other.bump("qwen"), cache.bump("qwen")] == [1, 2, 3]
         assert other.epochs() == {"qwen": 3}
         assert cache.bump("llama") == 1
+
+
+def test_no_epoch_is_lowered_by_a_process_that_knows_of_less_or_by_a_file_that_does(
+    path: Path,
+) -> None:
+    with closing(QuietCache(path, MIB)) as one, closing(QuietCache(path, MIB)) as two:
+        assert one.bump("qwen") == 1
+        assert [two.bump("qwen") for _ in range(4)] == [2, 3, 4, 5]
+        one._let_go()  # and open it anew, knowing of 1
+        one.mend()
+        assert two.epochs() == {"qwen": 5}
+    with closing(QuietCache(path, MIB)) as cache:
+        cache._epochs["qwen"] = 9  # as counted while the file could not be written
+        assert cache.bump("qwen") == 10
+        assert cache.epoch("qwen") == 10
 
 
 def test_bumps_from_many_threads_are_all_counted(path: Path) -> None:

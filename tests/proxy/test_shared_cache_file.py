@@ -284,6 +284,26 @@ def test_no_more_than_three_broken_files_are_kept(path: Path) -> None:
         assert broken == [f"cache.db.broken-{number}" for number in (1, 2, 3)]
 
 
+def test_a_journal_of_an_older_broken_file_is_not_left_beside_a_newer_one(path: Path) -> None:
+    for number in (1, 2, 3):
+        (path.parent / f"cache.db.broken-{number}").write_bytes(b"")
+    (path.parent / "cache.db.broken-3-wal").write_bytes(b"of another")
+    noise_everywhere(path)
+    with opened(path):
+        assert "cache.db.broken-3-wal" not in there(path)
+        assert (path.parent / "cache.db.broken-3").stat().st_size == 100_000
+
+
+def test_after_a_fault_nothing_is_read_until_the_file_was_opened_anew(path: Path) -> None:
+    fill(path)
+    with opened(path) as cache:
+        cache._file.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        noise_everywhere(path)
+        found = [cache.get(number.to_bytes(16, "big"), NOW) for number in range(2_000)]
+        assert None in found
+        assert cache.counts().failures == 1
+
+
 def test_a_file_that_is_deleted_is_made_anew_with_its_epochs(path: Path) -> None:
     with opened(path) as cache:
         cache.bump("tiny")
