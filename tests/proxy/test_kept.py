@@ -152,6 +152,20 @@ def test_any_byte_in_the_frame_changed_is_no_error(place, value):
         assert unpack(pack(found)) == found
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        # bytes of the facts, number of events, width of a gap and of a length
+        *[(0, b"\xff\xff\xff\xff"), (4, b"\xff\xff\xff\xff"), (4, b"\0\0\0\0")],
+        *[(8, b"\0"), (8, b"\3"), (8, b"\xff"), (9, b"\0"), (9, b"\3"), (9, b"\xff")],
+    ],
+)
+def test_parts_of_another_length_are_no_answer(place, value):
+    whole = bytearray(opened(pack(kept_stream("text"))))
+    whole[place : place + len(value)] = value
+    assert unpack(forged(bytes(whole))) is None
+
+
 def test_a_forged_answer_would_be_read_if_it_were_right():
     kept = kept_stream("text")
     assert unpack(forged(opened(pack(kept)))) == kept

@@ -63,6 +63,7 @@ def test_a_stream_is_kept_only_with_its_last_event(data, endpoint):
     without = b"".join(events[:-1])
     assert read(without, endpoint).why_not == "no last event"
     assert read(without, endpoint, broken="connection reset").why_not == "cut"
+    assert read(data.removesuffix(b"\n\n"), endpoint, broken="connection reset").why_not == "cut"
     # who has it needs no more; a server may also forget the blank line
     assert read(data, endpoint, broken="connection reset").kept is not None
     kept = read(data.removesuffix(b"\n\n"), endpoint).kept
@@ -132,3 +133,8 @@ def test_an_embedding_tells_its_tokens():
     kept = read(json.dumps(said).encode(), "embeddings", content_type=JSON_TYPE).kept
     assert kept is not None
     assert (kept.model, kept.prompt_tokens, kept.output_tokens) == ("e", 5, None)
+
+
+def test_an_event_without_an_end_is_given_up():
+    found = read(b"event: note\ndata: " + b"x" * 2**22 + b"\n\n" + MESSAGES, "messages")
+    assert found.why_not == "an event larger than 4 MiB"

@@ -311,6 +311,30 @@ def test_the_pieces_of_a_fingerprint_move_every_later_end():
     assert all(piece.startswith(b"data: ") and piece.endswith(b"\n\n") for piece in pieces)
 
 
+@pytest.mark.parametrize(
+    ("told", "added"),
+    [
+        ({}, b""),
+        ({"system_fingerprint": None}, b""),
+        ({"system_fingerprint": "fp"}, b',"system_fingerprint":"fp"'),
+        # one that had to be unescaped is left out
+        ({"system_fingerprint": 'f"p'}, b""),
+    ],
+)
+def test_a_fingerprint_is_moved_only_where_it_is_plain(told, added):
+    def compact(said: dict[str, Any]) -> bytes:
+        return b"data: %b\n\n" % json.dumps(HEAD | said, separators=(",", ":")).encode()
+
+    first = compact(
+        {"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]}
+    )
+    last = compact({"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": "stop"}]})
+    usage = compact({"choices": [], "usage": COUNTS} | told)
+    plain = shown(kept(b"".join((first, last, usage, DONE))), STREAM)
+    assert plain is not None
+    assert plain.body == first + last.replace(b"}\n\n", added + b"}\n\n") + DONE
+
+
 TEXTS = st.lists(
     st.tuples(st.integers(0, 1), st.sampled_from(["content", "reasoning"]), st.text(max_size=6))
 )

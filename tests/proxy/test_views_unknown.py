@@ -176,3 +176,25 @@ def test_an_echo_that_the_request_did_not_tell_of_makes_no_body():
     for name in ("text_echo", "text_echo_logprobs"):
         stored = kept((PAIRS / f"{name}.txt").read_bytes(), endpoint="completions")
         assert shown(stored, wanted) is None
+
+
+def test_a_stream_that_tells_no_role_makes_no_body():
+    said = chunks((PAIRS / "chat.txt").read_bytes())
+    said[0]["choices"][0]["delta"] = {"content": ""}
+    assert shown(kept(as_stream(said)), asked("chat")[1]) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        # no text's first token lacks a logprob, only a prompt's
+        {"token_logprobs": [None]},
+        {"content": [{}]},
+        {"tokens": []},
+    ],
+)
+def test_logprobs_of_another_shape_make_no_body(changed):
+    endpoint, wanted = asked("text_logprobs")
+    said = chunks((PAIRS / "text_logprobs.txt").read_bytes())
+    said[0]["choices"][0]["logprobs"] |= changed
+    assert shown(kept(as_stream(said), endpoint=endpoint), wanted) is None

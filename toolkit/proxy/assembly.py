@@ -371,8 +371,8 @@ def _message_choice(index: int, choice: _Choice) -> Fields:
     message["reasoning"] = choice.text("reasoning")
     if "reasoning_content" in choice.texts:
         message["reasoning_content"] = choice.text("reasoning_content")
-    if choice.role is None or choice.prompt_token_ids is not None:
-        raise LossyError("no role, or the prompt inside a choice")
+    if choice.role is None:
+        raise LossyError("no role")
     return {"index": index, "message": message, **_ending(choice), "routed_experts": None}
 
 
