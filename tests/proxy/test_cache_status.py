@@ -4,7 +4,7 @@ import string
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from toolkit.proxy.headers import age, cache_status, key_tag
@@ -100,6 +100,7 @@ def test_it_is_a_hit_or_was_fetched_and_never_both_or_neither(told: dict[str, An
         cache_status(**told)
 
 
+@settings(deadline=None)
 @given(detail=some.text(), key=some.text())
 def test_whatever_it_is_told_its_value_is_one_well_formed_item(detail: str, key: str) -> None:
     value, parameters = read(cache_status(fwd="miss", detail=detail, key=key))
@@ -110,6 +111,7 @@ def test_whatever_it_is_told_its_value_is_one_well_formed_item(detail: str, key:
         assert parameters[name] == "".join(c if " " <= c <= "~" else "?" for c in told)
 
 
+@settings(deadline=None)
 @given(ttl=some.floats(allow_nan=False), status=some.integers(100, 599), stored=some.booleans())
 def test_its_numbers_are_integers_that_a_structured_field_can_hold(
     ttl: float, status: int, stored: bool

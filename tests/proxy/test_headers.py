@@ -1,6 +1,8 @@
 """Which headers pass the proxy, either way, and what a client's say about caching."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from toolkit.proxy.headers import NO_WISHES, Wishes, back, forward, is_json, request_id, wishes
 
@@ -224,3 +226,29 @@ def test_a_long_list_takes_no_longer_than_its_length() -> None:
     assert said(b'a="' + b"\\" * 30_000) == NO_WISHES
     assert said(b"," * 30_000 + b"no-store") == Wishes(no_store=True)
     assert said(b" " * 30_000 + b"=no-cache") == NO_WISHES
+
+
+NAMES = some.sampled_from(
+    [b"cache-control", b"x-toolkit-cache", b"content-type", b"connection", b"x-request-id", b"traceparent"]
+)  # fmt: skip
+PIECES = some.sampled_from(
+    [b"no-store", b"max-age", b"=", b"5", b'"', b"\\", b",", b" ", b"ttl", b"\xff", b"\r\n", b"off", b"1h", b";"]
+)  # fmt: skip
+LINES = some.lists(
+    some.tuples(NAMES, some.one_of(some.lists(PIECES).map(b"".join), some.binary())), max_size=4
+)
+
+
+@settings(deadline=None)
+@given(LINES)
+def test_no_headers_make_it_raise_and_nothing_that_passes_could_end_a_line(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    wanted = wishes(headers)
+    limits = (wanted.max_age_s, wanted.min_fresh_s, wanted.ttl_s)
+    assert all(limit is None or limit >= 0 for limit in limits)
+    for passed in (forward(headers), back(headers)):
+        assert len({name for name, _ in passed}) == len(passed)
+        assert all(value and set(value) <= {9, *range(32, 127)} for _, value in passed)
+    told = request_id(headers)
+    assert told is None or (told.isascii() and told.isprintable() and " " not in told)

@@ -1,10 +1,13 @@
 """Each value of a settings file that its key does not take: refused by name, with what would do."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from toolkit.errors import ToolkitError
 from toolkit.proxy.setting_values import is_visible, leads_to, same_host
-from toolkit.proxy.settings_file import read
+from toolkit.proxy.settings import Settings, TeamSetting, UpstreamSetting
+from toolkit.proxy.settings_file import TABLES, names, read
 
 ONE = '[[upstream]]\nurl = "http://10.0.0.4:8000"\n'
 
@@ -291,6 +294,8 @@ def test_what_does_go_together() -> None:
     apart = 'port = 5\nadmin_port = 5\nhost = "10.0.0.1"\n'
     assert read(apart + ONE, "p").admin_port == 5
     assert read(f"port = 0\nadmin_port = 0\n{ONE}", "p").port == 0
+    assert read(f"port = 65534\n{ONE}", "p").port == 65534
+    assert read(f'{ONE}[front]\nheld = "1MiB"\nbody_size = "1MiB"', "p").front.held_bytes == 2**20
     assert read(f"port = 65535\nadmin_port = 1\n{ONE}", "p").port == 65535
     keys = f'keys_file = "k"\n{ONE}[[team]]\nname = "red"\n[[team]]\nname = "blue"'
     assert len(read(keys, "p").teams) == 2
@@ -336,3 +341,34 @@ def test_addresses_meet_on_a_port_if_equal_or_one_is_every_address() -> None:
 def test_what_is_visible_has_no_space_and_is_not_empty() -> None:
     assert is_visible("sk-1!~")
     assert not any(is_visible(text) for text in ("", "a b", "a\n", "\x7f", "\N{NO-BREAK SPACE}"))
+
+
+PLACES = [
+    *(("", key) for key in [*names(Settings), "upstream", "team"]),
+    *((f"[{table}]\n", key) for table, record in TABLES.items() for key in names(record)),
+    *(("[[upstream]]\n", key) for key in names(UpstreamSetting)),
+    *(("[[team]]\n", key) for key in names(TeamSetting)),
+]
+ODD = some.one_of(
+    some.sampled_from([
+        *("true", "nan", "-inf", "1979-05-27T07:32:00Z", "07:32:00", "{}", "[]", "[[]]", "{a = 1}", "[{}]"),
+        *("0", "-1", "1", "1e308", "9" * 400, "0.5", '""', '"none"', '"\\u0000"', '"all"', '["/a"]', "[1]"),
+        *(f'"{"9" * 400}{unit}"' for unit in ("", "s", "GiB", "d")),
+        *('"http://[::1]:80"', '"http://["', '"//h"', '"http://h:\\uff11"', '"::1"', '"1.2.3.4.5"', '"h"'),
+    ]),
+    some.text(max_size=8).map(lambda text: f"'{text}'"),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(place=some.sampled_from(PLACES), value=ODD)
+def test_no_value_anywhere_makes_it_raise_what_a_user_could_not_read(
+    place: tuple[str, str], value: str
+) -> None:
+    table, key = place
+    said = ""
+    try:
+        read(f"{ONE}{table}{key} = {value}" if table else f"{key} = {value}\n{ONE}", "proxy.toml")
+    except ToolkitError as error:
+        said = error.message
+    assert not said or (said.isprintable() and "`proxy.toml`" in said)
