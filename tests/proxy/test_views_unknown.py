@@ -198,3 +198,19 @@ def test_logprobs_of_another_shape_make_no_body(changed):
     said = chunks((PAIRS / "text_logprobs.txt").read_bytes())
     said[0]["choices"][0]["logprobs"] |= changed
     assert shown(kept(as_stream(said), endpoint=endpoint), wanted) is None
+
+
+@pytest.mark.parametrize("depth", [300, 1000])
+def test_what_is_nested_too_deep_is_shown_only_as_it_came(depth):
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    body = json.loads((PAIRS / "chat.json").read_bytes())
+    body["usage"] |= {"novel": "DEEP"}
+    said = chunks((PAIRS / "chat.txt").read_bytes())
+    said[-1]["usage"] |= {"novel": "DEEP"}
+    wanted = asked("chat")[1]
+    as_usage = replace(wanted, stream=True, usage=True)
+    whole = kept(json.dumps(body).encode().replace(b'"DEEP"', deep), JSON_TYPE)
+    stream = kept(as_stream(said).replace(b'"DEEP"', deep))
+    assert (shown(whole, as_usage), shown(stream, wanted)) == (None, None)
+    assert shown(whole, wanted) is not None
+    assert shown(stream, as_usage) is not None

@@ -48,6 +48,10 @@ class LossyError(Exception):
     """Something can't be carried over."""
 
 
+REFUSED = (LossyError, orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError)
+"""Also what is nested deeper than can be written: orjson reads 1,024 levels and writes 254."""
+
+
 @dataclass(slots=True)
 class _Call:
     id: str | None = None
@@ -101,10 +105,9 @@ def assembled(events: Iterable[bytes], endpoint: str, *, uncut: bool = False) ->
     try:
         answer = _read(events, is_chat=is_chat)
         check_ends([choice.finish_reason for choice in answer.choices.values()], uncut=uncut)
-        body = _body(answer, is_chat=is_chat)
-    except LossyError:
+        return orjson.dumps(_body(answer, is_chat=is_chat))
+    except REFUSED:
         return None
-    return orjson.dumps(body)
 
 
 def _read(events: Iterable[bytes], *, is_chat: bool) -> _Answer:

@@ -14,6 +14,7 @@ from toolkit.proxy.assembly import (
     CHOICE,
     FUNCTION,
     LOGPROBS,
+    REFUSED,
     SAID,
     TEXT_CHOICE,
     Fields,
@@ -43,10 +44,10 @@ def streamed(body: bytes, endpoint: str, *, usage: bool, uncut: bool = False) ->
     try:
         said = an_object(orjson.loads(body))
         choices = _choices(said, is_chat=is_chat, uncut=uncut)
-        chunks = list(_chunks(said, choices, is_chat=is_chat, usage=usage))
-    except (LossyError, orjson.JSONDecodeError):
+        chunks = _chunks(said, choices, is_chat=is_chat, usage=usage)
+        return [*(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks), DONE_EVENT]
+    except REFUSED:
         return None
-    return [*(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks), DONE_EVENT]
 
 
 def _choices(said: Fields, *, is_chat: bool, uncut: bool) -> list[Fields]:
