@@ -82,7 +82,10 @@ def test_an_answer_has_its_end_where_http_says_and_its_connection_serves_on(
 ) -> None:
     async def use(server: ScriptedUpstream, upstream: Upstream) -> None:
         for _ in range(2):
-            assert await whole(await upstream.ask(JOB)) == body
+            found = await upstream.ask(JOB)
+            assert await whole(found) == body
+            # what was said before the answer is no part of it
+            assert b"link" not in dict(found.headers)
         assert server.connections == 1
 
     with_answers(use, answer, answer)
@@ -180,6 +183,19 @@ def test_a_get_that_nobody_answered_is_asked_once_more_and_no_third_time() -> No
     with_answers(use, b"", b"", close=True)
 
 
+def test_what_was_half_answered_is_not_asked_again() -> None:
+    async def use(server: ScriptedUpstream, upstream: Upstream) -> None:
+        assert await whole(await upstream.ask(GET)) == b""
+        (connection,) = server.open
+        asking = asyncio.ensure_future(kind(upstream.ask(GET)))
+        await server.asked(2)
+        connection.transport.close()
+        assert await asking == "cut"
+        assert len(server.lines) == 2
+
+    with_answers(use, OK + b"content-length: 0\r\n\r\n", b"HTTP/1.1 2")
+
+
 def test_an_early_answer_to_a_long_request_is_taken_and_its_connection_serves_nobody() -> None:
     class Hasty(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -262,6 +278,17 @@ def test_an_idle_connection_is_closed_before_the_server_would(
         assert not upstream._idle
 
     with_answers(use, OK + b"content-length: 0\r\n\r\n")
+
+
+def test_a_connection_that_is_in_use_again_is_idle_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.proxy.upstream.IDLE_S", 0.0)
+
+    async def use(server: ScriptedUpstream, upstream: Upstream) -> None:
+        await whole(await upstream.ask(JOB))
+        assert await whole(await upstream.ask(JOB)) == b"Hi"
+        assert server.connections == 1
+
+    with_answers(use, OK + b"content-length: 0\r\n\r\n", OK + b"content-length: 2\r\n\r\nHi")
 
 
 def test_connections_are_given_back_when_the_upstream_is_closed() -> None:

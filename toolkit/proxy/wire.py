@@ -160,7 +160,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read on; what nobody asked for ends the connection."""
         self.received += len(data)
-        if self._parser is None or self.is_whole:
+        if self._parser is None:
             self.abort()
             return
         if not self._has_head:
@@ -230,8 +230,6 @@ class Wire(asyncio.Protocol):
         assert self._parser is not None
         self.status = self._parser.get_status_code()
         self._is_interim = self.status < 200
-        if self.status == 101 or self.status < 100:
-            raise _TooMuch
         if self._is_interim:
             return
         names = {name for name, _ in self.headers}
