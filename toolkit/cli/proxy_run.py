@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from toolkit.records import Run, Seen
 from toolkit.wording import share, span
 
 INTERRUPTED = 130
+ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 
 
 def settings_of(config: Path | None, options: Mapping[str, Any]) -> Settings:
@@ -63,6 +64,7 @@ def settings_of(config: Path | None, options: Mapping[str, Any]) -> Settings:
 
 def run_proxy(settings: Settings, *, only_check: bool) -> None:
     """Serve until Ctrl-C or SIGTERM."""
+    refuse_without_file(settings)
     variables = checked(settings, os.environ)
     keys = _keys(settings)
     for line in told(settings):
@@ -73,6 +75,10 @@ def run_proxy(settings: Settings, *, only_check: bool) -> None:
         click.echo("These settings are good", err=True)
         return
     allow_open_files()
+    if settings.workers > 1:
+        from toolkit.cli.proxy_workers import run_workers
+
+        sys.exit(run_workers(settings, variables, keys))
     with ExitStack() as opened:
         log = feed = None
         if settings.tell.log is not None:
@@ -80,15 +86,26 @@ def run_proxy(settings: Settings, *, only_check: bool) -> None:
             opened.callback(log.close)
         if settings.tell.database is not None:
             feed = StoreFeed(
-                _storing(Path(settings.tell.database)), server=f"{settings.host}:{settings.port}"
+                storing(Path(settings.tell.database), secrets.token_hex(6)),
+                server=f"{settings.host}:{settings.port}",
             )
             opened.callback(feed.close)
-        proxy = Proxy(settings, variables=variables, keys=keys, log=log, feed=feed, say=_say)
-        code = _run(_serve(proxy, log))
+        proxy = Proxy(settings, variables=variables, keys=keys, log=log, feed=feed, say=say)
+        code = run_loop(_serve(proxy, log))
     sys.exit(code)
 
 
-def _run(serving: Any) -> int:
+def refuse_without_file(settings: Settings) -> None:
+    """Raise for several workers with nothing in which they could find each other's answers."""
+    if settings.workers > 1 and settings.cache.file is None:
+        raise ToolkitError(
+            f"{settings.workers} workers share stored answers in a file, and there is none",
+            "Name a --cache-file, or use one worker",
+        )
+
+
+def run_loop(serving: Any) -> int:
+    """Run in the quicker loop, where it is there."""
     try:
         import uvloop
     except ImportError:
@@ -103,7 +120,7 @@ async def _serve(proxy: Proxy, log: RequestLog | None) -> int:
     def end() -> None:
         if stop.is_set():
             os._exit(INTERRUPTED)
-        _say("Ending: what is under way is finished first; a second Ctrl-C ends at once")
+        say(ENDING)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -113,13 +130,18 @@ async def _serve(proxy: Proxy, log: RequestLog | None) -> int:
     try:
         await proxy.start()
         port, admin = proxy.ports
-        host, admin_host = proxy.settings.host, proxy.settings.admin_host
-        _say(f"Ready: clients on http://{host}:{port}, admin on http://{admin_host}:{admin}")
+        say(ready_line(proxy.settings, port, admin))
         await stop.wait()
     finally:
         await proxy.stop()
-    _say(summary(proxy.kit.counters, time.monotonic() - began))
+    say(summary(proxy.kit.counters, time.monotonic() - began))
     return 0
+
+
+def ready_line(settings: Settings, port: int, admin: int) -> str:
+    """Where it listens."""
+    clients, admins = f"http://{settings.host}:{port}", f"http://{settings.admin_host}:{admin}"
+    return f"Ready: clients on {clients}, admin on {admins}"
 
 
 def told(settings: Settings) -> Iterator[str]:
@@ -173,9 +195,9 @@ def _keys(settings: Settings) -> list[TeamKey]:
     return found
 
 
-def _storing(path: Path) -> Callable[[], Any]:
-    """Opens the database where the feed wants it, with a run that its requests belong to."""
-    run_id, began = secrets.token_hex(6), time.time()
+def storing(path: Path, run_id: str, *, shares: bool = False) -> Callable[[], Any]:
+    """Opens the database where the feed wants it, with a run that its requests belong to; it may be one that others share."""
+    began = time.time()
 
     @contextmanager
     def opened() -> Iterator[Callable[[Sequence[Seen]], None]]:
@@ -186,7 +208,8 @@ def _storing(path: Path) -> Callable[[], Any]:
 
             def hand(rows: Sequence[Seen]) -> None:
                 if not known:
-                    store.add_run(Run(id=run_id, verb="proxy", started_at=began))
+                    with suppress(*([ToolkitError] if shares else [])):
+                        store.add_run(Run(id=run_id, verb="proxy", started_at=began))
                     known.append(True)
                 store.add_seen(run_id, rows)
 
@@ -195,5 +218,6 @@ def _storing(path: Path) -> Callable[[], Any]:
     return opened
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """Tell the user."""
     click.echo(sentence, err=True)

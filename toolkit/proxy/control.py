@@ -17,6 +17,7 @@ from toolkit.proxy.answering import Answering
 from toolkit.proxy.calls import Calls
 from toolkit.proxy.case import Case
 from toolkit.proxy.counters import Counters
+from toolkit.proxy.crew import Crew
 from toolkit.proxy.exchange import Headers, Reply, Request, Served
 from toolkit.proxy.explain import explain
 from toolkit.proxy.keyring import owner
@@ -49,16 +50,21 @@ class Inside:
         routing: Routing,
         watch: Watch,
         scrape: Scrape,
+        crew: Crew,
     ) -> None:
         self.kit, self.answering, self.calls = kit, answering, calls
         self.admission, self.routing = admission, routing
-        self.watch, self.scrape = watch, scrape
+        self.watch, self.scrape, self.crew = watch, scrape, crew
         self.front: Front | None = None
         self.log: RequestLog | None = None
         self.feed: StoreFeed | None = None
         self.started_at = kit.wall()
         self.recent = Recent()
         self.is_draining = False
+
+    def counted(self) -> Counters:
+        """What all workers counted; a copy, which may be read in a thread while these count on."""
+        return self.crew.counted(self.kit.counters)
 
 
 class Control:
@@ -74,9 +80,11 @@ class Control:
 
     async def metrics(self) -> bytes:
         """The whole page."""
-        lately = self._inside.recent.indicators()
+        inside, lately = self._inside, self._inside.recent.indicators()
+        await inside.crew.look()
+        counters, gauges = inside.counted(), self.gauges()
         # 2,100 lines take 30 ms, which hits that come meanwhile must not wait for
-        return await asyncio.to_thread(metrics.page, self._counted(), self.gauges(), lately)
+        return await asyncio.to_thread(metrics.page, counters, gauges, lately)
 
     async def why_not_ready(self) -> str | None:
         """One sentence; None: an upstream can be asked."""
@@ -89,6 +97,7 @@ class Control:
     async def state(self) -> Mapping[str, Any]:
         """What holds now, as JSON."""
         inside = self._inside
+        await inside.crew.look()
         now = inside.kit.clock()
         return {
             "ready": await self.why_not_ready() is None,
@@ -100,11 +109,17 @@ class Control:
 
     async def purge(self, what: Purge) -> int:
         """Let stored answers go."""
-        layers = self._inside.kit.layers
+        inside, key = self._inside, None
+        layers = inside.kit.layers
         if what.question is not None:
-            return await layers.purge(key=self._case(what.question).name)
-        tenant = None if what.team is None else self._tenant(what.team)
-        return await layers.purge(tenant=tenant, model=what.model)
+            key = self._case(what.question).name
+            count = await layers.purge(key=key)
+        else:
+            tenant = None if what.team is None else self._tenant(what.team)
+            count = await layers.purge(tenant=tenant, model=what.model)
+        # behind the file, or they would have it back from there
+        await inside.crew.forget(key)
+        return count
 
     async def explain(self, question: Question) -> Mapping[str, Any]:
         """Why a request is a hit or a miss."""
@@ -129,6 +144,7 @@ class Control:
         if upstream is None:
             self._inside.is_draining = True
             self._drain()
+            await self._inside.crew.drain()
         else:
             self._inside.routing.drain(self._known(upstream))
 
@@ -137,6 +153,7 @@ class Control:
         if upstream is None:
             self._inside.is_draining = False
             self._undrain()
+            await self._inside.crew.undrain()
         else:
             self._inside.routing.undrain(self._known(upstream))
 
@@ -170,7 +187,8 @@ class Control:
         reply.whole(200, ((b"content-type", metrics.CONTENT_TYPE),), await self._public(engines))
 
     async def _public(self, engines: str) -> bytes:
-        counters, gauges = self._counted(), self.gauges()
+        await self._inside.crew.look()
+        counters, gauges = self._inside.counted(), self.gauges()
         lately = self._inside.recent.indicators()
 
         def page() -> bytes:
@@ -178,14 +196,13 @@ class Control:
 
         return await asyncio.to_thread(page)
 
-    def _counted(self) -> Counters:
-        """A copy, which may be read in a thread while this one counts on."""
-        return Counters().merge(self._inside.kit.counters.as_dict())
-
     # --- what it looks at --------------------------------------------------------------------------
 
     def gauges(self) -> Gauges:
-        """What holds right now."""
+        """What holds right now, in all workers."""
+        return self._inside.crew.gauges(self._own_gauges())
+
+    def _own_gauges(self) -> Gauges:
         inside, kit = self._inside, self._inside.kit
         admission, front = inside.admission, inside.front
         return Gauges(

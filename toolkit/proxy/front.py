@@ -31,3 +31,8 @@ class Front(FrontState):
         self.recall = never
         for connection in tuple(self._open):
             connection.drain()
+
+    def reopen(self) -> None:
+        """Keep connections again after an answer."""
+        self.is_draining = False
+        self.recall = self.desk.recall

@@ -109,17 +109,28 @@ class Layers:
 
         Memory and Redis do not know tenants or models: all of theirs goes, and what was not meant comes back from the file.
         """
-        held = len(self.memory)
+        held = self._held(key)
+        if self.redis is not None:
+            await (self.redis.purge() if key is None else self.redis.forget(key))
+        if self.shared is not None:
+            purge = self.shared.purge
+            held = await asyncio.to_thread(purge, tenant=tenant, model=model, key=key)
+        # last: who asked meanwhile brought from the others what they did not yet let go
+        self.forget(key)
+        return held
+
+    def forget(self, key: bytes | None) -> None:
+        """Let go what memory holds under a key, or all that it holds."""
         if key is None:
             self.memory.purge()
         else:
-            held = int(self.memory.remove(key))
+            self.memory.remove(key)
         self.memo.purge()
-        if self.redis is not None:
-            await (self.redis.purge() if key is None else self.redis.forget(key))
-        if self.shared is None:
-            return held
-        return await asyncio.to_thread(self.shared.purge, tenant=tenant, model=model, key=key)
+
+    def _held(self, key: bytes | None) -> int:
+        if key is None:
+            return len(self.memory)
+        return int(self.memory.get(key, self._clock()) is not None)
 
     def _brought(self, key: bytes, packed: bytes, ends_at: float, layer: Layer) -> Found | None:
         stored = ENDS.pack(ends_at) + packed

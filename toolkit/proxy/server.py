@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from hashlib import blake2b
 
 from toolkit.errors import ToolkitError
@@ -19,10 +20,11 @@ from toolkit.proxy.answering import Answering
 from toolkit.proxy.attempt import Means
 from toolkit.proxy.calls import Calls
 from toolkit.proxy.control import Control, Inside
-from toolkit.proxy.counters import Counters
+from toolkit.proxy.crew import OWNER, Crew
 from toolkit.proxy.desk import Desk
+from toolkit.proxy.doors import BACKLOG, Place, private_listener
 from toolkit.proxy.epoch_keeper import EpochKeeper
-from toolkit.proxy.exchange import Job, Kept, Served
+from toolkit.proxy.exchange import Job, Kept
 from toolkit.proxy.explain import Memory
 from toolkit.proxy.flights import Flights
 from toolkit.proxy.front import Front
@@ -30,8 +32,8 @@ from toolkit.proxy.generations import Generations
 from toolkit.proxy.keyring import TeamKey, keyring
 from toolkit.proxy.kit import Kit
 from toolkit.proxy.layers import Layers
-from toolkit.proxy.log_lines import event_line, line
 from toolkit.proxy.redis_cache import RedisCache
+from toolkit.proxy.relayed import RelayedDesk
 from toolkit.proxy.request_log import RequestLog
 from toolkit.proxy.routing import Routing
 from toolkit.proxy.scrape import Scrape
@@ -39,11 +41,10 @@ from toolkit.proxy.settings import FrontSetting, Settings
 from toolkit.proxy.settings_file import admin_port
 from toolkit.proxy.shared_cache import SharedCache
 from toolkit.proxy.store_feed import StoreFeed
+from toolkit.proxy.telling import Telling
 from toolkit.proxy.upstream import Upstream
 from toolkit.proxy.watch import Watch
-from toolkit.records import Asked
 
-BACKLOG = 1024
 TICK_S = 0.1
 FIRST_LOOK_S = 2.0
 """So long the doors stay shut for a first look at the upstreams: what was stored before one restarted must not be served."""
@@ -52,9 +53,9 @@ Say = Callable[[str], None]
 
 
 class Proxy:
-    """One process. `start` it in its loop, `stop` it there; in between it serves."""
+    """One process, alone or the owner of several. `start` it in its loop, `stop` it there; in between it serves."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each by its name
         self,
         settings: Settings,
         *,
@@ -63,15 +64,22 @@ class Proxy:
         log: RequestLog | None = None,
         feed: StoreFeed | None = None,
         say: Say,
+        place: Place | None = None,
     ) -> None:
-        """`variables`: the values that settings_file.checked found; `keys`: the teams' own."""
+        """`variables`: the values that settings_file.checked found; `keys`: the teams' own.
+
+        `place`: where it stands if it is the owner of several workers.
+        """
         self.settings, self._say, self._log, self._feed = settings, say, log, feed
+        self._telling = Telling(log, feed)
+        self._place = place
         self._secret = _secret(keys)
         self._keyring = (
             keyring(settings.teams, keys, secret=self._secret) if settings.teams else None
         )
         self._variables = variables
         self._opened = AsyncExitStack()
+        self._is_put_together = False
         self._ticking: list[asyncio.Task[None]] = []
         self._listeners: list[asyncio.Server] = []
         self._fronts: list[Front] = []
@@ -83,22 +91,25 @@ class Proxy:
         settings = self.settings
         layers = self._layers()
         generations = Generations()
+        self.crew = Crew(self._place, settings.workers, epochs=lambda: generations.numbers)
+        self._opened.push_async_callback(self.crew.close)
+        await self.crew.open()
         keeper = EpochKeeper(
             settings,
             layers.shared,
             generations,
-            changed=lambda _: layers.memo.purge(),
-            event=self._event,
+            changed=lambda _: self._forget_ready(layers),
+            event=self._telling.event,
         )
         self.kit = kit = Kit(
             settings=settings,
             layers=layers,
-            counters=Counters(),
+            counters=self._telling.counters,
             generations=generations,
             generation=generations.of if layers.redis is None else keeper.fingerprint,
             memory=Memory(),
-            tell=self._tell,
-            event=self._event,
+            tell=self._telling.tell,
+            event=self._telling.event,
             clock=time.monotonic,
             wall=time.time,
             secret=self._secret,
@@ -111,7 +122,7 @@ class Proxy:
             upstreams=upstreams,
             routing=routing,
             settings=settings,
-            event=self._event,
+            event=self._telling.event,
             clock=kit.clock,
         )
         self._calls = Calls(
@@ -121,7 +132,7 @@ class Proxy:
             keep=self._keep,
         )
         self._answering = Answering(kit, self._calls)
-        watch = Watch(upstreams, routing, keeper=keeper, event=self._event, clock=kit.clock)
+        watch = Watch(upstreams, routing, keeper=keeper, event=self._telling.event, clock=kit.clock)
         self.inside = Inside(
             kit,
             self._answering,
@@ -130,8 +141,10 @@ class Proxy:
             routing=routing,
             watch=watch,
             scrape=Scrape(upstreams.values(), lambda name: _body(watch, name)),
+            crew=self.crew,
         )
         self.inside.log, self.inside.feed = self._log, self._feed
+        self._is_put_together = True
         await self._first_look(watch)
         await self._open_doors()
         self._ticking += [
@@ -179,19 +192,29 @@ class Proxy:
         self.inside.front = front = Front(desk, settings.front)
         admin = Front(AdminDesk(control), FrontSetting())
         self._fronts = [front, admin]
-        doors = (
+        if self._place is not None:
+            place = self._place
+            relayed = Front(RelayedDesk(desk, self._answering), _for_relays(settings))
+            self._fronts.append(relayed)
+            listener = await private_listener(relayed, place.folder / OWNER)
+            self._opened.callback(listener.close)
+            for each, sockets in ((front, place.clients), (admin, place.admin)):
+                self._listeners += [
+                    await loop.create_server(each, sock=one, backlog=BACKLOG) for one in sockets
+                ]
+            return
+        for each, host, port in (
             (front, settings.host, settings.port),
             (admin, settings.admin_host, admin_port(settings)),
-        )
-        for each, host, port in doors:
+        ):
             try:
-                listener = await loop.create_server(each, host, port, backlog=BACKLOG)
+                server = await loop.create_server(each, host, port, backlog=BACKLOG)
             except OSError as error:
                 raise ToolkitError(
                     f"cannot listen on {host}:{port}: {error.strerror or error}",
                     "Choose another with --port or --admin-port",
                 ) from error
-            self._listeners.append(listener)
+            self._listeners.append(server)
 
     @property
     def ports(self) -> tuple[int, int]:
@@ -211,7 +234,11 @@ class Proxy:
             await asyncio.sleep(1.0)
             for front in self._fronts:
                 front.sweep()
-            self.inside.recent.look(time.monotonic(), self.kit.counters)
+            counters = self.kit.counters
+            if self._place is not None:
+                await self.crew.look()
+                counters = self.inside.counted()
+            self.inside.recent.look(time.monotonic(), counters)
             shared = self.kit.layers.shared
             if shared is not None:
                 for warning in shared.take_warnings():
@@ -219,19 +246,10 @@ class Proxy:
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def _tell(self, served: Served, asked: Asked | None) -> None:
-        self.kit.counters.take(served)
-        if self._log is not None:
-            self._log.write(line(served, prompt=None if asked is None else asked.prompt_text))
-        if self._feed is not None:
-            self._feed.put(served, asked)
-
-    def _event(self, kind: str, told: dict[str, object]) -> None:
-        self.kit.counters.note(kind)
-        if kind == "failed" and told.get("upstream"):
-            self.kit.counters.fail_upstream(str(told["upstream"]), str(told["kind"]))
-        if self._log is not None:
-            self._log.write(event_line(time.time(), kind, told))
+    def _forget_ready(self, layers: Layers) -> None:
+        """Epochs were raised: what is known by other means than keys goes, and the other workers must know at once."""
+        layers.memo.purge()
+        self.crew.look_soon()
 
     def _keep(self, key: bytes, job: Job, kept: Kept) -> None:
         self._answering.keep(key, job, kept)
@@ -239,24 +257,43 @@ class Proxy:
     # --- the end -----------------------------------------------------------------------------------
 
     def _shut(self) -> None:
-        for front in self._fronts[:1]:
-            front.drain()
+        self._fronts[0].drain()
 
     def _reopen(self) -> None:
+        self._fronts[0].reopen()
         self._say("The proxy takes requests again")
 
-    async def stop(self) -> None:
-        """Take no new connection, let what is under way end, and close everything."""
+    def shut(self) -> None:
+        """Take no new connection of a client's; other workers may hand on still."""
         self.inside.is_draining = True
         for listener in self._listeners:
             listener.close()
-        for front in self._fronts:
+        for front in self._fronts[:2]:
             front.drain()
-        await self._calls.drain(self.settings.drain_s)
+
+    async def stop(self, wait_s: float | None = None) -> None:
+        """Take no new connection, let what is under way end, for as long as the settings say if not told, and close everything."""
+        if self._is_put_together:
+            self.shut()
+            for front in self._fronts:
+                front.drain()
+            await self._calls.drain(self.settings.drain_s if wait_s is None else wait_s)
         for task in self._ticking:
             task.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)
         await self._opened.aclose()
+
+
+def _for_relays(settings: Settings) -> FrontSetting:
+    """What other workers send was within limits when it came to them; their own header is longer than what it tells."""
+    limits, workers = settings.front, settings.workers
+    return replace(
+        limits,
+        header_bytes=2 * limits.header_bytes + 4096,
+        held_bytes=limits.held_bytes * workers,
+        connections=limits.connections * workers,
+        stall_s=2 * limits.stall_s,
+    )
 
 
 def _body(watch: Watch, name: str) -> bytes | None:
