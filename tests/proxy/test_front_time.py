@@ -1,7 +1,21 @@
 """What waits too long is ended by the sweep; the clock is the test's."""
 
+import asyncio
+
 import pytest
-from support.fronting import Run, get, house, later, on_both_loops, post, until
+from support.fronting import House, Run, get, house, later, on_both_loops, post, until
+
+
+async def assert_closed_soon(front: House) -> None:
+    """Within a few seconds, and not only after the time that a client has to go on reading."""
+    began = front.clock.now
+
+    def is_closed() -> bool:
+        front.pass_time(1)
+        return front.front.connections == 0
+
+    await until(is_closed)
+    assert front.clock.now < began + 60
 
 
 @on_both_loops
@@ -144,7 +158,27 @@ def test_a_refused_client_that_never_closes_is_closed(run: Run) -> None:
             await client.send(b"more" * 1000)
             front.pass_time(1)
             assert front.front.connections == 1
-            front.pass_time(1)
-            await until(lambda: front.front.connections == 0)
+            await assert_closed_soon(front)
+
+    run(talk())
+
+
+@on_both_loops
+def test_a_last_answer_may_be_read_slowly_whatever_was_sent_behind_its_request(run: Run) -> None:
+    # it waits for the client to close, but not before it was read
+    async def talk() -> None:
+        async with house(later, stall_s=60) as front:
+            client = await front.client(receives=4096)
+            await client.send(get("/", "Connection: close") + get("/more"))
+            reply = await front.desk.taken.get()
+            reply.whole(200, [], b"x" * 8_000_000)
+            for _ in range(4):
+                front.pass_time(50)
+                await client.reader.readexactly(1_000_000)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            assert b"x" * 3_900_000 in await client.rest()
+            await assert_closed_soon(front)
+            assert front.desk.paths() == ["/"]
 
     run(talk())

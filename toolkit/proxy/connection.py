@@ -40,6 +40,7 @@ class Connection(asyncio.Protocol):
         "_is_idle",
         "_is_read_paused",
         "_is_serving",
+        "_lingers",
         "_peer",
         "_reader",
         "_recall",
@@ -67,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._arrived_s = 0.0
         self._held_bytes = self._unread_bytes = 0
         self._is_idle = self._was_used = self._closes = False
-        self._is_serving = self._is_read_paused = False
+        self._is_serving = self._is_read_paused = self._lingers = False
         self.is_write_paused = False
         self.deadline_s = math.inf
 
@@ -346,8 +347,9 @@ class Connection(asyncio.Protocol):
         self._wait_for(END)
         if transport is None or transport.is_closing():
             return
-        if lingers and transport.can_write_eof():
-            self.deadline_s = self._shared.clock() + LINGER_S
+        self._lingers = lingers and transport.can_write_eof()
+        if self._lingers:
+            self._be_patient(self._shared.clock())
             self._resume_reading()
             transport.write_eof()
         else:
@@ -389,10 +391,15 @@ class Connection(asyncio.Protocol):
         unread = unread_bytes(self._transport)
         if unread < self._unread_bytes:
             self._unread_bytes = unread
-            self.deadline_s = now + self._shared.limits.stall_s
+            self._be_patient(now)
         elif now >= self.deadline_s:
             self._drop()
             self._lose_client()
+
+    def _be_patient(self, now: float) -> None:
+        """With a client that has something to read, longer than with one that has but to close."""
+        is_read = self._lingers and self._unread_bytes <= 1  # the end itself counts as a byte
+        self.deadline_s = now + (LINGER_S if is_read else self._shared.limits.stall_s)
 
     def _end_late(self, now: float) -> None:
         if self._waits_for is IDLE:
