@@ -24,7 +24,53 @@ def refusal(body: bytes) -> str:
 
 def test_the_form_is_compact_sorted_and_without_the_views() -> None:
     body = b' { "b" : [ 1 , {"z":null, "a":true} ], "a":"x", "stream": true, "stream_options": {"x": 1} } '
-    assert form(body) == b'{"a":"x","b":[1,{"a":true,"z":null}]}'
+    assert form(body) == b'{"a":"x","b":[1,{"z":null,"a":true}]}'
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # transformers' `tojson` writes a tool into the prompt as it came: unsorted, and 1.0 as 1.0
+        (b'{"tools":[{"function":{"parameters":%s}}]}', b'{"tools":[{"function":{"parameters":%s}}]}'),
+        (b'{"functions":[%s]}', b'{"functions":[%s]}'),
+        (b'{"chat_template_kwargs":%s}', b'{"chat_template_kwargs":%s}'),
+        (b'{"documents":[%s]}', b'{"documents":[%s]}'),
+        # an answer's keys come in the order of its schema's
+        (b'{"response_format":{"json_schema":{"schema":%s}}}', b'{"response_format":{"json_schema":{"schema":%s}}}'),
+        (b'{"structured_outputs":{"json":%s}}', b'{"structured_outputs":{"json":%s}}'),
+        (b'{"text":{"format":{"schema":%s}}}', b'{"text":{"format":{"schema":%s}}}'),
+        (b'{"messages":[{"role":"a","tool_calls":[%s]}]}', b'{"messages":[{"role":"a","tool_calls":[%s]}]}'),
+        (b'{"messages":[{"content":[{"type":"tool_use","input":%s}]}]}',
+         b'{"messages":[{"content":[{"type":"tool_use","input":%s}]}]}'),
+        (b'{"of_a_later_version":%s}', b'{"of_a_later_version":%s}'),
+    ],
+)  # fmt: skip
+def test_what_a_model_may_read_as_written_counts_as_written(one: bytes, other: bytes) -> None:
+    written = [
+        b'{"a":1,"b":2}',
+        b'{"b":2,"a":1}',
+        b'{"a":1.0,"b":2}',
+        b'{"a":-0.0,"b":2}',
+        b'{"a":0.0,"b":2}',
+    ]
+    assert len({form(one % value) for value in written}) == len(written)
+    assert form(one % b' { "\\u0061" : 1, "b":2 }') == form(other % written[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b'{"logit_bias":{"1":1,"2":2}}', b'{"logit_bias":{"2":2.0,"1":1}}'),
+        (b'{"stop_token_ids":[1,2]}', b'{"stop_token_ids":[1.0,2e0]}'),
+        (b'{"messages":[{"role":"a","content":"b"}]}', b'{"messages":[{"content":"b","role":"a"}]}'),
+        (b'{"messages":[{"role":"a","content":[{"type":"text","text":"b"}]}]}',
+         b'{"messages":[{"content":[{"text":"b","type":"text"}],"role":"a"}]}'),
+        (b'{"messages":[{"role":"a","tool_calls":[{"id":"b"}]}]}', b'{"messages":[{"tool_calls":[{"id":"b"}],"role":"a"}]}'),
+        (b'{"input":[{"role":"a","content":"b"}]}', b'{"input":[{"content":"b","role":"a"}]}'),
+    ],
+)  # fmt: skip
+def test_what_a_server_reads_field_by_field_has_no_order(one: bytes, other: bytes) -> None:
+    assert form(one) == form(other)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +147,7 @@ def test_the_order_of_an_array_counts() -> None:
 def test_a_number_is_an_integer_where_it_can_be_one_and_keeps_its_value(
     number: bytes, folded: bytes
 ) -> None:
-    for holder in (b'{"a":%s}', b'{"a":[%s]}', b'{"a":[[],{"b":%s}]}'):
+    for holder in (b'{"a":%s}', b'{"a":[%s]}', b'{"logit_bias":{"b":%s}}'):
         assert form(holder % number) == holder % folded
 
 
@@ -200,7 +246,7 @@ def test_the_fields_are_handed_on_with_the_views() -> None:
 
 def test_a_key_is_32_hexadecimal_digits_of_blake2b_over_everything_that_counts() -> None:
     # by hand: each part as its length, a colon, itself and a space; None has length -1
-    told = b'request 1 16:chat/completions 4:acme -1: {"a":1}'
+    told = b'request 2 16:chat/completions 4:acme -1: {"a":1}'
     expected = blake2b(told, digest_size=16).hexdigest()
     assert request_key(b'{"a":1}', endpoint="chat/completions", tenant="acme") == expected
     assert len(expected) == 32

@@ -85,13 +85,28 @@ def has_equal_keys(text: str) -> bool:
     return bool(equal)
 
 
-def folded(value: Any) -> Any:
-    """The value with what counts: Python's numbers, equal ones alike, and booleans apart from them."""
-    if isinstance(value, dict):
-        return {name: folded(inner) for name, inner in value.items()}
+def folded(fields: dict[str, Any]) -> Any:
+    """The fields with what counts: Python's numbers, equal ones alike, and booleans apart; what is inside a field as written."""
+    return {name: _folded(value) for name, value in fields.items()}
+
+
+def _folded(value: Any) -> Any:
+    if isinstance(value, dict) or (
+        isinstance(value, list) and any(isinstance(one, dict | list) for one in value)
+    ):
+        return as_written(value)
     if isinstance(value, list):
-        return [folded(inner) for inner in value]
+        return [_folded(one) for one in value]
     return ("boolean", value) if isinstance(value, bool) else value
+
+
+def as_written(value: Any) -> Any:
+    """Order of keys and kinds of numbers included."""
+    if isinstance(value, dict):
+        return [(name, as_written(inner)) for name, inner in value.items()]
+    if isinstance(value, list):
+        return ["list", *map(as_written, value)]
+    return type(value).__name__, repr(value)
 
 
 @settings(max_examples=200, deadline=None)
@@ -127,18 +142,24 @@ def test_two_bodies_have_one_form_exactly_when_python_reads_the_same_from_both(
 
 
 @st.composite
-def respelled(draw: st.DrawFn, value: Any) -> str:
-    """The same value in another spelling: order of keys, spaces, escapes, integers as floats."""
+def respelled(draw: st.DrawFn, value: Any, level: int = 0) -> str:
+    """The same value in another spelling: spaces, escapes; of fields also their order and integers as floats."""
     gap = draw(SPACES)
     if isinstance(value, dict):
-        names = draw(st.permutations(list(value)))
-        inner = [f"{draw(spelled(name))}{gap}:{draw(respelled(value[name]))}" for name in names]
+        names = list(value) if level else draw(st.permutations(list(value)))
+        inner = [
+            f"{draw(spelled(name))}{gap}:{draw(respelled(value[name], level + 1))}"
+            for name in names
+        ]
         return "{" + f",{gap}".join(inner) + "}"
     if isinstance(value, list):
-        return "[" + f"{gap},".join(draw(respelled(one)) for one in value) + "]"
+        is_flat = level == 1 and not any(isinstance(one, dict | list) for one in value)
+        return (
+            "[" + f"{gap},".join(draw(respelled(one, 1 if is_flat else 2)) for one in value) + "]"
+        )
     if isinstance(value, str):
         return draw(spelled(value))
-    if isinstance(value, int) and not isinstance(value, bool):
+    if level == 1 and isinstance(value, int) and not isinstance(value, bool):
         return draw(st.sampled_from([f"{value}", f"{value}.0", f"{10 * value}e-1"]))
     return json.dumps(value)
 

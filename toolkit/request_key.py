@@ -1,8 +1,10 @@
 """What a request is: its one canonical form, and the key that the cache, capture and the forecast go by.
 
-Two bodies have one form exactly when they ask the same of a server: the order of keys, whitespace, escapes, `0` for
-`0.0`, and how the answer is viewed (`stream`, `stream_options`) do not count; every other field does, known or not. A
-body that two readers may take for different requests has none. It guesses no defaults and touches no string.
+Two bodies have one form exactly when they ask the same of a server: whitespace, escapes, the order of fields, `0` for `0.0`, and how
+the answer is viewed (`stream`, `stream_options`) do not count; every other field does, known or not. What stands deeper than a
+field, a message or a part of its content counts as it is written, order of keys and spelling of numbers included: servers hand tools
+to chat templates as they came (transformers' `tojson` sorts nothing and writes `1.0` as such), and an answer's keys come in the order
+of its JSON schema's. A body that two readers may take for different requests has no form. It guesses no defaults, touches no string.
 """
 
 import json
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the rules below, part of every key: what was stored under other rules is not found."""
 KEY_BYTES = 16
 VIEWS = frozenset({"stream", "stream_options"})
@@ -26,6 +28,11 @@ INTEGERS = range(-(2**63), 2**64)
 """What orjson keeps as integers; a longer one it reads as a float, and two seeds would become one."""
 MAX_INTEGER_CHARS = 20
 """`-9223372036854775808` and `18446744073709551615` have as many."""
+ROWS = frozenset({"messages", "input"})
+"""Lists of objects whose own keys are fields of a server's: their order does not count, nor that of their parts of content."""
+FLAT = frozenset({"logit_bias"})
+"""Objects of numbers by token: a server reads them one by one."""
+NESTED = frozenset({dict, list})
 UNEVEN = frozenset({dict, list, float})
 """Values in an array that have to be looked at one by one."""
 
@@ -67,6 +74,7 @@ def canonical(body: bytes, *, inert: frozenset[str] = frozenset()) -> Canonical 
     except TypeError:
         # it writes 254 levels
         return Refused(TOO_DEEP, fields)
+    as_written = _as_written(fields)
     keys, is_huge = _fold(fields)
     if keys is None:
         return Refused(TOO_DEEP, fields)
@@ -74,10 +82,10 @@ def canonical(body: bytes, *, inert: frozenset[str] = frozenset()) -> Canonical 
         _, problem = _read_slowly(body)
         if problem is not None:
             return Refused(problem, fields)
-    left_out = {name: fields.pop(name) for name in VIEWS | inert if name in fields}
-    form = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-    fields.update(left_out)
-    return Canonical(form, fields)
+    counting = {**fields, **as_written}
+    for name in VIEWS | inert:
+        counting.pop(name, None)
+    return Canonical(orjson.dumps(counting, option=orjson.OPT_SORT_KEYS), fields)
 
 
 def request_key(
@@ -123,6 +131,40 @@ def _may_have_lost_keys(body: bytes, again: bytes, keys: int) -> bool:
     if body.count(b":") != again.count(b":"):
         return True
     return b"\\u003" in body and (b"\\u003a" in body or b"\\u003A" in body)
+
+
+def _as_written(fields: Fields) -> Fields:
+    """The fields with something inside, each as it goes into the form; to be asked before numbers are folded."""
+    return {
+        name: _below(name, value)
+        for name, value in fields.items()
+        if type(value) in NESTED and name not in FLAT and name not in VIEWS
+    }
+
+
+def _below(name: str, value: Any) -> Any:
+    if type(value) is list:
+        kinds = set(map(type, value))
+        if kinds.isdisjoint(NESTED):
+            return value
+        if name in ROWS and kinds == {dict}:
+            return [_row(one) for one in value]
+    return orjson.Fragment(orjson.dumps(value))
+
+
+def _row(row: Fields) -> Fields:
+    """A message, or a part of its content: its own keys in any order, what they hold as written."""
+    shown: Fields | None = None
+    for name, value in row.items():
+        if type(value) in NESTED:
+            shown = dict(row) if shown is None else shown
+            is_parts = name == "content" and set(map(type, value)) == {dict}
+            shown[name] = (
+                [_row(part) for part in value]
+                if is_parts and type(value) is list
+                else orjson.Fragment(orjson.dumps(value))
+            )
+    return row if shown is None else shown
 
 
 def _fold(fields: Fields) -> tuple[int | None, bool]:

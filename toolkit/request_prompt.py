@@ -235,7 +235,8 @@ def _part(found: Prompt, part: Any, pieces: list[str], level: int) -> bool:
     if type(part) is dict:
         kind = part.get("type")
         text = part.get(kind if kind in ("refusal", "thinking") else "text")
-        if type(text) is str and (kind is None or kind in TEXT_PARTS):
+        is_text = kind is None or (type(kind) is str and kind in TEXT_PARTS)
+        if type(text) is str and is_text:
             found.chars += len(text)
             pieces.append(text)
             return kind is not None and part.keys() <= PLAIN_PART

@@ -93,7 +93,9 @@ def together(chunks: list[dict[str, Any]]) -> tuple[Any, ...]:
             index, delta = choice["index"], choice["delta"]
             texts[index] = texts.get(index, "") + (delta.get("content") or "")
             for call in delta.get("tool_calls") or ():
-                arguments[index] = arguments.get(index, "") + (call["function"]["arguments"] or "")
+                arguments[index] = arguments.get(index, "") + (
+                    call["function"].get("arguments") or ""
+                )
             if choice.get("finish_reason"):
                 reasons[index] = choice["finish_reason"]
     return texts, arguments, reasons

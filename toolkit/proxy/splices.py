@@ -14,7 +14,7 @@ from toolkit.request_key import Fields
 
 WITH_USAGE = frozenset({"chat/completions", "completions"})
 """Endpoints whose streams tell the usage only if they are asked to."""
-SALTED = frozenset({"chat/completions", "completions", "responses"})
+SALTED = frozenset({"chat/completions", "completions", "messages", "responses"})
 """Endpoints that take `cache_salt` (vLLM 0.32)."""
 USAGE = b'"stream_options":{"include_usage":true}'
 SALT = "cache_salt"
