@@ -379,3 +379,20 @@ def test_a_content_type_of_any_bytes_can_be_passed_on() -> None:
         await whole(answer)
 
     with_server(use)
+
+
+def test_a_name_with_two_addresses_is_asked_at_the_one_that_answers() -> None:
+    async def use(server: ScriptedUpstream, _: Upstream) -> None:
+        url = server.url.replace("127.0.0.1", "user:secret@localhost")
+        async with Upstream(UpstreamSetting(name="a", url=url)) as upstream:
+            await whole(await upstream.ask(JOB))
+            assert server.lines[0].headers["host"].startswith("localhost:")
+            server.stop_listening()
+            await upstream.close()
+            await upstream.open()
+            with pytest.raises(UpstreamError) as caught:
+                await upstream.ask(JOB)
+            assert caught.value.fault.kind == "connect"
+            assert "127.0.0.1" not in caught.value.fault.message
+
+    with_server(use)

@@ -3,7 +3,8 @@
 Only the configured address is contacted: no redirect is followed, no proxy of the environment asked, no cookie kept, and
 the key that is sent is the upstream's own. What comes is handed on as it comes; nothing is held but what a read brought.
 
-Not aiohttp, which bench uses: a request there and back takes it 55 us more than this, of the 500 that a miss may cost.
+Not aiohttp, which bench uses: a request and the first bytes of its answer take it 71 to 95 us where this takes 27 to 34 (uvloop,
+loopback, three interleaved rounds of 4,000), and the whole of a miss may cost 500.
 """
 
 import asyncio
@@ -82,7 +83,7 @@ class Upstream:
         self._host, self._port = url.hostname or "", url.port or PORTS[url.scheme]
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
         self._base = url.path.rstrip("/")
-        own = f"host: {url.netloc}\r\naccept-encoding: identity\r\n"
+        own = f"host: {url.netloc.rpartition('@')[2]}\r\naccept-encoding: identity\r\n"
         own += f"authorization: Bearer {key}\r\n" if key else ""
         self._own = own.encode("latin-1")
 
@@ -262,6 +263,6 @@ def _unconnected(error: OSError) -> Fault:
         return Fault(kind="tls", message="TLS with the upstream failed")
     if isinstance(error, socket.gaierror):
         return Fault(kind="connect", message="the upstream's name has no address")
-    # in the system's words; the event loop puts an address into its own
-    why = os.strerror(number).lower() if number > 0 else "no reason given"
+    # in the system's words; the event loop puts addresses into its own, and has no number where it tried several
+    why = os.strerror(number).lower() if number > 0 else "at none of its addresses"
     return Fault(kind="connect", message=f"no connection to the upstream: {why}")
