@@ -254,14 +254,17 @@ class Connection(asyncio.Protocol):
         return not count or shared.held_bytes <= shared.limits.held_bytes
 
     def _pause_reading(self) -> None:
-        if not self._is_read_paused and self._transport is not None:
+        # uvloop refuses to pause or resume what a failed write is closing
+        transport = self._transport
+        if not self._is_read_paused and transport is not None and not transport.is_closing():
             self._is_read_paused = True
-            self._transport.pause_reading()
+            transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._is_read_paused and self._transport is not None:
+        transport = self._transport
+        if self._is_read_paused and transport is not None and not transport.is_closing():
             self._is_read_paused = False
-            self._transport.resume_reading()
+            transport.resume_reading()
 
     # ---- what goes out
 
