@@ -8,9 +8,9 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from toolkit.cli.proxy_run import run_loop, say, storing
 from toolkit.errors import ToolkitError
@@ -96,7 +96,7 @@ class _Process:
             raise
         await self._say("open", True)
         wait_s = 0.0
-        async for word, told in self._words(reader, proxy.stop):
+        async for word, told in self._words(reader, partial(proxy.stop, 0.0)):
             if word == "shut":
                 proxy.shut()
             elif word == "end":
@@ -130,7 +130,9 @@ class _Process:
 
     # --- the parent --------------------------------------------------------------------------------
 
-    async def _words(self, reader: asyncio.StreamReader, close: Callable[[], Any]) -> Any:
+    async def _words(
+        self, reader: asyncio.StreamReader, close: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[tuple[str, str]]:
         """What the parent says, word by word; once it is dead, this process ends."""
         while line := await reader.readline():
             word, _, told = line.decode().strip().partition(" ")
@@ -142,12 +144,12 @@ class _Process:
         await self._die(close)
 
     async def _end_with_parent(
-        self, reader: asyncio.StreamReader, close: Callable[[], Any]
+        self, reader: asyncio.StreamReader, close: Callable[[], Awaitable[None]]
     ) -> None:
         await reader.read()
         await self._die(close)
 
-    async def _die(self, close: Callable[[], Any]) -> None:
+    async def _die(self, close: Callable[[], Awaitable[None]]) -> None:
         """The parent is dead: nobody is left to end this process, and another proxy may want the port."""
         for each in (*self._place.clients, *self._place.admin):
             each.close()

@@ -49,8 +49,9 @@ class Crew:
         )
         self._epochs = epochs
         self._opened = AsyncExitStack()
-        self._told: dict[str, dict[str, Any]] = {}
-        """By worker, what it said last."""
+        self._counted: dict[str, tuple[str, dict[str, Any]]] = {}
+        """By worker, the name of its process and what that counted."""
+        self._held: dict[str, Gauges] = {}
         self._before = Counters()
         """What workers counted that are no more."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,6 +78,8 @@ class Crew:
         for way, told in await self._ask_all("/look", body):
             if isinstance(told, dict):
                 self._take(way.name, told)
+            elif told is None:
+                self._held.pop(way.name, None)
 
     def look_soon(self) -> None:
         """The same, without waiting: epochs were raised, and must be so everywhere."""
@@ -90,21 +93,22 @@ class Crew:
         whole = Counters().merge(own.as_dict())
         if self._ways:
             whole.merge(self._before.as_dict())
-        for told in self._told.values():
-            whole.merge(told["counters"])
+        for _, counters in self._counted.values():
+            whole.merge(counters)
         return whole
 
     def gauges(self, own: Gauges) -> Gauges:
         """What all workers hold, as of the last look."""
-        return together([own, *(told["gauges"] for told in self._told.values())])
+        return together([own, *self._held.values()])
 
     def _take(self, worker: str, told: dict[str, Any]) -> None:
-        last = self._told.get(worker)
-        if last is not None and last["name"] != told["name"]:
-            self._before.merge(last["counters"])
-        layers = tuple(LayerGauge(**each) for each in told["gauges"].pop("layers"))
-        told["gauges"] = Gauges(**told["gauges"], layers=layers)
-        self._told[worker] = told
+        name, before = self._counted.get(worker, (told["name"], {}))
+        if name != told["name"]:
+            self._before.merge(before)
+        self._counted[worker] = told["name"], told["counters"]
+        gauges = told["gauges"]
+        layers = tuple(LayerGauge(**each) for each in gauges.pop("layers"))
+        self._held[worker] = Gauges(**gauges, layers=layers)
 
     # --- what they are told ------------------------------------------------------------------------
 

@@ -107,10 +107,12 @@ class Desk:
         found = self._route(case)
         if found is None:
             return
-        if team is None:
+        if team is not None:
+            self.take_for(case, team, found)
+        elif self._keyring is None:
             self._pass_in(case, found)
         else:
-            self.take_for(case, team, found)
+            self._refuse(case, 401, "Its key was not checked")
 
     def take_for(self, case: Case, team: str, found: Route) -> None:
         """Answer a team whose key was checked."""

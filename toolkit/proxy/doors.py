@@ -5,11 +5,13 @@ three workers under uvloop took 15, 24 and 25, but of 96 in eights 3, 5 and 88, 
 """
 
 import asyncio
+import errno
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.errors import ToolkitError
 
@@ -43,13 +45,8 @@ def doors(host: str, port: int, count: int, *, joins: bool = False) -> list[list
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         for family, _, _, _, address in dict.fromkeys(addresses):
-            found = (address[0], port or address[1], *address[2:])
-            if port and not joins:
-                _listening(family, found, shares=False).close()
-            for mine in opened:
-                mine.append(_listening(family, found, shares=True))
-                port = mine[-1].getsockname()[1]
-                found = (found[0], port, *found[2:])
+            with _unless_alone(bool(opened[0])):
+                port = _open(opened, family, (address[0], port, *address[2:]), joins=joins)
     except OSError as error:
         for mine in opened:
             for each in mine:
@@ -61,7 +58,31 @@ def doors(host: str, port: int, count: int, *, joins: bool = False) -> list[list
     return opened
 
 
-def _listening(family: int, address: tuple[object, ...], *, shares: bool) -> socket.socket:
+def _open(
+    opened: list[list[socket.socket]], family: int, address: tuple[Any, ...], *, joins: bool
+) -> int:
+    """Add a socket for one address to each; its port."""
+    host, port, *rest = address
+    chosen: int = port
+    if port and not joins:
+        _listening(family, address, shares=False).close()
+    for mine in opened:
+        mine.append(_listening(family, (host, chosen, *rest), shares=True))
+        chosen = mine[-1].getsockname()[1]
+    return chosen
+
+
+@contextmanager
+def _unless_alone(has_others: bool) -> Iterator[None]:
+    """Do without an address that the machine has only by name, e.g., `localhost` by IPv6, if there is another."""
+    try:
+        yield
+    except OSError as error:
+        if not has_others or error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise
+
+
+def _listening(family: int, address: tuple[Any, ...], *, shares: bool) -> socket.socket:
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

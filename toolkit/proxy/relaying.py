@@ -132,6 +132,8 @@ class Relaying(Hits):
             return
         _refuse(case.reply, (b"x-request-id", case.served.request_id.encode()))
         case.served.status, case.served.error_kind = 503, "owner"
+        if case.ruling.read and case.key is not None:
+            case.served.cache = "miss"
         self.end(case)
 
 
