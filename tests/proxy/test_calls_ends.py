@@ -380,6 +380,26 @@ def test_a_broken_chunk_in_the_stream_ends_the_call() -> None:
     run(test())
 
 
+def test_a_fault_before_the_call_is_made_leaves_no_flight_that_others_would_join() -> None:
+    async def test() -> None:
+        async with bench(streaming()) as made:
+            asked = made.admission.ask
+
+            def throws(*_: object) -> None:
+                raise KeyError("a fault of ours")
+
+            made.admission.ask = throws  # type: ignore[assignment,method-assign]
+            with pytest.raises(KeyError):
+                made.ask()
+            made.admission.ask = asked  # type: ignore[method-assign]
+            client = made.ask()
+            assert client.led
+            await client.over.wait()
+            await made.idle()
+
+    run(test())
+
+
 @pytest.mark.parametrize("method", ["feed", "end"])
 def test_a_fault_of_our_own_ends_the_call_and_gives_its_slot_back(
     monkeypatch: pytest.MonkeyPatch, method: str

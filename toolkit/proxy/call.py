@@ -79,7 +79,7 @@ class Call:
     retries: int = 0
     status: int | None = None
     headers: Headers = ()
-    """Those that clients may see, without content-type."""
+    """Those that clients may see."""
     recorder: Recorder | None = None
     """None until it began."""
     read_s: float | None = None

@@ -68,7 +68,12 @@ class Calls:
             call.flight, flight.cargo = flight, call
         self._board(call, job, listener)
         self._under_way[call] = None
-        self._admit(call)
+        try:
+            self._admit(call)
+        except BaseException:
+            # nobody may join a call that nobody makes
+            self._close(call, ok=False)
+            raise
         return call, True
 
     def leave(self, call: Call, listener: Listener) -> None:
