@@ -261,3 +261,29 @@ def test_models_that_clients_make_up_are_not_remembered_for_ever() -> None:
     prints = {proxy.keeper.fingerprint(f"model-{number}") for number in range(3_000)}
     assert len(prints) == 3_000, "a name is part of its own"
     assert len(proxy.keeper._prints) <= 1_024
+
+
+def test_a_restart_that_counters_tell_is_not_taken_for_one_that_another_saw(
+    book: QuietCache,
+) -> None:
+    # the file has 100 tokens, this proxy saw 1,000; after the restart it is 150: more than in the file
+    proxy = Proxy(book)
+    proxy.sees(Identity(models=(TINY,), tokens_total=100.0), now=0.0)
+    proxy.sees(Identity(models=(TINY,), tokens_total=1000.0), now=10.0)
+    assert proxy.sees(Identity(models=(TINY,), tokens_total=150.0), now=11.0) == {"tiny": 1, "*": 1}
+
+
+def test_the_first_look_makes_another_fingerprint_than_none() -> None:
+    proxy = Proxy(None, urls=(A,))
+    before = proxy.keeper.fingerprint("tiny")
+    proxy.sees(FIRST)
+    assert proxy.keeper.fingerprint("tiny") != before
+
+
+def test_where_only_changes_count_one_machine_s_history_is_not_in_the_fingerprint() -> None:
+    here, there = Proxy(None, "change", urls=(A,)), Proxy(None, "change", urls=(A,))
+    here.sees(Identity(version="1", models=(TINY,)))
+    here.sees(Identity(version="2", models=(TINY,)))
+    there.sees(Identity(version="2", models=(TINY,)))
+    assert (here.generations.numbers, there.generations.numbers) == ({"tiny": 1, "*": 1}, {})
+    assert here.keeper.fingerprint("tiny") == there.keeper.fingerprint("tiny")

@@ -3,12 +3,16 @@
 import asyncio
 import json
 from collections.abc import Coroutine
+from contextlib import closing
+from pathlib import Path
 
 import orjson
+import pytest
 from support.raw_server import RawServer, http, recorded, vllm_pages
 from support.watching import FAST, until, watching
 
 from toolkit.proxy.settings import RoutingSetting
+from toolkit.proxy.shared_cache import SharedCache
 
 BUSY = b"""
 vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
@@ -61,6 +65,47 @@ def test_pages_that_change_seldom_are_read_seldom_and_health_never() -> None:
     run(work())
 
 
+def test_they_are_read_again_when_their_time_has_come() -> None:
+    async def work() -> None:
+        server = RawServer(vllm_pages() | {"/metrics": metrics()})
+        async with server, watching({"a": server.url}, identity_s=0.05) as around:
+            await around.watch.first_look()
+            card = json.loads(recorded("v1_models.json"))
+            card["data"][0]["max_model_len"] = 1024
+            server.pages["/v1/models"] = http(json.dumps(card))
+            await until(lambda: around.generations.numbers == {"tiny": 1, "*": 1})
+
+    run(work())
+
+
+def test_metrics_that_appear_later_are_found() -> None:
+    async def work() -> None:
+        pages = {"/health": http()}
+        async with (
+            RawServer(pages) as server,
+            watching({"a": server.url}, identity_s=0.05) as around,
+        ):
+            await until(lambda: server.paths().count("/health") >= 3)
+            server.pages["/metrics"] = metrics()
+            await until(lambda: around.watch.metrics("a"))
+
+    run(work())
+
+
+def test_a_page_that_takes_long_to_be_read_is_asked_for_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        # as if it had taken a thousand million times as long
+        monkeypatch.setattr("toolkit.proxy.watch.READING_SHARE", 1e-10)
+        async with RawServer(vllm_pages()) as server, watching({"a": server.url}) as around:
+            await around.watch.first_look()
+            await asyncio.sleep(0.1)  # ten looks' time
+            assert server.paths().count("/metrics") == 1
+
+    run(work())
+
+
 def test_every_request_says_whose_it_is_and_bears_the_upstreams_own_key() -> None:
     async def work() -> None:
         async with (
@@ -102,6 +147,16 @@ def test_where_there_are_no_metrics_health_is_asked() -> None:
             assert server.paths().count("/metrics") == 1
             assert around.state("a").models == {"tiny"}
             assert around.watch.metrics("a") is None
+
+    run(work())
+
+
+def test_one_that_has_no_pages_at_all_is_well() -> None:
+    async def work() -> None:
+        async with RawServer({}) as server, watching({"a": server.url}) as around:
+            await until(lambda: server.paths().count("/health") >= 3)
+            assert around.state("a").state == "up"
+            assert around.state("a").looked_s_ago is not None
 
     run(work())
 
@@ -191,6 +246,22 @@ def test_while_it_is_down_its_identity_stays_and_the_same_one_coming_back_change
             server.pages = pages
             await until(lambda: around.state("a").state == "up")
             assert around.generations.numbers == {}
+
+    run(work())
+
+
+def test_epochs_that_another_process_raised_are_taken_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        file = tmp_path / "cache.db"
+        with closing(SharedCache(file, 2**20)) as one, closing(SharedCache(file, 2**20)) as two:
+            async with (
+                RawServer(vllm_pages()) as server,
+                watching({"a": server.url}, book=one) as around,
+            ):
+                await around.watch.first_look()
+                two.bump("tiny")
+                await until(lambda: around.generations.numbers == {"tiny": 1})
+                assert around.changed == ["tiny"]
 
     run(work())
 

@@ -41,6 +41,7 @@ async def watching(
     keys: Mapping[str, str] | None = None,
     epoch: str = "restart",
     limit_s: float = 5.0,
+    identity_s: float = 3600.0,
     **changes: Any,
 ) -> AsyncIterator[Watching]:
     """Watch these upstreams until the block ends."""
@@ -64,9 +65,8 @@ async def watching(
             )
             for each in upstreams
         }
-        watch = Watch(
-            opened, rules, keeper=keeper, event=event, pace=Pace(limit_s=limit_s, tick_s=0.02)
-        )
+        pace = Pace(limit_s=limit_s, identity_s=identity_s, tick_s=0.02)
+        watch = Watch(opened, rules, keeper=keeper, event=event, pace=pace)
         around = Watching(watch, rules, generations)
         around.events, around.changed = events, changed
         task = asyncio.create_task(around.watch.run())
@@ -76,8 +76,9 @@ async def watching(
             if task.done():
                 task.result()  # it must not end by itself
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            async with asyncio.timeout(10):
+                with suppress(asyncio.CancelledError):
+                    await task
             assert not around.watch._probes
 
 

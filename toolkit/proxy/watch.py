@@ -20,8 +20,6 @@ from toolkit.proxy.routing import LookFailure, Routing
 from toolkit.proxy.upstream import Answer, Upstream, UpstreamError
 
 METRICS, HEALTH, MODELS, VERSION = "/metrics", "/health", "/v1/models", "/version"
-IDENTITY_S: Final = 10.0
-"""How often /v1/models and /version are read while nothing happens, and /metrics where there was none."""
 METRICS_BYTES: Final = 16 * 2**20
 """Sixteen engines behind one address: 16 times the recorded 56 KB is 0.9 MB."""
 PAGE_BYTES: Final = 2**20
@@ -39,6 +37,8 @@ class Pace:
 
     limit_s: float = 2.0
     """Of one look at /metrics and /health, and of one at the pages that say who it is."""
+    identity_s: float = 10.0
+    """How often /v1/models and /version are read while nothing happens, and /metrics where there was none."""
     tick_s: float = 0.25
     """How often it is asked whether somebody wants a probe: its delay counts towards the time until a stuck engine is left."""
 
@@ -191,7 +191,11 @@ class Watch:
     async def _asked(self, place: _Place) -> pages.Metrics | None:
         """What /metrics says; where there is none, /health must not say that it is ill."""
         without_s = place.without_metrics_s
-        if without_s is None or not place.is_well or self._clock() - without_s >= IDENTITY_S:
+        if (
+            without_s is None
+            or not place.is_well
+            or self._clock() - without_s >= self._pace.identity_s
+        ):
             told = await self._metrics(place)
             place.without_metrics_s = None if told else self._clock()
             if told is not None:
@@ -222,7 +226,7 @@ class Watch:
         """Tell who it is: by its metrics at once, and by its other pages now and then."""
         numbers = told.numbers if told else None
         await self._saw_it(place, identity(None, None, numbers))
-        if not whole and self._clock() - place.identified_s < IDENTITY_S:
+        if not whole and self._clock() - place.identified_s < self._pace.identity_s:
             return
         place.identified_s = self._clock()
         with contextlib.suppress(TimeoutError, UpstreamError):
