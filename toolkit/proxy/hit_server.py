@@ -225,6 +225,7 @@ class HitServer:
 
     async def end(self) -> None:
         """Close everything."""
+        self._orders.drain()
         for task in self._ticking:
             task.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)
