@@ -214,3 +214,11 @@ def test_what_is_nested_too_deep_is_shown_only_as_it_came(depth):
     assert (shown(whole, as_usage), shown(stream, wanted)) == (None, None)
     assert shown(whole, wanted) is not None
     assert shown(stream, as_usage) is not None
+
+
+def test_a_text_stream_without_a_text_makes_no_body():
+    endpoint, wanted = asked("text")
+    said = chunks((PAIRS / "text.txt").read_bytes())
+    for chunk in said[:-1]:
+        chunk["choices"][0]["text"] = None
+    assert shown(kept(as_stream(said), endpoint=endpoint), wanted) is None
