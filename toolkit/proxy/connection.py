@@ -13,7 +13,7 @@ from toolkit.proxy import answer_heads as heads
 from toolkit.proxy.client_reply import ClientReply
 from toolkit.proxy.error_json import CONTENT_TYPE, error_body
 from toolkit.proxy.framing import Framed, Refusal, RequestReader, refusal
-from toolkit.proxy.front_state import BODY, CLIENT, DESK, END, HEAD, IDLE, FrontState, never
+from toolkit.proxy.front_state import BODY, CLIENT, DESK, END, HEAD, IDLE, FrontState
 from toolkit.proxy.socket_facts import end_by_reset, has_left, unread_bytes
 
 PIPELINED_BYTES = 64 * 1024
@@ -110,7 +110,6 @@ class Connection(asyncio.Protocol):
             self._close(lingers=False)
         else:
             self._drop()
-            self._lose_client()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed, by whomever."""
@@ -121,8 +120,9 @@ class Connection(asyncio.Protocol):
         self._waits_for = END
         self._transport = self._reader = None
         self._write = self._writelines = _nothing
-        self._recall = never
-        self._lose_client()
+        told = self._part()
+        if told is not None:
+            told()
 
     def pause_writing(self) -> None:
         """The client reads more slowly than is written."""
@@ -301,7 +301,6 @@ class Connection(asyncio.Protocol):
         elif self.is_write_paused:
             self._wait_for(CLIENT)
         else:
-            self._waits_for = CLIENT  # a new wait begins, whatever it is for
             self._serve()
 
     def cut(self, *, is_hard: bool) -> None:
@@ -319,11 +318,6 @@ class Connection(asyncio.Protocol):
             return None
         self._shared.busy -= 1
         return answer.leave()
-
-    def _lose_client(self) -> None:
-        told = self._part()
-        if told is not None:
-            told()
 
     def _refuse(self, found: Refusal) -> None:
         self._shared.desk.refused(found.status, found.reason, self.peer())
@@ -359,7 +353,7 @@ class Connection(asyncio.Protocol):
             transport.close()
 
     def _drop(self) -> None:
-        """Close at once, so that the client can't take it for an end."""
+        """Close at once, so that the client can't take it for an end; `connection_lost` follows in the same turn."""
         self._is_idle = False
         self._wait_for(END)
         if self._transport is not None:
@@ -384,7 +378,6 @@ class Connection(asyncio.Protocol):
         elif self._waits_for is DESK:
             if self._is_read_paused and self._transport and has_left(self._transport):
                 self._drop()
-                self._lose_client()
         elif now >= self.deadline_s:
             self._end_late(now)
 
@@ -397,7 +390,6 @@ class Connection(asyncio.Protocol):
             self._be_patient(now)
         elif now >= self.deadline_s:
             self._drop()
-            self._lose_client()
 
     def _be_patient(self, now: float) -> None:
         """With a client that has something to read, longer than with one that has but to close."""
@@ -414,7 +406,6 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Answer no further request but those that have begun to come."""
-        self._recall = never
         if self._is_idle:
             self._close(lingers=False)
 
