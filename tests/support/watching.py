@@ -76,8 +76,8 @@ async def watching(
             if task.done():
                 task.result()  # it must not end by itself
             task.cancel()
-            async with asyncio.timeout(10):
-                with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):
+                async with asyncio.timeout(10):
                     await task
             assert not around.watch._probes
 
