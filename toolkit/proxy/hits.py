@@ -4,6 +4,7 @@ It reads the clocks; the rules are policy's, the keys request_key's, the sending
 stored answer is decided by who builds on it: `answering` asks upstream, `relaying` asks the worker that does.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +27,7 @@ from toolkit.request_key import Refused, canonical, request_key
 NOT_JSON = "The body has to be `application/json`"
 
 
-class Hits:
+class Hits(ABC):
     """The stored answers of one process."""
 
     def __init__(self, kit: Kit) -> None:
@@ -35,20 +36,21 @@ class Hits:
 
     # --- for who builds on it ----------------------------------------------------------------------
 
+    @abstractmethod
     def wants_look(self) -> bool:
         """Whether the hit that comes now is one of those that are asked again: then it goes the long way."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pass_on(self, case: Case) -> None:
         """Send a request upstream and its answer back, and store nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def go_on(self, case: Case, found: Found | None) -> None:
         """Answer a request that is understood; `found`: what is stored under its key in this process or the file."""
-        raise NotImplementedError
 
     def was_hit(self, case: Case, kept: Kept) -> None:
-        """A stored answer is on its way."""
+        """A stored answer is on its way; nothing more has to be done."""
+        del case, kept
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -137,6 +139,9 @@ class Hits:
         """Next time the very bytes of this request are enough, if nothing in them makes each time different."""
         request, raw = case.request, case.request.raw
         if raw is None or not request.keeps_alive or request.header(b"x-request-id") is not None:
+            return
+        if case.generation != self._kit.generation(case.model):
+            # a slow client took it while another generation began; by its bytes it would be found for ever
             return
         is_paced = bool(mine.ends) and self._settings.cache.replay != "instant"
         if is_paced or case.wishes is not header_rules.NO_WISHES or case.key is None:
