@@ -10,7 +10,7 @@ LINE_BYTES = 256
 TRAILER_BYTES = 8 * 1024
 FREE_CHUNKS = 4_096
 SMALLEST_MEAN_BYTES = 16
-"""Of a chunk, where there are more than FREE_CHUNKS: each costs a turn of the loop below, whatever it holds."""
+"""Of a chunk beyond those that are free: each costs a turn of the loop below, whatever it holds."""
 
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;[\t\x20-\x7e]*)?\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
@@ -61,7 +61,7 @@ class ChunkedBody:
         self._chunks += 1
         if len(self.body) + self._needs > self._limit:
             self.fault = "body_bytes"
-        elif self._chunks > max(FREE_CHUNKS, len(self.body) // SMALLEST_MEAN_BYTES):
+        elif self._chunks > FREE_CHUNKS + len(self.body) // SMALLEST_MEAN_BYTES:
             self.fault = "chunks"
         self._read = ChunkedBody._read_data if self._needs else ChunkedBody._read_trailer
         return at
