@@ -16,12 +16,16 @@ needs_redis = pytest.mark.skipif(
 )
 
 
+START_LIMIT_S = 30.0
+
+
 class RedisServer:
     """One server, on 127.0.0.1 at a free port and on a Unix socket in `folder`; it writes nothing to disk."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.socket = folder / "redis.sock"
-        self.port = _free_port()
+        self._place = _kept_place()
+        self.port = int(self._place.getsockname()[1])
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -33,7 +37,7 @@ class RedisServer:
         self._process = subprocess.Popen(
             [*command, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + START_LIMIT_S
         while self._asked(b"PING\r\n")[:1] not in (b"+", b"-"):  # -NOAUTH is an answer, too
             assert time.monotonic() < deadline, "redis-server does not come up"
             time.sleep(0.01)
@@ -43,6 +47,11 @@ class RedisServer:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def close(self) -> None:
+        """Kill it, and let its port go."""
+        self.kill()
+        self._place.close()
 
     def freeze(self) -> None:
         """SIGSTOP: connections are taken by the kernel, and nobody answers."""
@@ -66,17 +75,20 @@ class RedisServer:
         return b""
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+def _kept_place() -> socket.socket:
+    """A port that nobody else is given, while Redis is up and while it is not: both may bind it, as both say REUSEADDR."""
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind(("127.0.0.1", 0))
+    return place
 
 
 @contextmanager
 def redis_server(folder: Path, *options: str) -> Iterator[RedisServer]:
     """Run one; it is killed at the end, frozen or not."""
     server = RedisServer(folder, *options)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
-        server.kill()
+        server.close()
