@@ -35,8 +35,8 @@ STEADY_S: Final = 60.0
 """One that lived for so long begins with the first pause again."""
 SHUT_S: Final = 1.0
 """A worker that is away for longer has its door closed: nobody is to wait behind it."""
-GRACE_S: Final = 3.0
-"""For the last words, after the time that the settings give."""
+GRACE_S: Final = 8.0
+"""After the time that the settings give, for what is to be written: the log takes 2 s at most, the store 5."""
 LONGEST_PATH: Final = 88
 """Bytes; a unix socket's path ends at 107, and its own name takes some."""
 LONGEST_LINE: Final = 64 * 2**20
@@ -218,7 +218,7 @@ class Workers:
         except OSError as error:
             return f"{_name(number)} could not be started: {error.strerror or error}"
         await self._follow(worker)
-        code = await asyncio.to_thread(worker.process.wait)
+        code = await asyncio.to_thread(_code, worker.process)
         del self._workers[number]
         return f"{_name(number)} (process {worker.process.pid}) {_ended(code)}"
 
@@ -277,8 +277,6 @@ class Workers:
             while line := await worker.reader.readline():
                 for word, told in json.loads(line).items():
                     self._hear(worker, word, told)
-        # whoever closed its end while it lives hears nothing any more
-        worker.process.kill()
         worker.writer.close()
 
     def _hear(self, worker: _Worker, word: str, told: Any) -> None:
@@ -308,6 +306,15 @@ class Workers:
     def _fail(self, error: ToolkitError) -> None:
         self._failure = self._failure or error
         self._moved.set()
+
+
+def _code(process: "subprocess.Popen[bytes]") -> int:
+    """How a process ended that has closed its end of the pair, and so hears nothing any more."""
+    try:
+        return process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _private_folder() -> Path:
