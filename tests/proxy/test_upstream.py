@@ -124,10 +124,33 @@ def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -
     with_server(use)
 
 
-def test_a_compressed_answer_is_passed_on_as_it_is() -> None:
+@pytest.mark.parametrize(
+    ("label", "is_taken"),
+    [
+        ("content-encoding: gzip", False),
+        ("content-encoding: identity, br", False),
+        ("transfer-encoding: gzip, chunked", False),
+        ("content-encoding: Identity", True),
+    ],
+)
+def test_an_answer_packed_unasked_is_garbage_for_its_label_would_be_lost(
+    label: str, *, is_taken: bool
+) -> None:
     async def use(server: ScriptedUpstream, upstream: Upstream) -> None:
-        server.script = plain("200 OK", b"\x1f\x8bno gzip", "content-encoding: gzip")
-        assert await whole(await upstream.ask(JOB)) == b"\x1f\x8bno gzip"
+        length = "content-length: 2\r\n" if label.startswith("content") else ""
+
+        async def script(line: Line) -> None:
+            line.send(f"HTTP/1.1 200 OK\r\n{label}\r\n{length}\r\n".encode())
+            line.send(b"{}" if length else chunk(b"{}") + LAST)
+
+        server.script = script
+        if is_taken:
+            assert await whole(await upstream.ask(JOB)) == b"{}"
+            return
+        with pytest.raises(UpstreamError) as caught:
+            await upstream.ask(JOB)
+        assert caught.value.fault.kind == "garbage"
+        await server.until(lambda: not server.open)
 
     with_server(use)
 

@@ -38,6 +38,9 @@ OWN = frozenset(
 )
 """Headers that are the connection's and the upstream's, whatever a job holds."""
 USUAL = {b"accept": b"*/*", b"user-agent": b"llm-serving-toolkit"}
+PLAIN = frozenset({(b"content-encoding", b"identity"), (b"transfer-encoding", b"chunked")})
+"""All that a body may be wrapped in. What is packed otherwise though `identity` was asked for is no text that anybody here could
+read, and its label stops here: a client would take it for the answer itself."""
 UNSENDABLE = frozenset(b"\r\n\0")
 PORTS = {"http": 80, "https": 443}
 
@@ -47,6 +50,8 @@ OURS = {
     errno.EADDRNOTAVAIL: "the proxy's machine is out of ports",
 }
 """Not the upstream's faults, though the request failed."""
+
+PACKED = "the upstream's answer is packed, which was not asked for"
 
 
 class UpstreamError(Exception):
@@ -140,6 +145,9 @@ class Upstream:
             except BaseException:
                 wire.abort()
                 raise
+            if _is_packed(wire.headers):
+                wire.abort()
+                raise UpstreamError(Fault(kind="garbage", message=PACKED))
             return Answer(wire, self._back, self._give_back)
 
     def _head(self, job: Job, length: int) -> bytes:
@@ -221,6 +229,8 @@ class Answer:
         self.content_type = told.decode("latin-1")
         self.headers = tuple(back(wire.headers))
         """Those that clients may see."""
+        self.ends_by_closing = wire.ends_with_connection
+        """Nothing but the connection's end tells that it is whole, and that may be the end of a server, too."""
         self._wire: Wire | None = wire
         self._give_back = give_back
 
@@ -244,6 +254,14 @@ class Answer:
 
 
 # --- what was wrong, in sentences without the address: they go to clients ------------------------------
+
+
+def _is_packed(headers: Headers) -> bool:
+    return any(
+        name in (b"content-encoding", b"transfer-encoding")
+        and (name, value.strip().lower()) not in PLAIN
+        for name, value in headers
+    )
 
 
 def _broken(error: WireError) -> Fault:

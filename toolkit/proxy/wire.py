@@ -50,7 +50,8 @@ class Wire(asyncio.Protocol):
         """Names in lower case."""
         self._keeps = True
         self._is_interim = False
-        self._ends_with_connection = False
+        self.ends_with_connection = False
+        """Of the answer whose head came: no length was told, and no chunks."""
         self._is_bodiless = False
         self._is_sent = True
         """All of the request was handed over; else what came next would be taken for its rest."""
@@ -95,7 +96,7 @@ class Wire(asyncio.Protocol):
     def _begin(self, is_bodiless: bool) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self.is_whole = self._has_head = self._is_interim = False
-        self._keeps = self._ends_with_connection = False
+        self._keeps = self.ends_with_connection = False
         self._is_sent, self._is_bodiless = False, is_bodiless
         self.received = self._head_bytes = 0
         self.headers = []
@@ -203,7 +204,7 @@ class Wire(asyncio.Protocol):
         """The end of an answer that has no other end; else of all hope."""
         self.is_closed, self._keeps = True, False
         self.resume_writing()
-        if self._ends_with_connection and self._has_head and exc is None:
+        if self.ends_with_connection and self._has_head and exc is None:
             self.is_whole = True
         if not self.is_whole:
             lost = WireError(CUT if self._has_head else NONE_YET)
@@ -233,7 +234,7 @@ class Wire(asyncio.Protocol):
         if self._is_interim:
             return
         names = {name for name, _ in self.headers}
-        self._ends_with_connection = not names & {b"content-length", b"transfer-encoding"}
+        self.ends_with_connection = not names & {b"content-length", b"transfer-encoding"}
         self._has_head = True
         if self._is_bodiless:
             self.is_whole = True
