@@ -194,6 +194,7 @@ class _Attempt:
         """
         call, clock = self._call, self._means.clock
         recorder = self._recorder(answer)
+        call.ends_by_closing = answer.ends_by_closing
         while data := await answer.read():
             now = call.read_s = clock()
             self._note_progress(answer, now)

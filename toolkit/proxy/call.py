@@ -80,6 +80,8 @@ class Call:
     status: int | None = None
     headers: Headers = ()
     """Those that clients may see."""
+    ends_by_closing: bool = False
+    """Its answer has no end of its own but the connection's."""
     recorder: Recorder | None = None
     """None until it began."""
     read_s: float | None = None

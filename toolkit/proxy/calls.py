@@ -6,6 +6,7 @@ given. Each call ends here exactly once, whatever ended it, and that gives back 
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from toolkit.proxy.admission import Admission, Slot, Waiting, ask_of
 from toolkit.proxy.attempt import Means, answered
@@ -13,8 +14,11 @@ from toolkit.proxy.call import Call, Listener
 from toolkit.proxy.exchange import Job, Kept, Rejection
 from toolkit.proxy.faults import FAULTS, Fault, FaultKind
 from toolkit.proxy.flights import Flights
+from toolkit.proxy.recorder import COMPLETIONS
 from toolkit.proxy.upstream import SAFE
 
+HALF: Final = frozenset({"garbage", "no_finish"})
+"""Kinds of an answer's error that half an answer has."""
 Keep = Callable[[bytes, Job, Kept], None]
 
 
@@ -194,7 +198,7 @@ class Calls:
         except Exception as error:  # noqa: BLE001 (the slot must be given back whatever an answer holds)
             self._event("fault", {"error": f"{type(error).__name__}: {error}"})
             return _fault("ours")
-        return fault
+        return _fault("cut") if fault is None and _looks_cut(call) else fault
 
     def _store(self, call: Call) -> None:
         kept = call.recorded.kept if call.recorded else None
@@ -270,6 +274,18 @@ class Calls:
     def _look_whether_empty(self) -> None:
         if not (self._under_way or self._tasks):
             self._empty.set()
+
+
+def _looks_cut(call: Call) -> bool:
+    """Whether a completion that ends with its connection is none: then a server died, or a proxy before it did.
+
+    Passed on with a length or a last chunk of ours, half an answer would look whole.
+    """
+    assert call.recorded is not None
+    if not call.ends_by_closing or call.status != 200 or call.job.endpoint not in COMPLETIONS:
+        return False
+    answer = call.recorded.answer
+    return answer is not None and answer.error_kind in HALF
 
 
 def _fault(kind: FaultKind) -> Fault:
