@@ -2,15 +2,17 @@
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.proxied import ASKED, Client, proxied, raw, whole
+from support.proxied import ASKED, CHAT, proxied, raw, whole
 from support.proxy_calls import gates, run
+from support.replies import FakeReply
 from support.scripted_upstream import Line, ScriptedUpstream, plain, slow
+
+from toolkit.proxy.exchange import Request
 
 KEYS = {"RED": "sk-red", "BLUE": "sk-blue", "GREEN": "sk-green", "ENGINE": "sk-engine"}
 TEAMS = "".join(
@@ -273,25 +275,26 @@ def test_hits_go_on_while_the_engine_is_down() -> None:
     run(test())
 
 
-def test_a_hit_that_was_still_on_its_way_when_the_engine_restarted_is_not_found_by_its_bytes() -> (
-    None
-):
+def test_a_hit_still_on_its_way_when_the_engine_restarts_is_not_remembered_by_its_bytes() -> None:
     async def test() -> None:
         async with ScriptedUpstream(whole("x" * 800_000)) as engine, proxied(engine) as proxy:
             await proxy.ask()
-            # a client whose kernel takes little, and who does not read yet
-            slow = socket.socket()
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow.connect(("127.0.0.1", proxy.port))
-            client = Client(*await asyncio.open_connection(sock=slow, limit=2**10))
-            client.writer.write(raw())
-            while proxy.proxy.inside.front.busy == 0:  # noqa: ASYNC110 (it tells nobody)
-                await asyncio.sleep(0.01)
-            kit = proxy.proxy.kit
+            kit, desk = proxy.proxy.kit, proxy.proxy.inside.front.desk
+            slow = FakeReply(reads=1)
+            data = raw()
+            slow.request = Request(
+                method="POST",
+                path=CHAT,
+                headers=[(b"content-type", b"application/json")],
+                body=data.partition(b"\r\n\r\n")[2],
+                raw=data,
+            )
+            desk.take(slow.request, slow)
+            assert slow.calls == ["begin", "write"], "the rest waits for the client"
             kit.generations.bump(["tiny", "*"])
-            kit.layers.memo.purge()
-            client.reader._limit = 2**20
-            assert (await client.answer()).is_hit
+            slow.read()
+            assert slow.calls[-1] == "end"
+            assert len(kit.layers.memo) == 0
             assert not (await proxy.ask()).is_hit
 
     run(test())
