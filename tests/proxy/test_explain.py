@@ -324,3 +324,16 @@ def test_what_it_says_it_holds_covers_what_it_takes() -> None:
     tracemalloc.stop()
     assert taken <= memory.bytes_held
     assert memory.bytes_held < 2 * taken
+
+
+def test_forms_as_they_are_made_take_no_more_than_it_says() -> None:
+    """What orjson writes keeps the room that it was written in: here some 4 KiB for each of 150 bytes."""
+    memory = Memory(10**9)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(500):
+        told = form({**CHAT, "seed": number})
+        memory.note(os.urandom(16), told, tenant="red", endpoint="c", model="m", now=0.0)
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert taken <= memory.bytes_held

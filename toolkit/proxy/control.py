@@ -103,8 +103,9 @@ class Control:
             "ready": await self.why_not_ready() is None,
             "draining": inside.is_draining,
             "lately": asdict(inside.recent.indicators()),
-            "upstreams": [_as_json(one) for one in inside.routing.states(now)],
             **asdict(self.gauges()),
+            # in place of the gauges', which say less
+            "upstreams": [_as_json(one) for one in inside.routing.states(now)],
         }
 
     async def purge(self, what: Purge) -> int:
@@ -218,7 +219,11 @@ class Control:
             redis_open=None if kit.layers.redis is None else kit.layers.redis.problem is not None,
             upstreams=tuple(
                 UpstreamGauge(
-                    name=one.name, state=_word(one), in_flight=one.in_flight, running=one.others
+                    name=one.name,
+                    state=one.state,
+                    draining=one.draining,
+                    in_flight=one.in_flight,
+                    running=one.others,
                 )
                 for one in inside.routing.states(kit.clock())
             ),
@@ -320,14 +325,6 @@ class _Nobody:
 
     def abort(self) -> None:
         """Nothing."""
-
-
-def _word(one: UpstreamState) -> str:
-    if one.draining:
-        return "draining"
-    if one.state == "left":
-        return "stuck" if one.reason == "stuck" else "down"
-    return "busy" if one.limit is not None and one.in_flight >= one.limit else "up"
 
 
 def _as_json(one: UpstreamState) -> dict[str, Any]:
