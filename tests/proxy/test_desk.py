@@ -456,7 +456,7 @@ def test_a_fallback_is_asked_for_its_own_model_and_its_answer_is_not_stored() ->
             engine.stop_listening()
             settings = (
                 f'[[upstream]]\nname = "a"\nurl = "{engine.url}"\nprobes = false\n'
-                f'[[upstream]]\nname = "b"\nurl = "{other.url}"\nprobes = false\nfallback = true\n'
+                f'[[upstream]]\nname = "b"\nurl = "{other.url}"\nfallback = true\n'
                 'model = "spare"\nkey_env = "SPARE_KEY"\n'
             )
             async with proxied(
@@ -465,6 +465,7 @@ def test_a_fallback_is_asked_for_its_own_model_and_its_answer_is_not_stored() ->
                 for _ in range(2):
                     answer = await proxy.ask()
                     assert (answer.text, answer.is_hit) == ("B", False)
+                assert [line.method for line in other.lines] == ["POST", "POST"], "a look may cost"
                 assert json.loads(other.lines[0].body)["model"] == "spare"
                 assert other.lines[0].headers["authorization"] == "Bearer sk-spare"
 

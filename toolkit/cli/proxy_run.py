@@ -1,6 +1,7 @@
 """What `toolkit proxy` does once its command line is read: settings, keys, the database, one process, its end."""
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -26,6 +27,8 @@ from toolkit.records import Run, Seen
 from toolkit.wording import share, span
 
 INTERRUPTED = 130
+SWITCH_S = 0.0005
+"""A hit waits so long at most for a thread that works: writing the file, reading a page. Python's own default is 5 ms."""
 ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 
 
@@ -106,6 +109,9 @@ def refuse_without_file(settings: Settings) -> None:
 
 def run_loop(serving: Any) -> int:
     """Run in the quicker loop, where it is there."""
+    sys.setswitchinterval(SWITCH_S)
+    # answers live long and are no garbage; a hit that waits for a search among them is late
+    gc.set_threshold(50_000, 20, 50)
     try:
         import uvloop
     except ImportError:

@@ -223,7 +223,7 @@ class Routing:
         """Who is to be asked for one token now; tell `probed` how it went. Each is named once until then."""
         names = []
         for name, upstream in self._all.items():
-            if not upstream.setting.probes or upstream.reason in ("unreachable", "failing"):
+            if not upstream.setting.is_watched or upstream.reason in ("unreachable", "failing"):
                 continue
             pulse = upstream.pulse
             overdue = pulse.probe_began_s is None or now - pulse.probe_began_s >= 2 * pulse.probe_s

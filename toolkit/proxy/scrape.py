@@ -38,7 +38,7 @@ class Scrape:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`last`: an upstream's page as the watch saw it last, by its name."""
-        self._upstreams = [each for each in upstreams if each.setting.probes]
+        self._upstreams = [each for each in upstreams if each.setting.is_watched]
         self._last, self._clock = last, clock
         self._next: asyncio.Task[str] | None = None
         """Not begun yet: whoever comes may join."""

@@ -24,8 +24,14 @@ class UpstreamSetting:
     """Asked only when none of the others can be."""
     model: str | None = None
     """Asked for instead of the request's own, for a fallback with another model."""
-    probes: bool = True
-    """Its /metrics and /health are looked at, and a token is asked for when it seems stuck."""
+    probes: bool | None = None
+    """Its /metrics and /health are looked at, and a token is asked for when it seems stuck; None: unless it is a fallback, whose
+    tokens may cost money."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it is looked at beside the requests that it answers."""
+        return not self.fallback if self.probes is None else self.probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
