@@ -1,6 +1,7 @@
 """Epochs over restarts of the upstream, of the proxy, of both, and with several proxies on one file."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -145,6 +146,32 @@ def test_a_file_that_cannot_be_written_keeps_no_epoch_from_being_raised(book: Qu
     book.mend()
     assert book.epochs() == {"tiny": 1, "*": 1}, "made up for, once the file can be written"
     assert Proxy(book).generations.numbers == {"tiny": 1, "*": 1}
+
+
+def test_a_proxy_that_ends_while_it_raises_an_epoch_has_it_in_the_file(
+    book: QuietCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(book)
+    proxy.sees(FIRST)
+    may_write, bump = threading.Event(), book.bump
+
+    def late(model: str) -> int:
+        assert may_write.wait(60)
+        return bump(model)
+
+    monkeypatch.setattr(book, "bump", late)
+
+    async def end() -> None:
+        look = asyncio.create_task(proxy.keeper.saw("a", AGAIN, 1.0))
+        while not proxy.why:  # noqa: ASYNC110 (until it waits for the file)
+            await asyncio.sleep(0)
+        look.cancel()
+        asyncio.get_running_loop().call_soon(may_write.set)
+        with pytest.raises(asyncio.CancelledError):
+            await look
+        assert book.epochs() == {"tiny": 1, "*": 1}
+
+    asyncio.run(end())
 
 
 def test_coming_back_is_a_restart_only_where_no_start_time_tells_better(book: QuietCache) -> None:

@@ -138,7 +138,7 @@ class EpochKeeper:
         self._event("epoch", {"upstream": name, "models": stale, "why": why})
         self._changed(stale)
         if self._book is not None:
-            await asyncio.to_thread(_bump, self._book, stale)
+            await _written(_bump, self._book, stale)
             self.refresh()
 
     async def _keep(self, name: str, known: Identity, now: float) -> None:
@@ -150,7 +150,21 @@ class EpochKeeper:
         counts = known.started_at is None and kept != known and now - at_s >= COUNTERS_S
         if is_new or counts:
             self._kept[name] = (known, now)
-            await asyncio.to_thread(self._book.set_identity, self._urls[name], as_text(known))
+            await _written(self._book.set_identity, self._urls[name], as_text(known))
+
+
+async def _written(write: Callable[..., None], *what: object) -> None:
+    """Write, in a thread, to the end: who is cancelled meanwhile waits for it, as the file is closed next.
+
+    An epoch that is raised here and not in the file is raised to the same number again after a restart of the proxy, and
+    what was stored under it since is then another engine's.
+    """
+    writing = asyncio.create_task(asyncio.to_thread(write, *what))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.gather(writing, return_exceptions=True)
+        raise
 
 
 def _bump(book: Book, models: Iterable[str]) -> None:
