@@ -164,6 +164,17 @@ def test_a_request_is_explained_by_its_text_or_its_fields() -> None:
     assert asked(control, "POST", "/explain", {"body": {}, "values": "yes"})[0] == 400
 
 
+def test_a_body_too_deep_to_be_written_is_the_admins_slip_and_no_fault_of_ours() -> None:
+    body: object = 1
+    for _ in range(400):
+        body = {"a": body}
+    for path, told in (("/explain", {"body": body}), ("/purge", {"request": {"body": body}})):
+        control = Controlled()
+        status, _, answer = asked(control, "POST", path, told)
+        assert (status, control.done) == (400, [])
+        assert "as a text" in json.loads(answer)["error"]["message"]
+
+
 def test_an_upstream_or_the_proxy_is_drained_and_taken_back() -> None:
     control = Controlled()
     assert json.loads(asked(control, "POST", "/drain", {"upstream": "a"})[2]) == {

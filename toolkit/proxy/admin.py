@@ -204,9 +204,14 @@ def _question(fields: dict[str, Any], path: str) -> Question:
     body = fields.get("body")
     if not isinstance(body, str | dict):
         raise _Wrong(400, "`body` is neither an object nor a text", _example(path))
+    try:
+        written = body.encode() if isinstance(body, str) else orjson.dumps(body)
+    except orjson.JSONEncodeError:
+        # it reads 1,024 levels and writes 254
+        raise _Wrong(400, "`body` is nested too deep; give it as a text", _example(path)) from None
     return Question(
         path=_text(fields, "path", path) or PATH,
-        body=body.encode() if isinstance(body, str) else orjson.dumps(body),
+        body=written,
         team=_text(fields, "team", path) or "",
         values=_flag(fields, "values", path),
     )
