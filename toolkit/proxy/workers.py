@@ -15,8 +15,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -84,7 +84,7 @@ class _Worker:
         self.number, self.process = number, process
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
-        self.has_started = self.is_open = False
+        self.awaits_go = self.is_open = False
 
     def send(self, word: str) -> None:
         if self.writer is not None and not self.writer.is_closing():
@@ -138,12 +138,11 @@ class Workers:
             self._is_ready = True
             if not self._ends.is_set():
                 ready(self._port, self._admin[0].getsockname()[1])
-            await self._ends.wait()
+            await self._until_end(tasks)
             await self._end_in_order(tasks)
         finally:
+            self._ends.set()
             self.kill()
-            for task in tasks:
-                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._close_doors()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -170,6 +169,17 @@ class Workers:
                 return
             self._moved.clear()
             await self._moved.wait()
+
+    async def _until_end(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
+        """Return when it is to end; or raise what no worker's task should."""
+        waiting = asyncio.create_task(self._ends.wait())
+        try:
+            await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        for each in tasks:
+            if each.done():
+                each.result()
 
     async def _end_in_order(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
         """First those that hand on, then the owner, on which they wait."""
@@ -228,17 +238,21 @@ class Workers:
         if is_long:
             for each in self._doors[number]:
                 each.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._ends.wait()
+        await self._wait(pause_s)
         while is_long and not self._ends.is_set():
             try:
                 (self._doors[number],) = doors(self._settings.host, self._port, 1, joins=True)
             except ToolkitError as error:
                 self._say(error.message)
-                await asyncio.sleep(pause_s)
+                await self._wait(pause_s)
             else:
                 return
+
+    async def _wait(self, pause_s: float) -> None:
+        """So long, or until it is to end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._ends.wait()
 
     async def _start(self, number: int) -> _Worker:
         ours, theirs = socket.socketpair()
@@ -254,7 +268,7 @@ class Workers:
             admin=admin,
             run_id=self._run_id,
         )
-        with theirs:
+        with theirs, _closed_unless_started(ours):
             process = subprocess.Popen(  # noqa: ASYNC220, S603 (nobody is served here; our own command)
                 [*self._command, str(theirs.fileno()), f"worker-{number}"],
                 stdin=subprocess.DEVNULL,
@@ -273,16 +287,18 @@ class Workers:
         """Hear what it says, until it is gone."""
         assert worker.reader is not None
         assert worker.writer is not None
-        with suppress(ConnectionError, ValueError):
+        with suppress(OSError, ValueError):
             while line := await worker.reader.readline():
                 for word, told in json.loads(line).items():
                     self._hear(worker, word, told)
         worker.writer.close()
+        with suppress(OSError):
+            await worker.writer.wait_closed()
 
     def _hear(self, worker: _Worker, word: str, told: Any) -> None:
         match word:
             case "started":
-                worker.has_started = True
+                worker.awaits_go = True
             case "open":
                 worker.is_open = True
                 self._owner_opened |= worker.number == 0
@@ -292,8 +308,8 @@ class Workers:
                 self.counters.merge(told)
         # nobody is let in before the owner has looked at the upstreams: what is stored may be of before their restart
         for each in self._workers.values():
-            if each.number and each.has_started and not each.is_open and self._owner_opened:
-                each.has_started = False
+            if each.awaits_go and self._owner_opened:
+                each.awaits_go = False
                 each.send("go")
         self._moved.set()
 
@@ -306,6 +322,15 @@ class Workers:
     def _fail(self, error: ToolkitError) -> None:
         self._failure = self._failure or error
         self._moved.set()
+
+
+@contextmanager
+def _closed_unless_started(ours: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        ours.close()
+        raise
 
 
 def _code(process: "subprocess.Popen[bytes]") -> int:
