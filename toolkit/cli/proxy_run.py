@@ -225,5 +225,6 @@ def storing(path: Path, run_id: str, *, shares: bool = False) -> Callable[[], An
 
 
 def say(sentence: str) -> None:
-    """Tell the user."""
-    click.echo(sentence, err=True)
+    """Tell the user; where nobody reads it any more, what was to be done besides is done all the same."""
+    with suppress(OSError, ValueError):
+        click.echo(sentence, err=True)
