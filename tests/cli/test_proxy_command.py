@@ -53,9 +53,9 @@ def until(holds: Callable[[], bool]) -> None:
 
 def count(path: Path, table: str) -> int:
     """Rows that are in a database, as anybody sees them; none while it is being made."""
-    with suppress(sqlite3.OperationalError):
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
-            return int(file.execute(f"select count(*) from {table}").fetchone()[0])
+    address = f"file:{path}?mode=ro"
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(address, uri=True)) as file:
+        return int(file.execute(f"select count(*) from {table}").fetchone()[0])
     return 0
 
 

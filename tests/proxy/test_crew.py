@@ -21,7 +21,7 @@ def other(number: int) -> dict[str, object]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 (another worker tells nobody)
             await asyncio.sleep(0.01)
 

@@ -38,7 +38,7 @@ def with_server(
             async with Upstream(setting, key=key, back=back) as upstream:
                 await use(server, upstream)
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 async def whole(answer: Answer) -> bytes:
@@ -388,7 +388,7 @@ def test_a_long_request_that_is_given_up_does_not_wait_for_a_server_that_reads_n
         there.abort()
         server.close()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_content_type_of_any_bytes_can_be_passed_on() -> None:

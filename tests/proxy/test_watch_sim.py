@@ -50,7 +50,7 @@ def test_a_restart_with_another_model_is_left_found_again_and_raises_the_epoch()
             assert around.generations.numbers == {}, "while it is down its last identity counts"
             await until(lambda: around.state("a").state == "up")
             await until(lambda: around.generations.numbers.get(MODEL))
-            await asyncio.wait_for(server.listening.wait(), 10)
+            await asyncio.wait_for(server.listening.wait(), 60)
 
     run(work())
 

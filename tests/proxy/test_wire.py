@@ -41,7 +41,7 @@ def with_answers(use: Use, *answers: bytes, close: bool = False) -> None:
             await use(server, upstream)
 
     for run in (asyncio.run, uvloop.run):
-        run(asyncio.wait_for(test(), 20))
+        run(asyncio.wait_for(test(), 60))
 
 
 async def whole(answer: Answer) -> bytes:
@@ -223,7 +223,7 @@ def test_an_early_answer_to_a_long_request_is_taken_and_its_connection_serves_no
             each.transport.abort()
         server.close()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_of_an_answer_that_nobody_reads_little_is_held_and_nothing_lost() -> None:
@@ -346,4 +346,4 @@ def test_tls_is_spoken_and_who_is_not_trusted_is_not_asked(
             assert await kind(upstream.ask(JOB)) in {"cut", "garbage"}
         server.close()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))

@@ -81,7 +81,7 @@ class Parent:
 
 
 def run(test: Callable[[], object]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
 
 
 def test_it_is_ready_once_all_listen_and_adds_up_what_all_counted(tmp_path: Path) -> None:

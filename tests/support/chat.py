@@ -91,7 +91,7 @@ async def turns(count: int = 20) -> None:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that takes milliseconds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (the condition is another program's)
             await asyncio.sleep(0.001)
 

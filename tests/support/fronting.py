@@ -201,7 +201,7 @@ async def house(
     found = House(NotedDesk(answers), FrontSetting(**limits))
     await found.open()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield found
     finally:
         # uvloop waits for ever to be closed where a failed test leaves a connection with unsent bytes open
@@ -212,7 +212,7 @@ async def house(
 
 async def until(holds: Callable[[], bool]) -> None:
     """Let the loop turn until it holds; for what no event tells."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - that is the point
             await asyncio.sleep(0.001)
 

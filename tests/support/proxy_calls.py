@@ -31,7 +31,7 @@ WHOLE_JOB = replace(JOB, body=b'{"model": "tiny", "messages": []}', view=View())
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 20))
+    asyncio.run(asyncio.wait_for(test, 60))
 
 
 def gates(count: int) -> list[asyncio.Event]:

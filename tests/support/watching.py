@@ -77,7 +77,7 @@ async def watching(
                 task.result()  # it must not end by itself
             task.cancel()
             with suppress(asyncio.CancelledError):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await task
             assert not around.watch._probes
 
