@@ -11,9 +11,9 @@ from support.proxy_verb import COMMAND, PATIENCE_S
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_signal_ends_it_though_nobody_hears_that_it_does(workers: int, tmp_path: Path) -> None:
+    words = f"--upstream http://127.0.0.1:9 --workers {workers} --port 0 --admin-port 0"
     process = subprocess.Popen(
-        [*COMMAND, "--upstream", "http://127.0.0.1:9", "--workers", str(workers)]
-        + ["--port", "0", "--admin-port", "0", "--cache-file", str(tmp_path / "cache.db")],
+        [*COMMAND, *words.split(), "--cache-file", str(tmp_path / "cache.db")],
         cwd=tmp_path,
         env=os.environ,
         stdin=subprocess.DEVNULL,

@@ -227,22 +227,34 @@ class Proxy:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._calls.tick()
+            try:
+                self._calls.tick()
+            except Exception as error:  # noqa: BLE001 (without its ticks nobody's deadline would be kept any more)
+                self._tell_fault(error)
 
     async def _tick_slowly(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            for front in self._fronts:
-                front.sweep()
-            counters = self.kit.counters
-            if self._place is not None:
-                await self.crew.look()
-                counters = self.inside.counted()
-            self.inside.recent.look(time.monotonic(), counters)
-            shared = self.kit.layers.shared
-            if shared is not None:
-                for warning in shared.take_warnings():
-                    self._say(warning)
+            try:
+                await self._look_round()
+            except Exception as error:  # noqa: BLE001 (nor would a slow client be let go)
+                self._tell_fault(error)
+
+    async def _look_round(self) -> None:
+        for front in self._fronts:
+            front.sweep()
+        counters = self.kit.counters
+        if self._place is not None:
+            await self.crew.look()
+            counters = self.inside.counted()
+        self.inside.recent.look(time.monotonic(), counters)
+        shared = self.kit.layers.shared
+        if shared is not None:
+            for warning in shared.take_warnings():
+                self._say(warning)
+
+    def _tell_fault(self, error: Exception) -> None:
+        self._telling.event("fault", {"error": f"{type(error).__name__}: {error}"})
 
     # --- what happens ------------------------------------------------------------------------------
 

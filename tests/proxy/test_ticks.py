@@ -1,0 +1,57 @@
+"""What the proxy does by the clock goes on after a fault."""
+
+import pytest
+from support.proxied import ASKED, proxied
+from support.proxy_calls import run
+from support.scripted_upstream import ScriptedUpstream, hanging
+
+from toolkit.proxy.calls import Calls
+from toolkit.proxy.front import Front
+
+LIMITS = '[admission]\nwhole = "200ms"\n'
+
+
+def test_a_fault_in_one_tick_is_told_and_deadlines_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticked, faults = Calls.tick, [RuntimeError("one"), RuntimeError("two")]
+
+    def tick(calls: Calls) -> None:
+        if faults:
+            raise faults.pop()
+        ticked(calls)
+
+    monkeypatch.setattr(Calls, "tick", tick)
+
+    async def test() -> None:
+        async with ScriptedUpstream(hanging()) as engine, proxied(engine, LIMITS) as proxy:
+            assert (await proxy.ask(ASKED)).status == 504
+            assert proxy.total("events", kind="fault") == 2
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swept, faults = Front.sweep, [RuntimeError("one")]
+
+    def sweep(front: Front) -> None:
+        if faults:
+            raise faults.pop()
+        swept(front)
+
+    monkeypatch.setattr(Front, "sweep", sweep)
+
+    async def test() -> None:
+        async with (
+            ScriptedUpstream() as engine,
+            proxied(engine, '[front]\nidle = "100ms"\n') as one,
+        ):
+            client = await one.client()
+            # let go, though the first look at it failed
+            assert await client.reader.read() == b""
+            assert one.total("events", kind="fault") == 1
+
+    run(test())
