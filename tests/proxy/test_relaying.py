@@ -14,6 +14,7 @@ from support.scripted_upstream import Line, Script, ScriptedUpstream, dying, han
 
 from toolkit.proxy import relay_header
 from toolkit.proxy.relay_header import Relayed
+from toolkit.proxy.relaying import Relaying
 
 STREAMED = ASKED | {"stream": True}
 KEYS = {"RED": "sk-red", "BLUE": "sk-blue"}
@@ -373,5 +374,59 @@ def test_a_hit_of_a_worker_that_is_drawn_is_asked_again_by_the_owner(tmp_path: P
             await home.owner.stop(0.0)
             # nobody is there to ask again: a hit is one still
             assert (await home.ask(1)).is_hit
+
+    run(test())
+
+
+# --- faults -------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_of_ours_leaves_no_client_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(Relaying, "_pass_back", broken)
+
+    async def test() -> None:
+        async with ScriptedUpstream(whole()) as engine, house(engine, tmp_path) as home:
+            answer = await home.ask(1)
+            assert answer.status == 500
+            assert answer.json["error"]["code"] == 500
+            events = home.others[1]._telling.counters.by("events", "kind")
+            assert events == {"relay_failed": 1}
+
+    run(test())
+
+
+def test_many_misses_at_once_all_find_their_way(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with ScriptedUpstream(whole()) as engine, house(engine, tmp_path) as home:
+            asking = [home.ask(1 + each % 2, other(each)) for each in range(120)]
+            answers = await asyncio.gather(*asking)
+            assert {answer.status for answer in answers} == {200}
+            assert len(engine.lines) == 120
+
+    run(test())
+
+
+def test_a_large_request_reaches_the_upstream_whole(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with ScriptedUpstream(whole()) as engine, house(engine, tmp_path) as home:
+            text = "x" * 5_000_000
+            body = json.dumps(ASKED | {"messages": [{"role": "user", "content": text}]}).encode()
+            assert (await home.ask(1, body)).status == 200
+            assert engine.lines[0].body == body
+
+    run(test())
+
+
+def test_long_headers_that_a_worker_takes_the_owner_takes_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with ScriptedUpstream(whole()) as engine, house(engine, tmp_path) as home:
+            long = "ttl=1h, " * 6000 + "ttl=1h"
+            answer = await home.ask(1, headers=[f"x-toolkit-cache: {long}"])
+            assert answer.status == 200
 
     run(test())

@@ -8,9 +8,9 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.cli.proxy_run import run_loop, say, storing
 from toolkit.errors import ToolkitError
@@ -21,6 +21,9 @@ from toolkit.proxy.server import Proxy
 from toolkit.proxy.store_feed import StoreFeed
 from toolkit.proxy.telling import Telling
 from toolkit.proxy.workers import Packet, receive
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 FAILED = 1
 ORPHAN_S = 2.0
@@ -58,6 +61,9 @@ class _Process:
 
     def __init__(self, packet: Packet, telling: Telling) -> None:
         self._packet, self._telling = packet, telling
+        self._words: asyncio.Queue[list[str]] = asyncio.Queue()
+        self._close: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0.0)
+        """What is to be done before the end, whenever that is."""
         self._place = Place(
             number=packet.number,
             folder=packet.folder,
@@ -68,17 +74,18 @@ class _Process:
     async def serve(self, channel: socket.socket) -> int:
         """Be the owner, or one of the others, until the parent says or is no more."""
         reader, self._writer = await asyncio.open_connection(sock=channel)
-        is_owner = self._packet.number == 0
+        listening = asyncio.create_task(self._listen(reader))
         try:
-            await (self._own(reader) if is_owner else self._hit(reader))
+            await (self._own() if self._packet.number == 0 else self._hit())
         except ToolkitError as error:
             await self._say("error", [error.message, error.hint])
             return FAILED
+        finally:
+            listening.cancel()
         return 0
 
-    # --- the owner ---------------------------------------------------------------------------------
-
-    async def _own(self, reader: asyncio.StreamReader) -> None:
+    async def _own(self) -> None:
+        """The owner."""
         packet, telling = self._packet, self._telling
         proxy = Proxy(
             packet.settings,
@@ -89,73 +96,56 @@ class _Process:
             say=say,
             place=self._place,
         )
+        self._close = partial(proxy.stop, 0.0)
         try:
             await proxy.start()
         except ToolkitError:
             await proxy.stop(0.0)
             raise
         await self._say("open", True)
-        wait_s = 0.0
-        async for word, told in self._words(reader, partial(proxy.stop, 0.0)):
-            if word == "shut":
+        while (word := await self._words.get())[0] != "end":
+            if word[0] == "shut":
                 proxy.shut()
-            elif word == "end":
-                wait_s = float(told)
-                break
-        await proxy.stop(wait_s)
+        await proxy.stop(float(word[1]))
         await self._say("counters", proxy.kit.counters.as_dict())
 
-    # --- the others --------------------------------------------------------------------------------
-
-    async def _hit(self, reader: asyncio.StreamReader) -> None:
+    async def _hit(self) -> None:
+        """One of the others."""
         packet = self._packet
         server = HitServer(
             packet.settings, self._place, keys=packet.keys, telling=self._telling, say=say
         )
+        self._close = server.end
         await server.start()
         await self._say("started", True)
-        async for word, _ in self._words(reader, server.end):
-            if word == "go":
-                await server.open()
-                await self._say("open", True)
-            elif word == "shut":
-                server.shut()
-                break
-        # the parent may die meanwhile
-        orphaned = asyncio.create_task(self._end_with_parent(reader, server.end))
+        while (await self._words.get())[0] != "shut":
+            # there is one other word: go
+            await server.open()
+            await self._say("open", True)
+        server.shut()
         await server.until_idle()
-        orphaned.cancel()
         await server.end()
         await self._say("counters", server.counted())
 
     # --- the parent --------------------------------------------------------------------------------
 
-    async def _words(
-        self, reader: asyncio.StreamReader, close: Callable[[], Awaitable[None]]
-    ) -> AsyncIterator[tuple[str, str]]:
-        """What the parent says, word by word; once it is dead, this process ends."""
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Hear what the parent says, word by word; once it is dead, this process ends."""
         while line := await reader.readline():
-            word, _, told = line.decode().strip().partition(" ")
-            if word == "reopen":
-                if self._telling.log is not None:
-                    self._telling.log.reopen()
-            else:
-                yield word, told
-        await self._die(close)
+            words = line.decode().split()
+            if words != ["reopen"]:
+                self._words.put_nowait(words)
+            elif self._telling.log is not None:
+                self._telling.log.reopen()
+        await self._die()
 
-    async def _end_with_parent(
-        self, reader: asyncio.StreamReader, close: Callable[[], Awaitable[None]]
-    ) -> None:
-        await reader.read()
-        await self._die(close)
-
-    async def _die(self, close: Callable[[], Awaitable[None]]) -> None:
+    async def _die(self) -> None:
         """The parent is dead: nobody is left to end this process, and another proxy may want the port."""
         for each in (*self._place.clients, *self._place.admin):
             each.close()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(ORPHAN_S):
-                await close()
+                await self._close()
         if self._telling.log is not None:
             self._telling.log.close()
         shutil.rmtree(self._packet.folder, ignore_errors=True)

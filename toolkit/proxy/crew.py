@@ -52,6 +52,9 @@ class Crew:
         self._counted: dict[str, tuple[str, dict[str, Any]]] = {}
         """By worker, the name of its process and what that counted."""
         self._held: dict[str, Gauges] = {}
+        self._looks = 0
+        self._taken: dict[str, int] = {}
+        """By worker, the last look that it answered: an earlier one that comes later is old."""
         self._before = Counters()
         """What workers counted that are no more."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,8 +77,12 @@ class Crew:
         """Ask all of them what they counted and hold, and have them take the epochs that hold."""
         if not self._ways:
             return
-        body = {"epochs": self._epochs()}
-        for way, told in await self._ask_all("/look", body):
+        self._looks += 1
+        number = self._looks
+        for way, told in await self._ask_all("/look", {"epochs": self._epochs()}):
+            if number < self._taken.get(way.name, 0):
+                continue
+            self._taken[way.name] = number
             if isinstance(told, dict):
                 self._take(way.name, told)
             elif told is None:

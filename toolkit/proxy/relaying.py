@@ -81,13 +81,22 @@ class Relaying(Hits):
     def _begin(self, reply: Reply, carrying: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(carrying)
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(partial(self._end, reply))
 
         def leave() -> None:
             # it closes the way to the owner, so that the owner sees its client leave
             task.cancel()
 
         reply.on_gone = leave
+
+    def _end(self, reply: Reply, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # a fault of ours: the client is not to wait for ever
+            self._kit.event("relay_failed", {"error": f"{type(error).__name__}: {error}"})
+            reply.whole(500, [CONTENT_TYPE], error_body(500, "The proxy failed at this request"))
+            reply.abort()
 
     async def _carry(self, reply: Reply, job: Job, failed: Callable[[], None]) -> None:
         """Ask the owner and pass its answer on; `failed` is called where there is none, and nothing was sent."""
