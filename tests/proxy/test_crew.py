@@ -266,3 +266,35 @@ def test_a_worker_that_shuts_finishes_what_it_handed_on(tmp_path: Path) -> None:
             await ending
 
     run(test())
+
+
+def test_with_a_redis_all_workers_agree_in_who_answers(tmp_path: Path) -> None:
+    async def test() -> None:
+        # nobody listens there: what is left of a Redis is how keys are made
+        settings = '[cache]\nredis_env = "CACHE"\n[routing]\nlook = "50ms"\n'
+        pages = Engine()
+        async with (
+            ScriptedUpstream(pages) as engine,
+            house(
+                engine, tmp_path, settings, environ={"CACHE": "redis://127.0.0.1:9"}, probes=True
+            ) as home,
+        ):
+            await home.ask(1)
+            answers = await home.everywhere()
+            assert {answer.text for answer in answers} == {"since 1000"}
+            makers = {answer.headers["x-request-id"].partition("-")[0] for answer in answers}
+            assert len(makers) == 3
+            for server in home.others.values():
+                assert server._generation("tiny") == home.owner.kit.generation("tiny")
+                assert server._generation(None) == home.owner.kit.generation(None)
+            pages.started_at = 2_000.0
+            await until(lambda: bool(home.owner.kit.generations.numbers))
+            await until(
+                lambda: all(
+                    each._generation("tiny") == home.owner.kit.generation("tiny")
+                    for each in home.others.values()
+                )
+            )
+            assert {(await home.ask(worker)).text for worker in ALL} == {"since 2000"}
+
+    run(test())
