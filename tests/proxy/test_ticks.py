@@ -1,7 +1,12 @@
 """What the proxy does by the clock goes on after a fault."""
 
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
-from support.proxied import ASKED, proxied
+from support.proxied import ASKED, proxied, whole
 from support.proxy_calls import run
 from support.scripted_upstream import ScriptedUpstream, hanging
 
@@ -53,5 +58,29 @@ def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
             # let go, though the first look at it failed
             assert await client.reader.read() == b""
             assert one.total("events", kind="fault") == 1
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_written_is_told_once_and_so_is_its_return(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            ScriptedUpstream(whole()) as engine,
+            proxied(engine, folder=tmp_path) as proxy,
+        ):
+
+            async def until_told(end: str) -> None:
+                while not proxy.said or not proxy.said[-1].endswith(end):  # noqa: ASYNC110 (nobody is told)
+                    await asyncio.sleep(0.05)
+
+            with closing(sqlite3.connect(tmp_path / "cache.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                await proxy.ask()
+                await until_told("is locked by another process; it is tried again")
+                other.execute("ROLLBACK")
+            await until_told("is used again")
+            assert len(proxy.said) == 2
+            assert proxy.total("events", kind="cache_file") == 2
 
     run(test())

@@ -80,6 +80,8 @@ class Proxy:
         self._variables = variables
         self._opened = AsyncExitStack()
         self._is_put_together = False
+        self._file_problem: str | None = None
+        """As it was told."""
         self._ticking: list[asyncio.Task[None]] = []
         self._listeners: list[asyncio.Server] = []
         self._fronts: list[Front] = []
@@ -252,6 +254,18 @@ class Proxy:
         if shared is not None:
             for warning in shared.take_warnings():
                 self._say(warning)
+            self._tell_of_file(shared.problem)
+
+    def _tell_of_file(self, problem: str | None) -> None:
+        """Say once that the file can't be used, and once that it can again; no answer fails for it, so nobody would see."""
+        if (problem is None) == (self._file_problem is None):
+            return
+        self._file_problem = problem
+        if problem is None:
+            self._say(f"The shared cache `{self.settings.cache.file}` is used again")
+        else:
+            self._say(f"The shared cache {problem}; it is tried again")
+        self._telling.event("cache_file", {"problem": problem})
 
     def _tell_fault(self, error: Exception) -> None:
         self._telling.event("fault", {"error": f"{type(error).__name__}: {error}"})
