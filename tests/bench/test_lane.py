@@ -245,13 +245,13 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
 def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() -> None:
     async def scene() -> tuple[list[Shot], float, bool]:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(requests=None, duration_s=0.1))
+            lane = lane_at(server.url, plan(requests=None, duration_s=0.6))
             async with lane.client:
                 await lane.choose_model()
                 began_s = time.monotonic()
                 load = asyncio.create_task(lane.measure(0, began_s))
                 await until(lambda: server.held == 2)
-                await until(lambda: time.monotonic() >= began_s + 0.1)
+                await until(lambda: time.monotonic() >= began_s + 0.6)
                 waits = not load.done()
                 server.opened.set()
                 await load
@@ -260,13 +260,13 @@ def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() 
     shots, began_s, waits = asyncio.run(scene())
     assert waits
     assert [shot.ok for shot in shots] == [True, True]
-    assert all(shot.sent_at is not None and shot.sent_at < began_s + 0.1 for shot in shots)
+    assert all(shot.sent_at is not None and shot.sent_at < began_s + 0.6 for shot in shots)
 
 
 def test_a_duration_goes_on_until_it_is_over() -> None:
     async def scene() -> tuple[list[Shot], float]:
         async with ChatServer() as server:
-            lane = lane_at(server.url, plan(requests=None, duration_s=0.2))
+            lane = lane_at(server.url, plan(requests=None, duration_s=0.6))
             async with lane.client:
                 await lane.choose_model()
                 began_s = time.monotonic()
@@ -274,7 +274,7 @@ def test_a_duration_goes_on_until_it_is_over() -> None:
                 return lane.shots, time.monotonic() - began_s
 
     shots, took_s = asyncio.run(scene())
-    assert took_s >= 0.2
+    assert took_s >= 0.6
     assert len(shots) > 2
     assert [shot.slot for shot in sorted(shots, key=lambda s: s.slot)] == list(range(len(shots)))
 
@@ -283,19 +283,21 @@ def test_a_duration_goes_on_until_it_is_over() -> None:
 def test_a_host_that_fails_at_once_is_not_hammered(goes_on: str) -> None:
     counted = goes_on == "requests"
     wanted = plan(
-        requests=1000 if counted else None, duration_s=None if counted else 0.5, concurrency=1
+        requests=1000 if counted else None, duration_s=None if counted else 60.0, concurrency=1
     )
 
-    async def scene() -> int:
+    async def scene() -> float:
         async with ChatServer(FAILS) as server:
+            began_s = time.monotonic()
             load = asyncio.create_task(measured(lane_at(server.url, wanted)))
-            await asyncio.wait((load,), timeout=0.6)
+            await until(lambda: len(server.asked()) >= 5)
+            took_s = time.monotonic() - began_s
             load.cancel()
             await asyncio.gather(load, return_exceptions=True)
-            return len(server.asked())
+            return took_s
 
-    # at 0, 0, 0.05, 0.15 and 0.35 s; without pauses there would be hundreds
-    assert 3 <= asyncio.run(scene()) <= 6
+    # at 0, 0, 0.05, 0.15 and 0.35 s, or later on a busy machine; without pauses within 0.02 s
+    assert asyncio.run(scene()) >= 0.34
 
 
 def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
