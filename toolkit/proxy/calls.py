@@ -217,6 +217,8 @@ class Calls:
         del self._under_way[call]
         if call.flight is not None:
             self._flights.finish(call.flight, ok=ok)
+            # nobody joins any more, and a cycle less keeps no answer waiting for the collector
+            call.flight.cargo = None
         if call.waiting is not None:
             del self._waiting[call.waiting]
             self._admission.cancel(call.waiting)
