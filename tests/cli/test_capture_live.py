@@ -23,7 +23,13 @@ from support.capturing import (
     serving,
     talking,
 )
-from support.net_namespaces import needs_capture, needs_tcpdump
+from support.net_namespaces import (
+    inside,
+    namespace,
+    needs_capture,
+    needs_namespaces,
+    needs_tcpdump,
+)
 from support.packets import post
 
 from toolkit.store import Store
@@ -114,17 +120,17 @@ def test_ctrl_c_on_a_quiet_port_is_no_error(tmp_path: Path, server: Server) -> N
     assert ran.summary["requests"] == 0
 
 
-def test_a_quiet_port_gets_a_sign_of_life_that_names_other_servers(
-    tmp_path: Path, server: Server
-) -> None:
-    with serving() as quiet:
+@needs_namespaces
+def test_a_quiet_port_gets_a_sign_of_life_that_names_other_servers(tmp_path: Path) -> None:
+    # where no server of this machine has more connections
+    with namespace() as name, inside(name), serving() as quiet, serving() as busy:
         words = ("--port", quiet.port, "--iface", "lo", "--no-store")
-        with capturing(*words, cwd=tmp_path) as live, talking(server.port):
+        with capturing(*words, cwd=tmp_path) as live, talking(busy.port):
             live.wait_for("no packets")
             (said,) = [line for line in live.said if "no packets" in line]
             live.end()
     assert f"no packets on port {quiet.port} yet; servers here listen on: " in said
-    assert f"{server.port} (1 connection" in said
+    assert f"{busy.port} (1 connection" in said
 
 
 def test_two_captures_of_one_port_see_the_same_and_share_the_database(

@@ -80,10 +80,13 @@ def test_the_demo_plays_through_tells_the_true_story_and_leaves_nothing(tmp_path
     assert commands == ["scout", "bench", "blast"]
     told = told.partition("What it means:")[2]
     # the cast's truth: a host that sends one token, one that remembers, one that fell for 2 s
+    truths = {"erin": "cuts its answers short", "dave": "answers from a response cache"}
+    # which of these two is ahead is decided by how busy this machine is
+    first, second = sorted(truths, key=lambda name: f"   {name} leads" not in told)
     assert re.search(
-        r"^   erin leads with .* RPS.*: it cuts its answers short \(", told, re.MULTILINE
+        rf"^   {first} leads.* with .* RPS.*: it {truths[first]} \(", told, re.MULTILINE
     )
-    assert "dave (rank 2) answers from a response cache" in told
+    assert re.search(rf"{second} \(rank [12]\) {truths[second]}", told)
     best = re.search(r"The best whose own model does the work is (\w+)[, ]", told)
     assert best
     assert best[1] in {"alice", "bob", "carol", "frank", "grace"}
