@@ -92,6 +92,19 @@ def test_a_query_and_an_escaped_path_are_sent_as_they_were_written() -> None:
     with_server(use)
 
 
+def test_a_body_is_sent_only_where_it_means_something_and_is_no_second_request() -> None:
+    hidden = b"POST /v1/load_lora_adapter HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n"
+
+    async def use(server: ScriptedUpstream, upstream: Upstream) -> None:
+        server.script = plain("200 OK")
+        for method in ("GET", "GET", "HEAD"):
+            await whole(await upstream.ask(Job(method=method, path="/v1/models", body=hidden)))
+        assert [line.body for line in server.lines] == [b"", b"", b""]
+        assert not any("content-length" in line.headers for line in server.lines)
+
+    with_server(use)
+
+
 def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
     async def use(server: ScriptedUpstream, upstream: Upstream) -> None:
         server.script = plain("307 Temporary Redirect", b"", f"location: {server.url}/elsewhere")

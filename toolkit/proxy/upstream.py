@@ -125,6 +125,10 @@ class Upstream:
         Raises UpstreamError. Who gets the answer closes it. Cancelled, it closes the connection.
         """
         body = job.body if body is None else body
+        if job.method in SAFE:
+            # it has no meaning there; a server that passes it over would take it for the next request, and answer that
+            # to whoever asks next on this connection
+            body = b""
         head = self._head(job, len(body))
         wire = self._kept() or await self._connected()
         is_second = False
