@@ -80,7 +80,12 @@ def test_a_purge_that_a_worker_did_not_hear_is_told_as_failed(
             await home.stop_other(2)
             path = tmp_path / "worker-2.sock"
             path.unlink(missing_ok=True)
-            silent = await asyncio.start_unix_server(lambda *_: asyncio.Event().wait(), path)
+
+            async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await reader.read()
+                writer.close()
+
+            silent = await asyncio.start_unix_server(listen, path)
             async with silent:
                 answer = await home.admin("/purge", {"all": True})
                 assert answer.status == 400
