@@ -110,6 +110,12 @@ def test_events_after_the_last_one_are_no_part_of_it():
         ({"object": "response"}, "responses", "not completed"),
         ({"type": "message", "stop_reason": None}, "messages", "no finish reason"),
         ([1], "embeddings", "not an answer"),
+        ({}, "embeddings", "not an answer"),
+        ({"detail": "loading"}, "score", "not an answer"),
+        ({"data": "soon"}, "embeddings", "not an answer"),
+        ({"embeddings": {"float": [[0.5]]}}, "embed", None),
+        ({"results": [{"index": 0, "relevance_score": 0.5}]}, "rerank", None),
+        ({"scores": [[0.5]]}, "score", None),
     ],
 )
 def test_a_body_is_kept_if_it_says_that_it_is_complete(said, endpoint, why_not):

@@ -15,6 +15,14 @@ from toolkit.event_stream import EventStream
 
 LAST_EVENTS = {"responses": b"response.completed", "messages": b"message_stop"}
 """Endpoint -> the event that ends its stream; vLLM 0.32 sends no `[DONE]` after it."""
+HOLDS = {
+    "embeddings": ("data",),
+    "embed": ("embeddings",),
+    "score": ("data", "scores"),
+    "rerank": ("results", "data"),
+}
+"""Endpoint -> where its whole body holds what was computed (vLLM 0.32; SGLang's scores). What has none of them, e.g.,
+`{"detail": "loading"}` with status 200, is no answer."""
 FAILURES = frozenset({b"error", b"response.failed", b"response.cancelled"})
 TELLING = frozenset({b"message_start", b"message_delta", b"response.completed"})
 """Events that hold the model, the usage or why it stopped."""
@@ -114,6 +122,9 @@ class OtherAnswer:
             return self._fail("not an answer")
         if said.get("error") or "error" in (said.get("object"), said.get("type")):
             return self._fail("an error inside it")
+        names = HOLDS.get(self._endpoint)
+        if names and not any(type(said.get(name)) in (list, dict) for name in names):
+            return self._fail("not an answer")
         if self._endpoint == "responses" and said.get("status") not in COMPLETE:
             return self._fail("not completed")
         if self._endpoint == "messages" and not said.get("stop_reason"):
