@@ -2,8 +2,8 @@
 
     python tests/benchmarks/canned_server.py MODE
 
-MODE: `whole` (a JSON body), `trickle` (a stream, an event every 10 ms), `burst` (a stream in one write) or `long` (the
-same, twice as long: 25 KB). It listens on two free ports of 127.0.0.1, prints them in one line, and counts the answers
+MODE: `whole` (a JSON body), `trickle` (a stream, an event every 10 ms), `brief` (the same with 8 tokens), `burst` (a
+stream in one write) or `long` (the same, twice as long: 25 KB). It listens on two free ports of 127.0.0.1, prints them in one line, and counts the answers
 of each: `GET /counts` tells both.
 """
 
@@ -54,7 +54,7 @@ def answers(mode: str) -> Reads:
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
         b"transfer-encoding: chunked\r\n\r\n"
     )
-    count = 2 * TOKENS if mode == "long" else TOKENS
+    count = {"long": 2 * TOKENS, "brief": 8}.get(mode, TOKENS)
     pieces = [b"%x\r\n%b\r\n" % (len(each), each) for each in events(count)]
     if mode in {"burst", "long"}:
         return [head + b"".join(pieces) + b"0\r\n\r\n"]

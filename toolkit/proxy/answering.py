@@ -19,7 +19,7 @@ from toolkit.proxy.estimates import Estimates
 from toolkit.proxy.exchange import Headers, Job, Kept
 from toolkit.proxy.hits import Hits
 from toolkit.proxy.kit import Kit
-from toolkit.proxy.layers import Found
+from toolkit.proxy.layers import NOTES_SHARE, Found
 from toolkit.proxy.outcome import note_call, note_sent
 from toolkit.proxy.sending import Sent
 from toolkit.proxy.splices import SALTED, salt, spliced, wants_usage
@@ -28,7 +28,9 @@ from toolkit.proxy.views import can_join
 from toolkit.request_key import KEY_BYTES
 
 SEEN = 131_072
-"""So many requests are remembered to tell a new one from a repeat."""
+"""So many requests are remembered to tell a new one from a repeat, where the memory has room for them."""
+SEEN_BYTES = 120
+"""What one takes at most: an int of 32 bytes and, where a set has just grown, 5 places of 16 (CPython 3.11)."""
 
 
 class Answering(Hits):
@@ -39,7 +41,9 @@ class Answering(Hits):
         self.calls = calls
         self._estimates = Estimates()
         self._verifying = Verifying(kit.settings.cache.verify_share, calls, kit.counters, kit.event)
-        self._seen: dict[int, None] = {}
+        self._seen: set[int] = set()
+        self._seen_before: set[int] = set()
+        self._most_seen = min(SEEN, kit.settings.cache.memory_bytes // NOTES_SHARE // SEEN_BYTES)
         self._alone = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,12 +78,12 @@ class Answering(Hits):
             self._verifying.ask_again(self._job(case), kept)
 
     def _is_new(self, key: bytes) -> bool:
-        seen, mark = self._seen, int.from_bytes(key[:8])
-        if mark in seen:
+        mark = int.from_bytes(key[:8])
+        if mark in self._seen or mark in self._seen_before:
             return False
-        if len(seen) >= SEEN:
-            del seen[next(iter(seen))]
-        seen[mark] = None
+        if len(self._seen) >= self._most_seen // 2:
+            self._seen, self._seen_before = set(), self._seen
+        self._seen.add(mark)
         return True
 
     def _go_far(self, case: Case, key: bytes) -> None:

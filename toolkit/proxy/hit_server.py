@@ -22,7 +22,7 @@ from toolkit.proxy.front import Front
 from toolkit.proxy.generations import Generations
 from toolkit.proxy.keyring import TeamKey, keyring
 from toolkit.proxy.kit import Kit
-from toolkit.proxy.layers import Layers
+from toolkit.proxy.layers import NOTES_SHARE, Layers
 from toolkit.proxy.metrics import Gauges, LayerGauge
 from toolkit.proxy.relaying import Relaying
 from toolkit.proxy.settings import FrontSetting, Settings
@@ -82,7 +82,7 @@ class HitServer:
             counters=self._telling.counters,
             generations=self._generations,
             generation=self._generation,
-            memory=Memory(),
+            memory=Memory(settings.cache.memory_bytes // NOTES_SHARE),
             tell=self._telling.tell,
             event=self._telling.event,
             clock=time.monotonic,

@@ -18,7 +18,9 @@ from toolkit.proxy.settings import CacheSetting
 from toolkit.proxy.shared_cache import SharedCache
 
 MEMO_SHARE = 4
-"""One part in four of the memory holds ready answers, the rest packed ones."""
+"""One part in four of the memory holds ready answers, the rest packed ones but for what notes take."""
+NOTES_SHARE = 16
+"""One part in sixteen holds requests that were no hits, for explanations, and as much again which requests were seen."""
 BYTES_HEAD = 33
 """What CPython adds to a bytes object."""
 RAW_BYTES = 64 * 1024
@@ -53,7 +55,8 @@ class Layers:
     ) -> None:
         memo_bytes = setting.memory_bytes // MEMO_SHARE
         self.memory: Cache[bytes, bytes] = Cache(
-            setting.memory_bytes - memo_bytes, heaviest=setting.max_answer_bytes
+            setting.memory_bytes - memo_bytes - 2 * setting.memory_bytes // NOTES_SHARE,
+            heaviest=setting.max_answer_bytes,
         )
         self.memo: Cache[bytes, Ready] = Cache(memo_bytes, heaviest=memo_bytes // 64)
         self.shared, self.redis = shared, redis

@@ -31,7 +31,7 @@ from toolkit.proxy.front import Front
 from toolkit.proxy.generations import Generations
 from toolkit.proxy.keyring import TeamKey, keyring
 from toolkit.proxy.kit import Kit
-from toolkit.proxy.layers import Layers
+from toolkit.proxy.layers import NOTES_SHARE, Layers
 from toolkit.proxy.redis_cache import RedisCache
 from toolkit.proxy.relayed import RelayedDesk
 from toolkit.proxy.request_log import RequestLog
@@ -109,7 +109,7 @@ class Proxy:
             counters=self._telling.counters,
             generations=generations,
             generation=generations.of if layers.redis is None else keeper.fingerprint,
-            memory=Memory(),
+            memory=Memory(settings.cache.memory_bytes // NOTES_SHARE),
             tell=self._telling.tell,
             event=self._telling.event,
             clock=time.monotonic,
