@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.crewed import crewed
+from support.crewed import Crewed, crewed
 from support.proxied import ASKED, Answer, Client, raw, whole
 from support.proxy_calls import gates
 from support.scripted_upstream import ScriptedUpstream, hanging, slow
@@ -21,7 +22,7 @@ from toolkit.store import Store
 pytestmark = pytest.mark.slow
 
 STREAMED = ASKED | {"stream": True}
-MANY = 24
+MANY = 48
 
 
 def run(test: Any) -> None:
@@ -37,10 +38,19 @@ def maker(answer: Answer) -> str:
     return answer.headers["x-request-id"].partition("-")[0]
 
 
-async def warmed(clients: list[Client]) -> dict[str, list[Client]]:
+def stored_in(folder: Path) -> int:
+    """Answers in the file that the workers share."""
+    with contextlib.closing(sqlite3.connect(folder / "cache.db")) as file:
+        return int(file.execute("select count(*) from answers").fetchone()[0])
+
+
+async def warmed(
+    proxy: Crewed, engine: ScriptedUpstream, clients: list[Client]
+) -> dict[str, list[Client]]:
     """Have every worker know the answer to ASKED; the connections by who serves them."""
     await clients[0].ask()
-    await asyncio.sleep(1.0)  # it is in the file after half a second, where each worker finds it
+    # where each worker finds it
+    await proxy.until(lambda: stored_in(proxy.folder) == len(engine.lines))
     found: dict[str, list[Client]] = {}
     for client in clients:
         answer = await client.ask()
@@ -77,7 +87,8 @@ def test_identical_misses_at_all_workers_make_one_call_and_hits_need_none(tmp_pa
             crewed(engine, tmp_path) as proxy,
         ):
             clients = await proxy.clients(MANY)
-            asking = [asyncio.create_task(client.ask(STREAMED)) for client in clients]
+            body = other(1) | {"stream": True}
+            asking = [asyncio.create_task(client.ask(body)) for client in clients]
 
             async def all_wait() -> bool:
                 # the owner's connections and the others', each with a request under way
@@ -93,13 +104,13 @@ def test_identical_misses_at_all_workers_make_one_call_and_hits_need_none(tmp_pa
             )
             assert len(engine.lines) == 1
             engine.script = whole()
-            await warmed(clients)
+            await warmed(proxy, engine, clients)
             before = await proxy.counts()
             for client in clients:
                 assert (await client.ask()).is_hit
             after = await proxy.counts()
             assert after["hit"] - before["hit"] == MANY
-            assert len(engine.lines) == 2  # ASKED itself, which is no stream
+            assert len(engine.lines) == 2
 
     run(test())
 
@@ -132,7 +143,7 @@ def test_a_worker_that_is_killed_comes_back_and_nobody_else_notices(tmp_path: Pa
     async def test() -> None:
         async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path) as proxy:
             clients = await proxy.clients(MANY)
-            await warmed(clients)
+            await warmed(proxy, engine, clients)
             before, pids = await proxy.counts(), proxy.pids()
             killed = proxy.kill(2)
             answers = [await tried(client) for client in clients]
@@ -160,7 +171,7 @@ def test_while_the_owner_is_down_hits_go_on_and_misses_are_told_to_come_again(
     async def test() -> None:
         async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path) as proxy:
             clients = await proxy.clients(MANY)
-            by_worker = await warmed(clients)
+            by_worker = await warmed(proxy, engine, clients)
             os.kill(proxy.pids()[0], signal.SIGKILL)
             served = []
             for mine in by_worker.values():
@@ -296,7 +307,7 @@ def test_a_rotated_log_is_followed_by_every_worker(tmp_path: Path) -> None:
     async def test() -> None:
         async with ScriptedUpstream(whole()) as engine, crewed(engine, tmp_path) as proxy:
             clients = await proxy.clients(MANY)
-            await warmed(clients)
+            await warmed(proxy, engine, clients)
             (tmp_path / "log.jsonl").rename(tmp_path / "old.jsonl")
             proxy.process.send_signal(signal.SIGHUP)
             await proxy.until((tmp_path / "log.jsonl").exists)

@@ -78,7 +78,7 @@ class Crewed:
         return client
 
     async def clients(self, count: int) -> list[Client]:
-        """So many connections: of 24 each of three workers has one but for a chance of 1 in 5,000."""
+        """So many connections: of 48 each of three workers has one but for a chance of 1 in 94 million."""
         return [await self.client() for _ in range(count)]
 
     async def ask(self, body: object = ASKED, **more: Any) -> Answer:
