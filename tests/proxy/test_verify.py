@@ -399,8 +399,9 @@ def test_a_stream_of_no_known_form_is_compared_however_it_was_cut() -> None:
         b"[" * 900 + b"]" * 900,
         b'{"input": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}",
         b'{"input": ' + b'{"a":' * 1015 + b"1" + b"}" * 1015 + b"}",
+        b'{"type": ["response.completed"], "response": {"output": []}, "delta": {}}',
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_whatever_a_body_is_it_is_the_same_as_itself_and_not_as_another(
     endpoint: str, body: bytes

@@ -29,7 +29,7 @@ OWN = frozenset(
 """Names that tell of the moment, of a server's caches, of what was asked, or what the other names tell as well."""
 OPAQUE = frozenset({"input", "arguments"})
 """Where the model chose the names inside: one statement, so that no name of the model's becomes a place."""
-RESPONSE_ENDS = frozenset({"response.completed", "response.incomplete"})
+RESPONSE_ENDS = ("response.completed", "response.incomplete")
 MOST_PLACES = 200_000
 """Of one answer; what is behind them is not compared."""
 
