@@ -52,6 +52,24 @@ def test_what_one_worker_was_asked_every_worker_knows_without_the_owner(tmp_path
     run(test())
 
 
+def test_a_new_answer_that_a_client_wanted_takes_the_old_ones_place_at_every_worker(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with ScriptedUpstream(whole("old")) as engine, house(engine, tmp_path) as home:
+            await home.ask(1)
+            assert {answer.text for answer in await home.everywhere()} == {"old"}
+            engine.script = whole("new")
+            fresh = await home.ask(1, headers=["cache-control: no-cache"])
+            assert fresh.text == "new"
+            async with asyncio.timeout(20):
+                while {each.text for each in await home.everywhere()} != {"new"}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert len(engine.lines) == 2
+
+    run(test())
+
+
 def test_an_owner_that_is_gone_stops_no_hit(tmp_path: Path) -> None:
     async def test() -> None:
         async with ScriptedUpstream(whole()) as engine, house(engine, tmp_path) as home:

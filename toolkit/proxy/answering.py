@@ -99,6 +99,10 @@ class Answering(Hits):
         elif found is None or not self.hit(case, found):
             self._miss(case)
 
+    def holds(self, key: bytes) -> bool:
+        """Whether an answer is stored there already, e.g., where a client wanted a new one; `key` is its flight's."""
+        return self._layers.find(key[:KEY_BYTES]) is not None
+
     def keep(self, key: bytes, job: Job, kept: Kept) -> None:
         """Store what a call brought; `key` is its flight's."""
         key = key[:KEY_BYTES]

@@ -5,8 +5,8 @@ time may hold anything: who wanted something forgotten has to know.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from toolkit.proxy.doors import Place
 from toolkit.proxy.exchange import Job
 from toolkit.proxy.metrics import Gauges, LayerGauge, together
 from toolkit.proxy.settings import UpstreamSetting
+from toolkit.proxy.shared_cache import SharedCache
 from toolkit.proxy.upstream import Upstream, UpstreamError
 
 LIMIT_S: Final = 1.0
@@ -59,6 +60,11 @@ class Crew:
         """What workers counted that are no more."""
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_several(self) -> bool:
+        """There are other workers."""
+        return bool(self._ways)
+
     async def open(self) -> None:
         """Make the ways to them."""
         for way in self._ways:
@@ -91,9 +97,23 @@ class Crew:
     def look_soon(self) -> None:
         """The same, without waiting: epochs were raised, and must be so everywhere."""
         if self._ways:
-            task = asyncio.get_running_loop().create_task(self.look())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self.look())
+
+    def forget_soon(self, key: bytes, shared: SharedCache | None) -> None:
+        """Have them ask the file for what is stored under a key now, without waiting; in memory they may hold what it replaced."""
+        if self._ways and shared is not None:
+            self._begin(self._forget_written(key, shared))
+
+    async def _forget_written(self, key: bytes, shared: SharedCache) -> None:
+        # until it is written, they would bring the old one back from there
+        await asyncio.to_thread(shared.flush)
+        with suppress(ToolkitError):
+            await self.forget(key)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def counted(self, own: Counters) -> Counters:
         """What all workers counted, as of the last look; a copy, which may be read in another thread."""

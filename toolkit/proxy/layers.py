@@ -126,9 +126,10 @@ class Layers:
         """Let go what memory holds under a key, or all that it holds."""
         if key is None:
             self.memory.purge()
+            self.memo.purge()
         else:
+            # what is known by its bytes is looked for here, too, and is no more
             self.memory.remove(key)
-        self.memo.purge()
 
     def _held(self, key: bytes | None) -> int:
         if key is None:

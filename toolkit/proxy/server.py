@@ -44,6 +44,7 @@ from toolkit.proxy.store_feed import StoreFeed
 from toolkit.proxy.telling import Telling
 from toolkit.proxy.upstream import Upstream
 from toolkit.proxy.watch import Watch
+from toolkit.request_key import KEY_BYTES
 
 TICK_S = 0.1
 FIRST_LOOK_S = 2.0
@@ -278,7 +279,10 @@ class Proxy:
         self.crew.look_soon()
 
     def _keep(self, key: bytes, job: Job, kept: Kept) -> None:
+        is_another = self.crew.is_several and self._answering.holds(key)
         self._answering.keep(key, job, kept)
+        if is_another:
+            self.crew.forget_soon(key[:KEY_BYTES], self.kit.layers.shared)
 
     # --- the end -----------------------------------------------------------------------------------
 
