@@ -298,7 +298,8 @@ def test_a_client_that_leaves_a_whole_answer_frees_its_place_too(
 def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(
     start_sim: Start, recorded: Recorded, until: Until, refuses: Refuses
 ) -> None:
-    sim = start_sim(time_scale=1)
+    # so that it lingers for 2 s: time to ask it three things on a busy machine
+    sim = start_sim(time_scale=4)
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "ignore_eos": True}
     with sim.client.stream("POST", "/v1/chat/completions", json=body) as answer:
         pieces = answer.iter_raw()
@@ -308,11 +309,10 @@ def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(
     end = recorded("slow/stream_during_engine_death.txt").split(b"\n\n")[-3:]
     assert answer.status_code == 200
     assert received.split(b"\n\n")[-3:] == end
-    health = httpx.get(f"{sim.url}/health", trust_env=False)
+    health = sim.client.get("/health")
     assert (health.status_code, health.content) == (503, b"")
-    assert httpx.get(f"{sim.url}/metrics", trust_env=False).status_code == 200
-    question = {"prompt": "hi"}
-    lost = httpx.post(f"{sim.url}/v1/completions", json=question, trust_env=False)
+    assert sim.client.get("/metrics").status_code == 200
+    lost = sim.client.post("/v1/completions", json={"prompt": "hi"})
     assert (lost.status_code, lost.json()["error"]["type"]) == (500, "InternalServerError")
     assert until(lambda: refuses(sim.url))
 
