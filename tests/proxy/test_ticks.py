@@ -1,4 +1,4 @@
-"""What the proxy does by the clock goes on after a fault."""
+"""What the proxy does outside of a client's own call goes on, or is told, after a fault."""
 
 import asyncio
 import sqlite3
@@ -10,8 +10,24 @@ from support.proxied import ASKED, proxied, whole
 from support.proxy_calls import run
 from support.scripted_upstream import ScriptedUpstream, hanging
 
+from toolkit.proxy.answering import Answering
 from toolkit.proxy.calls import Calls
 from toolkit.proxy.front import Front
+
+
+class EmptyRedis:
+    """One that has nothing, a moment later."""
+
+    problem = None
+
+    async def get(self, key: bytes, now: float) -> None:
+        del key, now
+        await asyncio.sleep(0)
+
+    def put(self, *args: object, **more: object) -> bool:
+        del args, more
+        return False
+
 
 LIMITS = '[admission]\nwhole = "200ms"\n'
 
@@ -32,6 +48,24 @@ def test_a_fault_in_one_tick_is_told_and_deadlines_are_kept(
         async with ScriptedUpstream(hanging()) as engine, proxied(engine, LIMITS) as proxy:
             assert (await proxy.ask(ASKED)).status == 504
             assert proxy.total("events", kind="fault") == 2
+
+    run(test())
+
+
+def test_a_fault_behind_a_look_into_redis_leaves_no_client_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("on the way upstream")
+
+    async def test() -> None:
+        async with ScriptedUpstream(whole()) as engine, proxied(engine) as proxy:
+            proxy.proxy.kit.layers.redis = EmptyRedis()
+            assert (await proxy.ask()).text == "Hello there"
+            monkeypatch.setattr(Answering, "_miss", fail)
+            assert (await proxy.ask(ASKED | {"seed": 1})).status == 500
+            assert proxy.total("events", kind="fault") == 1
+            proxy.proxy.kit.layers.redis = None
 
     run(test())
 

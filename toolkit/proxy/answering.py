@@ -96,8 +96,15 @@ class Answering(Hits):
         if case.reply.is_gone:
             case.served.left = True
             self.end(case)
-        elif found is None or not self.hit(case, found):
-            self._miss(case)
+            return
+        try:
+            if found is None or not self.hit(case, found):
+                self._miss(case)
+        except Exception as error:  # noqa: BLE001 (nobody else would tell the client, which waits)
+            self._kit.event("fault", {"error": f"{type(error).__name__}: {error}"})
+            self.refuse(case, 500, "The proxy failed at this request")
+            # where something was sent already, nothing but its end can tell
+            case.reply.abort()
 
     def holds(self, key: bytes) -> bool:
         """Whether an answer is stored there already, e.g., where a client wanted a new one; `key` is its flight's."""
