@@ -1,13 +1,24 @@
-"""A whole proxy in front of an upstream that dies anywhere in its answer: nothing half is kept, or looks whole."""
+"""What an upstream may come to: it dies anywhere in its answer, or puts anything anywhere. Nothing half is kept or looks whole, and
+what is kept can be shown, packed and compared.
+"""
 
 import json
 import random
+from itertools import product
+from typing import Any
 
 import pytest
 from support.chat import chunk
 from support.proxied import ANSWER, ASKED, Answer, proxied, whole
 from support.proxy_calls import run
 from support.scripted_upstream import Line, Script, ScriptedUpstream, streaming
+
+from toolkit.proxy.exchange import Kept, View
+from toolkit.proxy.kept import pack, unpack
+from toolkit.proxy.recorder import Recorder
+from toolkit.proxy.replay import plan, tokens_by_event
+from toolkit.proxy.verify import same
+from toolkit.proxy.views import shown
 
 SEED = 6
 PLACES = 40
@@ -84,3 +95,95 @@ def test_an_answer_that_dies_anywhere_is_not_kept_and_does_not_look_whole(
             assert state["upstreams"][0]["in_flight"] == 0
 
     run(test())
+
+
+# --- anything anywhere ---------------------------------------------------------------------------
+
+ROUNDS = 400
+ODD: list[Any] = [None, True, 0, -1, 1.5, 2**64 - 1, "", "\0é", [], [None], [[]], {}, {"a": 1}]
+NAMES = "index usage error delta logprobs tool_calls function choices type finish_reason".split()
+CALL = {"index": 0, "id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ENDINGS: list[tuple[str, str | None, Any]] = [
+    # endpoint, the event's name, what it holds
+    ("chat/completions", "", {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}),
+    ("chat/completions", "", {"choices": [{"index": 0, "delta": {"tool_calls": [CALL]}}]}),
+    ("chat/completions", "", {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+    ("chat/completions", "", {"choices": [], "usage": {"completion_tokens": 1}}),
+    ("chat/completions", None, ANSWER),
+    ("completions", "", {"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}),
+    ("responses", "response.output_text.delta", {"type": "response.output_text.delta"}),
+    ("responses", "response.completed", {"type": "response.completed", "response": {"output": []}}),
+    ("messages", "message_start", {"type": "message_start", "message": {"model": "m"}}),
+    ("messages", "content_block_delta", {"index": 0, "delta": {"type": "text_delta"}}),
+    ("messages", "message_stop", {"type": "message_stop"}),
+]
+VIEWS = [
+    View(stream=stream, usage=usage, continuous_usage=usage and more, crosses=crosses)
+    for stream, usage, more in product((False, True), repeat=3)
+    for crosses in ("always", "uncut", "never")
+]
+
+
+def changed(value: Any, chance: random.Random) -> Any:
+    """The same with something odd in some places."""
+    if chance.random() < 0.06:
+        return chance.choice(ODD)
+    if isinstance(value, list):
+        return [changed(each, chance) for each in value if chance.random() > 0.03]
+    if not isinstance(value, dict):
+        return value
+    more = {chance.choice(NAMES): chance.choice(ODD)} if chance.random() < 0.05 else {}
+    return {name: changed(each, chance) for name, each in value.items()} | more
+
+
+def answer(endpoint: str, chance: random.Random) -> tuple[bytes, str]:
+    """A body, most of it odd, and its content-type."""
+    events = [each for each in ENDINGS if each[0] == endpoint]
+    whole_ones = [said for _, name, said in events if name is None]
+    if whole_ones and chance.random() < 0.4:
+        return json.dumps(changed(whole_ones[0], chance)).encode(), "application/json"
+    parts = [
+        f"event: {name}\ndata: " * bool(name)
+        + "data: " * (not name)
+        + json.dumps(changed(said, chance))
+        for _, name, said in events
+        if name is not None
+    ]
+    parts += ["data: [DONE]"] * endpoint.endswith("completions")
+    return "\n\n".join([*parts, ""]).encode(), "text/event-stream"
+
+
+def kept_of(endpoint: str, chance: random.Random) -> Kept | None:
+    body, content_type = answer(endpoint, chance)
+    recorder = Recorder(
+        status=200,
+        content_type=content_type,
+        endpoint=endpoint,
+        view=chance.choice(VIEWS),
+        usage_is_ours=chance.random() < 0.5,
+        sent_s=0.0,
+        max_bytes=2**20,
+    )
+    step = chance.choice([1, 7, 100, len(body)])
+    for first in range(0, len(body), step):
+        recorder.feed(body[first : first + step], float(first))
+    return recorder.end(float(len(body))).kept
+
+
+@pytest.mark.parametrize("endpoint", ["chat/completions", "completions", "responses", "messages"])
+def test_whatever_is_kept_can_be_packed_shown_paced_and_compared(endpoint: str) -> None:
+    chance = random.Random(SEED)
+    several = [kept_of(endpoint, chance) for _ in range(ROUNDS)]
+    all_kept = [kept for kept in several if kept is not None]
+    # the odd ones are not all refused, or nothing would be tried here
+    assert len(all_kept) > ROUNDS // 10
+    for kept, other in zip(all_kept, all_kept[1:] + all_kept[:1], strict=True):
+        assert unpack(pack(kept)) == kept
+        assert same(kept, kept) is None
+        assert (same(kept, other) is None) == (same(other, kept) is None)
+        for mine in filter(None, (shown(kept, view) for view in VIEWS)):
+            if mine.ends:
+                assert (mine.ends[-1], len(mine.ms)) == (len(mine.body), len(mine.ends))
+                assert plan(mine.ms, tokens_by_event(mine), "original")
+            else:
+                json.loads(mine.body)
