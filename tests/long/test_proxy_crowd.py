@@ -152,8 +152,8 @@ async def _hold_hits(full: House, idle: House, stored: Fields) -> None:
         assert max(slots) == CAPACITY, "no more calls than slots, whatever hits there are"
         assert p(0.5, slots) == CAPACITY
         assert p(0.5, queued) >= CROWD - CAPACITY - 2
-        # 2 ms is the bar; on a machine where an idle proxy's hits take longer it is what that does
-        bound_ms = max(2.0, 2 * p(0.99, quiet))
+        # 2 ms is the bar; where the machine makes an idle proxy's hits wait, too, it is a few times what that does
+        bound_ms = max(2.0, 3 * p(0.99, quiet))
         if p(0.99, crowded) <= bound_ms and p(0.5, crowded) <= max(2.0, 2 * p(0.5, quiet)):
             return
     pytest.fail(f"hits are slow in a crowd, {TRIES} times")
