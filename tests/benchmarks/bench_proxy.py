@@ -45,11 +45,11 @@ import proxy_rivals as rivals  # noqa: E402 (path first)
 from proxy_rivals import CLIENT_CORE, KEY, Server  # noqa: E402 (path first)
 
 ROUNDS = 5
-ROUND_S = 2
+ROUND_S = 1
 CONNECTIONS = 64
-MISSES = 200
+MISSES = 100
 TWINS, TWINS_S = 32, 4
-CAP_MIB, ANSWER_BYTES, CAPS = 32, 16_384, 10
+CAP_MIB, ANSWER_BYTES, CAPS = 16, 16_384, 10
 
 SCRIPT = """
 local made = {}
