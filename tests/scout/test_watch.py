@@ -48,16 +48,27 @@ def test_a_hanging_host_delays_nobody_elses_looks() -> None:
     kept = Kept()
 
     async def run() -> None:
+        over = asyncio.Event()
+
+        def show(sighting: Sighting) -> None:
+            kept.shown.append(sighting)
+            if len(kept.shown) == 3:
+                over.set()
+
+        async def hang_so_long(_: asyncio.StreamWriter) -> None:
+            await over.wait()
+
         async with (
             RawServer(vllm_pages()) as kind,
-            RawServer(dict.fromkeys(vllm_pages(), hang)) as dead,
+            RawServer(dict.fromkeys(vllm_pages(), hang_so_long)) as dead,
         ):
-            urls = {"kind": kind.url, "dead": dead.url}
-            await watch(urls, kept, timeout_s=0.6).run(looks=3, interval_s=0.1)
+            running = watch({"kind": kind.url, "dead": dead.url}, kept, timeout_s=30.0)
+            running._show = show
+            await running.run(looks=3, interval_s=0.1)
 
     asyncio.run(run())
     names = [sighting.name for sighting in kept.shown]
-    # three looks of 0.1 s fit into the hanging host's first 0.6 s
+    # the hanging host's first look lasts until three of the other's are shown
     assert names[:3] == ["kind"] * 3
     assert names[3:] == ["dead"] * 3
     assert [s.status for s in kept.shown] == ["ok"] * 3 + ["down"] * 3
@@ -174,7 +185,9 @@ def test_hosts_that_hang_keep_nobody_from_beginning() -> None:
                 await asyncio.sleep(3600)
 
         looks = [asyncio.create_task(look()) for _ in range(3 * CROWD)]
-        await asyncio.wait(looks, timeout=0.5)
+        give_up = time.monotonic() + 30
+        while begun < 3 * CROWD and time.monotonic() < give_up:  # noqa: ASYNC110 (nobody is told)
+            await asyncio.sleep(0.01)
         for task in looks:
             task.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
@@ -183,27 +196,30 @@ def test_hosts_that_hang_keep_nobody_from_beginning() -> None:
     assert asyncio.run(run()) == 3 * CROWD
 
 
-def test_what_was_seen_is_kept_within_a_second_of_it() -> None:
-    kept = Kept()
-    delays: list[float] = []
-
-    def keep(batch: Sequence[Sighting]) -> None:
-        delays.extend(time.time() - sighting.at for sighting in batch)
+def test_what_was_seen_is_kept_before_a_hanging_host_is_given_up() -> None:
+    batches: list[list[str]] = []
 
     async def run() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        def keep(batch: Sequence[Sighting]) -> None:
+            batches.append([sighting.name for sighting in batch])
+            loop.call_soon_threadsafe(over.set)
+
+        async def hang_so_long(_: asyncio.StreamWriter) -> None:
+            await over.wait()
+
         async with (
             RawServer(vllm_pages()) as kind,
-            RawServer(dict.fromkeys(vllm_pages(), hang)) as dead,
+            RawServer(dict.fromkeys(vllm_pages(), hang_so_long)) as dead,
         ):
             urls = {"kind": kind.url, "dead": dead.url}
-            running = watch(urls, kept, timeout_s=1.5)
+            running = watch(urls, Kept(), timeout_s=30.0)
             running._keep = keep
             await running.run(looks=1, interval_s=1)
 
     asyncio.run(run())
-    # the kind host's sighting did not wait 1.5 s for the hanging one
-    assert min(delays) < 1.4
-    assert len(delays) == 2
+    assert batches == [["kind"], ["dead"]]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
