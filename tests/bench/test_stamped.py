@@ -22,7 +22,7 @@ from toolkit.completion import Completion
 
 PACE = Pace(ttft_ms=4.0, interval_ms=2.0, tokens=5)
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def told_times(engine: str) -> tuple[float, list[float], float]:
         began = time.time()
         send("127.0.0.1", server.port, bodies(3))
         sent = time.time()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while len(times) < 5 and time.monotonic() < end:
             capture.engine.pump(lambda ts, _data, _length: times.append(ts), 0.2)
     return began, times, sent
@@ -135,7 +135,7 @@ def test_a_frame_is_as_long_as_it_was_on_the_wire(engine: str) -> None:
     lengths: list[tuple[int, int]] = []
     with serving() as server, capturing(engine, "any", server.port) as capture:
         send("127.0.0.1", server.port, bodies(3, size=50_000))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while len(lengths) < 5 and time.monotonic() < end:
             capture.engine.pump(lambda _ts, data, length: lengths.append((len(data), length)), 0.2)
     assert max(lengths) > (30_000, 30_000), "far longer than a network's own"

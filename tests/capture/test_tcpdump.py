@@ -36,7 +36,7 @@ def begun(program: Path, script: str) -> Engine:
 
 def pumped(engine: Engine, count: int) -> list[tuple[float, bytes, int]]:
     seen: list[tuple[float, bytes, int]] = []
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while len(seen) < count and time.monotonic() < end:
         engine.pump(lambda *frame: seen.append(frame), 0.2)
     return seen
@@ -63,7 +63,7 @@ def test_its_count_of_drops_is_asked_for_and_heard_again_at_its_end(program: Pat
         "cat three.pcap\nwhile :; do sleep 0.05; done"
     )
     engine = begun(program, script)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while engine.drops() == 0 and time.monotonic() < end:
         engine.pump(lambda *_: None, 0.1)
     assert engine.drops() == 6
@@ -157,7 +157,7 @@ def test_while_it_runs_its_drops_are_known() -> None:
         capturing("tcpdump", "lo", server.port, buffer_bytes=65536) as capture,
     ):
         send("127.0.0.1", server.port, bodies(120, size=60_000))
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while capture.engine.drops() == 0 and time.monotonic() < end:
             capture.engine.pump(lambda *_: None, 0.1)
         assert capture.engine.drops() > 0

@@ -62,11 +62,11 @@ def is_alive(number: int) -> bool:
 
 
 def until(is_so: Callable[[], object]) -> None:
-    for _ in range(1_000):
+    for _ in range(6_000):
         if is_so():
             return
         time.sleep(0.01)
-    pytest.fail("it did not come to that within 10 s")
+    pytest.fail("it did not come to that within 60 s")
 
 
 def interrupt_self(line: str) -> None:

@@ -22,7 +22,7 @@ from toolkit.hosts import read_hosts
 from toolkit.sim.app import SimServer
 
 TOOLKIT = [str(Path(sys.executable).with_name("toolkit"))]
-WAIT_S = 20
+WAIT_S = 60
 
 
 def run(*words: str, **environment: str) -> Result:

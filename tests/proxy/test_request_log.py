@@ -14,7 +14,7 @@ from toolkit.errors import ToolkitError
 from toolkit.proxy import request_log
 from toolkit.proxy.request_log import RequestLog
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Longest that a test waits for what must come."""
 
 

@@ -14,7 +14,7 @@ from toolkit.proxy.store_feed import Hand, StoreFeed
 from toolkit.records import Asked, Run, Seen
 from toolkit.store import Store
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 KEY = "0123456789abcdef" * 2
 
 

@@ -40,9 +40,9 @@ def test_a_host_that_hangs_costs_the_deadline_and_only_its_own_pages(look_at) ->
         await asyncio.sleep(30)
 
     started = time.monotonic()
-    look, _ = look_at(vllm_pages() | {METRICS: hang}, timeout_s=0.3)
-    assert time.monotonic() - started < 5  # far from the 30 s of the hang
-    assert look.answer(METRICS).problem == "`/metrics` did not finish within 0.3 s"
+    look, _ = look_at(vllm_pages() | {METRICS: hang}, timeout_s=1.0)
+    assert time.monotonic() - started < 20  # far from the 30 s of the hang
+    assert look.answer(METRICS).problem == "`/metrics` did not finish within 1 s"
     assert look.answer(HEALTH).ok
     assert look.answer(MODELS).ok
 
@@ -55,8 +55,8 @@ def test_a_host_that_drips_does_not_outlast_the_deadline(look_at) -> None:
             await writer.drain()
             await asyncio.sleep(0.05)
 
-    look, _ = look_at(vllm_pages() | {METRICS: drip}, timeout_s=0.4)
-    assert look.answer(METRICS).problem == "`/metrics` did not finish within 0.4 s"
+    look, _ = look_at(vllm_pages() | {METRICS: drip}, timeout_s=1.0)
+    assert look.answer(METRICS).problem == "`/metrics` did not finish within 1 s"
     assert look.answer(VERSION).ok
 
 

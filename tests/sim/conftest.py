@@ -16,7 +16,7 @@ from toolkit.sim.app import SimThread, serve_in_thread
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
 
-WAIT_S = 10
+WAIT_S = 60
 """Longest wait for something that takes milliseconds."""
 
 

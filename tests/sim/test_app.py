@@ -23,7 +23,7 @@ Until = Callable[[Callable[[], bool]], bool]
 Refuses = Callable[[str], bool]
 
 LABELS = '{engine="0",model_name="tiny"}'
-WAIT_S = 10
+WAIT_S = 60
 
 
 def header_names(recording: bytes) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 Start = Callable[..., Any]
 
-WAIT_S = 10
+WAIT_S = 60
 QUESTION = b'{"prompt": "hi", "max_tokens": 3, "ignore_eos": true}'
 STREAMED = b'{"prompt": "hi", "max_tokens": 3, "ignore_eos": true, "stream": true}'
 

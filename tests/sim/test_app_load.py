@@ -17,7 +17,7 @@ Start = Callable[..., Any]
 Until = Callable[[Callable[[], bool]], bool]
 
 CLIENTS = 24
-WAIT_S = 10
+WAIT_S = 60
 LABELS = '{engine="0",model_name="tiny"}'
 
 

@@ -24,7 +24,7 @@ ENGINES: dict[str, Callable[..., Engine]] = {
     "ring": open_ring,
     "tcpdump": open_tcpdump,
 }
-NEVER_S = 10.0
+NEVER_S = 60.0
 ANSWER = b'{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}'
 THE_END = b'{"prompt":"that was all"}'
 MIB = 1024 * 1024

@@ -194,7 +194,7 @@ def settings(run: Run) -> dict[str, Any]:
     return dict(json.loads(run.settings))
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for what another process does."""
     give_up_s = time.monotonic() + seconds
     while not condition():

@@ -138,12 +138,12 @@ def serving(pages: Mapping[str, bytes | Misbehave]) -> Iterator[RawServer]:
     thread.start()
     server = RawServer(pages)
     try:
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(timeout=60)
         yield server
     finally:
-        asyncio.run_coroutine_threadsafe(_end(server), loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(_end(server), loop).result(timeout=60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         loop.close()
 
 
