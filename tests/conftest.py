@@ -1,6 +1,8 @@
-"""For every test here: a run in CI that skips any fails, as a skipped test is a hole; and no example is timed."""
+"""For every test here: a run in CI that skips any fails, as a skipped test is a hole; no example is timed; interrupts are heard."""
 
 import os
+import signal
+import threading
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +13,13 @@ settings.register_profile(
     "untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("untimed")
+
+# A shell's `pytest &` has it and all that it starts ignore interrupts, which many a test here sends.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

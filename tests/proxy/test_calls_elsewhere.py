@@ -159,13 +159,18 @@ def test_a_fallback_is_asked_for_its_own_model_and_its_answer_is_not_stored() ->
     run(test())
 
 
-def test_a_fallback_with_the_same_model_is_as_good_as_any() -> None:
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_fallback_with_the_same_model_is_stored_where_its_changes_are_seen(
+    is_watched: bool,
+) -> None:
     async def test() -> None:
-        async with bench(refusing(), streaming(), upstreams={"b": {"fallback": True}}) as made:
+        # unwatched by itself: its tokens may cost
+        how = {"fallback": True, "probes": True} if is_watched else {"fallback": True}
+        async with bench(refusing(), streaming(), upstreams={"b": how}) as made:
             client = made.ask()
             await client.over.wait()
             assert made.servers[1].lines[0].body == JOB.body
-            assert [key for key, _, _ in made.kept] == [KEY]
+            assert [key for key, _, _ in made.kept] == [KEY] * is_watched
 
     run(test())
 

@@ -256,10 +256,6 @@ class Answering(Hits):
         why_not = None if call.recorded is None else call.recorded.why_not
         if why_not is not None and case.key is not None and not case.was_shared:
             self._kit.memory.not_stored(case.key, why_not)
-        if call.upstream is not None and not case.was_shared:
-            self._kit.counters.ask_upstream(call.upstream)
-            for _ in range(call.retries):
-                self._kit.counters.ask_upstream(call.upstream, is_retry=True)
         told, tokens = case.asked, case.served.prompt_tokens
         if told is not None and told.prompt_chars and tokens and not case.was_shared:
             self._estimates.learn(case.model, told.prompt_chars, tokens)

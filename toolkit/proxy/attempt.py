@@ -47,6 +47,8 @@ class Means:
     event: Told
     """Told what no client's own record says; it may not wait."""
     clock: Callable[[], float]
+    asked: Callable[[str, int], None] = field(default=lambda _name, _retries: None)
+    """Told of each call that ended: its last upstream, and how many others were tried before."""
     _waiting: deque[tuple[Call, asyncio.Future[str]]] = field(default_factory=deque)
 
     async def first(self, call: Call) -> str | None:

@@ -202,7 +202,7 @@ class Calls:
 
     def _store(self, call: Call) -> None:
         kept = call.recorded.kept if call.recorded else None
-        if kept is None or call.key is None or call.kept_for is None or call.other_model:
+        if kept is None or call.key is None or call.kept_for is None or self._is_strangers(call):
             return
         try:
             self._keep(call.key, call.kept_for, kept)
@@ -211,9 +211,18 @@ class Calls:
         else:
             call.stored = True
 
+    def _is_strangers(self, call: Call) -> bool:
+        """Whether another model answered, or one that nobody watches: its changes would begin no new generation."""
+        if call.other_model:
+            return True
+        upstream = self._means.upstreams.get(call.upstream or "")
+        return call.is_fallback and not (upstream and upstream.setting.is_watched)
+
     def _close(self, call: Call, *, ok: bool) -> None:
         """Give back what it holds."""
         call.is_over, call.ended_s = True, self._clock()
+        if call.upstream is not None:
+            self._means.asked(call.upstream, call.retries)
         del self._under_way[call]
         if call.flight is not None:
             self._flights.finish(call.flight, ok=ok)

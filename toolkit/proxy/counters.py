@@ -194,6 +194,12 @@ class Counters:
         if is_retry:
             self.add("upstream_retries", name)
 
+    def end_call(self, upstream: str, retries: int) -> None:
+        """Count a call that ended: once for its upstream, and each try before it as a retry."""
+        self.ask_upstream(upstream)
+        for _ in range(retries):
+            self.ask_upstream(upstream, is_retry=True)
+
     def fail_upstream(self, upstream: str, kind: str) -> None:
         """Count a call upstream that gave no whole answer, whether another one did or not."""
         self.add("upstream_errors", self._word("upstream", upstream), self._word("kind", kind))

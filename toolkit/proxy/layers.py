@@ -113,13 +113,15 @@ class Layers:
         Memory and Redis do not know tenants or models: all of theirs goes, and what was not meant comes back from the file.
         """
         held = self._held(key)
-        if self.redis is not None:
-            await (self.redis.purge() if key is None else self.redis.forget(key))
-        if self.shared is not None:
-            purge = self.shared.purge
-            held = await asyncio.to_thread(purge, tenant=tenant, model=model, key=key)
-        # last: who asked meanwhile brought from the others what they did not yet let go
-        self.forget(key)
+        try:
+            if self.redis is not None:
+                await (self.redis.purge() if key is None else self.redis.forget(key))
+            if self.shared is not None:
+                purge = self.shared.purge
+                held = await asyncio.to_thread(purge, tenant=tenant, model=model, key=key)
+        finally:
+            # last: who asked meanwhile brought from the others what they did not yet let go; and if these refuse, too
+            self.forget(key)
         return held
 
     def forget(self, key: bytes | None) -> None:

@@ -127,6 +127,7 @@ class Proxy:
             settings=settings,
             event=self._telling.event,
             clock=kit.clock,
+            asked=kit.counters.end_call,
         )
         self._calls = Calls(
             means,

@@ -95,7 +95,9 @@ class Watch:
         self._routing, self._keeper, self._event, self._clock = routing, keeper, event, clock
         self._pace = pace
         self._places = {
-            name: _Place(upstream=each) for name, each in upstreams.items() if each.setting.is_watched
+            name: _Place(upstream=each)
+            for name, each in upstreams.items()
+            if each.setting.is_watched
         }
         self._probes: set[asyncio.Task[None]] = set()
         self._states: dict[str, tuple[str, str | None]] = {}
