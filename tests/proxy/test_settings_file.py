@@ -59,6 +59,7 @@ admin_port = 9100
 workers = 2
 keys_file = "keys"
 paths = ["/tokenize", "/v1/audio/transcriptions"]
+media_hosts = ["images.Example.com", "*"]
 drain = 0
 
 [[upstream]]
@@ -144,6 +145,7 @@ ALL = Settings(
     workers=2,
     keys_file="keys",
     paths=("/tokenize", "/v1/audio/transcriptions"),
+    media_hosts=("images.example.com", "*"),
     drain_s=0.0,
     upstreams=(
         UpstreamSetting(

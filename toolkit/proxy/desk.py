@@ -141,7 +141,7 @@ class Desk:
     def _pass_in(self, case: Case, found: Route) -> None:
         case.endpoint = case.served.endpoint = found.endpoint
         if found.kind == "pass":
-            self._answering.pass_on(case)
+            self._answering.take_passed(case)
         else:
             self._answering.answer(case)
 

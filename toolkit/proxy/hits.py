@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from toolkit.proxy import headers as header_rules
+from toolkit.proxy import media
 from toolkit.proxy.case import Case
 from toolkit.proxy.error_json import CONTENT_TYPE, error_body
 from toolkit.proxy.exchange import Kept, View
@@ -64,7 +65,25 @@ class Hits(ABC):
         if problem is not None:
             self.refuse(case, 400, f"The body can't be taken: {problem}")
             return
+        forbidden = media.refused(case.fields, self._settings.media_hosts)
+        if forbidden is not None:
+            self.refuse(case, 400, forbidden)
+            return
         self.go_on(case, self._layers.find(case.key) if case.key and case.ruling.read else None)
+
+    def take_passed(self, case: Case) -> None:
+        """Send on what is never stored; what it asks a server to do is looked at all the same."""
+        problem = None
+        if case.request.body and header_rules.is_json(case.request.headers):
+            read = canonical(case.request.body)
+            if isinstance(read, Refused):
+                problem = f"The body can't be taken: {read.reason}"
+            else:
+                problem = media.refused(read.fields, self._settings.media_hosts)
+        if problem is None:
+            self.pass_on(case)
+        else:
+            self.refuse(case, 400, problem)
 
     def understand(self, case: Case) -> str | None:
         """Read what it asks, for whom, whether that may be shared, and how it is to look; or say why it can't be read."""

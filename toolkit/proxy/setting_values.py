@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from toolkit import hosts, request_prompt
 from toolkit import profile_checks as checks
 from toolkit.errors import ToolkitError
-from toolkit.proxy import routes
+from toolkit.proxy import media, routes
 from toolkit.quantities import bytes_of, seconds_of
 from toolkit.request_body import OWN
 
@@ -60,6 +60,7 @@ _UPSTREAM_LABEL = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\[\]-]{0,127}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """Upper case, as all know them: most keys that are put here by mistake are not, and a later message names the variable."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9.-]{1,253}")
 _PATH = re.compile(r"(/[A-Za-z0-9_~.-]+)+")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _WILD = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
@@ -291,6 +292,16 @@ def _paths(told: Any, where: str) -> tuple[str, ...]:
     return tuple(told)
 
 
+def _media_hosts(told: Any, where: str) -> tuple[str, ...]:
+    for host in _texts(told, where):
+        if host != media.ANY and not _HOST_NAME.fullmatch(host):
+            raise ToolkitError(
+                f"{where}: `{checks.shown(host)}` is no host's name",
+                "Write, e.g., `images.example.com`, without a scheme or port; `*` is any",
+            )
+    return tuple(host.lower() for host in told)
+
+
 def _texts(told: Any, where: str) -> list[str]:
     if not isinstance(told, list) or not all(isinstance(one, str) and one for one in told):
         raise ToolkitError(f"{where} is no list of texts", 'Write, e.g., `["a", "b"]`')
@@ -322,4 +333,5 @@ BY_NAME: dict[str, Reader] = {
     "replay": _replay,
     "inert": _inert,
     "paths": _paths,
+    "media_hosts": _media_hosts,
 }

@@ -166,6 +166,8 @@ class Settings:
     """Lines `TEAM KEY`; readable by its owner alone."""
     paths: tuple[str, ...] = ()
     """Further paths to be forwarded, uncached."""
+    media_hosts: tuple[str, ...] = ()
+    """Where a server may fetch images, videos and sounds from that a request names; `*`: anywhere. Data that comes along may always."""
     drain_s: float = 30.0
     cache: CacheSetting = field(default_factory=CacheSetting)
     admission: AdmissionSetting = field(default_factory=AdmissionSetting)

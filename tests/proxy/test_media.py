@@ -1,0 +1,112 @@
+"""toolkit.proxy.media: what a server would fetch from, and what of it may be asked for."""
+
+from typing import Any
+
+import pytest
+
+from toolkit.proxy.media import addresses, refused
+
+
+def chat(part: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}, part]}]}
+
+
+def image(address: object) -> dict[str, Any]:
+    return chat({"type": "image_url", "image_url": {"url": address}})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://10.0.0.4/a"}},
+        {"type": "image_url", "image_url": "http://10.0.0.4/a"},
+        {"image_url": "http://10.0.0.4/a"},
+        {"type": "video_url", "video_url": {"url": "http://10.0.0.4/a"}},
+        {"type": "audio_url", "audio_url": {"url": "http://10.0.0.4/a"}},
+        {"type": "input_file", "file_url": "http://10.0.0.4/a"},
+        {"type": "image", "source": {"type": "url", "url": "http://10.0.0.4/a"}},
+        {"type": "tool_result", "content": [{"image_url": {"url": "http://10.0.0.4/a"}}]},
+    ],
+)
+def test_an_address_is_found_in_whatever_form_it_comes(part: dict[str, Any]) -> None:
+    assert list(addresses(chat(part))) == ["http://10.0.0.4/a"]
+    assert list(addresses({"input": [{"content": [part]}]})) == ["http://10.0.0.4/a"]
+    told = refused(chat(part), ())
+    assert told is not None
+    assert "10.0.0.4" in told
+    assert "data:" in told
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        "ftp://good.example/a",
+        "gs://good.example/a",
+        "//good.example/a",
+        "http:/good.example",
+        "http://good.example@10.0.0.4/",
+        "http://good.example:80@10.0.0.4/",
+        "http://good.example\\@10.0.0.4/",
+        "http://good.example#@10.0.0.4/",
+        "http://good.example?@10.0.0.4/",
+        "http://10.0.0.4\t.good.example/",
+        " http://good.example/",
+        "http://good.example/\n",
+        "http://good.example.evil.example/",
+        "http://[::1]/",
+        "http://good.example/ a",
+        "http://g\u1d0fod.example/",
+        "",
+        7,
+        ["http://good.example/"],
+        {"url": "http://good.example/"},
+    ],
+)
+def test_what_two_readers_may_take_for_two_addresses_is_refused_even_for_an_allowed_host(
+    address: object,
+) -> None:
+    assert refused(image(address), {"good.example"}) is not None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "data:image/png;base64,iVBORw0KGgo=",
+        "DATA:image/png;base64,iVBORw0KGgo=",
+        "http://good.example/a.png?size=3&x=%20#y",
+        "https://GOOD.example:8443/a",
+        "https://good.example",
+    ],
+)
+def test_data_and_allowed_hosts_pass(address: str) -> None:
+    assert refused(image(address), {"good.example"}) is None
+
+
+def test_a_star_allows_every_host_and_still_no_file() -> None:
+    assert refused(image("http://10.0.0.4/a"), {"*"}) is None
+    assert refused(image("file:///etc/passwd"), {"*"}) is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": "see http://10.0.0.4/a and file:///etc/passwd"}]},
+        {"tools": [{"function": {"parameters": {"properties": {"url": {"type": "string"}}}}}]},
+        {"messages": [{"content": [{"type": "tool_use", "input": {"url": "http://10.0.0.4"}}]}]},
+        {"tools": [{"input_schema": {"properties": {"image_url": {"url": "http://10.0.0.4"}}}}]},
+        {"messages": [{"content": [{"type": "tool_use", "input": {"image_url": "http://10.0.0.4"}}]}]},
+        {"prompt": "image_url"},
+        {"messages": [{"content": [{"type": "image_url", "image_url": None}]}]},
+    ],
+)
+def test_what_nobody_fetches_is_no_address(fields: dict[str, Any]) -> None:
+    assert refused(fields, ()) is None
+
+
+def test_however_deep_it_takes_no_stack() -> None:
+    deep: Any = {"image_url": "http://10.0.0.4/a"}
+    for _ in range(10_000):
+        deep = [deep]
+    assert refused({"a": deep}, ()) is not None
