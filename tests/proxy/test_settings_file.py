@@ -376,6 +376,12 @@ def test_the_admins_port_is_the_one_above_unless_told() -> None:
     assert admin_port(ALL) == 9100
 
 
+def test_the_admin_makes_room_for_an_engine_on_the_next_port() -> None:
+    found = read("", "x", {"upstream": ["http://127.0.0.1:8001", "http://localhost:8002"]})
+    assert admin_port(found) == 8003
+    assert admin_port(read("", "x", {"upstream": ["http://10.0.0.4:8001"]})) == 8001
+
+
 def test_every_variable_that_is_named_must_be_set() -> None:
     environ = {"UP": " key ", "REDIS_URL": "redis://h", "RED": "not asked for here"}
     assert checked(ALL, environ) == {"UP": "key", "REDIS_URL": "redis://h"}

@@ -21,7 +21,7 @@ temperature 0 or a seed.
   toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m --log requests.jsonl
   toolkit proxy --config proxy.toml --check       read the settings, say what they mean, and end
   toolkit workload --from requests.jsonl          what follows from its log
-  curl http://127.0.0.1:8001/metrics              what it counts, on the port above
+  curl http://127.0.0.1:8002/metrics              what it counts, on the next free port
 """
 
 POLICIES = ("all", "declared", "off")
@@ -71,7 +71,7 @@ class Replay(click.ParamType[object]):
 @click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),
-    help="For /metrics, /state, /purge, /explain, /drain, on 127.0.0.1.  [default: PORT + 1]",
+    help="For /metrics, /state, /purge, /explain, /drain, on 127.0.0.1.  [default: the next one]",
 )
 @click.option("--policy", type=click.Choice(POLICIES), help="What is stored.  [default: all]")
 @click.option("--ttl", type=DURATION, help="How long an answer is given again.  [default: 1h]")

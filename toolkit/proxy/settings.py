@@ -158,7 +158,7 @@ class Settings:
     port: int = 8000
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
-    """None: the port above the clients'."""
+    """None: the next port above the clients' that is no upstream's."""
     workers: int = 1
     teams: tuple[TeamSetting, ...] = ()
     """Empty: everybody may ask, without a key, and shares all answers."""

@@ -116,10 +116,15 @@ def agreed(settings: Settings, where: str) -> Settings:
 
 
 def admin_port(settings: Settings) -> int:
-    """Where the admin listens; 0: any free port."""
+    """Where the admin listens: the next port above the clients' at which no upstream is asked; 0: any free port."""
     if settings.admin_port is not None:
         return settings.admin_port
-    return settings.port + 1 if settings.port else 0
+    if not settings.port:
+        return 0
+    port = settings.port + 1
+    while any(values.leads_to(each.url, settings.admin_host, port) for each in settings.upstreams):
+        port += 1
+    return port
 
 
 def checked(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
