@@ -238,8 +238,9 @@ def _show_page(folder: Path, port: int, scene: Scenes) -> None:
             click.echo(f"\nThe leaderboard answers at {link}")
             return
         click.secho(f"\nThe leaderboard: {link}", bold=True)
-        click.echo("Ctrl-C ends it.")
         with contextlib.suppress(KeyboardInterrupt):
+            # in here: whoever reads it may press at once
+            click.echo("Ctrl-C ends it.")
             process.wait()
             refuse_dead(process, "the leaderboard", page_log(folder))
 

@@ -226,5 +226,9 @@ def storing(path: Path, run_id: str, *, shares: bool = False) -> Callable[[], An
 
 def say(sentence: str) -> None:
     """Tell the user; where nobody reads it any more, what was to be done besides is done all the same."""
-    with suppress(OSError, ValueError):
+    try:
         click.echo(sentence, err=True)
+    except (OSError, ValueError):
+        # what is buffered would fail once more when the process ends, and make its exit code 120
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
