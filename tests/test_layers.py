@@ -60,7 +60,7 @@ ROOMS = {
     ),
     "proxy": (
         set(
-            "admission cache relay_header case generations ready splices counters engine_pages estimates exchange explain faults flights framing headers identity kept keyring log_lines"
+            "admission cache relay_header case generations ready splices counters engine_pages estimates exchange explain faults flights framing headers identity kept keyring media log_lines"
             " metrics answer_heads chunked client_reply policy recent recorder rejections replay routes routing setting_values settings settings_file error_json statements usage_left_out stuck verify views other_answers upstream_pages assembly chunks".split()
         ),
         set(

@@ -400,34 +400,6 @@ def test_what_is_not_said_to_be_json_is_refused() -> None:
     run(test())
 
 
-SEEING = {
-    "model": "tiny",
-    "messages": [
-        {
-            "role": "user",
-            "content": [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/a"}}],
-        }
-    ],
-}
-
-
-@pytest.mark.parametrize("path", [CHAT, "/v1/chat/completions/render"])
-def test_no_request_makes_an_engine_fetch_from_where_it_likes(path: str) -> None:
-    async def test() -> None:
-        async with ScriptedUpstream(whole()) as engine:
-            async with proxied(engine) as proxy:
-                answer = await proxy.ask(SEEING, path=path)
-                assert answer.status == 400
-                assert "169.254.169.254" in answer.json["error"]["message"]
-                assert engine.lines == []
-            upstream = f'[[upstream]]\nurl = "{engine.url}"\nprobes = false\n'
-            allowed = f'media_hosts = ["169.254.169.254"]\n{upstream}'
-            async with proxied(engine, allowed) as proxy:
-                assert (await proxy.ask(SEEING, path=path)).status == 200
-
-    run(test())
-
-
 @pytest.mark.parametrize(
     "path",
     ["/metrics/", "/tokenize", "/invocations", "/v1/../metrics", "/v1/load_lora_adapter", "/"],

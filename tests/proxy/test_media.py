@@ -96,7 +96,11 @@ def test_a_star_allows_every_host_and_still_no_file() -> None:
         {"tools": [{"function": {"parameters": {"properties": {"url": {"type": "string"}}}}}]},
         {"messages": [{"content": [{"type": "tool_use", "input": {"url": "http://10.0.0.4"}}]}]},
         {"tools": [{"input_schema": {"properties": {"image_url": {"url": "http://10.0.0.4"}}}}]},
-        {"messages": [{"content": [{"type": "tool_use", "input": {"image_url": "http://10.0.0.4"}}]}]},
+        {
+            "messages": [
+                {"content": [{"type": "tool_use", "input": {"image_url": "http://10.0.0.4"}}]}
+            ]
+        },
         {"prompt": "image_url"},
         {"messages": [{"content": [{"type": "image_url", "image_url": None}]}]},
     ],

@@ -311,7 +311,7 @@ def test_what_does_go_together() -> None:
 ])  # fmt: skip
 def test_a_proxy_that_would_ask_itself_is_refused(host: str, url: str, itself: str) -> None:
     with pytest.raises(ToolkitError) as caught:
-        read(f'host = "{host}"\n[[upstream]]\nname = "me"\nurl = "{url}"', "p")
+        read(f'host = "{host}"\nadmin_port = 8001\n[[upstream]]\nname = "me"\nurl = "{url}"', "p")
     assert caught.value.message == f"`p`: upstream `me` is where this proxy {itself}, `{url}`"
 
 
