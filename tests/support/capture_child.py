@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__)
@@ -67,14 +67,15 @@ def say(**words: object) -> None:
 def main(engine: str, iface: str, port: int, buffer_bytes: int) -> None:
     from support.live_traffic import capturing
 
+    from toolkit.cli.capture_stop import Stop
     from toolkit.errors import ToolkitError
 
     try:
         opened = capturing(engine, iface, port, buffer_bytes=buffer_bytes)
-        with opened as capture:
-            with suppress(KeyboardInterrupt):
-                say(buffer_bytes=capture.engine.buffer_bytes)
-                capture.pump()
+        # as the command takes it: an interrupt in the midst of a frame would lose that frame
+        with opened as capture, Stop() as stop:
+            say(buffer_bytes=capture.engine.buffer_bytes)
+            capture.pump(stop)
             capture.pump_rest()
         say(
             bodies=[body.decode() for body in capture.bodies],

@@ -160,9 +160,9 @@ class Capture:
         if self.losses.segments > before:
             self.frames.append(data)
 
-    def pump(self) -> list[bytes]:
-        """Pump until THE_END is seen; the bodies before it."""
-        self._pump_until(lambda: THE_END in self.bodies[-1:])
+    def pump(self, stop: Callable[[], bool] = lambda: False) -> list[bytes]:
+        """Pump until THE_END is seen, or it is to stop; the bodies before it."""
+        self._pump_until(lambda: THE_END in self.bodies[-1:] or stop())
         return self.bodies[:-1]
 
     def pump_for(self, count: int) -> list[bytes]:
