@@ -86,9 +86,8 @@ def vllm_home() -> Path:
 
 @pytest.fixture(scope="session")
 def locked_server(vllm_home: Path) -> Iterator[Server]:
-    """A server behind a key, with the fast model, that takes tools; nothing depends on what its counters say."""
-    tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    with a_server(vllm_home, "tiny", *tools, key="secret") as server:
+    """A server behind a key, with the fast model; nothing depends on what its counters say."""
+    with a_server(vllm_home, "tiny", key="secret") as server:
         yield server
 
 

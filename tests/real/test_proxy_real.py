@@ -35,12 +35,16 @@ CHATS: dict[str, dict[str, Any]] = {
     "logprobs": {"logprobs": True, "top_logprobs": 2},
     "stop": {"stop": ["e"]},
     "structured": {"response_format": SCHEMA, "max_tokens": 64},
-    "a tool": {
-        "tools": [NAMED],
-        "tool_choice": {"type": "function", "function": {"name": "paint"}},
-        "max_tokens": 64,
-    },
     "vLLM's own": {"extra_body": {"min_p": 0.1, "repetition_penalty": 1.1, "top_k": 3}},
+}
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+A_TOOL: dict[str, Any] = {
+    "model": "tiny-slow",
+    "messages": STORY,
+    "tools": [NAMED],
+    "tool_choice": {"type": "function", "function": {"name": "paint"}},
+    "max_tokens": 32,
+    "temperature": 0,
 }
 OWN = ("id", "created", "system_fingerprint")
 """What differs between two answers to one request."""
@@ -56,6 +60,13 @@ def behind(locked_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
     )
     with proxying("--config", settings, cwd=folder, ENGINE_KEY=locked_server.key) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def slow_server(vllm_home: Path, serving: Callable[..., Any]) -> Iterator[Any]:
+    """25 ms a token, and tools."""
+    with serving(vllm_home, "tiny-slow", *TOOLS) as server:
+        yield server
 
 
 def client(url: str, key: str = "none") -> OpenAI:
@@ -140,6 +151,18 @@ def test_what_is_stored_in_one_view_is_shown_in_the_other_as_the_engine_would(
     assert streamed == together(chat(direct, name, stream=True, salt=3))
 
 
+def test_a_tools_call_is_the_same_in_both_views(slow_server: Any, tmp_path: Path) -> None:
+    direct = client(slow_server.url)
+    whole = told_by(said(direct.chat.completions.create(**A_TOOL)))
+    streamed = together(said(list(direct.chat.completions.create(**A_TOOL, stream=True))))
+    with proxying("--upstream", slow_server.url, cwd=tmp_path) as proxy:
+        through = client(f"http://127.0.0.1:{proxy.port}")
+        for _ in range(2):
+            assert told_by(said(through.chat.completions.create(**A_TOOL))) == whole
+            told = list(through.chat.completions.create(**A_TOOL, stream=True))
+            assert together(said(told)) == streamed
+
+
 def test_completions_are_the_same_too(locked_server: Any, behind: Verb) -> None:
     def ask(asking: OpenAI) -> Any:
         return said(
@@ -193,24 +216,23 @@ def test_an_error_is_the_engines_own_and_is_asked_for_each_time(
         assert "stored" not in headers["cache-status"]
 
 
-def test_a_client_that_leaves_ends_the_work_in_the_engine(
-    fresh_server: Any, tmp_path: Path
-) -> None:
-    with proxying("--upstream", fresh_server.url, cwd=tmp_path) as proxy:
+def test_a_client_that_leaves_ends_the_work_in_the_engine(slow_server: Any, tmp_path: Path) -> None:
+    with proxying("--upstream", slow_server.url, cwd=tmp_path) as proxy:
+        before = counted(slow_server)["generation_tokens_total"]
         asking = client(f"http://127.0.0.1:{proxy.port}")
         stream = asking.chat.completions.create(
             model="tiny-slow", messages=STORY, max_tokens=400, stream=True
         )
         next(iter(stream))
-        assert running(fresh_server) == 1
+        assert running(slow_server) == 1
         stream.close()
         asking.close()
         give_up = time.monotonic() + 30
-        while running(fresh_server):
+        while running(slow_server):
             assert time.monotonic() < give_up, "the engine works on for nobody"
             time.sleep(0.1)
         # 400 tokens of 25 ms would have been 10 s of work
-        tokens = counted(fresh_server)["generation_tokens_total"]
+        tokens = counted(slow_server)["generation_tokens_total"] - before
         assert tokens < 300
 
 
