@@ -68,6 +68,29 @@ ROOMS = {
             " workers doors crew hit_server relaying relayed telling worker_desk".split()
         ),
     ),
+    "plan": (
+        set(
+            "advice budget capacity checkup config cost kv layout load parameters planner quantization result shape"
+            " side_by_side".split()
+        ),
+        {"model_files"},
+    ),
+    "serving": (
+        set(
+            "backoff causes checks facts flags needs presets progress stack stack_file startup_log tiny_model warm_asks"
+            " warm_rounds".split()
+        ),
+        set(
+            "engine fixes gpus house launch machine orders processes readiness swap vllm_versions warm watchdog".split()
+        ),
+    ),
+    "improve": (
+        set(
+            "bottlenecks compare configurations criteria diagnose evidence paired report_page report_words sweep_file"
+            " sweep_table".split()
+        ),
+        {"children", "sweep", "sweep_state"},
+    ),
     "workload": (
         set(
             "arrivals clients columns distribution exports forecast gaps lengths levers limits log_rows"
@@ -98,6 +121,20 @@ DOORS: dict[str, frozenset[str]] = {
     "board": frozenset({"bench.counters", "bench.evidence", "bench.verdicts"}),
     "scout": frozenset(),
     "sim": frozenset(),
+    "plan": frozenset(),
+    "serving": frozenset(
+        {
+            "bench.asks",
+            "bench.client",
+            "bench.models",
+            "bench.plan",
+            "bench.shots",
+            "proxy.settings",
+            "proxy.settings_file",
+            "plan.result",
+        }
+    ),
+    "improve": frozenset({"plan.result", "board.impact"}),
 }
 """Room -> modules of other rooms that it may import; a new door is a decision (CONTRIBUTING)."""
 

@@ -1,8 +1,9 @@
-"""Where profiles are read from: the catalog inside the package, or a file of the user's."""
+"""Where profiles and tables are read from: the catalog inside the package, or a file of the user's."""
 
+import tomllib
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import ToolkitError
 
@@ -43,6 +44,12 @@ def profile_source(word: str) -> "tuple[str, str, Kind]":
         reason = getattr(error, "strerror", None) or "no reason given"
         raise ToolkitError(f"`{word}` cannot be read: {reason.lower()}", _known(names)) from error
     return text, word, KINDS.get(path.suffix.lower(), "text")
+
+
+def table(name: str) -> dict[str, Any]:
+    """Read one of the catalog's own tables, e.g., `models` or `gpus`."""
+    text = (files("toolkit") / "catalog" / f"{name}.toml").read_text("utf-8")
+    return tomllib.loads(text)
 
 
 def _known(names: list[str]) -> str:

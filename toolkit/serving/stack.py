@@ -1,0 +1,87 @@
+"""What `toolkit serve` is asked to run: engines, what stands in front of them, and how they are warmed. Plain records."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolkit.proxy.settings import Settings
+
+Kind = Literal["vllm", "tiny", "sim"]
+"""`tiny`: a real vLLM on the CPU with a tiny random model. `sim`: the toolkit's simulator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetting:
+    """One inference server, on a port of its own, on this machine."""
+
+    name: str = "engine"
+    kind: Kind = "vllm"
+    model: str = ""
+    """A name at Hugging Face, or a directory; for `sim` the personality."""
+    served_name: str | None = None
+    port: int = 8001
+    host: str = "127.0.0.1"
+    flags: tuple[tuple[str, str | bool], ...] = ()
+    """Without dashes; True: stands without a value, False: is left out (`--no-...` where the engine has that)."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Further variables, e.g., CUDA_VISIBLE_DEVICES. Keys are never here: `key_env` names their variable."""
+    gpus: str | None = None
+    """CUDA_VISIBLE_DEVICES: `0,1` or a MIG slice's UUID; None: as inherited."""
+    key_env: str | None = None
+    vllm: str = "vllm"
+    """The command that starts it: a name on the PATH, or a path."""
+    ready_s: float = 1800.0
+    """Longest wait for /health."""
+    team: str | None = None
+    """Whose engine it is, where slices belong to teams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmSetting:
+    """What each engine is asked before clients are let in."""
+
+    concurrency: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    """Cut at the engine's max-num-seqs."""
+    profile: str | None = None
+    """Whose prompts: a blast profile of the catalog or a file; None: plain ones."""
+    max_tokens: int = 32
+    structured: bool = False
+    long_prompts: bool = False
+    tolerance: float = 0.2
+    """Two rounds agree when their median TTFT differ by less."""
+    rounds: int = 8
+    """Most, of the last concurrency."""
+    limit_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSetting:
+    """When an engine is restarted, and when no more."""
+
+    look_s: float = 1.0
+    stuck_s: float = 30.0
+    """Requests run and the token counter stood still for so long."""
+    refused_s: float = 5.0
+    """Connections were refused for so long."""
+    backoff_s: float = 2.0
+    backoff_most_s: float = 60.0
+    restarts: int = 5
+    """So many within `restarts_s` are a crash loop: it stays down."""
+    restarts_s: float = 600.0
+    stop_s: float = 10.0
+    """From SIGTERM to SIGKILL of the whole process group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """All of it."""
+
+    engines: tuple[EngineSetting, ...]
+    proxy: Settings | None
+    """None: clients ask the engines themselves."""
+    warm: WarmSetting = field(default_factory=WarmSetting)
+    guard: GuardSetting = field(default_factory=GuardSetting)
+    folder: str = "data/serve"
+    """Logs, the socket for orders, and what is to be known after a crash."""
+    database: str | None = None
+    """Events go there; None: nowhere."""
+    preflight: bool = True
