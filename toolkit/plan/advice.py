@@ -1,0 +1,138 @@
+"""Which values four of vLLM's flags should have, each with its reason in a sentence. It fits nothing into memory: capacity is told."""
+
+import math
+
+from toolkit.plan.result import Advice
+from toolkit.wording import digits
+
+GIB = 2**30
+MARGIN_PERCENT = 15
+"""Room above the longest request, as `toolkit workload` recommends it."""
+STEP = 256
+"""Limits are multiples of this, as there: blocks of 16 tokens, and the larger ones of hybrid models, waste little of it."""
+GRAPHED = 512
+"""Sequences up to which vLLM captures CUDA graphs by default; a larger batch decodes without."""
+MOST_BATCHED = 32_768
+"""Tokens. A longer step gains nothing that it does not cost: every other request waits for it."""
+RESERVE_BYTES = 1.0 * GIB
+"""Left to the CUDA context and what else is on the GPU before vLLM looks at what is free. A guess: an idle GPU needs less."""
+MOST_UTILIZATION = 0.95
+LEAST_UTILIZATION = 0.50
+PEAK_FACTOR = 3
+"""Times the target rate that max-num-seqs should admit."""
+LARGE_GPU, LARGEST_GPU = 70 * GIB, 160 * GIB
+
+Version = tuple[int, ...]
+LATEST: Version = (0, 33)
+"""Assumed where nobody tells which vLLM it is."""
+
+
+def defaults(memory_bytes: int, *, is_a100: bool, version: Version = LATEST) -> tuple[int, int]:
+    """What `vllm serve` takes for max-num-seqs and max-num-batched-tokens by itself.
+
+    By memory of the GPU; an A100 counts as small whatever it has. The third tier came between 0.27.1 and 0.30.
+    """
+    if memory_bytes >= LARGEST_GPU and version >= (0, 28):
+        return 1024, 16_384
+    if memory_bytes >= LARGE_GPU and not is_a100:
+        return 1024, 8192
+    return 256, 2048
+
+
+def default_utilization(version: Version = LATEST) -> float:
+    """What vLLM takes by itself: more since 0.20, where graphs are part of it."""
+    return 0.92 if version >= (0, 20) else 0.90
+
+
+def with_room(longest: int) -> int:
+    """The longest request and some room, as a multiple of 256: 271 tokens make 512."""
+    # in whole numbers: 1.15 as a float puts some lengths on the wrong side of a step
+    return math.ceil(longest * (100 + MARGIN_PERCENT) / (100 * STEP)) * STEP
+
+
+def max_model_len(longest: int, *, told: int | None, most: int | None) -> Advice:
+    """`longest`: prompt and answer of the longest request; `told`: as `toolkit workload` recommends; `most`: the model's limit."""
+    wanted = told if told is not None else with_room(longest)
+    if most is not None and wanted > most:
+        why = f"the most that the model was made for; the workload's longest requests would want {wanted:,}"
+        return Advice(flag="max-model-len", value=str(most), why=why)
+    why = (
+        "recommended by the workload's report"
+        if told is not None
+        else f"the longest request is {longest:,} tokens, prompt and answer; {MARGIN_PERCENT} % of room, then up to the next"
+        f" {STEP}"
+    )
+    why += "; longer ones are refused at once instead of crowding out many"
+    return Advice(flag="max-model-len", value=str(wanted), why=why)
+
+
+def max_num_seqs(
+    at_once: int, *, request_tokens: float, default: int, peak_under_way: float | None = None
+) -> Advice:
+    """`peak_under_way`: requests at once at the target rate; None: no rate, or no time of a request, is known."""
+    wanted = None if peak_under_way is None else math.ceil(PEAK_FACTOR * peak_under_way - 1e-9)
+    graphed = max(GRAPHED, default)
+    if at_once < 1:
+        value, why = 1, "not even one request fits: see below what would help"
+    elif wanted is not None and wanted <= min(at_once, graphed):
+        value = max(1, wanted)
+        why = (
+            f"the target rate has {digits(peak_under_way or 0)} requests under way; {PEAK_FACTOR} times that, for peaks (memory"
+            f" would hold {at_once:,})"
+        )
+    elif at_once > graphed:
+        value = graphed
+        why = f"memory holds {at_once:,} requests, but CUDA graphs are captured for {graphed:,} at most: a larger batch decodes slower"
+    else:
+        value = at_once
+        why = f"memory holds so many requests of {tokens_words(request_tokens)} at once; one more would only push another out"
+    return Advice(flag="max-num-seqs", value=str(value), why=why)
+
+
+def batched_product(seqs: int, prompt_tokens: float) -> int:
+    """All prompts that may come at once in one step: 58 requests of 500 tokens are 29,000."""
+    return math.ceil(seqs * prompt_tokens - 1e-9)
+
+
+def max_num_batched_tokens(
+    seqs: int, *, prompt_tokens: float | None, default: int, longest_prompt: int | None = None
+) -> Advice:
+    """`default`: what vLLM takes on this GPU by itself. A step must hold a token of each sequence."""
+    least = max(default, seqs)
+    if prompt_tokens is None:
+        value, why = least, "how long prompts are is not known, so as vLLM itself does on this GPU"
+    else:
+        product = batched_product(seqs, prompt_tokens)
+        value = min(max(product, least), max(MOST_BATCHED, least))
+        why = f"{seqs:,} requests x {digits(prompt_tokens)} tokens of prompt = {product:,} in one step"
+        if value > product:
+            why += f"; less than the {value:,} that vLLM itself takes on this GPU saves nothing"
+        elif value < product:
+            why += f"; more than {value:,} makes each step so long that every answer stutters"
+    if longest_prompt is not None and longest_prompt > value:
+        why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"
+    return Advice(flag="max-num-batched-tokens", value=str(value), why=why)
+
+
+def gpu_memory_utilization(
+    memory_bytes: int, *, graph_bytes: float, version: Version = LATEST
+) -> Advice:
+    """As much as the start survives. Until 0.19 graphs came on top of it, since 0.20 they are part of it."""
+    counted = version >= (0, 20)
+    reserve = RESERVE_BYTES + (0 if counted else graph_bytes)
+    share = math.floor((1 - reserve / memory_bytes) * 100) / 100
+    share = min(MOST_UTILIZATION, max(LEAST_UTILIZATION, share))
+    left = (1 - share) * memory_bytes / GIB
+    why = f"leaves {left:.1f} GiB for the CUDA context and other processes"
+    why += (
+        "; graphs are counted in"
+        if counted
+        else f", and {graph_bytes / GIB:.1f} GiB for CUDA graphs, which this version does not count"
+    )
+    why += f" (vLLM itself would take {default_utilization(version):.2f}); lower it if the start says that too little is free"
+    return Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
+
+
+def tokens_words(tokens: float) -> str:
+    """`271 tokens`, `271.4 tokens`."""
+    return f"{tokens:,.0f} tokens" if float(tokens).is_integer() else f"{tokens:,.1f} tokens"
