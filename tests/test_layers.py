@@ -77,7 +77,7 @@ ROOMS = {
     ),
     "serving": (
         set(
-            "backoff causes checks facts flags needs presets progress stack stack_file startup_log tiny_model warm_asks"
+            "backoff causes checks facts flags needs presets progress stack stack_file stack_values startup_log tiny_model warm_asks"
             " warm_rounds".split()
         ),
         set(

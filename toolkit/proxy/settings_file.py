@@ -81,8 +81,20 @@ def read(text: str, name: str, flags: Mapping[str, Any] | None = None) -> Settin
             f"`{name}` names no upstream" if text else "no upstream is named",
             f"{UPSTREAM_EXAMPLE}, or give `--upstream URL`",
         )
-    tables = {key: TABLES[key](**told.pop(key, {})) for key in TABLES}
-    return agreed(Settings(**told, **tables), f"`{name}`" if text else COMMAND_LINE)
+    return agreed(_settings(told), f"`{name}`" if text else COMMAND_LINE)
+
+
+def settings_in(tables: Mapping[str, Any], where: str) -> Settings:
+    """The settings in a table of another file, e.g., a stack's, with the upstreams that it names, or none.
+
+    Whether they go together is asked by `agreed`, once all upstreams are there.
+    """
+    return _settings({"upstreams": (), **_told(tables, where)})
+
+
+def _settings(told: Told) -> Settings:
+    tables = {key: TABLES[key](**told.get(key, {})) for key in TABLES}
+    return Settings(**{**told, **tables})
 
 
 def merged(settings: Settings, flags: Mapping[str, Any]) -> Settings:

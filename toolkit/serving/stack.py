@@ -18,7 +18,10 @@ class EngineSetting:
     model: str = ""
     """A name at Hugging Face, or a directory; for `sim` the personality."""
     served_name: str | None = None
-    port: int = 8001
+    port: int = 0
+    """0: the next free one, found when the stack starts."""
+    spare_port: int | None = 0
+    """Where a successor starts that takes over without a gap; None: a swap has a gap."""
     host: str = "127.0.0.1"
     flags: tuple[tuple[str, str | bool], ...] = ()
     """Without dashes; True: stands without a value, False: is left out (`--no-...` where the engine has that)."""
@@ -33,6 +36,14 @@ class EngineSetting:
     """Longest wait for /health."""
     team: str | None = None
     """Whose engine it is, where slices belong to teams."""
+    preset: str | None = None
+    """The catalog's preset that `flags` began with; told, never read again."""
+
+    @property
+    def url(self) -> str:
+        """Where it answers on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,8 @@ class WarmSetting:
     profile: str | None = None
     """Whose prompts: a blast profile of the catalog or a file; None: plain ones."""
     max_tokens: int = 32
+    stream: bool | None = None
+    """None: streams and whole answers."""
     structured: bool = False
     long_prompts: bool = False
     tolerance: float = 0.2
