@@ -81,12 +81,12 @@ ROOMS = {
             " warm_rounds".split()
         ),
         set(
-            "engine fixes gpus house launch machine orders processes readiness swap vllm_versions warm watchdog".split()
+            "engine fixes gpus house launch machine orders processes readiness swap vllm_versions warm warm_log watchdog".split()
         ),
     ),
     "improve": (
         set(
-            "bottlenecks compare configurations criteria diagnose evidence paired report_page report_words sweep_file"
+            "bottlenecks cells compare configurations criteria diagnose evidence paired report_page report_words sweep_file"
             " sweep_table".split()
         ),
         {"children", "sweep", "sweep_state"},

@@ -29,6 +29,7 @@ VERBS = (
     "mark",
     "impact",
     "proxy",
+    "compare",
     "runs",
     "demo",
     "sim",

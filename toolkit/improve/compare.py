@@ -1,0 +1,333 @@
+"""Before and after: is B better than A, worse, or is no difference shown? Figures of two runs -> rows. No store, no clock.
+
+A figure is taken of all the cells that both sides have, and how sure the difference is by paired.py. A verdict asks for
+more than an interval without 0: all of it must lie beyond 2 % of A's figure (error rates: beyond a tenth of a point), for
+what stays the same during a run (a clock, a temperature, a neighbour) moves all of its blocks alike, and can't be seen
+in them. Each row is 95 % sure on its own: of eight rows of equal servers one is beyond in every third comparison.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolkit.improve.cells import MOST_CELLS, Cell, stretches, summed
+from toolkit.improve.paired import LEAST_BLOCKS, Spread, at_least, reach, spread, together
+from toolkit.sketches import ALPHA, Sketch
+
+Verdict = Literal["better", "worse", "no difference shown"]
+
+LEAST_SHARE = 0.02
+"""Of A's figure; a smaller difference is called none."""
+LEAST_ERROR_RATE = 0.001
+AT_LEAST = {50: 10, 95: 40}
+"""Answers that a block needs for a percentile: two of 40 lie beyond the 95th."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One host in one run."""
+
+    run: str
+    name: str
+    cells: Mapping[int, Cell]
+    """By place in the run: the second from its start, or the wave."""
+    plan: Mapping[str, Any]
+    """What was asked for, by name; equal plans compare."""
+    verb: str
+    seed: int | None = None
+    """Equal plans with other seeds compare, but not request by request."""
+    client_ok: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One metric; the first six are the keys that `toolkit compare --json` promises."""
+
+    metric: str
+    a: float | None
+    b: float | None
+    difference: float | None
+    """b - a."""
+    low: float | None
+    """95 % confidence interval of the difference; None: too little data."""
+    high: float | None
+    verdict: Verdict
+    """Of B, seen from A."""
+    change: float | None
+    """difference / a."""
+    blocks: int | None
+    """That the interval rests on."""
+    why: str | None = None
+    """Why nothing could be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two sides, metric by metric."""
+
+    a: Side
+    b: Side
+    rows: tuple[Row, ...]
+    paired: bool
+    """Block by block; False: each side on its own."""
+    cells: int
+    """Seconds, or waves, that both have and that were compared."""
+    not_comparable: tuple[str, ...]
+    """Why the two must not be compared; the rows stand all the same."""
+    notes: tuple[str, ...]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.not_comparable
+
+
+Figure = Callable[[Cell], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metric:
+    name: str
+    of: Figure
+    more_is_better: bool
+    answers: int
+    """Answers a block needs."""
+    sketch: Callable[[Cell], Sketch] | None = None
+
+
+def _quantile(part: str, percent: int) -> _Metric:
+    def sketch(cell: Cell) -> Sketch:
+        found: Sketch = getattr(cell, part)
+        return found
+
+    def of(cell: Cell) -> float | None:
+        return sketch(cell).quantile(percent / 100)
+
+    return _Metric(
+        name=f"{part}_p{percent}_ms",
+        of=of,
+        more_is_better=False,
+        answers=AT_LEAST[percent],
+        sketch=sketch,
+    )
+
+
+def _rps(cell: Cell) -> float | None:
+    return cell.ok / cell.elapsed_s if cell.elapsed_s > 0 else None
+
+
+def _tokens_per_s(cell: Cell) -> float | None:
+    return cell.output_tokens / cell.elapsed_s if cell.elapsed_s > 0 else None
+
+
+def _error_rate(cell: Cell) -> float | None:
+    asked = cell.ok + cell.errors
+    return cell.errors / asked if asked else None
+
+
+METRICS = (
+    _Metric(name="rps", of=_rps, more_is_better=True, answers=1),
+    _Metric(name="output_tokens_per_s", of=_tokens_per_s, more_is_better=True, answers=1),
+    _quantile("ttft", 50),
+    _quantile("ttft", 95),
+    _quantile("e2e", 50),
+    _quantile("e2e", 95),
+    _quantile("tpot", 50),
+    _Metric(name="error_rate", of=_error_rate, more_is_better=False, answers=1),
+)
+
+
+def compare(a: Side, b: Side, *, least_share: float = LEAST_SHARE) -> Comparison:
+    """Compare what both sides have; `least_share` is the smallest difference that is called one."""
+    reasons = not_comparable(a, b)
+    # other prompts in another order: block j of the one is nothing to block j of the other
+    paired = not reasons and a.seed == b.seed
+    places = sorted(a.cells.keys() & b.cells.keys()) if a.verb == b.verb else []
+    if places:
+        cells = [_row(side, places) for side in (a, b)]
+    else:
+        paired, cells = False, [_row(side, sorted(side.cells)) for side in (a, b)]
+    rows = [_compared(metric, *cells, paired=paired, least_share=least_share) for metric in METRICS]
+    return Comparison(
+        a=a,
+        b=b,
+        rows=tuple(rows),
+        paired=paired,
+        cells=len(places),
+        not_comparable=reasons,
+        notes=_notes(a, b, len(places), paired=paired),
+    )
+
+
+def _row(side: Side, places: Sequence[int]) -> list[Cell]:
+    return stretches([side.cells[place] for place in places], MOST_CELLS)
+
+
+# --- may they be compared? --------------------------------------------------------------------------
+
+
+def not_comparable(a: Side, b: Side) -> tuple[str, ...]:
+    """Why not, a sentence each; nothing where the two did the same."""
+    if a.verb != b.verb:
+        return (f"A is a {a.verb}, B a {b.verb}",)
+    names = [*a.plan, *(name for name in b.plan if name not in a.plan)]
+    reasons = [
+        f"`{name}` is {_said(a.plan.get(name))} in A and {_said(b.plan.get(name))} in B"
+        for name in names
+        if a.plan.get(name) != b.plan.get(name)
+    ]
+    for letter, side in (("A", a), ("B", b)):
+        if side.client_ok is False:
+            reasons.append(f"the measuring machine was the limit in {letter}")
+    return tuple(reasons)
+
+
+def _said(value: object) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _notes(a: Side, b: Side, common: int, *, paired: bool) -> tuple[str, ...]:
+    what = "waves" if a.verb == "bench" else "seconds"
+    notes = []
+    if common and (len(a.cells) > common or len(b.cells) > common):
+        notes.append(
+            f"compared are the {common:,} {what} that both have; A has {len(a.cells):,}, B {len(b.cells):,}"
+        )
+    if not paired and a.seed != b.seed and a.verb == b.verb:
+        notes.append(f"A drew with seed {_said(a.seed)}, B with {_said(b.seed)}: not paired")
+    return tuple(notes)
+
+
+# --- one metric ----------------------------------------------------------------------------------------
+
+
+def _compared(
+    metric: _Metric, a: Sequence[Cell], b: Sequence[Cell], *, paired: bool, least_share: float
+) -> Row:
+    wholes = summed(a), summed(b)
+    before, after = (metric.of(whole) for whole in wholes)
+    if before is None or after is None:
+        missing = [
+            letter for letter, value in zip("AB", (before, after), strict=True) if value is None
+        ]
+        return _untold(metric, before, after, f"{' and '.join(missing)} told none")
+    found = _spread(metric, (a, b), wholes, paired=paired)
+    if found is None:
+        return _untold(metric, before, after, _too_little(metric, a, b, wholes))
+    found = at_least(found, _least_variance(metric, wholes))
+    difference, half = after - before, reach(found)
+    low, high = difference - half, difference + half
+    least = LEAST_ERROR_RATE if metric.name == "error_rate" else least_share * abs(before)
+    return Row(
+        metric=metric.name,
+        a=before,
+        b=after,
+        difference=difference,
+        low=low,
+        high=high,
+        verdict=_verdict(low, high, least, more_is_better=metric.more_is_better),
+        change=difference / before if before else None,
+        blocks=found.blocks,
+    )
+
+
+def _untold(metric: _Metric, a: float | None, b: float | None, why: str) -> Row:
+    difference = None if a is None or b is None else b - a
+    return Row(
+        metric=metric.name,
+        a=a,
+        b=b,
+        difference=difference,
+        low=None,
+        high=None,
+        verdict="no difference shown",
+        change=difference / a if a and difference is not None else None,
+        blocks=None,
+        why=why,
+    )
+
+
+def _verdict(low: float, high: float, least: float, *, more_is_better: bool) -> Verdict:
+    if low <= least and high >= -least:
+        return "no difference shown"
+    return "better" if (low > least) == more_is_better else "worse"
+
+
+def _spread(
+    metric: _Metric,
+    sides: tuple[Sequence[Cell], Sequence[Cell]],
+    wholes: tuple[Cell, Cell],
+    *,
+    paired: bool,
+) -> Spread | None:
+    if not paired:
+        each = [
+            _own_spread(metric, cells, whole) for cells, whole in zip(sides, wholes, strict=True)
+        ]
+        return None if each[0] is None or each[1] is None else together(each[0], each[1])
+    before, after = (metric.of(whole) for whole in wholes)
+    most = min(_most(metric, cells, whole) for cells, whole in zip(sides, wholes, strict=True))
+
+    def differences(count: int) -> list[float] | None:
+        one, other = (_figures(metric, cells, count) for cells in sides)
+        if one is None or other is None:
+            return None
+        return [late - early for early, late in zip(one, other, strict=True)]
+
+    return spread((after or 0.0) - (before or 0.0), differences, most=most)
+
+
+def _own_spread(metric: _Metric, cells: Sequence[Cell], whole: Cell) -> Spread | None:
+    return spread(
+        metric.of(whole) or 0.0,
+        lambda count: _figures(metric, cells, count),
+        most=_most(metric, cells, whole),
+    )
+
+
+def _figures(metric: _Metric, cells: Sequence[Cell], count: int) -> list[float] | None:
+    found = [metric.of(cell) for cell in stretches(cells, count)]
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else None
+
+
+def _answers(metric: _Metric, whole: Cell) -> int:
+    if metric.sketch is not None:
+        return metric.sketch(whole).count
+    return whole.ok + whole.errors
+
+
+def _most(metric: _Metric, cells: Sequence[Cell], whole: Cell) -> int:
+    """Into how many blocks a row may be cut so that each can tell the figure."""
+    return min(len(cells), _answers(metric, whole) // metric.answers)
+
+
+def _least_variance(metric: _Metric, wholes: tuple[Cell, Cell]) -> float:
+    """What is uncertain though all blocks agree.
+
+    A percentile is told within 1 %, evenly spread. No error among n requests is no proof of an error rate of 0: one
+    success and one failure are added to each side (Agresti and Caffo 2000).
+    """
+    if metric.sketch is not None:
+        return sum(((metric.of(whole) or 0.0) * ALPHA) ** 2 / 3 for whole in wholes)
+    if metric.name != "error_rate":
+        return 0.0
+    total = 0.0
+    for whole in wholes:
+        asked = whole.ok + whole.errors + 2
+        share = (whole.errors + 1) / asked
+        total += share * (1 - share) / asked
+    return total
+
+
+def _too_little(
+    metric: _Metric, a: Sequence[Cell], b: Sequence[Cell], wholes: tuple[Cell, Cell]
+) -> str:
+    answers = min(_answers(metric, whole) for whole in wholes)
+    needed = LEAST_BLOCKS * metric.answers
+    if answers < needed:
+        return f"too little data: {answers:,} answers of one side, and {needed:,} are needed"
+    shortest = min(len(a), len(b))
+    if shortest < LEAST_BLOCKS:
+        return f"too little data: {shortest} blocks of one side, and {LEAST_BLOCKS} are needed"
+    return "too little data: in some part of the run one side answered nothing"
