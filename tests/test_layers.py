@@ -70,18 +70,18 @@ ROOMS = {
     ),
     "plan": (
         set(
-            "advice budget capacity checkup config cost kv layout load parameters planner quantization result shape"
-            " side_by_side".split()
+            "advice budget capacity checkup config cost fields kv layer_kinds layout load parameters planner"
+            " quantization result shape side_by_side stages weights".split()
         ),
         {"model_files"},
     ),
     "serving": (
         set(
-            "backoff causes checks facts flags needs presets progress stack stack_file stack_values startup_log tiny_model warm_asks"
+            "backoff causes checks facts flags needs presets progress stack stack_file stack_values startup_log warm_asks"
             " warm_rounds".split()
         ),
         set(
-            "engine fixes gpus house launch machine orders processes readiness swap vllm_versions warm warm_log watchdog".split()
+            "engine fixes gpus house keeper launch log_file machine make_tiny_model orders processes readiness swap tiny_model vllm_versions pulse warm warm_log watchdog".split()
         ),
     ),
     "improve": (
@@ -105,7 +105,7 @@ ROOMS = {
     ),
     "sim": (
         set(
-            "answers blocks checks engine exposition facts families meter personalities speech"
+            "answers blocks checks engine exposition facts families front_cpu meter personalities speech"
             " tokens".split()
         ),
         {"app", "drive", "fleet", "life"},
@@ -126,11 +126,14 @@ DOORS: dict[str, frozenset[str]] = {
         {
             "bench.asks",
             "bench.client",
+            "bench.faults",
             "bench.models",
             "bench.plan",
             "bench.shots",
             "proxy.settings",
             "proxy.settings_file",
+            "proxy.stuck",
+            "proxy.upstream_pages",
             "plan.result",
         }
     ),

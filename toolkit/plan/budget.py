@@ -1,0 +1,156 @@
+"""What of a GPU's memory is left for the KV cache: vLLM's budget, before it is started. Bytes in, bytes out.
+
+Weights are known; context, activations and graphs are estimates until a server has told: see each one's docstring.
+"""
+
+import math
+from dataclasses import dataclass
+
+from toolkit.plan.shape import Mlp, Shape
+
+MIB, GIB = 2**20, 2**30
+
+Version = tuple[int, ...]
+"""E.g., (0, 17, 1)."""
+NEWEST: Version = (0, 33, 0)
+GRAPHS_COUNT_FROM: Version = (0, 20)
+"""From here on vLLM takes the graphs' memory out of the KV cache's; before, they lived in what utilization leaves over."""
+
+LEANER_FROM: Version = (0, 17)
+"""From here on the dummy run's peak is less than half of what it was: Qwen3-14B 5.64 GiB in 0.16, 2.23 GiB in 0.17."""
+LOGIT_BYTES = 15
+"""Of one logit at the sampler's peak. It fits what vLLM 0.19 told on an H100 with 1024 sequences and 8192 tokens (public:
+llm-d-planner, accuracy_report.md): Llama-3.1-8B 1.89 GiB, Qwen2.5-7B 2.21, gemma-2 3.62 to 3.66, phi-4 1.52; to 5 %."""
+LOGIT_BYTES_BEFORE = 39
+"""The same of Qwen3-14B in 0.16."""
+CONTEXT_OF_MANY_GIB = 2.1
+"""Non-torch memory of each GPU where several share a layer; one alone has 0.13, from 0.18 on 0.25 (same source)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """One GPU's memory, in bytes."""
+
+    total: int
+    requested: int
+    """ceil(total x gpu-memory-utilization): all that vLLM may use."""
+    weights: int
+    context: int
+    """CUDA's own, and what GPUs talk to each other with."""
+    activations: int
+    graphs: int
+    """Subtracted only from version 0.20 on; before, it has to fit into what is not requested."""
+    kv: int
+    """What is left; below 0: the weights do not fit."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySetting:
+    """The settings that the budget depends on."""
+
+    utilization: float | None = None
+    """None: vLLM's default, 0.92 from 0.20 on, 0.9 before."""
+    batched_tokens: int = 2048
+    max_num_seqs: int = 256
+    tp: int = 1
+    eager: bool = False
+    """`--enforce-eager`: no graphs."""
+    spec_tokens: int = 0
+    version: Version = NEWEST
+    kv_bytes: int | None = None
+    """`--kv-cache-memory-bytes`: goes before all else."""
+
+
+def budget(total: int, weights: int, shape: Shape, setting: MemorySetting) -> Budget:
+    """Divide one GPU's bytes; `weights` are those of one GPU.
+
+    ceil(80 GiB x 0.92) - weights - context - activations - graphs is the KV cache's.
+    """
+    share = utilization_of(setting)
+    requested = math.ceil(total * share)
+    context, activations = context_bytes(setting), activation_bytes(shape, setting)
+    graphs = 0 if setting.eager else graph_bytes(shape, setting)
+    left = requested - weights - context - activations
+    counted = setting.version >= GRAPHS_COUNT_FROM
+    return Budget(
+        total=total,
+        requested=requested,
+        weights=weights,
+        context=context,
+        activations=activations,
+        graphs=graphs,
+        kv=setting.kv_bytes if setting.kv_bytes is not None else left - graphs * counted,
+        notes=_notes(setting, total - requested, graphs, counted=counted),
+    )
+
+
+def utilization_of(setting: MemorySetting) -> float:
+    """As asked for, else the version's default."""
+    if setting.utilization is not None:
+        return setting.utilization
+    return 0.92 if setting.version >= GRAPHS_COUNT_FROM else 0.9
+
+
+def context_bytes(setting: MemorySetting) -> int:
+    """What vLLM's log calls non-torch memory."""
+    if setting.tp > 1:
+        return round(CONTEXT_OF_MANY_GIB * GIB)
+    return round((0.25 if setting.version >= (0, 18) else 0.13) * GIB)
+
+
+def activation_bytes(shape: Shape, setting: MemorySetting) -> int:
+    """The peak of vLLM's dummy run: an estimate from shapes.
+
+    What goes from layer to layer, and the larger of what one layer makes of `max-num-batched-tokens` tokens and what the
+    sampler makes of the logits of `max-num-seqs` requests; experts' workspace stays beside both. Not divided by GPUs but for
+    layers' widths: each has all the logits.
+    """
+    tokens = setting.batched_tokens * 2
+    inside = max(_layer_width(layer.mlp, shape.hidden, setting.tp) for layer in shape.layers)
+    workspace = max(_workspace_width(layer.mlp, shape.hidden, setting.tp) for layer in shape.layers)
+    requests = min(setting.max_num_seqs, setting.batched_tokens)
+    of_logit = LOGIT_BYTES if setting.version >= LEANER_FROM else LOGIT_BYTES_BEFORE
+    logits = requests * shape.vocab * of_logit
+    return tokens * (shape.hidden + workspace) + max(tokens * inside, logits)
+
+
+def graph_bytes(shape: Shape, setting: MemorySetting) -> int:
+    """Memory of the captured graphs: an estimate."""
+    return captured_sizes(setting) * len(shape.layers) * MIB // 2
+
+
+def captured_sizes(setting: MemorySetting) -> int:
+    """How many batch sizes vLLM captures by default: 1, 2, 4, then in steps of 8 to 248, and of 16 beyond.
+
+    256 sequences: 51 sizes up to 512.
+    """
+    per_sequence = 1 + setting.spec_tokens
+    most = min(2 * setting.max_num_seqs * per_sequence, 512, setting.batched_tokens)
+    sizes = {1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)}
+    sizes |= {setting.max_num_seqs, setting.batched_tokens}
+    return len([size for size in sizes if size <= most])
+
+
+def _layer_width(mlp: Mlp, hidden: int, tp: int) -> int:
+    """Elements that one layer makes of a token on one GPU, beside what comes in."""
+    return 3 * hidden + (0 if mlp.experts else 3 * mlp.width // tp)
+
+
+def _workspace_width(mlp: Mlp, hidden: int, tp: int) -> int:
+    """Elements that the experts' kernels reserve for a token on one GPU."""
+    width = mlp.width // tp
+    return min(mlp.experts, mlp.experts_used) * (max(2 * width, hidden) + width)
+
+
+def _notes(setting: MemorySetting, spare: int, graphs: int, *, counted: bool) -> tuple[str, ...]:
+    told = [
+        "activations, graphs and CUDA's context are estimates: a server's log tells the real ones"
+    ]
+    if not counted and graphs > spare:
+        told.append(
+            "graphs need more than utilization leaves over, and this version does not count them: lower it"
+        )
+    if setting.kv_bytes is not None:
+        told.append("--kv-cache-memory-bytes goes before utilization")
+    return tuple(told)

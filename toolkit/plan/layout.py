@@ -1,0 +1,270 @@
+"""How vLLM cuts the KV cache into blocks: groups of layers, bytes of a block, and blocks of a request. Version 0.32's rules.
+
+All groups draw blocks from one pool. A block is one page for each layer of one group, so groups have equally many layers, and
+pages are made equally large. Sources: `v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`, `platforms/interface.py`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.errors import ToolkitError
+from toolkit.plan.kv import layer_bytes, layer_state_bytes
+from toolkit.plan.shape import Attention, Heads, Latent, Recurrent, Shape
+from toolkit.plan.stages import stages
+
+BLOCK_SIZE = 16
+"""Tokens, where nobody asks for another; vLLM's CPU has 128."""
+MLA_BLOCK_SIZE = 64
+"""FlashMLA's."""
+MLA_HYBRID_STEP = 128
+"""Blocks of a model of MLA and states are multiples of it."""
+BATCHED_TOKENS = 2048
+
+Kind = Literal["full", "sliding", "linear"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Layers that share one table of blocks."""
+
+    kind: Kind
+    layers: tuple[int, ...]
+    """Their numbers."""
+    block_size: int
+    """Tokens; of a state 0: one holds all of them."""
+    page_bytes: int
+    """Of one of its layers, on one GPU; of a single group of unlike layers the mean."""
+    full_blocks: int
+    """Blocks that vLLM reckons with for a request of `max_model_len`."""
+    most_blocks: int | None = None
+    """A request never holds more, however long; None: one that grows with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One engine's KV cache."""
+
+    block_size: int
+    """Tokens, as vLLM reports it: hybrids' are enlarged until a block holds a state."""
+    bytes_per_block: int
+    """On one GPU; of a pipeline on the fullest stage."""
+    groups: tuple[Group, ...]
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSetting:
+    """The settings that the layout depends on."""
+
+    max_model_len: int
+    kv_dtype: str = "auto"
+    tp: int = 1
+    pp: int = 1
+    block_size: int | None = None
+    """Tokens; None: 16, of MLA 64."""
+    prefix_caching: bool = True
+    spec_tokens: int = 0
+    batched_tokens: int = BATCHED_TOKENS
+    """`--max-num-batched-tokens`."""
+    concurrent_batches: int | None = None
+    """Batches in flight; None: with asynchronous scheduling one more than stages. 1: the CPU."""
+    step: int = 1
+    """Blocks of hybrids are a multiple of it: 64 where the state's checkpoints are aligned to that."""
+
+
+def layout(shape: Shape, setting: CacheSetting) -> Layout:
+    """Lay the cache out. Raises ToolkitError when `tp` or `pp` cannot divide the model."""
+    _refuse_impossible(shape, setting)
+    block_size = _block_size(shape, setting)
+    pages = _pages(shape, setting, block_size)
+    parts = _parts(pages)
+    groups = tuple(_group(pages, part, setting) for part in parts)
+    return Layout(
+        block_size=block_size,
+        bytes_per_block=_bytes_per_block(pages, parts, setting.pp),
+        groups=groups,
+        max_model_len=setting.max_model_len,
+    )
+
+
+def blocks_for(of: Layout, tokens: int) -> int:
+    """Blocks that a request of so many tokens, prompt and answer, holds at its end."""
+    return sum(_held(group, tokens) for group in of.groups)
+
+
+def blocks_in(of: Layout, kv_bytes: int) -> int:
+    """Blocks that so many bytes of one GPU make: `num_gpu_blocks`. One of them is reserved, and holds nothing."""
+    return max(0, kv_bytes) // of.bytes_per_block
+
+
+def requests_at_once(of: Layout, num_blocks: int, tokens: int) -> int:
+    """Requests of so many tokens that are in memory at once: 661 blocks of 16, 17 for 271 tokens: 660 // 17 = 38."""
+    return max(0, num_blocks - 1) // max(1, blocks_for(of, tokens))
+
+
+def reported_concurrency(of: Layout, num_blocks: int) -> float:
+    """As in vLLM's `Maximum concurrency for L tokens per request`, which counts the reserved block in."""
+    return num_blocks / max(1, sum(group.full_blocks for group in of.groups))
+
+
+def reported_tokens(of: Layout, num_blocks: int) -> int:
+    """As in vLLM's `KV cache size: N tokens`: what that many requests of `max_model_len` add up to."""
+    return int(reported_concurrency(of, num_blocks) * of.max_model_len)
+
+
+def longest_request(of: Layout, num_blocks: int) -> bool:
+    """Whether one request of `max_model_len` fits: vLLM refuses to start where not."""
+    return sum(group.full_blocks for group in of.groups) <= num_blocks - 1
+
+
+def _held(group: Group, tokens: int) -> int:
+    if group.kind == "linear":
+        return group.full_blocks
+    needed = -(-tokens // group.block_size)
+    return needed if group.most_blocks is None else min(needed, group.most_blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """One layer's part of a block."""
+
+    kind: Kind
+    size: int
+    block_size: int
+    window: int | None = None
+
+
+def _pages(shape: Shape, setting: CacheSetting, block_size: int) -> tuple[_Page, ...]:
+    """One for each layer, all equally large unless all layers keep every token."""
+    pages = tuple(_page(shape, layer.attention, setting, block_size) for layer in shape.layers)
+    return pages if _is_uniform(pages) else _as_large_as_the_largest(pages)
+
+
+def _page(shape: Shape, one: Attention, setting: CacheSetting, block_size: int) -> _Page:
+    if isinstance(one, Recurrent):
+        state = layer_state_bytes(one, shape.element_bytes, setting.tp, setting.spec_tokens)
+        return _Page(kind="linear", size=state, block_size=0)
+    token = layer_bytes(one, shape.element_bytes, setting.kv_dtype, setting.tp)
+    window = one.window if isinstance(one, Heads) else None
+    kind: Kind = "full" if window is None else "sliding"
+    return _Page(kind=kind, size=token * block_size, block_size=block_size, window=window)
+
+
+def _is_uniform(pages: Sequence[_Page]) -> bool:
+    """Whether all layers need the same blocks: then they are one group, however large their pages."""
+    if any(page.kind == "linear" for page in pages):
+        return len(set(pages)) == 1
+    return len({(page.kind, page.window) for page in pages}) == 1
+
+
+def _as_large_as_the_largest(pages: Sequence[_Page]) -> tuple[_Page, ...]:
+    """Smaller pages take more tokens where that comes out even, else they are padded."""
+    largest = max(page.size for page in pages)
+    return tuple(_grown(page, largest) for page in pages)
+
+
+def _grown(page: _Page, size: int) -> _Page:
+    more = 1 if size % page.size else size // page.size
+    return _Page(kind=page.kind, size=size, block_size=page.block_size * more, window=page.window)
+
+
+def _parts(pages: Sequence[_Page]) -> tuple[tuple[int, ...], ...]:
+    """The groups' layers, by number: as many layers in each as the rarest kind has.
+
+    Or as the commonest has, where that is less than half as many again: 12 with a window and 13 full become 13 and 13.
+    """
+    if _is_uniform(pages):
+        return (tuple(range(len(pages))),)
+    kinds = {page: [index for index, one in enumerate(pages) if one == page] for page in pages}
+    counts = [len(layers) for layers in kinds.values()]
+    each = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+    parts: list[tuple[int, ...]] = []
+    for layers in kinds.values():
+        groups = -(-len(layers) // each)
+        parts += [tuple(layers[first::groups]) for first in range(groups)]
+    return tuple(parts)
+
+
+def _group(pages: Sequence[_Page], part: tuple[int, ...], setting: CacheSetting) -> Group:
+    page = pages[part[0]]
+    most = _most_blocks(page, setting)
+    full = -(-setting.max_model_len // page.block_size) if page.block_size else 0
+    return Group(
+        kind=page.kind,
+        layers=part,
+        block_size=page.block_size,
+        page_bytes=sum(pages[index].size for index in part) // len(part),
+        full_blocks=full if most is None else most,
+        most_blocks=most,
+    )
+
+
+def _most_blocks(page: _Page, setting: CacheSetting) -> int | None:
+    """None: as many as the tokens ask for.
+
+    A window's: what it looks back and what is being computed, and one more as it seldom begins where a block does. A state's:
+    one; with prefix caching a second, at the end of the last whole block.
+    """
+    if page.kind == "linear":
+        return (2 if setting.prefix_caching else 1) + setting.spec_tokens
+    if page.window is None:
+        return None
+    tokens = min(page.window - 1 + in_flight_tokens(setting), setting.max_model_len)
+    return -(-tokens // page.block_size) + 1
+
+
+def in_flight_tokens(setting: CacheSetting) -> int:
+    """Tokens that are scheduled and not yet done: of each batch in flight as many as it may have."""
+    batches = setting.concurrent_batches
+    return setting.batched_tokens * (setting.pp + 1 if batches is None else batches)
+
+
+def _bytes_per_block(pages: Sequence[_Page], parts: Sequence[tuple[int, ...]], pp: int) -> int:
+    """A page for each layer of the fullest group, on the fullest stage."""
+    return max(
+        sum(pages[index].size for index in part if index in stage)
+        for stage in stages(len(pages), pp)
+        for part in parts
+    )
+
+
+def _block_size(shape: Shape, setting: CacheSetting) -> int:
+    """As asked for; of a hybrid so many tokens more that a layer's page holds a state.
+
+    Qwen3.5-35B-A3B: 2,146,304 / 2,048 = 1,048 tokens, in steps of 16: 1,056.
+    """
+    kinds = [layer.attention for layer in shape.layers]
+    latent = any(isinstance(one, Latent) for one in kinds)
+    asked = setting.block_size or (MLA_BLOCK_SIZE if latent else BLOCK_SIZE)
+    states = [one for one in kinds if isinstance(one, Recurrent)]
+    tokens = [
+        layer_bytes(one, shape.element_bytes, setting.kv_dtype, setting.tp)
+        for one in kinds
+        if not isinstance(one, Recurrent)
+    ]
+    if not states or not tokens:
+        return asked
+    state = max(
+        layer_state_bytes(one, shape.element_bytes, setting.tp, setting.spec_tokens)
+        for one in states
+    )
+    step = max(asked, MLA_HYBRID_STEP) if latent else asked
+    size = step * -(-state // (step * tokens[0]))
+    whole = math.lcm(step, setting.step)
+    return -(-size // whole) * whole
+
+
+def _refuse_impossible(shape: Shape, setting: CacheSetting) -> None:
+    if setting.pp > len(shape.layers):
+        raise ToolkitError(
+            f"`{shape.name}` has {len(shape.layers)} layers, too few for {setting.pp} stages",
+            "Lower --pipeline-parallel-size",
+        )
+    for one in {layer.attention for layer in shape.layers}:
+        if not isinstance(one, Recurrent) and one.heads % setting.tp:
+            raise ToolkitError(
+                f"{one.heads} heads of `{shape.name}` cannot be divided among {setting.tp} GPUs",
+                "Choose a --tensor-parallel-size that divides them",
+            )
