@@ -72,7 +72,11 @@ class GuardSetting:
 
     look_s: float = 1.0
     stuck_s: float = 30.0
-    """Requests run and the token counter stood still for so long."""
+    """Requests run and nothing that the engine counts moved for so long: then it is asked for one token."""
+    answer_s: float = 30.0
+    """Time for that token. Only without it, and with nothing moved meanwhile either, it is stuck."""
+    ask_s: float = 60.0
+    """One that says it has nothing to do is asked for a token so often: an engine that froze idle still says so."""
     refused_s: float = 5.0
     """Connections were refused for so long."""
     backoff_s: float = 2.0
