@@ -86,10 +86,10 @@ ROOMS = {
     ),
     "improve": (
         set(
-            "bottlenecks cells compare configurations criteria diagnose evidence paired report_page report_words sweep_file"
-            " sweep_table".split()
+            "bottlenecks cells compare configurations criteria diagnose evidence figures paired report_page"
+            " report_words sweep_file sweep_steps sweep_table".split()
         ),
-        {"children", "sweep", "sweep_state"},
+        {"children", "sweep", "sweep_results", "sweep_state"},
     ),
     "workload": (
         set(

@@ -46,8 +46,9 @@ def test_list_names_the_whole_cast_and_what_each_does() -> None:
     result = run("list", "--json")
     cast = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["name"] for each in cast] == (
-        "fp8 awq gptq-int4 cached first-token switcher cold flaky drip".split()
-    )
+        "fp8 awq gptq-int4 cached first-token switcher cold flaky drip"
+        " kv_starved seq_limited long_prefill no_prefix_cache prefix_evicted slow_decode cpu_bound"
+    ).split()
     table = run("list").stdout
     assert all(each["name"] in table and each["summary"] in table for each in cast)
 

@@ -192,17 +192,16 @@ def list_(as_json: bool) -> None:
     """Name the personalities and what they do."""
     from toolkit.cli.output import print_json
     from toolkit.cli.tables import Column, fit_table, screen
-    from toolkit.sim.personalities import PERSONALITIES
+    from toolkit.sim.personalities import BOTTLENECKS, PERSONALITIES
 
+    cast = (PERSONALITIES | BOTTLENECKS).values()
     if as_json:
-        for each in PERSONALITIES.values():
+        for each in cast:
             print_json({"name": each.name, "summary": each.summary, "model": each.root})
         return
     columns = [Column(title="name"), Column(title="what it does")]
     console = screen()
-    console.print(
-        fit_table(columns, [[p.name, p.summary] for p in PERSONALITIES.values()], console)
-    )
+    console.print(fit_table(columns, [[each.name, each.summary] for each in cast], console))
 
 
 def _changes(

@@ -28,6 +28,7 @@ from toolkit.sim.drive import Clients, Core
 from toolkit.sim.engine import EngineConfig, Progress
 from toolkit.sim.exposition import Served, page
 from toolkit.sim.families import VERSIONS, Dialect, edges
+from toolkit.sim.front_cpu import FrontCpu
 from toolkit.sim.meter import HttpMeter
 from toolkit.sim.personalities import Front, Personality, personality
 from toolkit.sim.speech import Speech, speech
@@ -196,6 +197,7 @@ class Life:
         self.fingerprint = f"vllm-{VERSIONS[setup.dialect]}-{checksum:08x}"
         """What vLLM calls itself in answers: version and a hash of its configuration."""
         self.http = HttpMeter(created_s=self.started_s)
+        self._cpu = FrontCpu()
         self._dice = random.Random(setup.personality.front.seed)
         self._memory: dict[str, _Memory] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -237,7 +239,8 @@ class Life:
             stats=self.setup.stats,
         )
         cores = [(core.engine, core.meter) for core in self._cores]
-        return page(served, cores, self.http, _process(self.started_s))
+        spent_s = self._cpu.spent_s(time.monotonic())
+        return page(served, cores, self.http, _process(self.started_s, spent_s))
 
     def mishap(self) -> Mishap | None:
         """Roll the dice over one request."""
@@ -286,6 +289,7 @@ class Life:
 
     async def _spoken(self, request_id: str, ask: Ask) -> Tokens:
         """Have the least busy engine say it; whoever leaves early aborts the request there."""
+        await self._turn()
         said = speech(ask, seed=self.setup.personality.engine.seed, salt=self._salt(ask))
         ear = _Ear(patient=not ask.stream)
         core = min(self._cores, key=lambda each: each.load)
@@ -301,6 +305,13 @@ class Life:
                     return
         finally:
             core.abort(request_id)
+
+    async def _turn(self) -> None:
+        """Wait for the API process to get to a request."""
+        cost_s = self.setup.personality.front.cpu_s_per_request * self.wall_s
+        if cost_s:
+            now = time.monotonic()
+            await asyncio.sleep(self._cpu.through_at(now, cost_s) - now)
 
     def _salt(self, ask: Ask) -> int:
         """0 at temperature 0, so that equal prompts get equal answers; else the seed, or chance."""
@@ -352,10 +363,17 @@ def _tokens(
     return tokens, None
 
 
-def _process(started_s: float) -> list[Metric]:
-    """This process's own figures, but the start of this life: a restart must show."""
+def _process(started_s: float, spent_s: float) -> list[Metric]:
+    """This process's own figures, but the start of this life (a restart must show), and the CPU that it plays to use."""
     metrics = list(_PROCESS.collect())
     for metric in metrics:
         if metric.name == "process_start_time_seconds":
             metric.samples = [sample._replace(value=started_s) for sample in metric.samples]
+        if metric.name == "process_cpu_seconds":
+            metric.samples = [
+                sample._replace(value=sample.value + spent_s)
+                if sample.name.endswith("_total")
+                else sample
+                for sample in metric.samples
+            ]
     return metrics

@@ -34,6 +34,9 @@ class Front:
     """Share of requests whose stream, begun with status 200, ends in an error event."""
     drip_bytes_per_s: float | None = None
     """Every answer, `/metrics` too, leaves at this speed. None: at once."""
+    cpu_s_per_request: float = 0.0
+    """CPU time of the API process for each request before an engine hears of it, all of them on one core, which
+    `process_cpu_seconds_total` tells."""
     seed: int = 0
     """For the dice that choose which request fails, and how."""
 
@@ -47,6 +50,8 @@ class Front:
             raise ValueError("`drip_bytes_per_s` must be above 0")
         if min(self.cache_hit_s, self.down_for_s, self.down_after_s or 0.0) < 0:
             raise ValueError("`cache_hit_s`, `down_after_s` and `down_for_s` must not be negative")
+        if self.cpu_s_per_request < 0:
+            raise ValueError("`cpu_s_per_request` must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,15 +198,80 @@ _CAST = (_FP8, _AWQ, _GPTQ, _CACHED, _FIRST_TOKEN, _SWITCHER, _COLD, _FLAKY, _DR
 PERSONALITIES: dict[str, Personality] = {each.name: each for each in _CAST}
 
 
+# One bottleneck each, in the fastest model, for whoever looks for them. They were not in the contest; each shows under
+# the load that it is bad at: 32 clients, or as its summary says.
+
+_KV_STARVED = replace(
+    _GPTQ,
+    name="kv_starved",
+    summary="a KV cache of 150 blocks: 32 clients queue and are preempted",
+    # 149 blocks of 16 hold 2,384 tokens: eight requests of the contest's 281
+    engine=replace(_GPTQ.engine, num_gpu_blocks=150, max_model_len=512),
+)
+
+_SEQ_LIMITED = replace(
+    _GPTQ,
+    name="seq_limited",
+    summary="max_num_seqs 8: more clients than that queue, though memory is free",
+    engine=replace(_GPTQ.engine, max_num_seqs=8),
+)
+
+_LONG_PREFILL = replace(
+    _GPTQ,
+    name="long_prefill",
+    summary="reads a long prompt in one step: everybody else's tokens stand still (mix in long prompts)",
+    # 16,000 tokens at 0.000129 s each are a step of 2.1 s
+    engine=replace(
+        _GPTQ.engine, max_model_len=32_768, max_num_batched_tokens=32_768, num_gpu_blocks=8_193
+    ),
+)
+
+_NO_PREFIX_CACHE = replace(
+    _GPTQ,
+    name="no_prefix_cache",
+    summary="prefix caching is off: a beginning that all prompts share is read again and again",
+    engine=replace(_GPTQ.engine, prefix_caching=False, num_gpu_blocks=4_097),
+)
+
+_PREFIX_EVICTED = replace(
+    _GPTQ,
+    name="prefix_evicted",
+    summary="forgets shared beginnings before they come again (many beginnings in turn, e.g., 24 of 800 tokens)",
+    # 24 beginnings of 50 blocks are 1,200, and eight requests at once hold 500 of the 640
+    engine=replace(_GPTQ.engine, num_gpu_blocks=641),
+)
+
+_SLOW_DECODE = replace(
+    _GPTQ,
+    name="slow_decode",
+    summary="120 ms for each token, however few clients there are",
+    engine=replace(_GPTQ.engine, step_overhead_s=0.12),
+)
+
+_CPU_BOUND = replace(
+    _GPTQ,
+    name="cpu_bound",
+    summary="the API process needs 0.25 s of CPU for each request: four a second, and an engine that waits",
+    front=Front(cpu_s_per_request=0.25),
+)
+
+_ILL = (
+    *(_KV_STARVED, _SEQ_LIMITED, _LONG_PREFILL, _NO_PREFIX_CACHE, _PREFIX_EVICTED),
+    *(_SLOW_DECODE, _CPU_BOUND),
+)
+BOTTLENECKS: dict[str, Personality] = {each.name: each for each in _ILL}
+
+
 def personality(name: str, /, **changes: Any) -> Personality:
-    """Take one of the cast, with fields of Personality, EngineConfig or Front changed.
+    """Take one of the cast, or one with a bottleneck, with fields of Personality, EngineConfig or Front changed.
 
     `seed`, which engine and front share, changes in both. Raises ValueError on a name that nobody
     bears, with the known ones, and on an unknown field.
     """
-    if name not in PERSONALITIES:
-        raise ValueError(f"`{name}` is no personality; known are {', '.join(PERSONALITIES)}")
-    base = PERSONALITIES[name]
+    known = PERSONALITIES | BOTTLENECKS
+    if name not in known:
+        raise ValueError(f"`{name}` is no personality; known are {', '.join(known)}")
+    base = known[name]
     _refuse_unknown(base, changes)
     return _changed(base, changes)
 
