@@ -77,11 +77,11 @@ ROOMS = {
     ),
     "serving": (
         set(
-            "backoff causes checks facts flags needs presets progress stack stack_file stack_values startup_log warm_asks"
+            "backoff causes checks disk_checks engine_checks facts flags gpu_checks needs outcome port_checks presets progress stack stack_file stack_values startup_log system_checks warm_asks"
             " warm_rounds".split()
         ),
         set(
-            "engine fixes gpus house keeper launch log_file machine make_tiny_model orders processes readiness swap tiny_model vllm_versions pulse warm warm_log watchdog".split()
+            "cgroups clock disks engine fixes gpus house keeper kernel launch log_file machine make_tiny_model orders ports processes readiness shared_memory swap tiny_model vllm_probe vllm_versions pulse warm warm_log watchdog".split()
         ),
     ),
     "improve": (

@@ -28,6 +28,7 @@ VERBS = (
     "board",
     "mark",
     "impact",
+    "preflight",
     "proxy",
     "compare",
     "runs",

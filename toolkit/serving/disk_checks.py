@@ -1,0 +1,89 @@
+"""Rules over the disks: room for the weights that are about to come, and what stands in their way. Facts in, checks out. Pure."""
+
+import shlex
+from collections.abc import Iterator
+
+from toolkit.serving.facts import Disk, Facts, Folder
+from toolkit.serving.needs import Needs
+from toolkit.serving.outcome import Check, as_root, bad, doubtful, good, size
+
+SPARE_SHARE = 0.05
+"""What compilation, logs and temporary files should find free beside the weights; more than that is not asked for."""
+SPARE_MOST = 10 * 2**30
+FULL_SHARE = 0.02
+FULL_MOST = 2**30
+FEW_FILES = 1_000
+"""A start of vLLM writes some hundred small files."""
+NAMED = 3
+CODES = {"models": "disk", "vllm_cache": "disk_vllm_cache", "temporary": "disk_tmp"}
+LESSON = 'vLLM then says "Engine core initialization failed" and never names the disk'
+
+
+def checks(facts: Facts, needs: Needs) -> Iterator[Check]:
+    """One check a disk."""
+    for disk in facts.disks:
+        yield check(disk, needs, root=facts.root)
+
+
+def check(disk: Disk, needs: Needs, *, root: bool) -> Check:
+    """Whether a disk takes what is about to be written to it."""
+    code = CODES[disk.role]
+    if disk.free_bytes is None or disk.total_bytes is None:
+        return doubtful(code, f"unknown: `{disk.path}` cannot be looked at: {disk.error}")
+    room = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} free at `{disk.path}`"
+    if disk.writable is False:
+        fix = as_root(f'chown -R "$(id -un)" {shlex.quote(disk.path)}', root=root)
+        return bad(code, f"{room}, but this user cannot write there", None if root else fix)
+    weights = (needs.disk_bytes or 0) if disk.role == "models" else 0
+    wanted = weights + _least(disk)
+    asked = f"{room}, and {size(weights)} of weights are to come" if weights else room
+    if disk.free_files is not None and disk.free_files < FEW_FILES:
+        why = f"only {disk.free_files:,} more files fit at `{disk.path}`, however small: {LESSON}"
+        return bad(code, why, _fix(disk, needs, wanted + _spare(disk)))
+    if disk.free_bytes < wanted:
+        return bad(
+            code, f"{asked}: {LESSON}{_filled(disk)}", _fix(disk, needs, weights + _spare(disk))
+        )
+    if disk.free_bytes < weights + _spare(disk):
+        why = f"{asked}, which leaves little for compiled code and logs{_filled(disk)}"
+        return doubtful(code, why, _fix(disk, needs, weights + _spare(disk)))
+    return good(code, f"{asked}")
+
+
+def _least(disk: Disk) -> float:
+    """Below this a disk is full: 2 %, at most a gibibyte."""
+    return min(FULL_MOST, FULL_SHARE * (disk.total_bytes or 0))
+
+
+def _spare(disk: Disk) -> float:
+    """What should stay free: 5 %, at most 10 GiB."""
+    return min(SPARE_MOST, SPARE_SHARE * (disk.total_bytes or 0))
+
+
+def _filled(disk: Disk) -> str:
+    named = [_told(folder) for folder in disk.folders[:NAMED] if folder.used_bytes]
+    return f"; it holds {', '.join(named)}" if named else ""
+
+
+def _told(folder: Folder) -> str:
+    least = "" if folder.complete else "at least "
+    return f"`{folder.path}` with {least}{size(folder.used_bytes)}"
+
+
+def _fix(disk: Disk, needs: Needs, wanted: float) -> str:
+    """Remove what can be fetched again, the biggest first, until it is enough; else show what is there."""
+    chosen, free = [], disk.free_bytes or 0
+    for folder in disk.folders:
+        if free >= wanted:
+            break
+        if folder.spare and folder.used_bytes and not _is_of(folder, needs.model):
+            chosen.append(shlex.quote(folder.path))
+            free += folder.used_bytes
+    if chosen and free >= wanted:
+        return f"rm -rf -- {' '.join(chosen)}"
+    return f"du -xhd2 {shlex.quote(disk.path)} | sort -h | tail -20"
+
+
+def _is_of(folder: Folder, model: str | None) -> bool:
+    """Whether a folder of the Hugging Face cache holds the very model that is to be served."""
+    return model is not None and folder.path.endswith("/models--" + model.replace("/", "--"))

@@ -1,0 +1,138 @@
+"""The places that serving writes to: how much is free there, and what fills them. It looks, bounded in time, and removes nothing."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from toolkit.serving.facts import Disk, Folder
+from toolkit.serving.needs import Needs
+
+LOOK_S = 2.0
+"""For all folders together: a cache on a network disk may hold a million files."""
+MOST_FOLDERS = 200
+
+
+def disks(needs: Needs, environ: Mapping[str, str] = os.environ) -> tuple[Disk, ...]:
+    """One for each file system that models, vLLM's cache or temporary files go to."""
+    models = Path(needs.disk_path).expanduser() if needs.disk_path else hub(environ)
+    places = {
+        "models": models,
+        "vllm_cache": vllm_cache(environ),
+        "temporary": Path(tempfile.gettempdir()),
+    }
+    found: dict[int | str, Disk] = {}
+    for role, path in places.items():
+        there = nearest(path)
+        key = _device(there)
+        found.setdefault(role if key is None else key, _disk(role, path, there))
+    return tuple(_filled(found, _folders(places), time.monotonic() + LOOK_S))
+
+
+def hub(environ: Mapping[str, str]) -> Path:
+    """Where Hugging Face's library puts models; its own order of variables."""
+    if environ.get("HF_HUB_CACHE"):
+        return Path(environ["HF_HUB_CACHE"]).expanduser()
+    home = environ.get("HF_HOME") or _cache(environ) / "huggingface"
+    return Path(home).expanduser() / "hub"
+
+
+def vllm_cache(environ: Mapping[str, str]) -> Path:
+    """Where vLLM puts what it compiled."""
+    return Path(environ.get("VLLM_CACHE_ROOT") or _cache(environ) / "vllm").expanduser()
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 (Path.home() raises for a user without one)
+    return Path(environ.get("XDG_CACHE_HOME") or Path(home) / ".cache")
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    path = path.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _device(path: Path) -> int | None:
+    try:
+        return path.stat().st_dev
+    except OSError:
+        return None
+
+
+def _disk(role: str, path: Path, there: Path) -> Disk:
+    try:
+        room = os.statvfs(there)
+    except OSError as error:
+        return Disk(role=role, path=str(path), error=(error.strerror or "?").lower())
+    return Disk(
+        role=role,
+        path=str(path),
+        total_bytes=room.f_blocks * room.f_frsize,
+        free_bytes=room.f_bavail * room.f_frsize,
+        free_files=room.f_favail if room.f_files else None,
+        writable=os.access(there, os.W_OK) and not room.f_flag & os.ST_RDONLY,
+    )
+
+
+def _folders(places: Mapping[str, Path]) -> Iterator[tuple[Path, bool]]:
+    """What may fill them, and whether it can be fetched or made again."""
+    for path in _inside(places["models"]):
+        yield path, path.name.startswith(("models--", "datasets--", "spaces--"))
+    for path in _inside(places["vllm_cache"]):
+        yield path, True
+    for path in _inside(places["temporary"]):
+        if path.name.startswith(("torchinductor_", "vllm_dist_")):
+            yield path, path.name.startswith("torchinductor_")
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names)[:MOST_FOLDERS]]
+
+
+def _filled(
+    found: Mapping[int | str, Disk], folders: Iterator[tuple[Path, bool]], until: float
+) -> Iterator[Disk]:
+    """Give each disk the folders that lie on it."""
+    counted: dict[int | str | None, list[Folder]] = {}
+    for path, spare in folders:
+        counted.setdefault(_device(path), []).append(measured(path, spare=spare, until=until))
+    for key, disk in found.items():
+        mine = sorted(counted.get(key, []), key=lambda each: (-each.used_bytes, each.path))
+        yield replace(disk, folders=tuple(mine))
+
+
+def measured(path: Path, *, spare: bool = True, until: float = float("inf")) -> Folder:
+    """How much a folder holds on its disk; a file with several names counts once."""
+    used, seen, open_folders = 0, set[tuple[int, int]](), [path]
+    while open_folders:
+        if time.monotonic() > until:
+            return Folder(path=str(path), used_bytes=used, spare=spare, complete=False)
+        for entry in _entries(open_folders.pop()):
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                open_folders.append(Path(entry.path))
+            elif facts.st_nlink == 1 or (facts.st_dev, facts.st_ino) not in seen:
+                seen.add((facts.st_dev, facts.st_ino))
+                used += facts.st_blocks * 512
+    return Folder(path=str(path), used_bytes=used, spare=spare)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []

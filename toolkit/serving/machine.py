@@ -1,0 +1,140 @@
+"""One look at this machine: everything that serving stumbles over, as facts. It changes nothing and judges nothing.
+
+Whatever cannot be read is unknown; no look may fail because of it. The parts with an I/O of their own stand beside it.
+"""
+
+import os
+import resource
+from pathlib import Path
+
+from toolkit.serving import kernel
+from toolkit.serving.cgroups import Limits, limits
+from toolkit.serving.clock import clock
+from toolkit.serving.disks import disks
+from toolkit.serving.facts import Cpu, Facts, Memory, Network, OpenFiles, Orphan
+from toolkit.serving.gpus import gpus
+from toolkit.serving.needs import Needs
+from toolkit.serving.ports import ports
+from toolkit.serving.shared_memory import shared_memory
+from toolkit.serving.vllm_probe import engine
+
+CORES = Path("/sys/devices/system/cpu")
+MAY_MOUNT = 1 << 21
+"""CAP_SYS_ADMIN among a process' effective capabilities."""
+ENGINE = "VLLM::"
+"""What vLLM calls its engine and worker processes, since 0.10."""
+
+
+def look(needs: Needs) -> Facts:
+    """Everything at once; it takes as long as vLLM's Python needs to start, and a second or two for full disks."""
+    allowed = limits()
+    return Facts(
+        root=os.geteuid() == 0,
+        container=container(),
+        may_mount=_may_mount(),
+        open_files=open_files(),
+        disks=disks(needs),
+        memory=memory(allowed),
+        shared=shared_memory(),
+        ports=ports(needs.ports, needs.host),
+        network=network(),
+        gpus=gpus(needs.gpus),
+        engine=engine(needs.vllm) if needs.vllm else None,
+        clock=clock(),
+        cpu=cpu(allowed),
+        orphans=orphans(),
+    )
+
+
+def open_files() -> OpenFiles:
+    """This process' limits, which what it starts inherits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    return OpenFiles(soft=None if soft == endless else soft, hard=None if hard == endless else hard)
+
+
+def memory(allowed: Limits, proc: Path = kernel.PROC) -> Memory:
+    """The machine's own figures; a container sees them, too, whatever its limit is."""
+    rows = kernel.table(proc / "meminfo")
+    return Memory(
+        total_bytes=kernel.kilobytes(rows.get("MemTotal")),
+        available_bytes=kernel.kilobytes(rows.get("MemAvailable")),
+        limit_bytes=allowed.memory_bytes,
+        limit_used_bytes=allowed.memory_used_bytes,
+        error=None if rows else f"`{proc / 'meminfo'}` cannot be read",
+    )
+
+
+def network(proc: Path = kernel.PROC) -> Network:
+    """The kernel's settings for TCP."""
+    low, high = _range(kernel.text(proc / "sys/net/ipv4/ip_local_port_range"))
+    return Network(
+        ephemeral_low=low,
+        ephemeral_high=high,
+        tw_reuse=kernel.number(proc / "sys/net/ipv4/tcp_tw_reuse"),
+        somaxconn=kernel.number(proc / "sys/net/core/somaxconn"),
+        syn_backlog=kernel.number(proc / "sys/net/ipv4/tcp_max_syn_backlog"),
+        syncookies=kernel.number(proc / "sys/net/ipv4/tcp_syncookies"),
+    )
+
+
+def _range(text: str | None) -> tuple[int | None, int | None]:
+    numbers = [kernel.whole(word) for word in (text or "").split()]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (None, None)
+
+
+def cpu(allowed: Limits, cores: Path = CORES) -> Cpu:
+    """Cores that there are, and that may be used."""
+    try:
+        usable = len(os.sched_getaffinity(0))
+    except OSError:
+        usable = None
+    policies = {
+        (kernel.text(file) or "").strip()
+        for file in cores.glob("cpu[0-9]*/cpufreq/scaling_governor")
+    }
+    return Cpu(
+        cores=os.cpu_count(),
+        usable=usable,
+        quota_cores=allowed.cores,
+        governors=tuple(sorted(policies - {""})) if cores.is_dir() else None,
+    )
+
+
+def container(root: Path = Path("/")) -> str | None:
+    """What kind of container this is, by the marks that they leave; None: none was found."""
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    if (root / ".dockerenv").exists():
+        return "docker"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    return None
+
+
+def _may_mount(proc: Path = kernel.PROC) -> bool:
+    try:
+        return bool(int(kernel.table(proc / "self/status").get("CapEff", "0"), 16) & MAY_MOUNT)
+    except ValueError:
+        return False
+
+
+def orphans(proc: Path = kernel.PROC) -> tuple[Orphan, ...]:
+    """Engine processes whose server is gone: killed by SIGKILL it leaves them running, with all their memory."""
+    names = {pid: name for pid in kernel.processes(proc) if (name := kernel.command(pid, proc))}
+    found = [
+        pid
+        for pid, name in names.items()
+        if name.startswith(ENGINE)
+        and "vllm" not in names.get(kernel.parent(pid, proc) or 0, "").lower()
+    ]
+    while more := [
+        pid
+        for pid, name in names.items()
+        if name.startswith(ENGINE) and pid not in found and kernel.parent(pid, proc) in found
+    ]:
+        found += more
+    return tuple(
+        Orphan(pid=pid, command=names[pid], used_bytes=kernel.used_bytes(pid, proc))
+        for pid in sorted(found)
+    )
