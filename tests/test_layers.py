@@ -70,26 +70,26 @@ ROOMS = {
     ),
     "plan": (
         set(
-            "advice budget capacity checkup config cost fields kv layer_kinds layout load parameters planner"
-            " quantization result shape side_by_side stages weights".split()
+            "advice asked budget capacity checkup config cost fields kv layer_kinds layout load parameters planner"
+            " quantization remarks result room shape side_by_side stages weights".split()
         ),
         {"model_files"},
     ),
     "serving": (
         set(
-            "backoff causes checks disk_checks engine_checks facts flags gpu_checks needs outcome port_checks presets progress stack stack_file stack_values startup_log system_checks warm_asks"
-            " warm_rounds".split()
+            "backoff causes checks disk_checks engine_checks facts flags gpu_checks known_causes needs outcome port_checks presets progress stack stack_file stack_values standing startup_log system_checks warm_asks"
+            " warm_rounds warm_seen".split()
         ),
         set(
-            "cgroups clock disks engine fixes gpus house keeper kernel launch log_file machine make_tiny_model orders ports processes readiness shared_memory swap tiny_model vllm_probe vllm_versions pulse warm warm_log watchdog".split()
+            "cgroups clock disks engine engine_words fixes gate gpus house keeper kernel launch leftovers log_file machine make_tiny_model orders ports processes readiness seat shared_memory swap tiny_model vllm_probe vllm_versions pulse warm warm_log watchdog".split()
         ),
     ),
     "improve": (
         set(
             "bottlenecks cells compare configurations criteria diagnose evidence figures paired report_page"
-            " report_words sweep_file sweep_steps sweep_table".split()
+            " report_words sweep_file sweep_page sweep_steps sweep_table sweep_words".split()
         ),
-        {"children", "sweep", "sweep_results", "sweep_state"},
+        {"children", "sweep", "sweep_chart", "sweep_results", "sweep_state"},
     ),
     "workload": (
         set(

@@ -181,9 +181,3 @@ def _progress(text: str) -> Step | None:
         if match:
             return Step(code=code, text=_TEXTS[code], share=int(match["percent"]) / 100)
     return None
-
-
-def late_compilation(line: str) -> str | None:
-    """What was compiled while requests ran, as vLLM's JIT monitor tells it since 0.25; None for every other line."""
-    match = re.search(r"during inference: (?P<what>.+?)(?: \.\.\.|\. |,| causes|$)", line)
-    return match["what"].strip() if match and "latency" in line else None
