@@ -33,7 +33,7 @@ def shape_of(config: Config, name: str) -> Shape:
     family = family_of(config)
     kinds, notes = layer_kinds(fields, family)
     hidden = fields.hidden()
-    other, told = _beside_the_text(config, name)
+    other, told = _beside_the_text(config, name, hidden)
     return Shape(
         name=name,
         hidden=hidden,
@@ -151,8 +151,8 @@ def _element_bytes(config: Config, fields: Fields) -> int:
     return 4 if stated in FOUR_BYTES else 2
 
 
-def _beside_the_text(config: Config, name: str) -> tuple[int, list[str]]:
-    """Parameters of an image encoder by its blocks' sizes, and how they are known. Audio is not counted."""
+def _beside_the_text(config: Config, name: str, hidden: int) -> tuple[int, list[str]]:
+    """Parameters of an image encoder by its sizes, and what is not known of them. Audio is not counted."""
     vision = config.get("vision_config")
     if not isinstance(vision, dict) or not vision:
         return 0, []
@@ -162,18 +162,24 @@ def _beside_the_text(config: Config, name: str) -> tuple[int, list[str]]:
     if width is None or depth is None or inner is None:
         return 0, ["it has an image encoder whose size its config does not tell: not counted"]
     block = 4 * width * width + 2 * width * inner + inner + 9 * width
-    return depth * block + _around_the_blocks(fields, width), []
+    return depth * block + _into(fields, width) + _out_of(fields, width, hidden), []
 
 
-def _around_the_blocks(fields: Fields, width: int) -> int:
-    """Patches in, positions, and (Qwen) 2 x 2 patches merged into one token of the text model."""
-    patch = fields.maybe("patch_size") or 0
+def _into(fields: Fields, width: int) -> int:
+    """Patches and their positions -> the encoder."""
+    patch, image = fields.maybe("patch_size") or 0, fields.maybe("image_size") or 0
     frames = fields.maybe("temporal_patch_size") or 1
     channels = fields.maybe("in_channels", "num_channels") or 3
-    into = (channels * frames * patch * patch + 1) * width
-    positions = width * (fields.maybe("num_position_embeddings") or 0)
-    out, merge = fields.maybe("out_hidden_size"), fields.maybe("spatial_merge_size")
-    if out is None or merge is None:
-        return into + positions
+    by_image = (image // patch) ** 2 if patch else 0
+    positions = fields.maybe("num_position_embeddings") or by_image
+    return (channels * frames * patch * patch + 1 + positions) * width
+
+
+def _out_of(fields: Fields, width: int, hidden: int) -> int:
+    """The encoder -> the text model: one projection (gemma-3), or 2 x 2 patches merged into one token (Qwen)."""
+    merge = fields.maybe("spatial_merge_size")
+    if merge is None:
+        return width * hidden + 3 * width
     merged = merge * merge * width
-    return into + positions + 2 * width + merged * (merged + 1) + (merged + 1) * out
+    out = fields.maybe("out_hidden_size") or hidden
+    return 2 * width + merged * (merged + 1) + (merged + 1) * out

@@ -22,8 +22,8 @@ class Quantization:
     """So many weights share a scale; None: so many that the scales don't count."""
     scale_bytes: float = 0.0
     """Of the scale, and of the zero point where there is one."""
-    experts_only: bool = False
-    """Attention and shared experts stay in 16 bit."""
+    attention_kept: bool = False
+    """Attention stays in 16 bit, and shared experts where there are others."""
 
     @property
     def weight_bytes(self) -> float:
@@ -50,10 +50,12 @@ KNOWN = {
         _int4("gptq-int4"),
         Quantization(name="nvfp4", bits=4, group=16, scale_bytes=1.0),
         # gpt-oss
-        Quantization(name="mxfp4", bits=4, group=32, scale_bytes=1.0, experts_only=True),
+        Quantization(name="mxfp4", bits=4, group=32, scale_bytes=1.0, attention_kept=True),
         Quantization(name="bitsandbytes", bits=4, group=64, scale_bytes=4.0),
     )
 }
+QUANTIZATIONS = tuple(sorted(KNOWN, key=lambda name: (-KNOWN[name].weight_bytes, name)))
+"""Names, the largest first."""
 OTHER_NAMES = {
     "none": "bf16",
     "auto": "bf16",
@@ -119,7 +121,7 @@ def _grouped(method: str, config: Mapping[str, Any]) -> Quantization:
         bits=bits,
         group=group,
         scale_bytes=2 + bits / 8 if group else 0.0,
-        experts_only=any("attn" in one for one in left_out),
+        attention_kept=any("attn" in one for one in left_out),
     )
 
 
@@ -134,7 +136,7 @@ def _compressed(config: Mapping[str, Any]) -> Quantization | None:
     ignored = any("attn" in one for one in _left_out(config))
     if bits == 4 and weights.get("type") == "float":
         return Quantization(
-            name="nvfp4", bits=4, group=group or 16, scale_bytes=1.0, experts_only=ignored
+            name="nvfp4", bits=4, group=group or 16, scale_bytes=1.0, attention_kept=ignored
         )
     if bits == 4:
         return Quantization(
@@ -142,7 +144,7 @@ def _compressed(config: Mapping[str, Any]) -> Quantization | None:
             bits=4,
             group=group,
             scale_bytes=2.5 if group else 0.0,
-            experts_only=ignored,
+            attention_kept=ignored,
         )
     return KNOWN["fp8" if weights.get("type") == "float" else "int8"] if bits == 8 else None
 

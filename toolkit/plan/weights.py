@@ -1,5 +1,7 @@
 """Bytes of a model's weights: in a quantization, as published or as they lie on disk, over all GPUs and on the fullest one."""
 
+from dataclasses import replace
+
 from toolkit.plan.parameters import LayerParameters, Parameters, layer_parameters, parameters
 from toolkit.plan.quantization import KNOWN, Quantization, quantization
 from toolkit.plan.shape import Heads, Layer, Recurrent, Shape
@@ -17,7 +19,7 @@ def weights_bytes(
     if on_disk is not None and is_as_on_disk(shape, named):
         return on_disk
     counted = parameters(shape)
-    quantized = counted.experts if stored.experts_only else _linear(counted)
+    quantized = _quantized(counted, stored)
     kept = counted.total - quantized + (counted.drafts if drafts else 0)
     return round(quantized * stored.weight_bytes + kept * _kept_bytes(shape, stored))
 
@@ -46,8 +48,8 @@ def weights_of_gpu(
 def as_stored(shape: Shape, named: str | None) -> Quantization:
     """The quantization of this name, else the one that the config tells of, else the weights' own 16 or 32 bit.
 
-    Published 4-bit files of hybrids quantize the experts only: with that Qwen3.5-35B-A3B comes to 24.2 GB with its MTP layer;
-    the contest's GPTQ-Int4 had about 24.5, its AWQ about 25.
+    Qwen's own 4-bit files of hybrids leave attention as it is (`-:.*attn.*` in the config of Qwen3.5-27B-GPTQ-Int4): so counted,
+    Qwen3.5-35B-A3B comes to 24.2 GB with its MTP layer; the contest's GPTQ-Int4 had about 24.5, its AWQ about 25.
     """
     if named is None:
         own = "fp32" if shape.element_bytes == 4 else "bf16"
@@ -55,7 +57,7 @@ def as_stored(shape: Shape, named: str | None) -> Quantization:
     found = quantization(named)
     if shape.quantization is not None and shape.quantization.name == found.name:
         return shape.quantization
-    return _of_hybrid(found) if _is_hybrid_of_experts(shape) and found.bits == 4 else found
+    return replace(found, attention_kept=True) if _is_hybrid(shape) and found.bits == 4 else found
 
 
 def is_as_on_disk(shape: Shape, named: str | None) -> bool:
@@ -67,24 +69,14 @@ def is_as_on_disk(shape: Shape, named: str | None) -> bool:
     )
 
 
-def _of_hybrid(one: Quantization) -> Quantization:
-    return Quantization(
-        name=one.name,
-        bits=one.bits,
-        group=one.group,
-        scale_bytes=one.scale_bytes,
-        experts_only=True,
-    )
+def _is_hybrid(shape: Shape) -> bool:
+    return any(isinstance(layer.attention, Recurrent) for layer in shape.layers)
 
 
-def _is_hybrid_of_experts(shape: Shape) -> bool:
-    return any(isinstance(layer.attention, Recurrent) for layer in shape.layers) and any(
-        layer.mlp.experts for layer in shape.layers
-    )
-
-
-def _linear(counted: Parameters) -> int:
-    """What a quantization of all projections covers."""
+def _quantized(counted: Parameters, stored: Quantization) -> int:
+    """How many parameters the quantization covers."""
+    if stored.attention_kept:
+        return counted.experts or counted.mlp
     return counted.attention + counted.mlp + counted.experts
 
 
@@ -113,17 +105,18 @@ def _stage_bytes(shape: Shape, named: str | None, rank: int, tp: int, pp: int) -
 
 def _layer_bytes(one: LayerParameters, stored: Quantization, kept: float, tp: int) -> float:
     """Bytes of one GPU's part of a layer."""
-    projected = (one.attention - one.copied + one.mlp) / tp + one.copied
+    of_attention = _projection_bytes(stored, kept)
+    of_mlp = kept if stored.attention_kept and one.experts else stored.weight_bytes
     return (
-        one.experts / tp * stored.weight_bytes
-        + projected * _projection_bytes(stored, kept)
+        (one.experts * stored.weight_bytes + one.mlp * of_mlp) / tp
+        + ((one.attention - one.copied) / tp + one.copied) * of_attention
         + one.rest * kept
     )
 
 
 def _projection_bytes(stored: Quantization, kept: float) -> float:
-    """Of one weight of attention, or of an MLP without experts."""
-    return kept if stored.experts_only else stored.weight_bytes
+    """Of one weight of attention."""
+    return kept if stored.attention_kept else stored.weight_bytes
 
 
 def _copied_heads(layer: Layer, hidden: int, tp: int) -> float:
