@@ -88,7 +88,8 @@ _MEMORY = (
     rf".*?--kv-cache-memory=(?P<kv_cache_memory_bytes>\d+)"
 )
 _TOLD: tuple[tuple[str | None, str], ...] = (
-    ("config", r"(?:vLLM API server )?version (?P<version>\d+\.\d+[\w.+]*)"),
+    ("config", r"(?:vLLM API server|█.*) version (?P<version>\d+\.\d+[\w.+]*)"),
+    ("config", r"LLM engine \(v(?P<version>\d+\.\d+[\w.+]*)\)"),
     ("config", r"Resolved architectures?: (?P<architecture>\w+)"),
     ("config", rf"Using max model len (?P<max_model_len>{_N})"),
     (None, rf"Auto-fit max_model_len: .*?(?:to|=) (?P<max_model_len>{_N})"),
