@@ -86,7 +86,7 @@ ROOMS = {
     ),
     "improve": (
         set(
-            "bottlenecks cells compare configurations criteria diagnose evidence figures paired report_page"
+            "bottlenecks cells compare configurations criteria diagnose evidence figures glances measured paired report_page"
             " report_words sweep_file sweep_page sweep_steps sweep_table sweep_words".split()
         ),
         {"children", "sweep", "sweep_chart", "sweep_results", "sweep_state"},

@@ -1,0 +1,156 @@
+"""A simulated server under a load, in simulated time: clients that ask again when they are answered, and looks at its page.
+
+    glances = looks_at("kv_starved", seed=3)                         32 clients, the contest's prompts, ten looks
+    glances = looks_at("gptq-int4", seed=3, clients=1)
+    glances = looks_at("long_prefill", seed=3, asks=mixed)           prompts of one's own
+
+Engine, meter and page are the simulator's own, so that what is read here is what a socket would tell.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prometheus_client import Metric
+
+from toolkit.improve.glances import Glance, glance_of_page
+from toolkit.promtext import read_page
+from toolkit.sim.engine import Engine, EngineRequest
+from toolkit.sim.exposition import Served, page
+from toolkit.sim.families import edges
+from toolkit.sim.front_cpu import FrontCpu
+from toolkit.sim.meter import HttpMeter, Meter
+from toolkit.sim.personalities import Personality, personality
+
+Ask = tuple[tuple[int, ...], int]
+"""Ids of a prompt, and tokens of its answer."""
+Asks = Callable[[int, random.Random], Ask]
+"""By the request's number."""
+
+STARTED_AT = 1_750_000_000.0
+MOST_STEPS = 20_000
+
+
+def contest(number: int, dice: random.Random) -> Ask:
+    """25 tokens that nobody else asks, and 128 to 256 of answer."""
+    return tuple(dice.choices(range(99_999), k=25)), dice.randint(128, 256)
+
+
+def mixed(number: int, dice: random.Random) -> Ask:
+    """One prompt in ten has 16,000 tokens."""
+    return tuple(dice.choices(range(99_999), k=16_000 if number % 10 == 9 else 25)), 128
+
+
+def one_beginning(number: int, dice: random.Random) -> Ask:
+    """960 tokens that all share, and 40 of one's own: 96 %."""
+    return (*range(960), *dice.choices(range(1000, 99_999), k=40)), 32
+
+
+def many_beginnings(number: int, dice: random.Random) -> Ask:
+    """24 beginnings of 800 tokens in turn, and 40 tokens of one's own: 95 %."""
+    start = 10_000 * (number % 24)
+    return (*range(start, start + 800), *dice.choices(range(300_000, 399_999), k=40)), 32
+
+
+def robot_or_capital(number: int, dice: random.Random) -> Ask:
+    """Two prompts in turn, as the contest's clients sent them."""
+    return tuple(range(25 * (number % 2), 25 * (number % 2) + 25)), 256
+
+
+class _House:
+    """One server and its clients."""
+
+    def __init__(self, person: Personality, asks: Asks, seed: int) -> None:
+        self.person = person
+        self.engine = Engine(person.engine)
+        self.meter = Meter(edges("v1", person.max_model_len), STARTED_AT)
+        self.cpu = FrontCpu()
+        self.http = HttpMeter(created_s=STARTED_AT)
+        self.arrived: dict[str, float] = {}
+        self.coming: list[tuple[float, int, EngineRequest]] = []
+        self._asks, self._dice, self._numbers = asks, random.Random(seed), itertools.count()
+
+    def ask(self, now: float) -> None:
+        """Send a request, which is with the engine once the API process is through with it."""
+        number = next(self._numbers)
+        prompt, answer = self._asks(number, self._dice)
+        at = self.cpu.through_at(now, self.person.front.cpu_s_per_request)
+        request = EngineRequest(
+            id=str(number),
+            prompt_ids=prompt,
+            max_tokens=answer,
+            output_ids=tuple(range(answer + 1)),
+            arrived_at=at,
+        )
+        heapq.heappush(self.coming, (at, number, request))
+
+    def let_in(self, now: float) -> None:
+        """Hand the engine all that is through by now."""
+        while self.coming and self.coming[0][0] <= now:
+            at, _, request = heapq.heappop(self.coming)
+            self.arrived[request.id] = at
+            self.engine.submit(request)
+
+    def glance(self, now: float) -> Glance:
+        cpu = Metric("process_cpu_seconds", "", "counter")
+        cpu.add_sample("process_cpu_seconds_total", {}, 5.0 + self.cpu.spent_s(now) + 0.1 * now)
+        start = Metric("process_start_time_seconds", "", "gauge")
+        start.add_sample("process_start_time_seconds", {}, STARTED_AT)
+        served = Served(
+            dialect="v1",
+            model=self.person.model,
+            gpu_memory_utilization=self.person.gpu_memory_utilization,
+            cache_dtype=self.person.cache_dtype,
+        )
+        text = page(served, [(self.engine, self.meter)], self.http, [cpu, start]).decode()
+        found = glance_of_page(
+            read_page(text),
+            at_s=now,
+            wall_s=STARTED_AT + now,
+            max_model_len=self.person.max_model_len,
+        )
+        assert found is not None
+        return found
+
+
+def looks_at(
+    name: str,
+    *,
+    seed: int,
+    clients: int = 32,
+    asks: Asks = contest,
+    warm_s: float = 4.0,
+    looks: int = 10,
+    pause_s: float = 0.0,
+    **changes: Any,
+) -> Sequence[Glance]:
+    """Load a server, and look at it once a simulated second after the first `warm_s`."""
+    house = _House(personality(name, seed=seed, **changes), asks, seed)
+    ready = [(0.0, number) for number in range(clients)]
+    due = [warm_s + second for second in range(looks)]
+    glances: list[Glance] = []
+    now = 0.0
+    for _ in range(MOST_STEPS):
+        while ready and ready[0][0] <= now:
+            heapq.heappop(ready)
+            house.ask(now)
+        house.let_in(now)
+        step = house.engine.plan(now)
+        nexts = [ready[0][0]] if ready else []
+        nexts += [house.coming[0][0]] if house.coming else []
+        after = now + step.duration_s if step else min(nexts, default=due[-1] + 1)
+        while due[len(glances)] <= after:
+            glances.append(house.glance(due[len(glances)]))
+            if len(glances) == len(due):
+                return glances
+        now = after
+        if step is None:
+            continue
+        progress = house.engine.finish(step, now)
+        house.meter.step(house.engine, progress, now, house.arrived)
+        for each in progress:
+            if each.finished:
+                heapq.heappush(ready, (now + pause_s, int(each.request_id)))
+    raise AssertionError("the load never got to its last look")
