@@ -1,0 +1,274 @@
+"""What one blast of one configuration measured, as figures: from tallies of the seconds that count, canaries and counters.
+
+The first seconds, in which users come, do not count; nor what follows the load's end, when users only wait for their last
+answers. An answer that lies partly in the seconds that count is counted by that part of its time: users in step end their
+answers in waves, and a window that cuts one wave more than another would differ by it. Measured with 64 simulated users, answers of
+4 s and windows of 6 s: WAVES. No clock, no store.
+"""
+
+import math
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from toolkit.records import Event, LoaderSecond, Reading, Shot, Tally
+from toolkit.sketches import Sketch
+
+Figures = dict[str, float | None]
+"""By a metric's name; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure that configurations are compared by."""
+
+    title: str
+    definition: str
+    unit: str = ""
+    more_is_better: bool = False
+    is_share: bool = False
+    """0 to 1: compared by difference, as a ratio of small shares says little."""
+
+
+METRICS: dict[str, Metric] = {
+    "output_tokens_per_s": Metric(
+        title="output tokens/s",
+        definition="output tokens of ok answers, by the part of each one's time in the seconds that count / these seconds",
+        unit="tok/s",
+        more_is_better=True,
+    ),
+    "rps": Metric(
+        title="requests/s",
+        definition="ok requests, by the part of each one's time in the seconds that count / these seconds",
+        more_is_better=True,
+    ),
+    "ttft_p50_ms": Metric(
+        title="TTFT p50", definition="first chunk with a token minus send, median of ok streams"
+    ),
+    "ttft_p95_ms": Metric(
+        title="TTFT p95", definition="first chunk with a token minus send, 95th percentile"
+    ),
+    "e2e_p50_ms": Metric(title="E2E p50", definition="last token minus send, median of ok answers"),
+    "e2e_p95_ms": Metric(title="E2E p95", definition="last token minus send, 95th percentile"),
+    "tpot_p50_ms": Metric(
+        title="TPOT p50",
+        definition="(E2E - TTFT) / tokens after the first chunk, median of the unique canaries",
+    ),
+    "error_rate": Metric(
+        title="errors", definition="errors / (ok + errors), timeouts included", is_share=True
+    ),
+    "prefix_hit_ratio": Metric(
+        title="prefix hits",
+        definition="prompt tokens found in the engine's prefix cache / looked up, by its counters during the load",
+        more_is_better=True,
+        is_share=True,
+    ),
+    "spec_acceptance_ratio": Metric(
+        title="draft tokens accepted",
+        definition="accepted / drafted tokens, by vllm:spec_decode_* during the load",
+        more_is_better=True,
+        is_share=True,
+    ),
+    "spec_mean_length": Metric(
+        title="tokens a draft",
+        definition="1 + accepted tokens / drafts, by vllm:spec_decode_* during the load",
+        more_is_better=True,
+    ),
+    "preemptions": Metric(
+        title="preemptions", definition="by the engine's counter during the load"
+    ),
+    "queue_mean_ms": Metric(
+        title="queue", definition="mean wait inside the engine, by its histogram during the load"
+    ),
+    "invalid_json_ratio": Metric(
+        title="invalid JSON",
+        definition="ok answers that are no JSON of the schema / ok answers, of the requests that ask for JSON",
+        is_share=True,
+    ),
+}
+OF_PROMPTS = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms")
+"""May stand as `ttft_p95_ms:short`: of the unique canaries whose prompts' names begin so."""
+COUNTERS = {
+    "spec_drafts": re.compile(r"vllm:spec_decode_num_drafts(_total)?"),
+    "spec_drafted": re.compile(r"vllm:spec_decode_num_draft_tokens(_total)?"),
+    "spec_accepted": re.compile(r"vllm:spec_decode_num_accepted_tokens(_total)?"),
+    "prefix_queries": re.compile(r"vllm:(gpu_)?prefix_cache_queries(_total)?"),
+    "prefix_hits": re.compile(r"vllm:(gpu_)?prefix_cache_hits(_total)?"),
+    "preemptions": re.compile(r"vllm:num_preemptions(_total)?"),
+    "queue_s": re.compile(r"vllm:request_queue_time_seconds_sum"),
+    "queued": re.compile(r"vllm:request_queue_time_seconds_count"),
+}
+"""Sums of a counter's samples are kept under these names."""
+
+
+def metric(name: str) -> Metric | None:
+    """What a metric's name means; None: there is no such metric."""
+    plain, _, prompts = name.partition(":")
+    found = METRICS.get(plain)
+    if found is None or (prompts and plain not in OF_PROMPTS):
+        return None
+    if not prompts:
+        return found
+    return Metric(
+        title=f"{found.title} of `{prompts}`",
+        definition=f"{found.definition}; of the canaries of prompts `{prompts}...`",
+        unit=found.unit,
+    )
+
+
+# --- the seconds that count ------------------------------------------------------------------------
+
+
+def counted_seconds(
+    loader: Iterable[LoaderSecond],
+    events: Sequence[Event],
+    *,
+    settle_s: float,
+    duration_s: float,
+    drain_s: float = 0.0,
+) -> frozenset[int]:
+    """Whole seconds under full load. A run that was cut off and resumed has several stretches of them.
+
+    `drain_s` is taken off the end of a stretch that ended before its time: users waited for their last answers there.
+    """
+    told = sorted({second.at_s for second in loader})
+    begins = sorted(event.at for event in events if event.kind in ("start", "resume"))
+    left_s, counted = duration_s, set[int]()
+    for place, begin in enumerate(begins):
+        following = begins[place + 1] if place + 1 < len(begins) else math.inf
+        mine = [at_s for at_s in told if begin - 1 <= at_s < following]
+        over = begin + left_s
+        if mine and mine[-1] + 1 < over:
+            over = mine[-1] + 1 - drain_s
+        counted |= {at_s for at_s in mine if at_s >= begin + settle_s and at_s + 1 <= over}
+        left_s -= sum(at_s >= begin for at_s in mine)
+    return frozenset(counted)
+
+
+def measured(
+    tallies: Iterable[Tally], seconds: Collection[int], shots: Iterable[Shot] = ()
+) -> Figures:
+    """Figures of the ranked requests that ended in these seconds, and of the canaries sent in them."""
+    ranked = [each for each in tallies if each.kind == "ranked"]
+    mine = [each for each in ranked if each.at_s in seconds]
+    ok, errors = sum(each.ok for each in mine), sum(each.errors for each in mine)
+    e2e, ttft = _merged(each.e2e for each in mine), _merged(each.ttft for each in mine)
+    within = _time_within(seconds)
+    answers = [(each, _answers_within(each, within)) for each in ranked]
+    figures: Figures = {
+        "output_tokens_per_s": _rate(
+            (part * each.output_tokens / each.ok for each, part in answers if each.ok), seconds
+        ),
+        "rps": _rate((part for _, part in answers), seconds),
+        "ttft_p50_ms": ttft.quantile(0.5),
+        "ttft_p95_ms": ttft.quantile(0.95),
+        "e2e_p50_ms": e2e.quantile(0.5),
+        "e2e_p95_ms": e2e.quantile(0.95),
+        "error_rate": errors / (ok + errors) if ok + errors else None,
+        "requests": float(ok + errors),
+        "seconds": float(len(seconds)),
+    }
+    return figures | _of_canaries(
+        [each for each in shots if each.sent_at is not None and int(each.sent_at) in seconds]
+    )
+
+
+def _rate(parts: Iterable[float], seconds: Collection[int]) -> float | None:
+    return math.fsum(parts) / len(seconds) if seconds else None
+
+
+def _answers_within(tally: Tally, within: Callable[[float], float]) -> float:
+    """How many of a second's ok answers lie in the time that counts, by parts; they ended in its middle on average."""
+    ended = tally.at_s + 0.5
+    whole = Sketch.from_bytes(tally.e2e)
+    return math.fsum(
+        count * (within(ended) - within(ended - took_s)) / took_s
+        for bucket, count in whole.counts.items()
+        for took_s in (_bucket_ms(bucket) / 1000,)
+    )
+
+
+@cache
+def _bucket_ms(bucket: int) -> float:
+    """The latency that a sketch's bucket stands for."""
+    return Sketch.from_bytes(struct.pack("<HH", bucket, 1)).quantile(1.0) or 0.0
+
+
+def _time_within(seconds: Collection[int]) -> Callable[[float], float]:
+    """A moment -> how much of the time before it counts."""
+    ordered = sorted(seconds)
+
+    def within(moment: float) -> float:
+        begun = bisect_right(ordered, moment)
+        if not begun:
+            return 0.0
+        return begun - 1 + min(1.0, moment - ordered[begun - 1])
+
+    return within
+
+
+def _merged(blobs: Iterable[bytes]) -> Sketch:
+    whole = Sketch()
+    for blob in blobs:
+        whole.merge(Sketch.from_bytes(blob))
+    return whole
+
+
+def _of_canaries(shots: Sequence[Shot]) -> Figures:
+    """By the first word of their prompts' names: `long-2` is one of `long`."""
+    unique = [each for each in shots if each.kind == "unique" and each.ok]
+    figures: Figures = {"tpot_p50_ms": _nearest([each.tpot_ms for each in unique], 0.5)}
+    for group in sorted({_group(each.prompt) for each in unique}):
+        mine = [each for each in unique if _group(each.prompt) == group]
+        for name in OF_PROMPTS:
+            field, quantile = name.rsplit("_p", 1)[0] + "_ms", int(name[-5:-3]) / 100
+            figures[f"{name}:{group}"] = _nearest([getattr(each, field) for each in mine], quantile)
+    return figures
+
+
+def _group(prompt: str) -> str:
+    return re.split(r"[-_/ ]", prompt, maxsplit=1)[0]
+
+
+def _nearest(values: Iterable[float | None], quantile: float) -> float | None:
+    """Nearest rank."""
+    known = sorted(value for value in values if value is not None)
+    return known[max(0, math.ceil(quantile * len(known)) - 1)] if known else None
+
+
+# --- counters ---------------------------------------------------------------------------------------
+
+
+def counters(readings: Iterable[Reading]) -> dict[str, float]:
+    """The sums of those counters that a sweep looks at, under their short names."""
+    sums: dict[str, float] = {}
+    for reading in readings:
+        for name, spelled in COUNTERS.items():
+            if spelled.fullmatch(reading.name):
+                sums[name] = sums.get(name, 0.0) + reading.value
+    return sums
+
+
+def moved(before: Mapping[str, float], after: Mapping[str, float]) -> Figures:
+    """What the counters moved by, as figures; of one that went backwards nothing is known."""
+    by = {
+        name: after[name] - before[name]
+        for name in after
+        if name in before and after[name] >= before[name]
+    }
+    accepted, queue_s = by.get("spec_accepted"), by.get("queue_s")
+    drafts = _share(accepted, by.get("spec_drafts"))
+    return {
+        "prefix_hit_ratio": _share(by.get("prefix_hits"), by.get("prefix_queries")),
+        "spec_acceptance_ratio": _share(accepted, by.get("spec_drafted")),
+        "spec_mean_length": None if drafts is None else 1 + drafts,
+        "preemptions": by.get("preemptions"),
+        "queue_mean_ms": _share(None if queue_s is None else 1000 * queue_s, by.get("queued")),
+    }
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None

@@ -1,0 +1,384 @@
+"""A sweep's file: which configurations, under which load, how often, and what to look at. It reads text, never a file.
+
+summary = "Three quantizations of one model"
+look_at = ["output_tokens_per_s", "ttft_p95_ms"]   # the first decides which one is best
+blocks = 5                                         # A B C A B C ...: what drifts meets all of them alike
+how = "one at a time"                              # or "grid": every lever with every other
+profile = "contest"                                # of the catalog, or a file; or a table [profile] like such a file
+stage = "quantization"                             # how the lever is called that [[configurations]] are values of
+
+[load]                                             # as the options of `toolkit blast`
+users = 64
+duration = "60s"
+settle = "10s"                                     # users come evenly so long, and it does not count
+
+[base]                                             # what all configurations have in common
+model = "Qwen/Qwen3.5-35B-A3B-FP8"                 # `toolkit serve` runs it; or: url = "http://10.0.0.4:8000"
+flags = {max-model-len = "512"}                    # of vLLM
+sim = "fp8"                                        # the simulator's personality, for `--sim`
+settings = {time_scale = 0.1}                      # of the simulator
+
+[[configurations]]                                 # models, tried first; each changes the base
+name = "fp8"
+[[levers]]                                         # then these, around the best of them
+name = "batch"
+values = [{name = "16", flags = {max-num-seqs = 16}}, {name = "64", flags = {max-num-seqs = 64}}]
+
+[plan]                                             # what cannot fit is skipped
+gpu = "a100-80gb"
+[asking]                                           # structured output: how often is the answer no valid JSON?
+requests = 40
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from toolkit.errors import ToolkitError
+from toolkit.improve.configurations import How, Lever, Serving, Value
+from toolkit.profile_checks import refuse_unknown, shown, word
+from toolkit.profiles import read_profile
+from toolkit.quantities import seconds_of
+
+SWEEP_KEYS = (
+    *("summary", "look_at", "blocks", "how", "profile", "stage", "warm"),
+    *("load", "base", "configurations", "levers", "plan", "asking"),
+)
+LOAD_KEYS = (
+    *("users", "duration", "settle", "rate", "mix", "max_tokens", "canaries", "timeout"),
+    *("processes", "start"),
+)
+SERVING_KEYS = (
+    *("sim", "settings", "model", "tiny", "flags", "env", "gpus", "vllm", "url", "key_env"),
+    *("served_name", "quantization", "profile", "asked"),
+)
+PLAN_KEYS = ("gpu", "gpus")
+ASKING_KEYS = ("requests", "concurrency", "max_tokens", "prompts", "schema")
+ASKED = ("schema", "json", "words")
+MOST_BLOCKS = 100
+EXAMPLE = "See the catalog's own, e.g., `toolkit sweep --list`, and the head of toolkit/improve/sweep_file.py"
+LOOK_AT = ("output_tokens_per_s", "rps", "ttft_p95_ms", "e2e_p95_ms", "error_rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The evaluator's own load; None: as `toolkit blast` has it."""
+
+    duration_s: float = 60.0
+    settle_s: float = 5.0
+    """Its first seconds, in which users come evenly; they do not count."""
+    users: int = 32
+    rate: float | None = None
+    """Requests a second, whatever answers take."""
+    mix: int | None = None
+    max_tokens: int | None = None
+    canaries: float = 0.0
+    """Per cent. None are needed: who serves is known."""
+    timeout_s: float = 60.0
+    processes: int = 1
+    start_s: float | None = None
+    """How long a start takes, for `--dry-run`; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Requests for JSON, sent after the load, whose answers are parsed."""
+
+    requests: int = 40
+    concurrency: int = 4
+    max_tokens: int = 300
+    prompts: tuple[str, ...]
+    schema: str
+    """JSON Schema, as JSON text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """All that a sweep's file says."""
+
+    name: str
+    summary: str = ""
+    look_at: tuple[str, ...] = LOOK_AT
+    blocks: int = 3
+    how: How = "one at a time"
+    profile: str | None = "contest"
+    """The catalog's name or a file; None: `profile_text`."""
+    profile_text: str | None = None
+    """A profile that stands in the file itself, as TOML."""
+    stage: str = "configuration"
+    warm: bool = True
+    load: Load = field(default_factory=Load)
+    base: Serving = field(default_factory=Serving)
+    configurations: tuple[Value, ...] = ()
+    levers: tuple[Lever, ...] = ()
+    gpu: str | None = None
+    gpus: int = 1
+    asking: Asking | None = None
+
+
+def read_sweep(text: str, name: str) -> SweepPlan:
+    """Read a sweep's text; raises ToolkitError naming the key at fault."""
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deep"
+        raise ToolkitError(f"`{name}` is not TOML: {shown(reason)}", EXAMPLE) from error
+    refuse_unknown(table, SWEEP_KEYS, f"`{name}`")
+    profile, profile_text = _profile(table.get("profile", "contest"), name)
+    plan = SweepPlan(
+        name=name,
+        summary=word(table.get("summary", ""), f"`{name}`: `summary`"),
+        look_at=_words(table.get("look_at", list(LOOK_AT)), f"`{name}`: `look_at`"),
+        blocks=_whole(table.get("blocks", 3), f"`{name}`: `blocks`", most=MOST_BLOCKS),
+        how=_how(table.get("how", "one at a time"), name),
+        profile=profile,
+        profile_text=profile_text,
+        stage=word(table.get("stage", "configuration"), f"`{name}`: `stage`"),
+        warm=_truth(table.get("warm", True), f"`{name}`: `warm`"),
+        load=_load(_table(table, "load", name), name),
+        base=_serving(_table(table, "base", name), f"`{name}`: `base`"),
+        configurations=_values(table.get("configurations", []), f"`{name}`: `configurations`"),
+        levers=_levers(table.get("levers", []), name),
+        asking=_asking(table.get("asking"), name),
+        **_plan(_table(table, "plan", name), name),
+    )
+    _refuse_nothing(plan)
+    return plan
+
+
+def _refuse_nothing(plan: SweepPlan) -> None:
+    if not plan.configurations and not plan.levers:
+        raise ToolkitError(f"`{plan.name}` names no configuration and no lever", EXAMPLE)
+    names = [value.name for value in plan.configurations] + [
+        f"{lever.name} {value.name}" for lever in plan.levers for value in lever.values
+    ]
+    twice = next((one for one in names if names.count(one) > 1), None)
+    if twice is not None:
+        raise ToolkitError(f"`{plan.name}`: `{twice}` stands twice", "Give each its own name")
+    if plan.load.settle_s >= plan.load.duration_s:
+        raise ToolkitError(
+            f"`{plan.name}`: `load`: `settle` leaves nothing of `duration`", "Make one longer"
+        )
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def _table(table: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise ToolkitError(f"`{name}`: `{key}` is no table", EXAMPLE)
+    return found
+
+
+def _profile(value: object, name: str) -> tuple[str | None, str | None]:
+    """The word for a profile, or the text of one that stands in the sweep."""
+    if not isinstance(value, dict):
+        return word(value, f"`{name}`: `profile`"), None
+    text = as_toml(value)
+    read_profile(text, f"{name}: profile", "toml")  # refuses what no profile may say
+    return None, text
+
+
+def _how(value: object, name: str) -> How:
+    for known in get_args(How):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    raise ToolkitError(
+        f"`{name}`: `how` is `{shown(str(value))}`", "Write `one at a time` or `grid`"
+    )
+
+
+def _load(table: Mapping[str, Any], name: str) -> Load:
+    where = f"`{name}`: `load`"
+    refuse_unknown(table, LOAD_KEYS, where)
+    duration_s = _seconds(table.get("duration", "60s"), f"{where}: `duration`")
+    settle = table.get("settle")
+    mix, tokens, rate = table.get("mix"), table.get("max_tokens"), table.get("rate")
+    return Load(
+        duration_s=duration_s,
+        settle_s=min(10.0, duration_s / 5)
+        if settle is None
+        else _seconds(settle, f"{where}: `settle`"),
+        users=_whole(table.get("users", 32), f"{where}: `users`"),
+        rate=None if rate is None else _number(rate, f"{where}: `rate`"),
+        mix=None if mix is None else _whole(mix, f"{where}: `mix`", least=0, most=100),
+        max_tokens=None if tokens is None else _whole(tokens, f"{where}: `max_tokens`"),
+        canaries=_number(table.get("canaries", 0.0), f"{where}: `canaries`", least=0.0),
+        timeout_s=_seconds(table.get("timeout", "60s"), f"{where}: `timeout`"),
+        processes=_whole(table.get("processes", 1), f"{where}: `processes`", most=256),
+        start_s=_seconds(table["start"], f"{where}: `start`") if "start" in table else None,
+    )
+
+
+def _levers(entries: object, name: str) -> tuple[Lever, ...]:
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        raise ToolkitError(f"`{name}`: `levers` is no list of tables", EXAMPLE)
+    levers = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"`{name}` lever {number}"
+        refuse_unknown(entry, ("name", "values"), where)
+        values = _values(entry.get("values", []), f"{where}: `values`")
+        if not values:
+            raise ToolkitError(f"{where} has no `values`", EXAMPLE)
+        levers.append(Lever(name=_named(entry, where), values=values))
+    return tuple(levers)
+
+
+def _values(entries: object, where: str) -> tuple[Value, ...]:
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        raise ToolkitError(f"{where} is no list of tables", EXAMPLE)
+    values = []
+    for number, entry in enumerate(entries, start=1):
+        here = f"{where} {number}"
+        change = {key: value for key, value in entry.items() if key != "name"}
+        values.append(Value(name=_named(entry, here), serving=_serving(change, here)))
+    return tuple(values)
+
+
+def _named(entry: Mapping[str, Any], where: str) -> str:
+    name = word(entry.get("name", ""), f"{where}: `name`")
+    if not name or "/" in name:
+        raise ToolkitError(f"{where} needs a `name`, without a slash", EXAMPLE)
+    return name
+
+
+def _serving(table: Mapping[str, Any], where: str) -> Serving:
+    refuse_unknown(table, SERVING_KEYS, where)
+    asked = table.get("asked")
+    if asked is not None and asked not in ASKED:
+        raise ToolkitError(f"{where}: `asked` is none of {', '.join(ASKED)}", EXAMPLE)
+    words = {
+        key: word(table[key], f"{where}: `{key}`")
+        for key in SERVING_KEYS
+        if key not in ("settings", "flags", "env", "tiny", "asked") and key in table
+    }
+    tiny = None if "tiny" not in table else _truth(table["tiny"], f"{where}: `tiny`")
+    return Serving(
+        settings=_texts(table.get("settings", {}), f"{where}: `settings`"),
+        flags=_flags(table.get("flags", {}), f"{where}: `flags`"),
+        env=_texts(table.get("env", {}), f"{where}: `env`"),
+        tiny=tiny,
+        asked=asked,
+        **words,
+    )
+
+
+def _flags(table: object, where: str) -> tuple[tuple[str, str | bool], ...]:
+    if not isinstance(table, dict):
+        raise ToolkitError(f"{where} is no table", "Write, e.g., `flags = {max-model-len = 512}`")
+    return tuple(
+        (
+            key.removeprefix("--"),
+            value if isinstance(value, bool) else _text(value, f"{where}: `{shown(key)}`"),
+        )
+        for key, value in table.items()
+    )
+
+
+def _texts(table: object, where: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(table, dict):
+        raise ToolkitError(f"{where} is no table", "Write, e.g., `settings = {time_scale = 0.1}`")
+    return tuple((key, _text(value, f"{where}: `{shown(key)}`")) for key, value in table.items())
+
+
+def _text(value: object, where: str) -> str:
+    """A number, truth or word as a command line has it; a table is a flag's JSON."""
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | str):
+        return str(value)
+    raise ToolkitError(f"{where} is no word and no number", EXAMPLE)
+
+
+def _plan(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    refuse_unknown(table, PLAN_KEYS, f"`{name}`: `plan`")
+    gpu = table.get("gpu")
+    return {
+        "gpu": None if gpu is None else word(gpu, f"`{name}`: `plan`: `gpu`"),
+        "gpus": _whole(table.get("gpus", 1), f"`{name}`: `plan`: `gpus`"),
+    }
+
+
+def _asking(table: object, name: str) -> Asking | None:
+    if table is None:
+        return None
+    where = f"`{name}`: `asking`"
+    if not isinstance(table, dict):
+        raise ToolkitError(f"{where} is no table", EXAMPLE)
+    refuse_unknown(table, ASKING_KEYS, where)
+    schema = str(table.get("schema", ""))
+    try:
+        json.loads(schema)
+    except ValueError as error:
+        raise ToolkitError(f"{where}: `schema` is not JSON", EXAMPLE) from error
+    return Asking(
+        requests=_whole(table.get("requests", 40), f"{where}: `requests`"),
+        concurrency=_whole(table.get("concurrency", 4), f"{where}: `concurrency`"),
+        max_tokens=_whole(table.get("max_tokens", 300), f"{where}: `max_tokens`"),
+        prompts=_words(table.get("prompts", []), f"{where}: `prompts`"),
+        schema=schema,
+    )
+
+
+# --- single values --------------------------------------------------------------------------------
+
+
+def _words(value: object, where: str) -> tuple[str, ...]:
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(one, str) and one.strip() for one in value)
+    ):
+        raise ToolkitError(f"{where} is no list of words", EXAMPLE)
+    return tuple(value)
+
+
+def _whole(value: object, where: str, *, least: int = 1, most: int = 1_000_000) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ToolkitError(f"{where} is no whole number from {least:,} to {most:,}", EXAMPLE)
+    return value
+
+
+def _number(value: object, where: str, *, least: float = 1e-6) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= float(value) <= 1e9:  # type: ignore[arg-type]
+        raise ToolkitError(f"{where} is no number from {least:g} on", EXAMPLE)
+    return float(value)  # type: ignore[arg-type]
+
+
+def _truth(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ToolkitError(f"{where} is neither `true` nor `false`", EXAMPLE)
+    return value
+
+
+def _seconds(value: object, where: str) -> float:
+    seconds = seconds_of(value) if isinstance(value, str) else None
+    if not seconds:
+        raise ToolkitError(f"{where} is no duration", "Write, e.g., `60s` or `5m`")
+    return seconds
+
+
+# --- TOML, written --------------------------------------------------------------------------------
+
+
+def as_toml(table: Mapping[str, Any]) -> str:
+    """A table of words, numbers, lists and tables as TOML text that reads back equal."""
+    return "".join(f"{json.dumps(key)} = {_value(value)}\n" for key, value in table.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        inside = ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in value.items())
+        return f"{{{inside}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(_value(one) for one in value)}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # JSON's strings are TOML's, but for DEL, which JSON leaves as it is
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,73 @@
+"""What a sweep has measured so far, read back from the store: each configuration's blasts, as figures a block."""
+
+import math
+
+from toolkit.improve.configurations import Configuration
+from toolkit.improve.figures import Figures, counted_seconds, measured
+from toolkit.improve.sweep_file import SweepPlan
+from toolkit.improve.sweep_state import Cell, Kept
+from toolkit.improve.sweep_table import Measured, Status
+from toolkit.store import Store
+
+
+def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> Measured:
+    """All that is known of one configuration."""
+    cells = {
+        block: cell
+        for block in range(1, plan.blocks + 1)
+        if (cell := kept.state.cell(one.key, block)) is not None
+    }
+    done = {block: cell for block, cell in cells.items() if cell.status == "measured" and cell.run}
+    status, cause = _status(one, cells, kept)
+    return Measured(
+        configuration=one,
+        status=status,
+        cause=cause,
+        blocks={block: figures_of(kept.store, cell, plan) for block, cell in done.items()},
+        runs=tuple(cell.run for cell in cells.values() if cell.run),
+        start_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
+        notes=tuple(
+            dict.fromkeys(
+                note
+                for block, cell in cells.items()
+                for note in (*cell.notes, *_notes(kept.store, cell, block))
+            )
+        ),
+    )
+
+
+def _status(one: Configuration, cells: dict[int, Cell], kept: Kept) -> tuple[Status, str | None]:
+    if one.key in kept.state.skipped:
+        return "skipped", kept.state.skipped[one.key]
+    if any(cell.status == "measured" for cell in cells.values()):
+        return "measured", None
+    failed = next((cell for cell in cells.values() if cell.status == "failed"), None)
+    return ("failed", failed.cause) if failed else ("not begun", None)
+
+
+def figures_of(store: Store, cell: Cell, plan: SweepPlan) -> Figures:
+    """One block's figures, from its blast's tallies and what was noted beside it."""
+    run = cell.run or ""
+    tallies = store.tallies(run)
+    everything = {tally.at_s for tally in tallies}
+    slowest_ms = measured(tallies, everything)["e2e_p95_ms"] or 0.0
+    seconds = counted_seconds(
+        [second for _, second in store.loader_seconds(run)],
+        [event for _, event in store.events(run)],
+        settle_s=plan.load.settle_s,
+        duration_s=plan.load.duration_s,
+        drain_s=math.ceil(slowest_ms / 1000),
+    )
+    return measured(tallies, seconds, store.shots(run)) | cell.figures
+
+
+def _notes(store: Store, cell: Cell, block: int) -> list[str]:
+    """What speaks against a block's figures."""
+    if cell.status == "failed":
+        return [f"block {block} failed: {cell.cause}"]
+    if cell.run is None:
+        return []
+    limited = {second.at_s for _, second in store.loader_seconds(cell.run) if second.limited}
+    if not limited:
+        return []
+    return [f"in {len(limited):,} s of block {block} the load generator was the limit"]

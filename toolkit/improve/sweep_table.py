@@ -1,0 +1,298 @@
+"""A sweep's measurements -> its table: one row a configuration, each against the base, and how far each lever moved.
+
+Blocks are what is compared: of block j the configuration against the base, both measured within minutes of each other, on
+servers started anew. Of their ratios (of shares: their differences) the mean, and Student's interval over the blocks. The
+intervals of one stage hold together with 95 % (Bonferroni: each of m comparisons with 1 - 0.05 / m), or ten equal
+configurations would bring a "difference" in four sweeps of ten. It never measures, and never prints.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Literal
+
+from toolkit.improve.configurations import Configuration
+from toolkit.improve.figures import Figures, metric
+
+Status = Literal["measured", "failed", "skipped", "not begun"]
+Verdict = Literal["better", "worse", "no difference shown", "not known"]
+NO_DIFFERENCE: Verdict = "no difference shown"
+CONFIDENCE = 0.95
+LEAST_BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is known of one configuration."""
+
+    configuration: Configuration
+    status: Status
+    cause: str | None = None
+    """Why it failed, or was skipped."""
+    blocks: Mapping[int, Figures] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    start_s: tuple[float, ...] = ()
+    """Of each start: from its command to the first answer."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure of a configuration against the base's; of a share they are differences, else ratios minus 1."""
+
+    metric: str
+    difference: float | None
+    low: float | None = None
+    high: float | None = None
+    blocks: int = 0
+    """Of which both sides are known."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    stage: int
+    lever: str | None
+    value: str | None
+    status: Status
+    cause: str | None
+    blocks: int
+    runs: tuple[str, ...]
+    start_s: float | None
+    """Median of its starts."""
+    figures: Figures
+    """Geometric means over blocks, so that their ratios are the ratios told; of shares arithmetic ones."""
+    against: str | None
+    compared: tuple[Compared, ...]
+    notes: tuple[str, ...] = ()
+
+    def of(self, name: str) -> Compared | None:
+        """How it compares in one metric."""
+        return next((each for each in self.compared if each.metric == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """How far one lever moved the first metric: its best position against its worst, the base among them."""
+
+    lever: str
+    best: str
+    worst: str
+    factor: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+
+
+Interval = Callable[[Sequence[float], int], "tuple[float, float] | None"]
+"""Values, one a block, and how many such intervals are to hold together -> bounds of their mean."""
+
+
+# --- the interval ------------------------------------------------------------------------------------
+
+
+def student_interval(values: Sequence[float], together: int = 1) -> tuple[float, float] | None:
+    """Student's interval of the mean of independent blocks; None of fewer than two."""
+    count = len(values)
+    if count < LEAST_BLOCKS:
+        return None
+    mean = math.fsum(values) / count
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    reach = student_t(1 - CONFIDENCE, count - 1, together) * math.sqrt(variance / count)
+    return mean - reach, mean + reach
+
+
+def student_t(alpha: float, freedom: int, together: int = 1) -> float:
+    """The two-sided quantile that `together` intervals need to hold all at once: 4.303 at 2 degrees and one interval."""
+    wanted = alpha / max(1, together)
+    low, high = 0.0, 1.0
+    while _tails(high, freedom) > wanted:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _tails(middle, freedom) > wanted else (low, middle)
+    return high
+
+
+def _tails(t: float, freedom: int) -> float:
+    """Both tails beyond t: finite sums for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, squared = math.sin(angle), math.cos(angle) ** 2
+    term, total = 1.0, 0.0
+    if freedom % 2:
+        term = math.cos(angle)
+        for step in range(1, (freedom - 1) // 2 + 1):
+            total += term
+            term *= squared * (2 * step) / (2 * step + 1)
+        inside = 2 / math.pi * (angle + sine * total)
+    else:
+        for step in range(1, freedom // 2 + 1):
+            total += term
+            term *= squared * (2 * step - 1) / (2 * step)
+        inside = sine * total
+    return max(0.0, 1 - inside)
+
+
+# --- the table ---------------------------------------------------------------------------------------
+
+
+def table(
+    measured: Sequence[Measured],
+    look_at: Sequence[str],
+    interval: Interval = student_interval,
+) -> tuple[Row, ...]:
+    """One row a configuration; within a stage each is compared with the first that was measured."""
+    rows = []
+    for stage in sorted({one.configuration.stage for one in measured}):
+        mine = [one for one in measured if one.configuration.stage == stage]
+        base = next((one for one in mine if one.status == "measured"), None)
+        others = sum(one.status == "measured" for one in mine) - 1
+        rows += [_row(one, base, look_at, lambda v: interval(v, max(1, others))) for one in mine]  # noqa: B023
+    return tuple(rows)
+
+
+def _row(
+    one: Measured,
+    base: Measured | None,
+    look_at: Sequence[str],
+    interval: Callable[[Sequence[float]], tuple[float, float] | None],
+) -> Row:
+    is_compared = base is not None and base is not one and one.status == "measured"
+    names = sorted({name for figures in one.blocks.values() for name in figures})
+    return Row(
+        name=one.configuration.name,
+        stage=one.configuration.stage,
+        lever=one.configuration.lever,
+        value=one.configuration.value,
+        status=one.status,
+        cause=one.cause,
+        blocks=len(one.blocks),
+        runs=one.runs,
+        start_s=_median(one.start_s),
+        figures={name: _mean(one, name) for name in names},
+        against=base.configuration.name if is_compared and base else None,
+        compared=tuple(_compared(name, base, one, interval) for name in look_at)
+        if is_compared and base
+        else (),
+        notes=one.notes,
+    )
+
+
+def _mean(one: Measured, name: str) -> float | None:
+    known = [value for block in one.blocks.values() if (value := block.get(name)) is not None]
+    if not known:
+        return None
+    found = metric(name)
+    if min(known) <= 0 or (found is not None and found.is_share):
+        return math.fsum(known) / len(known)
+    return math.exp(math.fsum(map(math.log, known)) / len(known))
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return sorted(values)[(len(values) - 1) // 2] if values else None
+
+
+def _pairs(a: Measured, b: Measured, name: str) -> list[tuple[float, float]]:
+    """Values of the blocks in which both are known."""
+    found = []
+    for block, figures in a.blocks.items():
+        ours, theirs = figures.get(name), b.blocks.get(block, {}).get(name)
+        if ours is not None and theirs is not None:
+            found.append((ours, theirs))
+    return found
+
+
+def _compared(
+    name: str,
+    base: Measured,
+    one: Measured,
+    interval: Callable[[Sequence[float]], tuple[float, float] | None],
+) -> Compared:
+    pairs = _pairs(base, one, name)
+    found = metric(name)
+    is_share = found is not None and found.is_share
+    if not is_share and any(min(pair) <= 0 for pair in pairs):
+        return Compared(metric=name, difference=None, blocks=len(pairs), verdict="not known")
+    steps = [b - a if is_share else math.log(b / a) for a, b in pairs]
+    if not steps:
+        return Compared(metric=name, difference=None, verdict="not known")
+    bounds = interval(steps)
+    told: Callable[[float], float] = (lambda step: step) if is_share else _ratio
+    return Compared(
+        metric=name,
+        difference=told(math.fsum(steps) / len(steps)),
+        low=told(bounds[0]) if bounds else None,
+        high=told(bounds[1]) if bounds else None,
+        blocks=len(pairs),
+        verdict=_verdict(bounds, more_is_better=found is not None and found.more_is_better),
+    )
+
+
+def _ratio(step: float) -> float:
+    """A difference of logarithms as a ratio minus 1; a wild interval of two blocks must not overflow."""
+    return math.expm1(min(step, 300.0))
+
+
+def _verdict(bounds: tuple[float, float] | None, *, more_is_better: bool) -> Verdict:
+    if bounds is None:
+        return "not known"
+    low, high = bounds
+    if low <= 0 <= high:
+        return NO_DIFFERENCE
+    return "better" if (low > 0) == more_is_better else "worse"
+
+
+# --- levers -----------------------------------------------------------------------------------------
+
+
+def moved(
+    measured: Sequence[Measured], name: str, interval: Interval = student_interval
+) -> tuple[Moved, ...]:
+    """How far each lever moved a metric, the farthest first: its best position against its worst."""
+    found = []
+    for stage in sorted({one.configuration.stage for one in measured}):
+        known = [one for one in measured if one.configuration.stage == stage and one.blocks]
+        origin = [one for one in known if one.configuration.lever is None]
+        for lever in dict.fromkeys(one.configuration.lever for one in known):
+            mine = [one for one in known if one.configuration.lever == lever]
+            if lever is not None and len(origin + mine) > 1:
+                found.append(_moved(lever, origin + mine, name, interval))
+    known_ones = [one for one in found if one is not None]
+    return tuple(sorted(known_ones, key=lambda one: -one.factor))
+
+
+def _moved(
+    lever: str, positions: Sequence[Measured], name: str, interval: Interval
+) -> Moved | None:
+    """The pair that lies farthest apart. It was picked among all pairs, so its interval pays for all of them."""
+    pairs = list(combinations(positions, 2))
+    widest: tuple[float, Measured, Measured, list[float]] | None = None
+    for a, b in pairs:
+        both = _pairs(a, b, name)
+        if not both or any(min(pair) <= 0 for pair in both):
+            continue
+        steps = [math.log(ours / theirs) for ours, theirs in both]
+        mean = math.fsum(steps) / len(steps)
+        high, low = (a, b) if mean >= 0 else (b, a)
+        steps = steps if mean >= 0 else [-step for step in steps]
+        if widest is None or abs(mean) > widest[0]:
+            widest = (abs(mean), high, low, steps)
+    if widest is None:
+        return None
+    mean, high, low, steps = widest
+    bounds = interval(steps, len(pairs))
+    found = metric(name)
+    best, worst = (high, low) if found is not None and found.more_is_better else (low, high)
+    return Moved(
+        lever=lever,
+        best=best.configuration.name,
+        worst=worst.configuration.name,
+        factor=math.exp(mean),
+        low=1 + _ratio(bounds[0]) if bounds else None,
+        high=1 + _ratio(bounds[1]) if bounds else None,
+        verdict="not known" if bounds is None else NO_DIFFERENCE if bounds[0] <= 0 else "better",
+    )

@@ -1,0 +1,84 @@
+"""A sweep's rows in words: each figure with its unit, each difference with its interval, and the whole in one line."""
+
+from collections.abc import Sequence
+
+from toolkit.improve.figures import metric
+from toolkit.improve.sweep_table import NO_DIFFERENCE, Compared, Moved, Row
+from toolkit.wording import UNKNOWN, digits, milliseconds, share
+
+MINUS = "-"
+
+
+def figure(name: str, value: float | None) -> str:
+    """`3,114`, `219 ms`, `4.5 %`."""
+    if value is None:
+        return UNKNOWN
+    found = metric(name)
+    if name.partition(":")[0].endswith("_ms"):
+        return milliseconds(value)
+    if found is not None and found.is_share:
+        return share(value)
+    return f"{value:,.0f}" if value >= 1000 else digits(value)
+
+
+def step(value: float) -> str:
+    """A relative difference as `+191 %`, `-4.2 %`; from tenfold on as `11.3x`."""
+    percent = 100 * value
+    if value >= 9:
+        return f"{digits(1 + value)}x"
+    places = 0 if abs(percent) >= 9.95 else 1
+    return f"{percent:+.{places}f} %"
+
+
+def points(value: float) -> str:
+    """A difference of two shares, in percentage points."""
+    return f"{100 * value:+.1f} points"
+
+
+def difference(one: Compared) -> str:
+    """`+191 % (+185 to +197)`, or that none is shown."""
+    found = metric(one.metric)
+    told = points if found is not None and found.is_share else step
+    if one.difference is None:
+        return UNKNOWN
+    if one.low is None or one.high is None:
+        return f"{told(one.difference)}, one block: no interval"
+    unit = " %" if told is step else " points"
+    low, high = told(one.low).removesuffix(unit), told(one.high).removesuffix(unit)
+    if one.verdict == NO_DIFFERENCE:
+        return f"{NO_DIFFERENCE} ({low} to {high}{unit})"
+    return f"{told(one.difference)} ({low} to {high}{unit})"
+
+
+def progression(rows: Sequence[Row], name: str) -> str | None:
+    """`1,070 -> 1,211 (+13 %) -> 3,114 (+191 %)`: the first metric of one stage, in the order of the sweep."""
+    parts = []
+    for row in rows:
+        value = row.figures.get(name)
+        if row.status != "measured" or value is None:
+            continue
+        compared = row.of(name)
+        if compared is None or compared.difference is None:
+            parts.append(figure(name, value))
+        elif compared.verdict == NO_DIFFERENCE:
+            parts.append(f"{figure(name, value)} ({NO_DIFFERENCE})")
+        else:
+            parts.append(f"{figure(name, value)} ({_short(compared, name)})")
+    return " -> ".join(parts) if len(parts) > 1 else None
+
+
+def _short(compared: Compared, name: str) -> str:
+    found = metric(name)
+    told = points if found is not None and found.is_share else step
+    return told(compared.difference or 0.0)
+
+
+def lever(one: Moved, name: str) -> str:
+    """How far one lever moved the figure."""
+    found = metric(name)
+    title = found.title if found else name
+    if one.verdict == NO_DIFFERENCE:
+        return f"{one.lever}: {NO_DIFFERENCE} in {title} between its positions"
+    interval = "" if one.low is None or one.high is None else f" ({one.low:.2f} to {one.high:.2f})"
+    unsure = ", from one block" if one.verdict == "not known" else ""
+    return f"{one.lever}: {one.factor:.2f}x{interval} in {title}, {one.best} against {one.worst}{unsure}"
