@@ -92,7 +92,10 @@ _TOLD: tuple[tuple[str | None, str], ...] = (
     ("config", r"LLM engine \(v(?P<version>\d+\.\d+[\w.+]*)\)"),
     ("config", r"Resolved architectures?: (?P<architecture>\w+)"),
     ("config", rf"Using max model len (?P<max_model_len>{_N})"),
-    (None, rf"Auto-fit max_model_len: .*?(?:to|=) (?P<max_model_len>{_N})"),
+    (
+        None,
+        rf"Auto-fit max_model_len: (?:reduced from {_N} to |full model context length |.*=)(?P<max_model_len>{_N})",
+    ),
     (None, rf"Chunked prefill is enabled with max_num_batched_tokens=(?P<batched_tokens>{_N})"),
     (None, rf"Setting attention block size to (?P<block_size>{_N}) tokens"),
     ("load", r"Starting to load model"),
