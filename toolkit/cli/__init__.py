@@ -29,6 +29,8 @@ VERBS = (
     "mark",
     "impact",
     "preflight",
+    "plan",
+    "serve",
     "proxy",
     "warmup",
     "watchdog",

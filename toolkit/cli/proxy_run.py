@@ -69,7 +69,7 @@ def run_proxy(settings: Settings, *, only_check: bool) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     refuse_without_file(settings)
     variables = checked(settings, os.environ)
-    keys = _keys(settings)
+    keys = team_keys(settings)
     for line in told(settings):
         click.echo(line, err=True)
     if only_check:
@@ -185,7 +185,8 @@ def summary(counters: Counters, took_s: float) -> str:
     return ", ".join(parts)
 
 
-def _keys(settings: Settings) -> list[TeamKey]:
+def team_keys(settings: Settings) -> list[TeamKey]:
+    """The teams' keys: those in variables, and those in the file."""
     found = from_environment(settings.teams, os.environ)
     if settings.keys_file is not None:
         path = Path(settings.keys_file)

@@ -38,6 +38,7 @@ from toolkit.errors import ToolkitError
 from toolkit.proxy.settings import CacheSetting, Settings, UpstreamSetting
 from toolkit.proxy.settings_file import agreed, names, settings_in
 from toolkit.serving import stack_values as values
+from toolkit.serving.presets import over
 from toolkit.serving.stack import EngineSetting, GuardSetting, Stack, WarmSetting
 
 Flags = Mapping[str, str | bool]
@@ -119,8 +120,8 @@ def changed(
     known = {key: told[key] for key in told if key in CHANGEABLE}
     checks.refuse_unknown(told, CHANGEABLE, where)
     read_ = _values(known, EngineSetting, where, "")
-    flags = dict(preset(read_["preset"])) if "preset" in read_ else dict(setting.flags)
-    read_["flags"] = tuple((flags | dict(read_.get("flags", ()))).items())
+    flags = preset(read_["preset"]) if "preset" in read_ else dict(setting.flags)
+    read_["flags"] = tuple(over(flags, read_.get("flags", ())).items())
     return replace(setting, **read_)
 
 
@@ -168,7 +169,7 @@ def _engine(entry: Mapping[str, Any], where: str, preset: Preset) -> EngineSetti
     if not setting.model and setting.kind != "tiny":
         raise ToolkitError(f"{where} has no `model`", EXAMPLE)
     if setting.preset is not None:
-        flags = dict(preset(setting.preset)) | dict(setting.flags)
+        flags = over(preset(setting.preset), setting.flags)
         setting = replace(setting, flags=tuple(flags.items()))
     return setting
 

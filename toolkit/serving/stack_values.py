@@ -171,6 +171,8 @@ def _flag(told: Any, where: str) -> str | bool:
         return told
     if isinstance(told, dict):
         return json.dumps(told)
+    if isinstance(told, list) and told and all(isinstance(one, str | int | float) for one in told):
+        return " ".join(map(str, told))
     number = checks.number(told)
     if number is not None:
         return str(told)

@@ -1,0 +1,104 @@
+"""What `toolkit serve status|restart|swap|stop` do: give the order, show what is told, ask what is to be asked."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.board.impact import Change, decision, explained, planned
+from toolkit.cli.impact import RPS
+from toolkit.cli.output import print_json
+from toolkit.cli.serve_run import flags_told
+from toolkit.cli.serve_status import print_table
+from toolkit.errors import ToolkitError
+from toolkit.serving.orders import give, is_served
+from toolkit.wording import span
+
+LOOK_S = 0.1
+LONGEST_END_S = 300.0
+"""A drain, then SIGTERM and SIGKILL for each engine's family; what takes longer waits in the kernel."""
+
+
+def show_status(folder: Path, *, as_json: bool) -> None:
+    """All engines of a running stack."""
+    told = _given(folder, {"order": "status"})
+    shared = {key: told[key] for key in ("hit_ratio", "requests_per_s", "admin_url")}
+    if as_json:
+        for engine in told["engines"]:
+            print_json(engine | shared | {"proxy_url": told["url"], "serve_pid": told["pid"]})
+        return
+    print_table(told)
+
+
+def order_restart(folder: Path, engine: str | None, *, yes: bool) -> None:
+    """One engine anew."""
+    told = _given(folder, {"order": "restart", "engine": engine, "yes": yes})
+    click.echo(f"{told['name']} is {told['state']} again at {told['url']}", err=True)
+
+
+def order_swap(folder: Path, options: Mapping[str, Any]) -> None:
+    """Another engine in the place of one."""
+    changes: dict[str, Any] = {
+        key: options[key] for key in ("model", "preset", "served_name") if options[key] is not None
+    }
+    if options["flags"]:
+        changes["flags"] = flags_told(options["flags"])
+    if not changes:
+        raise click.UsageError("say what to swap to: --model, --preset, --set or --served-name")
+    order = {
+        "order": "swap",
+        "engine": options["engine"],
+        "changes": changes,
+        "in_place": options["in_place"],
+        "yes": options["yes"],
+    }
+    told = _given(folder, order, options)
+    click.echo(f"{told['name']} is {told['model']} now, at {told['url']}", err=True)
+
+
+def order_stop(folder: Path) -> None:
+    """All of it; back when nothing is left."""
+    told = _given(folder, {"order": "stop"})
+    click.echo(f"Serve (pid {told['pid']}) finishes what is under way", err=True)
+    give_up_at = time.monotonic() + LONGEST_END_S
+    while is_served(folder):
+        if time.monotonic() > give_up_at:
+            raise ToolkitError(
+                f"serve (pid {told['pid']}) has not ended after {LONGEST_END_S:.0f} s",
+                f"`kill -9 {told['pid']}` ends it; each engine's keeper then ends the engine",
+            )
+        time.sleep(LOOK_S)
+    click.echo("All ended", err=True)
+
+
+def _given(
+    folder: Path, order: Mapping[str, Any], costs: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    def agree(question: Mapping[str, Any]) -> bool:
+        return _agrees(question, costs or {})
+
+    return asyncio.run(give(folder, order, lambda line: click.echo(line, err=True), agree))
+
+
+def _agrees(question: Mapping[str, Any], costs: Mapping[str, Any]) -> bool:
+    """Say what the downtime costs, and ask."""
+    click.echo(f"There will be a gap: {question['why']}.", err=True)
+    down_s = question.get("downtime_s")
+    if down_s is None:
+        click.echo("How long nobody knows: the engine's last start was not timed.", err=True)
+    else:
+        rps, gain = question.get("rps") or RPS, costs.get("gain") or 1.0
+        change = Change(
+            downtime_s=down_s, window_s=costs["window"], rps=rps, error_rps=rps, gain=gain
+        )
+        impact = planned(change)
+        click.echo(
+            f"Its last start and warm-up took {span(down_s)}. At {rps:.3g} requests/s:", err=True
+        )
+        for line in [*explained(impact), decision(impact, None)]:
+            click.echo(f"  {line}", err=True)
+        click.echo("  Stored answers are given meanwhile; all others fail.", err=True)
+    return click.confirm("Swap?", default=False, err=True)

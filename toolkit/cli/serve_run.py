@@ -1,0 +1,275 @@
+"""What `toolkit serve` does once its command line is read: the stack's file, keys, models, the house, signals, the end."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli.catalog import profile_from, table
+from toolkit.cli.demo_children import TOOLKIT
+from toolkit.cli.demo_real import vllm_home
+from toolkit.cli.inputs import DATABASE, allow_open_files, occupy_standard_files
+from toolkit.cli.proxy_run import INTERRUPTED, run_loop, say
+from toolkit.cli.proxy_run import told as told_of_proxy
+from toolkit.cli.serve import FOLDER
+from toolkit.cli.serve_door import open_door, variables_and_keys
+from toolkit.cli.serve_events import Events, blast_on
+from toolkit.cli.serve_preflight import refuse_unfit
+from toolkit.errors import ToolkitError
+from toolkit.serving.engine import Outfit
+from toolkit.serving.engine_words import Speller
+from toolkit.serving.house import Given, House
+from toolkit.serving.presets import preset
+from toolkit.serving.stack import EngineSetting, Stack
+from toolkit.serving.stack_file import Draft, Flags, changed, drafted, placed, read
+from toolkit.serving.stack_values import flag_name
+from toolkit.serving.tiny_model import tiny
+from toolkit.serving.vllm_versions import found, interpreter
+
+ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
+TINY_NAME = "tiny"
+COMMAND_LINE = "the command line"
+
+
+def run_serve(options: Mapping[str, Any]) -> None:
+    """Serve until Ctrl-C, SIGTERM or `toolkit serve stop`."""
+    stack = _with_vllm(placed(draft_of(options), is_free), options["vllm"])
+    keys = keys_of(stack)
+    if stack.proxy is not None:
+        variables_and_keys(stack.proxy)
+    if options["check"]:
+        for line in told(stack):
+            say(line)
+        say("This stack is good")
+        return
+    allow_open_files()
+    occupy_standard_files()
+    sys.exit(run_loop(_serve(stack, keys)))
+
+
+# --- what is to be served --------------------------------------------------------------------------------
+
+
+def draft_of(options: Mapping[str, Any]) -> Draft:
+    """The stack that a file or the command line describes."""
+    target: str | None = options["target"]
+    over = _over(options)
+    if target is not None and target.endswith(".toml"):
+        _refuse_engine_words(options)
+        return read(_text(Path(target)), target, preset_flags, over)
+    words = ("preset", "served_name", "gpus")
+    engine: dict[str, Any] = {key: options[key] for key in words if options[key] is not None}
+    engine["flags"] = flags_told(options["flags"])
+    if options["tiny"]:
+        engine |= {"kind": "tiny", "name": TINY_NAME}
+        engine.setdefault("served_name", TINY_NAME)
+    elif options["sim"] is not None:
+        engine |= {"kind": "sim", "model": options["sim"]}
+    else:
+        engine["model"] = target
+    return drafted(
+        {"folder": FOLDER, "database": DATABASE, "engine": [engine], **over},
+        COMMAND_LINE,
+        preset_flags,
+    )
+
+
+def preset_flags(name: str) -> Flags:
+    """A preset of the catalog."""
+    return preset(name, table("presets")).flags
+
+
+def flags_told(words: tuple[str, ...]) -> dict[str, Any]:
+    """`--set max-model-len=4096 --set enforce-eager` as a file has them."""
+    flags: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        truth = {"true": True, "false": False}.get(value.lower(), value)
+        flags[flag_name(name, f"`--set {name}`")] = truth if equals else True
+    return flags
+
+
+def _over(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line says of the whole stack."""
+    over: dict[str, Any] = {}
+    if options["folder"] is not None:
+        over["folder"] = str(options["folder"])
+    if options["database"] is not None:
+        over["database"] = options["database"]
+    if options["no_preflight"]:
+        over["preflight"] = False
+    proxy = {key: options[key] for key in ("port", "host") if options[key] is not None}
+    return over | ({"proxy": proxy} if proxy else {})
+
+
+def _refuse_engine_words(options: Mapping[str, Any]) -> None:
+    for key in ("preset", "flags", "served_name", "gpus"):
+        if options[key]:
+            word = {"flags": "set"}.get(key, key.replace("_", "-"))
+            raise click.UsageError(f"--{word} belongs to one engine: write it into the stack file")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise ToolkitError(
+            f"cannot read `{path}`: {(error.strerror or 'no reason given').lower()}",
+            "Name a TOML file with `[[engine]]` tables, or a model",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ToolkitError(f"`{path}` is not UTF-8", "Save it as UTF-8 text") from error
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether nobody holds a port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _with_vllm(stack: Stack, command: str | None) -> Stack:
+    """Each engine with a vLLM that is there: the one that was named, the PATH's, else where install_vllm.sh puts it."""
+    engines = [_one_with_vllm(each, command) for each in stack.engines]
+    return replace(stack, engines=tuple(engines))
+
+
+def _one_with_vllm(setting: EngineSetting, command: str | None) -> EngineSetting:
+    if setting.kind == "sim":
+        return setting
+    if command is not None:
+        return replace(setting, vllm=str(found(command)))
+    try:
+        return replace(setting, vllm=str(found(setting.vllm)))
+    except ToolkitError:
+        if setting.kind != "tiny" or setting.vllm != "vllm":
+            raise
+    try:
+        return replace(setting, vllm=str(vllm_home() / "bin" / "vllm"))
+    except ToolkitError as error:
+        raise ToolkitError(f"{error.message}, and none on the PATH", error.hint) from error
+
+
+def keys_of(stack: Stack) -> dict[str, str]:
+    """Variable -> key, of all engines. The keys are never printed."""
+    keys = {}
+    for setting in stack.engines:
+        if setting.key_env is None:
+            continue
+        key = os.environ.get(setting.key_env, "").strip()
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ToolkitError(
+                f"`{setting.key_env}`, the key of engine `{setting.name}`, is not set, or no header can carry it",
+                f"`export {setting.key_env}=...`",
+            )
+        keys[setting.key_env] = key
+    return keys
+
+
+def told(stack: Stack) -> list[str]:
+    """What the stack means, in a few lines."""
+    lines = []
+    for each in stack.engines:
+        what = each.model or "a tiny random model"
+        by = {"sim": "the simulator", "tiny": f"`{each.vllm}` on the CPU"}.get(
+            each.kind, f"`{each.vllm}`"
+        )
+        spare = "" if each.spare_port is None else f", its successors in turn at {each.spare_port}"
+        lines.append(f"Engine {each.name}: {what}, by {by}, at {each.url}{spare}")
+    if stack.proxy is not None:
+        lines += told_of_proxy(stack.proxy)
+    return lines
+
+
+# --- serving ---------------------------------------------------------------------------------------------
+
+
+async def _serve(stack: Stack, keys: Mapping[str, str]) -> int:
+    folder = Path(stack.folder)
+    for line in told(stack)[: len(stack.engines)]:
+        say(line)
+    with Events(stack, json.dumps(_shown(stack))) as events:
+        given = Given(
+            outfit=await _outfit(stack, keys, folder),
+            open_proxy=lambda settings, is_others: open_door(settings, is_others, say),
+            preflight=lambda: refuse_unfit(stack, say),
+            changed=lambda setting, words: changed(setting, words, preset_flags, "the swap"),
+            blasting=lambda: blast_on(stack.database),
+            tell=events.add,
+            say=say,
+        )
+        house = House(stack, given)
+        _listen_to_signals(house)
+        await house.run(lambda url: _ready(stack, url, folder))
+    say("All ended")
+    return 0
+
+
+async def _outfit(stack: Stack, keys: Mapping[str, str], folder: Path) -> Outfit:
+    made = None
+    for setting in stack.engines:
+        if setting.kind == "tiny":
+            say("Making a tiny random model, unless it is there")
+            made = await tiny(folder / "models", interpreter(found(setting.vllm)))
+    return Outfit(
+        speller=Speller(toolkit=TOOLKIT, folder=folder, tiny_model=made),
+        folder=folder,
+        warm=stack.warm,
+        stop_s=stack.guard.stop_s,
+        profile=profile_from(stack.warm.profile) if stack.warm.profile else None,
+        keys=lambda setting: None if setting.key_env is None else keys[setting.key_env],
+    )
+
+
+def _listen_to_signals(house: House) -> None:
+    loop = asyncio.get_running_loop()
+    asked: list[bool] = []
+
+    def end() -> None:
+        if asked:
+            # each engine's keeper sees that we are gone, and ends its family
+            os._exit(INTERRUPTED)
+        asked.append(True)
+        say(ENDING)
+        house.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+
+
+def _ready(stack: Stack, url: str, folder: Path) -> None:
+    """The one line of data: where clients ask. It stands there once all is warm and open."""
+    default = "" if str(folder) == FOLDER else f" --folder {folder}"
+    engines = len(stack.engines)
+    say(
+        f"Ready: clients on {url}; {engines} engine{'s' * (engines > 1)}; `toolkit serve status{default}`"
+    )
+    click.echo(url)
+
+
+def _shown(stack: Stack) -> dict[str, Any]:
+    """The stack as a run's settings; no key is in it, only their variables' names are left out, too."""
+    engines = [
+        {name: value for name, value in asdict(each).items() if name not in ("key_env", "env")}
+        for each in stack.engines
+    ]
+    return {
+        "engines": engines,
+        "warm": asdict(stack.warm),
+        "guard": asdict(stack.guard),
+        "folder": stack.folder,
+        "proxy": stack.proxy is not None and {"host": stack.proxy.host, "port": stack.proxy.port},
+    }

@@ -1,0 +1,96 @@
+"""Which engines clients are let to: tells the proxy, and keeps what it was told until there is one. It waits by the clock.
+
+The proxy looks at its upstreams itself and would take a server that answers; but one that has just come back is cold, and one
+that is to be stopped has answers under way. Both are kept out by name, which the proxy calls draining.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+LOOK_S = 0.05
+
+
+class Front(Protocol):
+    """The proxy, as far as the house needs it. Whoever opened it hands it over."""
+
+    url: str
+    """For clients."""
+    admin_url: str
+
+    async def drain(self, upstream: str) -> None:
+        """Send it no more."""
+
+    async def undrain(self, upstream: str) -> None:
+        """Send it requests again."""
+
+    async def state(self) -> Mapping[str, Any]:
+        """As its admin tells it."""
+
+    async def forget(self, model: str | None) -> None:
+        """Let a model's stored answers go; None: all."""
+
+    async def stop(self) -> None:
+        """Take no more, end what is under way, and close."""
+
+
+class Gate:
+    """Before the proxy is there, it remembers who is to be kept out."""
+
+    def __init__(self) -> None:
+        self.front: Front | None = None
+        self._out: set[str] = set()
+
+    async def open(self, front: Front) -> None:
+        """The proxy is there."""
+        self.front = front
+        for upstream in sorted(self._out):
+            await front.drain(upstream)
+
+    async def keep_out(self, upstream: str) -> None:
+        """No new requests to this one; what is under way there goes on."""
+        self._out.add(upstream)
+        if self.front is not None:
+            await self.front.drain(upstream)
+
+    async def let_in(self, upstream: str) -> None:
+        """Requests to this one."""
+        self._out.discard(upstream)
+        if self.front is not None:
+            await self.front.undrain(upstream)
+
+    async def until_up(self, upstream: str, limit_s: float) -> bool:
+        """Wait until the proxy has seen for itself that it answers; False: it has not in time."""
+        return await self._until(upstream, "state", "up", limit_s)
+
+    async def until_idle(self, upstream: str, limit_s: float) -> bool:
+        """Wait until nothing is under way there; False: it still was when the time was over."""
+        return await self._until(upstream, "in_flight", 0, limit_s)
+
+    async def hit_ratio(self) -> float | None:
+        """Hits / cacheable requests of the last minute."""
+        if self.front is None:
+            return None
+        ratio: float | None = (await self.front.state())["lately"]["hit_ratio"]
+        return ratio
+
+    async def requests_per_s(self) -> float | None:
+        """That clients asked for in the last minute."""
+        if self.front is None:
+            return None
+        rate: float | None = (await self.front.state())["lately"]["requests_per_s"]
+        return rate
+
+    async def _until(self, upstream: str, key: str, wanted: object, limit_s: float) -> bool:
+        if self.front is None:
+            return True
+        give_up_at = time.monotonic() + limit_s
+        while True:
+            upstreams = (await self.front.state())["upstreams"]
+            found = next(each for each in upstreams if each["name"] == upstream)
+            if found[key] == wanted:
+                return True
+            if time.monotonic() >= give_up_at:
+                return False
+            await asyncio.sleep(LOOK_S)
