@@ -33,7 +33,7 @@ STARTED_AT = 1_750_000_000.0
 MOST_STEPS = 20_000
 
 
-def contest(number: int, dice: random.Random) -> Ask:
+def contest(number: int, dice: random.Random) -> Ask:  # noqa: ARG001 (as the others)
     """25 tokens that nobody else asks, and 128 to 256 of answer."""
     return tuple(dice.choices(range(99_999), k=25)), dice.randint(128, 256)
 
@@ -43,7 +43,7 @@ def mixed(number: int, dice: random.Random) -> Ask:
     return tuple(dice.choices(range(99_999), k=16_000 if number % 10 == 9 else 25)), 128
 
 
-def one_beginning(number: int, dice: random.Random) -> Ask:
+def one_beginning(number: int, dice: random.Random) -> Ask:  # noqa: ARG001 (as the others)
     """960 tokens that all share, and 40 of one's own: 96 %."""
     return (*range(960), *dice.choices(range(1000, 99_999), k=40)), 32
 
@@ -54,7 +54,7 @@ def many_beginnings(number: int, dice: random.Random) -> Ask:
     return (*range(start, start + 800), *dice.choices(range(300_000, 399_999), k=40)), 32
 
 
-def robot_or_capital(number: int, dice: random.Random) -> Ask:
+def robot_or_capital(number: int, dice: random.Random) -> Ask:  # noqa: ARG001 (as the others)
     """Two prompts in turn, as the contest's clients sent them."""
     return tuple(range(25 * (number % 2), 25 * (number % 2) + 25)), 256
 

@@ -36,6 +36,7 @@ VERBS = (
     "watchdog",
     "sweep",
     "compare",
+    "diagnose",
     "runs",
     "demo",
     "sim",

@@ -74,7 +74,7 @@ def _named(store: Store, word: str, database: Path) -> list[Named]:
             f"`{run.id}` is a run of `{run.verb}`, and measured no servers",
             "Compare runs of `bench` or `blast`; `toolkit runs` lists them",
         )
-    known = _hosts(store, run)
+    known = hosts_of(store, run)
     if not known:
         raise ToolkitError(f"run `{run.id}` has measured nothing", "`toolkit runs` lists all")
     if not name:
@@ -86,7 +86,8 @@ def _named(store: Store, word: str, database: Path) -> list[Named]:
     return [(run, name)]
 
 
-def _hosts(store: Store, run: Run) -> list[str]:
+def hosts_of(store: Store, run: Run) -> list[str]:
+    """Who was measured in a run, in the order of its plan."""
     planned = [host.name for host in store.hosts_of(run.id).values()]
     return planned or list(dict.fromkeys(shot.name for shot in store.shots(run.id)))
 

@@ -45,7 +45,8 @@ class Found:
     lever: str
     risk: str
     watch: str
-    name: str
+    what: str
+    """The same as the code, in words."""
     source: str
 
 
@@ -113,7 +114,7 @@ def _found(rule: Bottleneck, evidence: Evidence, table: Table) -> Found:
         lever=rule.lever,
         risk=rule.risk,
         watch=rule.watch,
-        name=rule.name,
+        what=rule.name,
         source=rule.source,
     )
 

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from toolkit.improve.cells import Cell, summed
 from toolkit.improve.evidence import Evidence
@@ -10,7 +12,7 @@ from toolkit.profiles import Profile
 from toolkit.records import Ledger, Shot
 from toolkit.sketches import Sketch
 
-REFUSED = frozenset({"connect", "refused", "reset"})
+REFUSED = frozenset({"connect"})
 """Kinds of errors at a door that was not open."""
 LEAST_FIRST = 3
 FIRST_SHARE = 0.1
@@ -34,7 +36,7 @@ def evidence_of_shots(shots: Iterable[Shot]) -> Evidence:
     longest = [
         shot.prompt_tokens + shot.max_tokens for shot in answers if shot.prompt_tokens is not None
     ]
-    return Evidence(
+    found = Evidence(
         requests=len(measured),
         client_ttft_p50_ms=ttft.quantile(0.5),
         client_ttft_p95_ms=ttft.quantile(0.95),
@@ -46,11 +48,11 @@ def evidence_of_shots(shots: Iterable[Shot]) -> Evidence:
         prompt_tokens_mean=sum(tokens) / len(tokens) if tokens else None,
         prompt_tokens_p95=_sketch(tokens).quantile(0.95),
         longest_request_tokens=max(longest, default=None),
-        **_beginning_of_shots(answers),
     )
+    return replace(found, **_beginning_of_shots(answers))
 
 
-def _beginning_of_shots(answers: Sequence[Shot]) -> dict[str, float]:
+def _beginning_of_shots(answers: Sequence[Shot]) -> dict[str, Any]:
     """The first wave against the last half."""
     streams = sorted(
         (shot for shot in answers if shot.ttft_ms is not None and shot.sent_at is not None),
@@ -65,7 +67,7 @@ def _beginning_of_shots(answers: Sequence[Shot]) -> dict[str, float]:
     )
 
 
-def _beginning(first: Sequence[float], later: Sequence[float]) -> dict[str, float]:
+def _beginning(first: Sequence[float], later: Sequence[float]) -> dict[str, Any]:
     before, after = median(first), median(later)
     if after <= 0:
         return {}
@@ -79,7 +81,7 @@ def evidence_of_seconds(cells: Sequence[Cell], error_kinds: Mapping[str, int]) -
     if not asked:
         return Evidence()
     refused = sum(count for kind, count in error_kinds.items() if kind in REFUSED)
-    return Evidence(
+    found = Evidence(
         interval_s=whole.elapsed_s,
         requests=asked,
         requests_per_s=whole.ok / whole.elapsed_s if whole.elapsed_s else None,
@@ -90,11 +92,11 @@ def evidence_of_seconds(cells: Sequence[Cell], error_kinds: Mapping[str, int]) -
         tpot_p50_ms=whole.tpot.quantile(0.5),
         error_share=whole.errors / asked,
         refused_share=refused / asked,
-        **_beginning_of_seconds(cells),
     )
+    return replace(found, **_beginning_of_seconds(cells))
 
 
-def _beginning_of_seconds(cells: Sequence[Cell]) -> dict[str, float]:
+def _beginning_of_seconds(cells: Sequence[Cell]) -> dict[str, Any]:
     """Streams where there are any, else whole answers."""
     streams = any(cell.ttft.count for cell in cells)
     told = [

@@ -1,0 +1,72 @@
+"""`toolkit diagnose`: which of the known bottlenecks a host has, from its own numbers or from a run."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli.inputs import database_option, tls_options
+from toolkit.cli.units import DURATION
+
+EXAMPLES = """
+Say which bottleneck a server has: what was seen, which lever to turn first, what that risks and
+which indicator to watch. TARGET is a URL or a hosts file, whose servers are looked at for
+--interval while they are under load, or a run of the database (RUN or RUN:HOST), a bench or a
+blast with what scout saw beside it.
+
+\b
+  toolkit diagnose 10.0.0.4:8000                    look for ten seconds
+  toolkit diagnose hosts.txt --interval 30s
+  toolkit diagnose 3f9c2a7b1d04:alice               what a blast's seconds say
+  toolkit diagnose 10.0.0.4:8000 --capture newest   and what clients send, from a capture
+  toolkit diagnose 10.0.0.4:8000 --json
+
+Only what was seen counts. What nobody could look at is named, with what would tell it. Turn one
+lever at a time, and look again: `toolkit compare` tells whether it helped.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line of one diagnosis, fields named as its options."""
+
+    target: str
+    interval: float
+    capture: str | None
+    timeout: float
+    as_json: bool
+    database: Path
+    insecure: bool
+    ca: str | None
+
+
+@click.command(
+    "diagnose", help=EXAMPLES, short_help="Which bottleneck it is, and which lever to turn."
+)
+@click.argument("target", metavar="TARGET")
+@click.option(
+    "--interval", type=DURATION, default="10s", show_default=True, help="How long to look."
+)
+@click.option(
+    "--capture",
+    metavar="RUN",
+    help="Judge what clients send by this capture, or by the `newest`.",
+)
+@click.option(
+    "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one look."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@database_option
+@tls_options
+def command(**options: Any) -> None:
+    """Say which bottleneck it is (the help text is EXAMPLES)."""
+    from toolkit.cli.diagnose_cases import cases_of
+    from toolkit.cli.diagnose_show import show
+
+    chosen = Options(**options)
+    cases = cases_of(chosen)
+    show(cases, as_json=chosen.as_json)
+    if all(case.error for case in cases):
+        sys.exit(1)

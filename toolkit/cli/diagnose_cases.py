@@ -1,0 +1,70 @@
+"""Whom `toolkit diagnose` judges, and by what: hosts that it looks at, or the hosts of a stored run."""
+
+import re
+from dataclasses import dataclass
+
+from toolkit.cli.catalog import table
+from toolkit.cli.diagnose import Options
+from toolkit.improve.bottlenecks import read_table
+from toolkit.improve.diagnose import Diagnosis, diagnose
+from toolkit.improve.evidence import Evidence, merged
+
+RUN = re.compile(r"[0-9a-f]{12}(:.+)?")
+"""A run's id, and a host of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of one host."""
+
+    name: str
+    url: str
+    evidence: Evidence
+    run: str | None = None
+    error: str | None = None
+    """Why nothing could be seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One host and what was found."""
+
+    name: str
+    url: str
+    run: str | None
+    diagnosis: Diagnosis
+    error: str | None
+
+
+def cases_of(options: Options) -> list[Case]:
+    """Look, and judge. Raises ToolkitError for what cannot be looked at."""
+    rules = read_table(table("bottlenecks"))
+    workload = _workload(options)
+    return [
+        Case(
+            name=each.name,
+            url=each.url,
+            run=each.run,
+            diagnosis=diagnose(merged((each.evidence, workload)), rules),
+            error=each.error,
+        )
+        for each in _seen(options)
+    ]
+
+
+def _seen(options: Options) -> list[Seen]:
+    if RUN.fullmatch(options.target):
+        from toolkit.cli.diagnose_run import seen_in_run
+
+        return seen_in_run(options)
+    from toolkit.cli.diagnose_look import seen_now
+
+    return seen_now(options)
+
+
+def _workload(options: Options) -> Evidence:
+    if options.capture is None:
+        return Evidence()
+    from toolkit.cli.diagnose_run import evidence_of_capture
+
+    return evidence_of_capture(options.capture, options.database)
