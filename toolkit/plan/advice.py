@@ -2,6 +2,7 @@
 
 import math
 
+from toolkit.plan.budget import GRAPHS_COUNT_FROM, NEWEST, MemorySetting, Version, utilization_of
 from toolkit.plan.result import Advice
 from toolkit.wording import digits
 
@@ -14,6 +15,8 @@ GRAPHED = 512
 """Sequences up to which vLLM captures CUDA graphs by default; a larger batch decodes without."""
 MOST_BATCHED = 32_768
 """Tokens. A longer step gains nothing that it does not cost: every other request waits for it."""
+STEADIEST, STEADY = 2048, 8192
+"""Tokens: what vLLM takes by itself on small and on large GPUs. Longer steps are felt in the gaps between the tokens of answers that are under way."""
 RESERVE_BYTES = 1.0 * GIB
 """Left to the CUDA context and what else is on the GPU before vLLM looks at what is free. A guess: an idle GPU needs less."""
 MOST_UTILIZATION = 0.95
@@ -22,12 +25,8 @@ PEAK_FACTOR = 3
 """Times the target rate that max-num-seqs should admit."""
 LARGE_GPU, LARGEST_GPU = 70 * GIB, 160 * GIB
 
-Version = tuple[int, ...]
-LATEST: Version = (0, 33)
-"""Assumed where nobody tells which vLLM it is."""
 
-
-def defaults(memory_bytes: int, *, is_a100: bool, version: Version = LATEST) -> tuple[int, int]:
+def defaults(memory_bytes: int, *, is_a100: bool, version: Version = NEWEST) -> tuple[int, int]:
     """What `vllm serve` takes for max-num-seqs and max-num-batched-tokens by itself.
 
     By memory of the GPU; an A100 counts as small whatever it has. The third tier came between 0.27.1 and 0.30.
@@ -37,11 +36,6 @@ def defaults(memory_bytes: int, *, is_a100: bool, version: Version = LATEST) -> 
     if memory_bytes >= LARGE_GPU and not is_a100:
         return 1024, 8192
     return 256, 2048
-
-
-def default_utilization(version: Version = LATEST) -> float:
-    """What vLLM takes by itself: more since 0.20, where graphs are part of it."""
-    return 0.92 if version >= (0, 20) else 0.90
 
 
 def with_room(longest: int) -> int:
@@ -89,6 +83,12 @@ def max_num_seqs(
     return Advice(flag="max-num-seqs", value=str(value), why=why)
 
 
+def unknown_num_seqs(default: int) -> Advice:
+    """Nobody told how long requests are: a count of the longest would keep shorter ones out for nothing."""
+    why = "as vLLM itself: how long requests are was not told. Too many do no harm but to wait, as blocks are taken as tokens come"
+    return Advice(flag="max-num-seqs", value=str(default), why=why)
+
+
 def batched_product(seqs: int, prompt_tokens: float) -> int:
     """All prompts that may come at once in one step: 58 requests of 500 tokens are 29,000."""
     return math.ceil(seqs * prompt_tokens - 1e-9)
@@ -104,21 +104,27 @@ def max_num_batched_tokens(
     else:
         product = batched_product(seqs, prompt_tokens)
         value = min(max(product, least), max(MOST_BATCHED, least))
-        why = f"{seqs:,} requests x {digits(prompt_tokens)} tokens of prompt = {product:,} in one step"
+        why = (
+            f"{seqs:,} requests x {tokens_words(prompt_tokens)} of prompt = {product:,} in one step"
+        )
         if value > product:
             why += f"; less than the {value:,} that vLLM itself takes on this GPU saves nothing"
         elif value < product:
             why += f"; more than {value:,} makes each step so long that every answer stutters"
+        if value > STEADY:
+            why += (
+                f". Where steady streams matter more than first tokens, {STEADIEST:,} to {STEADY:,}"
+            )
     if longest_prompt is not None and longest_prompt > value:
         why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"
     return Advice(flag="max-num-batched-tokens", value=str(value), why=why)
 
 
 def gpu_memory_utilization(
-    memory_bytes: int, *, graph_bytes: float, version: Version = LATEST
+    memory_bytes: int, *, graph_bytes: float, version: Version = NEWEST
 ) -> Advice:
     """As much as the start survives. Until 0.19 graphs came on top of it, since 0.20 they are part of it."""
-    counted = version >= (0, 20)
+    counted = version >= GRAPHS_COUNT_FROM
     reserve = RESERVE_BYTES + (0 if counted else graph_bytes)
     share = math.floor((1 - reserve / memory_bytes) * 100) / 100
     share = min(MOST_UTILIZATION, max(LEAST_UTILIZATION, share))
@@ -129,8 +135,50 @@ def gpu_memory_utilization(
         if counted
         else f", and {graph_bytes / GIB:.1f} GiB for CUDA graphs, which this version does not count"
     )
-    why += f" (vLLM itself would take {default_utilization(version):.2f}); lower it if the start says that too little is free"
+    why += f" (vLLM itself would take {utilization_of(MemorySetting(version=version)):.2f}); lower it if the start says that too little is free"
     return Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
+
+
+def parallel(tp: int, pp: int) -> list[Advice]:
+    """The flags of an engine of several GPUs."""
+    found = []
+    if tp > 1:
+        why = f"each layer is shared by {tp} GPUs"
+        found.append(Advice(flag="tensor-parallel-size", value=str(tp), why=why))
+    if pp > 1:
+        why = f"the layers are dealt to {pp} stages, one after the other"
+        found.append(Advice(flag="pipeline-parallel-size", value=str(pp), why=why))
+    return found
+
+
+def kv_cache_dtype(name: str) -> Advice:
+    """As told; what it saves stands in the figures."""
+    why = "as told: smaller tokens in the KV cache; compare answers before and after"
+    return Advice(flag="kv-cache-dtype", value=name, why=why)
+
+
+def online_quantization(name: str, own: str) -> Advice | None:
+    """The flag for a quantization that vLLM makes itself while it loads 16-bit weights; all others are other checkpoints."""
+    if name != "fp8" or own not in ("bf16", "fp16"):
+        return None
+    return Advice(
+        flag="quantization", value="fp8", why="made while loading: no other checkpoint is needed"
+    )
+
+
+def as_told(recommended: Advice, told: float | None) -> Advice:
+    """What the user set instead, beside what would have been recommended."""
+    if told is None:
+        return recommended
+    value = f"{told:g}" if isinstance(told, float) else str(told)
+    if float(recommended.value) == float(told):
+        return Advice(
+            flag=recommended.flag,
+            value=recommended.value,
+            why=f"as told, and as recommended: {recommended.why}",
+        )
+    why = f"as told; recommended is {recommended.value}: {recommended.why}"
+    return Advice(flag=recommended.flag, value=value, why=why)
 
 
 def tokens_words(tokens: float) -> str:

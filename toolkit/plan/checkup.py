@@ -3,12 +3,41 @@
 It looks at no server: a sighting is told. What the server did not say stays unknown.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from toolkit.plan.asked import Settings, version_of
 from toolkit.plan.capacity import blocks, held
 from toolkit.records import Sighting
 
 GIB = 2**30
+NAMED = (
+    ("awq", "awq"),
+    ("gptq", "gptq-int4"),
+    ("int4", "gptq-int4"),
+    ("nvfp4", "nvfp4"),
+    ("fp8", "fp8"),
+)
+"""What a model's name says of its weights."""
+
+
+def as_served(settings: Settings, seen: Sighting) -> Settings:
+    """The settings as the server tells them: the estimate is of what runs, not of what should."""
+    return replace(
+        settings,
+        gpu_memory_utilization=seen.gpu_memory_utilization or settings.gpu_memory_utilization,
+        kv_cache_dtype=seen.cache_dtype or settings.kv_cache_dtype,
+        max_model_len=seen.max_model_len or settings.max_model_len,
+        version=version_of(seen.version) or settings.version,
+        prefix_caching=settings.prefix_caching
+        if seen.prefix_caching is None
+        else seen.prefix_caching,
+    )
+
+
+def named_quantization(model: str | None) -> str | None:
+    """Guess from `Qwen3.5-35B-A3B-GPTQ-Int4`; None: the name does not say."""
+    name = (model or "").lower()
+    return next((found for word, found in NAMED if word in name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,24 @@ class Plan:
     """None: the time of one request is not known."""
     cost_per_million_tokens: float | None = None
     """In the currency of the GPU hour's price; None: no price, or no rate."""
+    seconds_per_request: float | None = None
+    """As measured, by whomever."""
+    max_model_len: int | None = None
+    """All of it is reckoned with this limit, these sequences and this share of memory: as told, or as recommended."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    blocks_per_request: int | None = None
+    """Of `request_tokens`, states included."""
+    memory_gib: float | None = None
+    """What programs are offered of all GPUs. Weights, the KV budget and the next three are parts of the share of it that
+    vLLM may use."""
+    context_gib: float | None = None
+    """CUDA's own; estimated, as the next two."""
+    activation_gib: float | None = None
+    graph_gib: float | None = None
+    """Until vLLM 0.19 they come on top of that share."""
+    parameters: int | None = None
     flags: dict[str, str] = field(default_factory=dict)
     """Recommended, without dashes, e.g., {"max-model-len": "512"}."""
     advice: tuple[Advice, ...] = ()

@@ -1,0 +1,269 @@
+"""`toolkit plan`: what fits into a GPU's memory, how many requests that is, and which flags follow."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli.inputs import database_option, tls_options
+from toolkit.cli.units import DURATION, SIZE
+
+LARGEST = 1e9
+EXAMPLES = """
+Say before anything is started what fits: weights, KV cache, requests at once, in each quantization,
+and which of vLLM's flags follow from it, each with its reason. MODEL is a model of the catalog, a
+config.json or a folder with one. No GPU and no network are needed, and no model hub is ever asked.
+
+\b
+  toolkit plan qwen2.5-7b --gpu a100-80gb --prompt-tokens 500 --output-tokens 50
+  toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --workload workload.json --kv-cache-dtype fp8
+  toolkit plan ./my-model --gpu 24GiB --gpu-hour 1.20 --api-price 0.15/0.60 --seconds-per-request 5s
+  toolkit plan qwen2.5-7b --gpu l4 --target-rps 10 --run 4f0c9a2b7d1e    times as that run measured
+  toolkit plan qwen2.5-7b --gpu l4 --tokens 300 --calls 300ms,300ms,300ms,100ms --idle 430ms
+  toolkit plan qwen2.5-7b --kv-only --tokens 8192 --batch 64
+  toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 --host http://10.0.0.4:8000
+
+`--workload` reads what `toolkit workload --json` wrote, `-` from a pipe. What the engine needs beside
+weights and KV cache is an estimate: with `--host` you see how far it was from what a server reports.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line of one plan, fields named as its options."""
+
+    model: str | None
+    gpu: str | None
+    tensor_parallel: int
+    pipeline_parallel: int
+    quantization: tuple[str, ...]
+    kv_cache_dtype: str
+    vllm: str | None
+    tokens: float | None
+    prompt_tokens: float | None
+    output_tokens: float | None
+    longest: int | None
+    workload: str | None
+    run: tuple[str, ...]
+    seconds_per_request: float | None
+    calls: tuple[float, ...]
+    idle: float | None
+    target_rps: float | None
+    gpu_hour: float | None
+    api_price: tuple[float, float] | None
+    host: str | None
+    kv_only: bool
+    batch: int | None
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    gpu_memory_utilization: float | None
+    block_size: int | None
+    prefix_caching: bool
+    spec_tokens: int
+    weights: int | None
+    overhead: int | None
+    as_json: bool
+    database: Path
+    insecure: bool
+    ca: str | None
+
+
+class Calls(click.ParamType[tuple[float, ...]]):
+    """Durations with commas between them; the value is in seconds."""
+
+    name = "durations"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        """Read `300ms,300ms,100ms`."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(DURATION.convert(word.strip(), param, ctx) for word in str(value).split(","))
+
+
+class Price(click.ParamType[tuple[float, float]]):
+    """What a million tokens cost: of prompts and of answers, or one price for both."""
+
+    name = "price"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, float]:
+        """Read `0.15/0.60`, or `0.60` for both."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            words = [float(word) for word in str(value).split("/")]
+        except ValueError:
+            words = []
+        if len(words) not in (1, 2) or not all(0 <= word <= LARGEST for word in words):
+            self.fail(
+                f"`{value}` is no price; write what a million tokens cost, e.g. `0.60`, or `0.15/0.60` for prompt/answer",
+                param,
+                ctx,
+            )
+        return words[0], words[-1]
+
+
+COUNT = click.IntRange(min=1)
+TOKENS = click.FloatRange(min=1)
+AMOUNT = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(
+    "plan", help=EXAMPLES, short_help="What fits into a GPU, how many requests, which flags."
+)
+@click.argument("model", required=False)
+@click.option("--gpu", metavar="NAME|SIZE", help="E.g. `a100-80gb`, `l4`, `1g.10gb`, or `80GiB`.")
+@click.option(
+    "-tp",
+    "--tensor-parallel",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    help="GPUs that share each layer.",
+)
+@click.option(
+    "-pp",
+    "--pipeline-parallel",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    help="GPUs that share the layers.",
+)
+@click.option(
+    "--quantization",
+    metavar="NAME",
+    multiple=True,
+    help="Only this one; may be repeated.  [default: side by side]",
+)
+@click.option(
+    "--kv-cache-dtype", default="auto", show_default=True, metavar="NAME", help="E.g. `fp8`."
+)
+@click.option(
+    "--vllm", metavar="VERSION", help="Which vLLM, e.g. `0.17.1`.  [default: the newest known]"
+)
+@click.option("--tokens", type=TOKENS, help="Prompt and answer of a usual request.")
+@click.option("--prompt-tokens", type=TOKENS, help="Of a usual prompt.")
+@click.option("--output-tokens", type=TOKENS, help="Of a usual answer.")
+@click.option("--longest", type=COUNT, help="Prompt and answer of the longest request.")
+@click.option("--workload", metavar="FILE", help="Lengths as `toolkit workload --json` wrote them.")
+@click.option(
+    "--run",
+    metavar="RUN",
+    multiple=True,
+    help="Lengths of this capture, or times of this bench or blast; may be repeated.",
+)
+@click.option("--seconds-per-request", type=DURATION, help="How long one takes, as measured.")
+@click.option(
+    "--calls",
+    type=Calls(),
+    default=(),
+    metavar="TIMES",
+    help="Of users that make several calls: `300ms,300ms,100ms`.",
+)
+@click.option("--idle", type=DURATION, help="Between the calls of one user, all together.")
+@click.option(
+    "--target-rps", type=AMOUNT, help="Requests a second that must be answered at the peak."
+)
+@click.option("--gpu-hour", type=AMOUNT, metavar="PRICE", help="Of one GPU.")
+@click.option(
+    "--api-price",
+    type=Price(),
+    metavar="PRICE",
+    help="An API's for a million tokens: `0.15/0.60` for prompt/answer.",
+)
+@click.option(
+    "--host",
+    metavar="URL|NAME",
+    help="Compare with this server: looked at once, or as scout last saw it.",
+)
+@click.option("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")
+@click.option("--batch", type=COUNT, help="Requests at once, with --kv-only.")
+@click.option(
+    "--max-model-len", type=COUNT, help="As it is set.  [default: as recommended; so with the next]"
+)
+@click.option("--max-num-seqs", type=COUNT, help="As it is set.")
+@click.option("--max-num-batched-tokens", type=COUNT, help="As it is set.")
+@click.option("--gpu-memory-utilization", type=click.FloatRange(0.01, 1.0), help="As it is set.")
+@click.option("--block-size", type=COUNT, help="As it is set.  [default: as vLLM chooses]")
+@click.option(
+    "--prefix-caching/--no-prefix-caching",
+    default=True,
+    show_default=True,
+    help="Hybrids keep more states with it.",
+)
+@click.option(
+    "--spec-tokens",
+    type=click.IntRange(0, 64),
+    default=0,
+    show_default=True,
+    help="Speculated in a step.",
+)
+@click.option("--weights", type=SIZE, help="Of the files, where they are not here to be measured.")
+@click.option(
+    "--overhead", type=SIZE, help="Beside weights and KV cache, as measured.  [default: estimated]"
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object for each quantization."
+)
+@database_option
+@tls_options
+def command(**options: Any) -> None:
+    """Plan a server (the help text is EXAMPLES)."""
+    chosen = Options(**options)
+    contradiction = _contradiction(chosen)
+    if contradiction:
+        raise click.UsageError(contradiction)
+    from toolkit.cli.plan_run import run
+
+    run(chosen)
+
+
+def _contradiction(options: Options) -> str | None:
+    """Say what is missing, or what cannot both be meant."""
+    parts = options.prompt_tokens is not None or options.output_tokens is not None
+    cases = (
+        (options.model is None and options.host is None, "name a MODEL, or a server with --host"),
+        (
+            options.kv_only and (options.tokens is None or options.batch is None),
+            "--kv-only goes with --tokens and --batch",
+        ),
+        (options.kv_only and options.model is None, "--kv-only goes with a MODEL"),
+        (options.batch is not None and not options.kv_only, "--batch goes with --kv-only"),
+        (
+            options.gpu is None and not options.kv_only and options.host is None,
+            "say which GPU: --gpu a100-80gb, or its memory: --gpu 80GiB",
+        ),
+        (
+            options.tokens is not None and parts,
+            "--tokens is prompt and answer together; leave it out beside --prompt-tokens and --output-tokens",
+        ),
+        (
+            parts and None in (options.prompt_tokens, options.output_tokens),
+            "--prompt-tokens and --output-tokens go together; if you know only the sum, use --tokens",
+        ),
+        (
+            options.workload is not None and (parts or options.tokens is not None),
+            "--workload tells the lengths; leave --tokens, --prompt-tokens and --output-tokens out",
+        ),
+        (options.idle is not None and not options.calls, "--idle goes with --calls"),
+        *(
+            # NaN passes click's own ranges
+            (number is not None and not number <= LARGEST, f"{name} is at most {LARGEST:,.0f}")
+            for name, number in _numbers(options)
+        ),
+    )
+    return next((message for is_so, message in cases if is_so), None)
+
+
+def _numbers(options: Options) -> "list[tuple[str, float | None]]":
+    return [
+        (f"--{name.replace('_', '-')}", value)
+        for field in fields(Options)
+        for name, value in [(field.name, getattr(options, field.name))]
+        if name not in ("weights", "overhead") and isinstance(value, int | float)
+    ]

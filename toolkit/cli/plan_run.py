@@ -1,0 +1,155 @@
+"""One `toolkit plan`: read the model, the GPU and the load, reckon, hand it to what shows it."""
+
+from dataclasses import dataclass, replace
+
+from toolkit.cli.plan import Options
+from toolkit.cli.plan_gpu import gpu_of
+from toolkit.cli.plan_host import seen_host
+from toolkit.cli.plan_load import load_of
+from toolkit.cli.plan_measured import Measured, measured
+from toolkit.cli.plan_model import Known, known_model
+from toolkit.errors import ToolkitError
+from toolkit.plan.asked import Goal, Settings, version_of
+from toolkit.plan.budget import NEWEST, Version
+from toolkit.plan.capacity import Chain, Headroom, chain, headroom
+from toolkit.plan.checkup import Checkup, Deviation, as_served, checkup, deviation
+from toolkit.plan.cost import Cost, Prices, cost
+from toolkit.plan.load import Load
+from toolkit.plan.result import Plan
+from toolkit.plan.side_by_side import Question, side_by_side
+from toolkit.records import Sighting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One plan and what follows from it beside its flags. None: not asked for, or not known."""
+
+    plan: Plan
+    cost: Cost | None = None
+    chain: Chain | None = None
+    headroom: Headroom | None = None
+    checkup: Checkup | None = None
+    deviation: Deviation | None = None
+
+
+def run(options: Options) -> None:
+    """Do what the command line asks. Raises ToolkitError for what cannot be read."""
+    if options.kv_only:
+        from toolkit.cli.plan_kv import run_kv_only
+
+        run_kv_only(options)
+        return
+    seen = seen_host(options)
+    runs = measured(options)
+    load = load_of(options, runs)
+    known = known_model(options, seen)
+    if known is None or options.gpu is None:
+        from toolkit.cli.plan_seats import show_seats
+
+        show_seats(options, seen, known, load)
+        return
+    asked = question(options, known, load, runs)
+    plans = [
+        replace(one, notes=(*one.notes, *known.notes))
+        for one in side_by_side(asked, options.quantization)
+    ]
+    answers = [_answer(one, asked, options, seen) for one in plans]
+    from toolkit.cli.plan_show import show
+
+    show(answers, options, asked, runs, seen)
+
+
+def question(options: Options, known: Known, load: Load, runs: Measured) -> Question:
+    """What is asked of the planner."""
+    return Question(
+        shape=known.shape,
+        gpu=gpu_of(options.gpu or ""),
+        on_disk=options.weights if options.weights is not None else known.on_disk,
+        settings=settings_of(options),
+        load=load,
+        goal=Goal(
+            seconds_per_request=options.seconds_per_request or runs.seconds,
+            target_rps=options.target_rps,
+            prices=prices_of(options),
+        ),
+    )
+
+
+def settings_of(options: Options) -> Settings:
+    """How the engine is started, as the command line tells it."""
+    return Settings(
+        tp=options.tensor_parallel,
+        pp=options.pipeline_parallel,
+        kv_cache_dtype=options.kv_cache_dtype,
+        version=_version(options.vllm),
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        block_size=options.block_size,
+        prefix_caching=options.prefix_caching,
+        spec_tokens=options.spec_tokens,
+        overhead_bytes=options.overhead,
+    )
+
+
+def _version(text: str | None) -> Version:
+    if text is None:
+        return NEWEST
+    found = version_of(text)
+    if found is None:
+        raise ToolkitError(f"`{text}` is no version of vLLM", "Write, e.g., `--vllm 0.17.1`")
+    return found
+
+
+def prices_of(options: Options) -> Prices:
+    """What the user pays, or would."""
+    into, out = options.api_price or (None, None)
+    return Prices(gpu_hour=options.gpu_hour, api_input=into, api_output=out)
+
+
+def _answer(one: Plan, asked: Question, options: Options, seen: Sighting | None) -> Answer:
+    load, goal = asked.load, asked.goal
+    rate = one.requests_per_s if one.fits else 0.0
+    found = Answer(
+        plan=one,
+        cost=cost(
+            goal.prices,
+            gpus=one.gpus,
+            requests_per_s=one.requests_per_s,
+            prompt_tokens=load.prompt_tokens,
+            output_tokens=load.output_tokens,
+            request_tokens=one.request_tokens,
+        ),
+        chain=chain(options.calls, options.idle or 0.0, one.max_concurrency)
+        if options.calls
+        else None,
+        headroom=headroom(goal.target_rps, goal.seconds_per_request, rate)
+        if goal.target_rps is not None
+        else None,
+    )
+    return found if seen is None else _compared(found, asked, seen)
+
+
+def _compared(found: Answer, asked: Question, seen: Sighting) -> Answer:
+    """Beside what the server tells: the plan of what runs there, not of what should."""
+    served = replace(asked, settings=as_served(asked.settings, seen))
+    try:
+        there = served.answer(found.plan.quantization)
+    except ToolkitError:  # e.g., a cache dtype that nobody can price
+        return replace(found, checkup=checkup(seen, found.plan.request_tokens))
+    hybrid = there.block_size is not None and there.state_bytes_per_request > 0
+    tokens = asked.load.request_tokens or float(there.max_model_len or found.plan.request_tokens)
+    count = seen.num_gpu_blocks // (seen.engines or 1) if seen.num_gpu_blocks else None
+    each = there.bytes_per_block // there.gpus if there.bytes_per_block else None
+    return replace(
+        found,
+        checkup=checkup(
+            seen,
+            tokens,
+            blocks_per_request=there.blocks_per_request if hybrid else None,
+            hybrid=hybrid,
+            block_size=there.block_size,
+        ),
+        deviation=deviation(there.num_gpu_blocks or 0, count, block_bytes=each),
+    )

@@ -1,0 +1,78 @@
+"""`toolkit plan --host` without a GPU or a known model: only what the server's own blocks mean for requests."""
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli.output import print_json
+from toolkit.cli.plan import Options
+from toolkit.errors import ToolkitError
+from toolkit.plan.checkup import Checkup, as_served, checkup
+from toolkit.plan.load import Load
+from toolkit.plan.planner import per_request
+from toolkit.plan.room import blocks_of_request
+
+if TYPE_CHECKING:
+    from toolkit.cli.plan_model import Known
+    from toolkit.records import Sighting
+
+
+def show_seats(
+    options: Options, seen: "Sighting | None", known: "Known | None", load: Load
+) -> None:
+    """Count requests in the blocks of a server. Raises ToolkitError where not even that can be told."""
+    if seen is None:
+        raise ToolkitError("no GPU is named", "Say which: `--gpu a100-80gb`, or `--gpu 80GiB`")
+    tokens = load.request_tokens or seen.max_model_len
+    if tokens is None:
+        raise ToolkitError(
+            f"how long requests are is not known, and `{seen.name}` does not tell its max_model_len",
+            "Tell it: `--tokens 550`, or `--workload workload.json`",
+        )
+    found = _counted(options, seen, known, float(tokens))
+    notes = _notes(options, seen, known, load)
+    if options.as_json:
+        about = {"host": seen.name, "url": seen.url, "model": seen.model, "request_tokens": tokens}
+        print_json(about | asdict(replace(found, notes=(*found.notes, *notes))))
+        return
+    click.echo(f"{seen.name}: {found.words}")
+    for note in (*found.notes, *notes):
+        click.echo(f"- {note}")
+
+
+def _counted(options: Options, seen: "Sighting", known: "Known | None", tokens: float) -> Checkup:
+    if known is None:
+        return checkup(seen, tokens)
+    from toolkit.cli.plan_run import settings_of
+
+    settings = as_served(settings_of(options), seen)
+    length = settings.max_model_len or known.shape.max_positions or int(tokens)
+    try:
+        size, each = blocks_of_request(known.shape, settings, length, tokens)
+        hybrid = per_request(known.shape, settings) > 0
+    except ToolkitError:  # e.g., a cache dtype that nobody can price
+        return checkup(seen, tokens)
+    return checkup(
+        seen,
+        tokens,
+        blocks_per_request=each if hybrid else None,
+        hybrid=hybrid,
+        block_size=size,
+    )
+
+
+def _notes(options: Options, seen: "Sighting", known: "Known | None", load: Load) -> list[str]:
+    told = []
+    if load.request_tokens is None:
+        told.append(
+            "how long requests are was not told, so all are counted as long as its max_model_len: real ones are shorter"
+        )
+    if known is None:
+        told.append(
+            f"the catalog does not know its model, `{seen.model or 'not told'}`: all layers are taken to keep every token. Name MODEL"
+            " to count its states"
+        )
+    if options.gpu is None:
+        told.append("name its GPU, e.g., `--gpu a100-80gb`, to see how far the plan is from it")
+    return told
