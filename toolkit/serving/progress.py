@@ -55,6 +55,8 @@ class Progress:
 
     def look(self, now: float, seen: Look) -> Trouble | None:
         """Take a look; what it proves by itself."""
+        if self._asked_s is None:
+            self._asked_s = now
         if seen.code is not None:
             return Trouble(kind="exited", text=ended(seen.code))
         if seen.answer in ("refused", "ill"):
@@ -86,9 +88,8 @@ class Progress:
         pulse = self._pulse
         if self._down_s is not None or pulse.probe_began_s is not None:
             return False
-        if self._asked_s is None:
-            self._asked_s = now
-        idle_too_long = not pulse.has_work and now - self._asked_s >= self._ask_s
+        idle_s = now - (now if self._asked_s is None else self._asked_s)
+        idle_too_long = not pulse.has_work and idle_s >= self._ask_s
         if not (idle_too_long or pulse.wants_probe(now)):
             return False
         if idle_too_long:
