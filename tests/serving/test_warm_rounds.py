@@ -279,8 +279,7 @@ def test_a_compilation_during_inference_is_cut_to_what_it_names() -> None:
     "line",
     [
         "",
-        "INFO 11-21 14:32:10 [jit_monitor.py:101] Kernel JIT monitor activated; monitored JIT compilations during"
-        " inference will use mode=warn.",
+        "INFO [jit_monitor.py:101] Kernel JIT monitor activated; JIT compilations during inference will use mode=warn.",
         "INFO something during inference: nothing",
         "This causes a latency spike",
     ],
