@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.fake_nvml import A100, environment, machine, needs_gcc, write
 
 from toolkit.serving.facts import Gpu, GpuProcess, Gpus, Slice

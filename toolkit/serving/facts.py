@@ -91,6 +91,8 @@ class Port:
     """Why it cannot be bound on the wanted address: EADDRINUSE, EACCES ...; None: it can."""
     bound_only: bool = False
     """Some server holds it and does not listen yet, as vLLM while it loads."""
+    ending: bool = False
+    """Only connections are left of a server that is gone; the kernel keeps them for a minute."""
     holders: tuple[Holder, ...] = ()
     reserved: bool | None = None
     """Whether the kernel keeps it from outgoing connections by name."""
@@ -104,6 +106,8 @@ class Network:
 
     ephemeral_low: int | None = None
     ephemeral_high: int | None = None
+    reserved: str = ""
+    """Ports that the kernel keeps from outgoing connections: `8000-8010,9000`."""
     tw_reuse: int | None = None
     somaxconn: int | None = None
     syn_backlog: int | None = None
@@ -231,6 +235,8 @@ class Facts:
     container: str | None = None
     """`docker`, `kubernetes` ... where this looks like one."""
     may_mount: bool = False
+    may_lift: bool = False
+    """Whether this user may lift hard limits; root of a container usually may not."""
     open_files: OpenFiles | None = None
     disks: tuple[Disk, ...] = ()
     memory: Memory = field(default_factory=Memory)

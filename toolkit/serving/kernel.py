@@ -53,9 +53,10 @@ def processes(proc: Path = PROC) -> Iterator[int]:
 
 
 def command(pid: int, proc: Path = PROC) -> str | None:
-    """What a process was started as, with its arguments; None where it cannot be seen."""
-    line = (text(proc / str(pid) / "cmdline") or "").replace("\0", " ").strip()
-    return line or (text(proc / str(pid) / "comm") or "").strip() or None
+    """What a process was started as, with its arguments, on one line; None where it cannot be seen."""
+    told = text(proc / str(pid) / "cmdline") or text(proc / str(pid) / "comm") or ""
+    # whoever starts a process chooses this text: no line break and no terminal's escape passes
+    return " ".join("".join(each if each.isprintable() else " " for each in told).split()) or None
 
 
 def parent(pid: int, proc: Path = PROC) -> int | None:

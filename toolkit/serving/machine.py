@@ -21,17 +21,20 @@ from toolkit.serving.vllm_probe import engine
 CORES = Path("/sys/devices/system/cpu")
 MAY_MOUNT = 1 << 21
 """CAP_SYS_ADMIN among a process' effective capabilities."""
+MAY_LIFT = 1 << 24
+"""CAP_SYS_RESOURCE; Docker gives its root neither."""
 ENGINE = "VLLM::"
 """What vLLM calls its engine and worker processes, since 0.10."""
 
 
 def look(needs: Needs) -> Facts:
     """Everything at once; it takes as long as vLLM's Python needs to start, and a second or two for full disks."""
-    allowed = limits()
+    allowed, rights = limits(), capabilities()
     return Facts(
         root=os.geteuid() == 0,
         container=container(),
-        may_mount=_may_mount(),
+        may_mount=bool(rights & MAY_MOUNT),
+        may_lift=bool(rights & MAY_LIFT),
         open_files=open_files(),
         disks=disks(needs),
         memory=memory(allowed),
@@ -71,6 +74,7 @@ def network(proc: Path = kernel.PROC) -> Network:
     return Network(
         ephemeral_low=low,
         ephemeral_high=high,
+        reserved=(kernel.text(proc / "sys/net/ipv4/ip_local_reserved_ports") or "").strip(),
         tw_reuse=kernel.number(proc / "sys/net/ipv4/tcp_tw_reuse"),
         somaxconn=kernel.number(proc / "sys/net/core/somaxconn"),
         syn_backlog=kernel.number(proc / "sys/net/ipv4/tcp_max_syn_backlog"),
@@ -112,11 +116,12 @@ def container(root: Path = Path("/")) -> str | None:
     return None
 
 
-def _may_mount(proc: Path = kernel.PROC) -> bool:
+def capabilities(proc: Path = kernel.PROC) -> int:
+    """What this process may do beyond other users, as the kernel's bits."""
     try:
-        return bool(int(kernel.table(proc / "self/status").get("CapEff", "0"), 16) & MAY_MOUNT)
+        return int(kernel.table(proc / "self/status").get("CapEff", "0"), 16)
     except ValueError:
-        return False
+        return 0
 
 
 def orphans(proc: Path = kernel.PROC) -> tuple[Orphan, ...]:

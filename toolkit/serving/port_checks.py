@@ -41,8 +41,7 @@ def port_check(port: Port, needs: Needs, facts: Facts) -> Check:
         )
     if _may_be_lent(port, facts):
         why = f"port {number} is free, but the kernel may give it to an outgoing connection before the server starts"
-        fix = as_root(f"sysctl -w net.ipv4.ip_local_reserved_ports={number}", root=facts.root)
-        return doubtful(code, why, fix)
+        return doubtful(code, why, _reserve(port, facts))
     return good(code, f"port {number} is free")
 
 
@@ -111,6 +110,14 @@ def _end(holders: list[Holder], number: int) -> str:
 
 def _who(number: int) -> str:
     return f"sudo ss -ltnp 'sport = :{number}'"
+
+
+def _reserve(port: Port, facts: Facts) -> str:
+    """The kernel's list is written whole: what stands there stays, and all wanted ports come at once."""
+    lent = [str(each.number) for each in facts.ports if _may_be_lent(each, facts)]
+    words = [facts.network.reserved, *(lent or [str(port.number)])]
+    ports = ",".join(word for word in words if word)
+    return as_root(f"sysctl -w net.ipv4.ip_local_reserved_ports={ports}", root=facts.root)
 
 
 def _may_be_lent(port: Port, facts: Facts) -> bool:

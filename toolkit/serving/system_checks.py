@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
-from toolkit.serving.facts import Facts, Memory, SharedMemory
+from toolkit.serving.facts import Facts, Memory, OpenFiles, SharedMemory
 from toolkit.serving.needs import Needs, open_files
 from toolkit.serving.outcome import Check, as_root, bad, doubtful, good, size
 
@@ -33,19 +33,22 @@ def open_files_checks(facts: Facts, needs: Needs) -> Iterator[Check]:
     yield bad(
         "open_files",
         f"{limit.soft:,} open files, and {needs.users:,} users need {wanted:,}: beyond the limit clients are refused"
-        " their connection while the server looks healthy",
-        _open_files_fix(limit.hard, wanted, root=facts.root),
+        " their connection while the server looks healthy (for good: nofile in `/etc/security/limits.d`,"
+        " LimitNOFILE in a systemd unit)",
+        _open_files_fix(limit, wanted, facts),
     )
 
 
-def _open_files_fix(hard: int | None, wanted: int, *, root: bool) -> str:
-    """`ulimit -n` lifts the shell's own limit up to the hard one; beyond, only root may (of the shell: $$)."""
+def _open_files_fix(limit: OpenFiles, wanted: int, facts: Facts) -> str:
+    """`ulimit -n` lifts a shell's limit up to the hard one; beyond it needs a right that root has outside containers."""
     aim = max(wanted, FILES_WANTED)
-    if hard is None or hard >= wanted:
-        return f"ulimit -n {aim if hard is None else min(hard, aim)}"
-    if root:
+    if limit.hard is not None and wanted <= limit.hard < aim:
+        return f"ulimit -n {limit.hard}"
+    if limit.hard is None or limit.hard >= aim or facts.may_lift:
         return f"ulimit -n {aim}"
-    return f"sudo prlimit --pid $$ --nofile={aim}:{aim}"
+    if facts.container:
+        return f"docker run --ulimit nofile={aim}:{aim}"
+    return as_root(f"prlimit --pid $$ --nofile={aim}:{aim}", root=facts.root)
 
 
 def memory_checks(facts: Facts, needs: Needs) -> Iterator[Check]:
