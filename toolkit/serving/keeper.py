@@ -132,7 +132,7 @@ def _end(watch: _Watch) -> None:
     """End whoever is left, and say who can't be ended."""
     _note(watch)
     told = _tell_code(watch, told=False)
-    within_s = ORPHANS_S if told else watch.within_s
+    within_s = min(ORPHANS_S, watch.within_s) if told else watch.within_s
 
     def meanwhile() -> None:
         nonlocal told

@@ -97,7 +97,7 @@ CAUSES: tuple[Known, ...] = (
         r"\[Errno 28\] No space left on device: '(?:/dev/shm/|/?psm_|/?sem\.|/?mp-)[^']*'"
         r"|unable to (?:write to file|open shared memory object|mmap \d+ bytes from file) </?torch_"
         r"|No space left on device[^\n]*/dev/shm|Bus error|SIGBUS"
-        r"|insufficient shared memory \(shm\)|Error while creating shared memory segment",
+        r"|Insufficient space in /dev/shm|insufficient shared memory \(shm\)|Error while creating shared memory segment",
         "`/dev/shm` is too small for the buffers between its processes",
         "See `df -h /dev/shm`; in a container start it with `--shm-size 8g` or `--ipc=host`",
     ),

@@ -33,7 +33,11 @@ class Process:
     """An engine that was started, and everybody whom it started."""
 
     def __init__(
-        self, keeper: asyncio.subprocess.Process, origin: processes.Origin, log: Path
+        self,
+        keeper: asyncio.subprocess.Process,
+        origin: processes.Origin,
+        log: Path,
+        within_s: float = TERM_S,
     ) -> None:
         self.pid = origin.engine
         self.log = log
@@ -43,6 +47,7 @@ class Process:
         """Members whom not even SIGKILL ended."""
         self._keeper = keeper
         self._origin = origin
+        self._within_s = within_s
         self._ended = asyncio.Event()
         self._told = asyncio.create_task(self._listen())
 
@@ -57,9 +62,9 @@ class Process:
     ) -> "Process":
         """Start a command in a session of its own; what it says goes to a new log. Raises ToolkitError.
 
-        `within_s` is for SIGTERM when we die without asking.
+        `within_s` is from SIGTERM to SIGKILL when we die without asking.
         """
-        await end_leftovers(log_path)
+        await end_leftovers(log_path, within_s)
         set_aside(log_path)
         mark = f"{log_path.name}-{secrets.token_hex(8)}"
         keeper = await _keeper(argv, dict(env) | {processes.MARK: mark}, log_path, within_s)
@@ -73,7 +78,7 @@ class Process:
             keeper=keeper.pid, engine=int(words[0]), started=int(words[1]), mark=mark
         )
         _write_note(log_path, origin)
-        return cls(keeper, origin, log_path)
+        return cls(keeper, origin, log_path, within_s)
 
     async def ended(self) -> int:
         """Wait until the engine itself has ended; its code."""
@@ -144,7 +149,7 @@ class Process:
 
     async def _end_ourselves(self) -> None:
         """The keeper was killed: do its work."""
-        self.left = tuple(await asyncio.to_thread(_end, self._origin, TERM_S))
+        self.left = tuple(await asyncio.to_thread(_end, self._origin, self._within_s))
         self.code = -signal.SIGKILL if self.code is None else self.code
 
 
@@ -225,7 +230,7 @@ def _boot() -> str:
         return ""
 
 
-async def end_leftovers(log: Path) -> None:
+async def end_leftovers(log: Path, within_s: float = TERM_S) -> None:
     """End what an earlier start with this log left behind, when both it and its keeper were killed.
 
     Raises ToolkitError while the engine of somebody who lives writes there.
@@ -237,7 +242,7 @@ async def end_leftovers(log: Path) -> None:
         if processes.is_same(found["house"], found["house_started"]):
             await _refuse_living(log, found)
         await _wait_for_keeper(found)
-        await asyncio.to_thread(_end, _origin(found), TERM_S)
+        await asyncio.to_thread(_end, _origin(found), within_s)
     note(log).unlink(missing_ok=True)
 
 

@@ -1,0 +1,290 @@
+"""Launch: an engine is ended with everybody whom it started, whoever is killed first, and nothing of it is left."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support.families import command, environment, runs
+
+from toolkit.errors import ToolkitError
+from toolkit.serving import processes
+from toolkit.serving.launch import Process, end_leftovers, note
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="families are read from /proc")
+
+
+def run(story: Callable[[Path], Awaitable[None]], tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(story(tmp_path / "logs" / "engine.log"), 60))  # type: ignore[arg-type]
+
+
+async def pids(process: Process, count: int) -> dict[str, int]:
+    """Who has said that they are there."""
+    found: dict[str, int] = {}
+    async for line in process.lines():
+        name, pid = line.split()
+        found[name] = int(pid)
+        if len(found) == count:
+            break
+    return found
+
+
+def test_its_lines_are_read_as_it_writes_them_and_its_code_is_known(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        script = "import sys; print('one'); print('two', file=sys.stderr); print('three', end=''); sys.exit(7)"
+        process = await Process.start([sys.executable, "-uc", script], environment(), log)
+        assert [line async for line in process.lines()] == ["one", "two", "three"]
+        assert (await process.ended(), process.code) == (7, 7)
+        await process.gone()
+        assert process.said() == ["one", "two", "three"]
+        await process.stop()
+
+    run(story, tmp_path)
+
+
+def test_a_stubborn_family_in_several_sessions_is_ended_to_the_last(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        argv = command("parent", "stubborn", "near:stubborn", "far:stubborn", "bare:stubborn")
+        process = await Process.start(argv, environment(), log)
+        family = await pids(process, 4)
+        assert {one.pid for one in process.members()} == set(family.values())
+        await process.stop(0.2)
+        assert not [name for name, pid in family.items() if runs(pid)]
+        assert process.code == -signal.SIGKILL
+        assert process.members() == []
+
+    run(story, tmp_path)
+
+
+def test_an_engine_that_ends_on_sigterm_is_not_killed(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start(command("parent", "polite"), environment(), log)
+        await pids(process, 1)
+        await process.stop(30)
+        assert process.code == -signal.SIGTERM
+
+    run(story, tmp_path)
+
+
+def test_orphans_are_ended_when_the_engine_is_killed(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        argv = command("parent", "polite", "near:polite", "far:stubborn")
+        process = await Process.start(argv, environment(), log, within_s=0.2)
+        family = await pids(process, 3)
+        os.kill(process.pid, signal.SIGKILL)
+        assert await process.ended() == -signal.SIGKILL
+        await process.gone()
+        assert not [name for name, pid in family.items() if runs(pid)]
+
+    run(story, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_code_is_known_before_the_orphans_are_ended(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start(
+            command("parent", "polite", "far:stubborn"), environment(), log
+        )
+        orphan = (await pids(process, 2))["far"]
+        os.kill(process.pid, signal.SIGTERM)
+        assert await process.ended() == -signal.SIGTERM
+        assert runs(orphan)  # it ignores SIGTERM, so it has its two seconds yet
+        await process.stop()
+        assert not runs(orphan)
+
+    run(story, tmp_path)
+
+
+def test_orphans_are_ended_when_the_keeper_is_killed_too(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        argv = command("parent", "polite", "near:stubborn", "far:polite")
+        process = await Process.start(argv, environment(), log, within_s=0.2)
+        family = await pids(process, 3)
+        keeper = processes.member(process.pid)
+        assert keeper is not None
+        os.kill(keeper.parent, signal.SIGKILL)
+        await process.gone()
+        assert not [name for name, pid in family.items() if runs(pid)]
+        assert await process.ended() == -signal.SIGKILL
+
+    run(story, tmp_path)
+
+
+# A house of its own, which says whom it started and is then killed with its engine running.
+HOUSE = """
+import asyncio, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from support.families import command, environment
+from toolkit.serving.launch import Process
+
+async def main():
+    process = await Process.start(command("parent", "polite", "near:stubborn", "far:stubborn"), environment(),
+                                  Path({log!r}), within_s=0.2)
+    async for line in process.lines():
+        print(line, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def house(log: Path) -> tuple["subprocess.Popen[str]", dict[str, int]]:
+    source = textwrap.dedent(HOUSE).format(path=sys.path, log=str(log))
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    family: dict[str, int] = {}
+    while len(family) < 3:
+        name, pid = process.stdout.readline().split()
+        family[name] = int(pid)
+    return process, family
+
+
+def test_an_engine_dies_with_a_house_that_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    process, family = house(log)
+    process.kill()
+    process.communicate()
+    # the next start waits until the keeper has done its work; no other one is needed
+    asyncio.run(asyncio.wait_for(end_leftovers(log), 60))
+    assert not [name for name, pid in family.items() if runs(pid)]
+    assert not note(log).exists()
+
+
+def test_what_a_killed_house_and_a_killed_keeper_left_is_ended_by_the_next_start(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "engine.log"
+    process, family = house(log)
+    os.kill(json.loads(note(log).read_text())["keeper"], signal.SIGSTOP)
+    process.kill()
+    process.communicate()
+    os.kill(json.loads(note(log).read_text())["keeper"], signal.SIGKILL)
+    assert all(runs(pid) for pid in family.values())
+
+    async def again() -> None:
+        engine = await Process.start(command("parent", "polite"), environment(), log, within_s=0.2)
+        assert not [name for name, pid in family.items() if runs(pid)]
+        await engine.stop()
+
+    asyncio.run(asyncio.wait_for(again(), 60))
+
+
+def test_the_engine_of_a_house_that_lives_is_left_alone(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start(command("parent", "polite"), environment(), log)
+        with pytest.raises(ToolkitError, match="is running, started by process"):
+            await Process.start(command("parent", "polite"), environment(), log)
+        assert process.code is None
+        assert process.members()
+        await process.stop()
+
+    run(story, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": "of another day"}'])
+def test_a_note_that_was_cut_short_names_nobody(tmp_path: Path, text: str) -> None:
+    log = tmp_path / "engine.log"
+    note(log).write_text(text)
+    asyncio.run(end_leftovers(log))
+
+
+def test_somebody_who_has_a_noted_number_by_chance_is_left_alone(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        me = processes.member(stranger.pid)
+        assert me is not None
+        # the engine's number is a stranger's by now, and so is its keeper's; neither started when the note says
+        numbers = {
+            "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            "house": stranger.pid,
+            "house_started": -1,
+            "keeper": stranger.pid,
+            "keeper_started": -1,
+            "engine": stranger.pid,
+            "started": me.started + 1,
+            "mark": "none",
+        }
+        note(log).write_text(json.dumps(numbers))
+        asyncio.run(end_leftovers(log))
+        assert stranger.poll() is None
+        stranger.communicate(b"\n")
+        # it went its own way: neither signal ended it
+        assert stranger.returncode == 0
+
+
+def test_a_command_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        with pytest.raises(ToolkitError) as caught:
+            await Process.start(["/nowhere/vllm", "serve"], environment(), log)
+        assert caught.value.message == "`/nowhere/vllm` can't be started: no such file or directory"
+
+    run(story, tmp_path)
+
+
+SHARING = """
+import time
+from multiprocessing import resource_tracker, shared_memory
+block = shared_memory.SharedMemory(create=True, size=4096)
+resource_tracker.unregister(block._name, "shared_memory")  # nobody tidies up, as after SIGKILL
+print(block.name, flush=True)
+time.sleep(600)
+"""
+
+
+def test_shared_memory_that_it_leaves_is_removed_and_another_ones_is_not(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start([sys.executable, "-c", SHARING], environment(), log)
+        own.append(Path("/dev/shm") / await anext(aiter(process.lines())))
+        assert own[0].exists()
+        await process.stop()
+
+    own: list[Path] = []
+    other = subprocess.Popen([sys.executable, "-c", SHARING], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    foreign = Path("/dev/shm") / other.stdout.readline().strip()
+    try:
+        run(story, tmp_path)
+        assert (own[0].exists(), foreign.exists()) == (False, True)
+    finally:
+        other.kill()
+        other.communicate()
+        foreign.unlink()
+
+
+def test_it_is_stopped_only_when_its_memory_is_free(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        answers = iter([False, False, True])
+        process = await Process.start(command("parent", "polite"), environment(), log)
+        await process.stop(is_free=lambda: next(answers))
+        assert next(answers, None) is None
+
+    run(story, tmp_path)
+
+
+def test_stopping_twice_is_stopping(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start(command("parent", "polite"), environment(), log)
+        await asyncio.gather(process.stop(), process.stop())
+        await process.stop()
+        assert process.code == -signal.SIGTERM
+
+    run(story, tmp_path)
+
+
+def test_the_log_of_the_last_start_is_kept_beside_the_new_one(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        for word in ("first", "second"):
+            argv = [sys.executable, "-c", f"print({word!r})"]
+            await (await Process.start(argv, environment(), log)).gone()
+
+    run(story, tmp_path)
+    assert (tmp_path / "logs" / "engine.log").read_text() == "second\n"
+    assert (tmp_path / "logs" / "engine.log.1").read_text() == "first\n"
