@@ -64,9 +64,10 @@ def test_the_ratio_that_is_built_into_a_cold_simulator_is_told() -> None:
         told = asyncio.run(warm(hosts.split()[1], setting=setting))
     assert told.error is None
     assert told.agreed
-    # our own share of a time to the first token, some ms on a busy machine, makes it less and never more
-    assert told.ratio == pytest.approx(19.0, abs=1.2)
-    assert told.cold_ttft_ms == pytest.approx(4000, abs=150)
+    # our own share of a time to the first token, up to some 50 ms on a busy machine, makes it less and never more
+    assert told.ratio is not None
+    assert 15 <= told.ratio <= 20.1
+    assert told.cold_ttft_ms == pytest.approx(4000, rel=0.1)
 
 
 def test_a_warm_simulator_agrees_at_once_and_every_kind_of_request_is_answered() -> None:
