@@ -1,6 +1,7 @@
 """A scouted host's blocks as requests, in the words that a newcomer reads."""
 
-from toolkit.plan.checkup import checkup, deviation
+from toolkit.plan.asked import Gpu, Settings
+from toolkit.plan.checkup import States, as_served, checkup, deviation
 from toolkit.records import Sighting
 
 
@@ -16,13 +17,29 @@ def test_the_winners_661_blocks_are_38_sequences() -> None:
     )
 
 
+STATES = States(block_size=1056, blocks_per_request=7, block_bytes=2**24)
+"""One block of tokens, and two for each of three groups of states."""
+
+
 def test_a_hybrid_counts_its_states_as_blocks() -> None:
-    # one block of 1,056 tokens and two for each of three groups of states: (661 - 1) / 7 = 94.3
-    found = checkup(
-        seen(num_gpu_blocks=661, block_size=1056), 271, blocks_per_request=7, hybrid=True
-    )
-    assert found.at_once == 94
+    # (661 - 1) / 7 = 94.3
+    found = checkup(seen(num_gpu_blocks=661, block_size=1056), 271, STATES)
+    assert (found.at_once, found.notes) == (94, ())
     assert found.words.endswith("7 blocks each, its states included, that is 94 sequences")
+
+
+def test_a_hybrid_that_tells_no_block_size_has_its_models() -> None:
+    found = checkup(seen(num_gpu_blocks=661), 271, STATES)
+    assert (found.block_size, found.at_once) == (1056, 94)
+
+
+def test_blocks_too_small_for_a_state_are_counted_as_told_and_doubted() -> None:
+    found = checkup(seen(num_gpu_blocks=661, block_size=16), 271, STATES)
+    assert found.at_once == 38
+    [note] = found.notes
+    assert "a request takes 7 of them, its states included, and 94 are in memory at once" in note
+    # 661 x 16 MiB = 10.3 GiB; x 16 / 1056 = 0.16
+    assert note.endswith("They would take 10.3 GiB; blocks of 16 tokens 0.2 GiB")
 
 
 def test_each_of_two_engines_reserves_a_block_and_none_borrows_from_the_other() -> None:
@@ -39,7 +56,6 @@ def test_a_host_that_does_not_tell_its_block_size_is_asked_nothing_of() -> None:
     found = checkup(seen(num_gpu_blocks=661), 271)
     assert found.at_once is None
     assert "does not tell how many tokens a block holds" in found.words
-    assert checkup(seen(num_gpu_blocks=661), 271, block_size=16).at_once == 38
 
 
 def test_a_host_that_tells_tokens_but_no_blocks_is_divided_by_tokens() -> None:
@@ -68,3 +84,35 @@ def test_the_plan_is_told_how_far_it_was_off() -> None:
     assert exact is not None
     assert exact.words == "the plan has 661 blocks, the server reports 661: exact"
     assert deviation(700, None, block_bytes=None) is None
+
+
+def test_a_plan_that_would_not_start_there_says_so() -> None:
+    found = deviation(0, 661, block_bytes=None)
+    assert found is not None
+    assert found.words == "would not even start with what the server tells of itself"
+
+
+def test_what_a_server_tells_of_its_settings_goes_before_what_is_planned() -> None:
+    gpu = Gpu(name="a100-80gb", memory_bytes=80 * 2**30, is_a100=True)
+    told = seen(
+        version="0.17.1",
+        gpu_memory_utilization=0.46,
+        cache_dtype="fp8_e4m3",
+        max_model_len=8192,
+        prefix_caching=False,
+    )
+    found = as_served(Settings(max_num_seqs=64), told, gpu)
+    assert found == Settings(
+        version=(0, 17, 1),
+        gpu_memory_utilization=0.46,
+        kv_cache_dtype="fp8_e4m3",
+        max_model_len=8192,
+        prefix_caching=False,
+        max_num_seqs=64,
+        # not told: what vLLM takes on an A100 by itself
+        max_num_batched_tokens=2048,
+    )
+
+
+def test_a_server_that_tells_nothing_is_planned_as_it_would_be() -> None:
+    assert as_served(Settings(max_model_len=512), seen()) == Settings(max_model_len=512)

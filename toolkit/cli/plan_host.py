@@ -23,8 +23,8 @@ def seen_host(options: Options) -> Sighting | None:
     sighting = _looked_at(options)
     if sighting.status in ("down", "not_an_engine"):
         raise ToolkitError(
-            f"`{sighting.url}` tells nothing about itself: {sighting.error or 'no reason given'}",
-            "Is it the inference server's own address? `toolkit scout` shows what answers there",
+            f"`{sighting.url}` cannot be looked at: {sighting.error or 'no reason given'}",
+            "Give the address of the inference server itself; `toolkit scout` shows what answers there",
         )
     return sighting
 

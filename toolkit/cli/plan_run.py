@@ -12,9 +12,10 @@ from toolkit.errors import ToolkitError
 from toolkit.plan.asked import Goal, Settings, version_of
 from toolkit.plan.budget import NEWEST, Version
 from toolkit.plan.capacity import Chain, Headroom, chain, headroom
-from toolkit.plan.checkup import Checkup, Deviation, as_served, checkup, deviation
+from toolkit.plan.checkup import Checkup, Deviation, States, as_served, checkup, deviation
 from toolkit.plan.cost import Cost, Prices, cost
 from toolkit.plan.load import Load
+from toolkit.plan.planner import per_request
 from toolkit.plan.result import Plan
 from toolkit.plan.side_by_side import Question, side_by_side
 from toolkit.records import Sighting
@@ -133,23 +134,27 @@ def _answer(one: Plan, asked: Question, options: Options, seen: Sighting | None)
 
 def _compared(found: Answer, asked: Question, seen: Sighting) -> Answer:
     """Beside what the server tells: the plan of what runs there, not of what should."""
-    served = replace(asked, settings=as_served(asked.settings, seen))
+    served = replace(asked, settings=as_served(asked.settings, seen, asked.gpu))
     try:
         there = served.answer(found.plan.quantization)
     except ToolkitError:  # e.g., a cache dtype that nobody can price
         return replace(found, checkup=checkup(seen, found.plan.request_tokens))
-    hybrid = there.block_size is not None and there.state_bytes_per_request > 0
-    tokens = asked.load.request_tokens or float(there.max_model_len or found.plan.request_tokens)
+    tokens = asked.load.request_tokens or there.request_tokens
     count = seen.num_gpu_blocks // (seen.engines or 1) if seen.num_gpu_blocks else None
     each = there.bytes_per_block // there.gpus if there.bytes_per_block else None
     return replace(
         found,
-        checkup=checkup(
-            seen,
-            tokens,
-            blocks_per_request=there.blocks_per_request if hybrid else None,
-            hybrid=hybrid,
-            block_size=there.block_size,
-        ),
+        checkup=checkup(seen, tokens, _states(there, asked, each)),
         deviation=deviation(there.num_gpu_blocks or 0, count, block_bytes=each),
+    )
+
+
+def _states(there: Plan, asked: Question, block_bytes: int | None) -> States | None:
+    """None: all its layers keep every token."""
+    if not per_request(asked.shape, asked.settings):
+        return None
+    return States(
+        block_size=there.block_size or 0,
+        blocks_per_request=there.blocks_per_request or 0,
+        block_bytes=block_bytes,
     )

@@ -8,7 +8,7 @@ import click
 from toolkit.cli.output import print_json
 from toolkit.cli.plan import Options
 from toolkit.errors import ToolkitError
-from toolkit.plan.checkup import Checkup, as_served, checkup
+from toolkit.plan.checkup import Checkup, States, as_served, checkup
 from toolkit.plan.load import Load
 from toolkit.plan.planner import per_request
 from toolkit.plan.room import blocks_of_request
@@ -50,16 +50,11 @@ def _counted(options: Options, seen: "Sighting", known: "Known | None", tokens: 
     length = settings.max_model_len or known.shape.max_positions or int(tokens)
     try:
         size, each = blocks_of_request(known.shape, settings, length, tokens)
-        hybrid = per_request(known.shape, settings) > 0
     except ToolkitError:  # e.g., a cache dtype that nobody can price
         return checkup(seen, tokens)
-    return checkup(
-        seen,
-        tokens,
-        blocks_per_request=each if hybrid else None,
-        hybrid=hybrid,
-        block_size=size,
-    )
+    hybrid = per_request(known.shape, settings) > 0
+    states = States(block_size=size, blocks_per_request=each) if hybrid else None
+    return checkup(seen, tokens, states)
 
 
 def _notes(options: Options, seen: "Sighting", known: "Known | None", load: Load) -> list[str]:

@@ -22,6 +22,7 @@ from toolkit.cli.plan_words import (
 )
 from toolkit.cli.tables import Column, fit_table, screen
 from toolkit.plan.advice import tokens_words
+from toolkit.plan.budget import GRAPHS_COUNT_FROM
 from toolkit.plan.result import Plan
 from toolkit.plan.side_by_side import Question, best, gains
 from toolkit.records import Sighting
@@ -36,8 +37,10 @@ COLUMNS = (
     Column(title="KV tokens", right=True, spare=2),
     Column(title="at once", right=True),
     Column(title="requests/s", right=True, spare=1),
-    Column(title="a million tokens", right=True, spare=3),
+    Column(title="cost of a million tokens", right=True, spare=3),
 )
+ALWAYS = 5
+"""Columns that stay though nothing fits."""
 
 
 def show(
@@ -91,17 +94,32 @@ class _Screen:
         answer = next(one for one in answers if one.plan is chosen)
         self._say(_heading(chosen, asked, runs))
         self._console.print()
-        self._console.print(fit_table(COLUMNS, [_row(one) for one in plans], self._console))
+        self._table(plans)
         gain = gains(plans)
         if gain:
             self._say(f"{gain}.")
-        self._flags(chosen)
-        self._part("Memory", [memory_words(chosen), block_words(chosen)] if chosen.fits else [])
+        self._flags(chosen, others=len(plans) > 1)
+        if chosen.fits:
+            counted = asked.settings.version >= GRAPHS_COUNT_FROM
+            told = memory_words(chosen, graphs_counted=counted)
+            self._part("Memory", [told, block_words(chosen)])
         self._part("Rate", rate_words(answer.headroom) if answer.headroom else [])
         self._part("Users", chain_words(answer.chain) if answer.chain else [])
         self._part("Cost", cost_words(answer.cost) if answer.cost else [])
         self._part("The server", host_words(answers, seen.name) if seen else [])
         self._notes(plans, chosen, runs)
+
+    def _table(self, plans: Sequence[Plan]) -> None:
+        """Without the columns of which nothing is known."""
+        rows = [_row(one) for one in plans]
+        kept = [
+            place
+            for place in range(len(COLUMNS))
+            if place < ALWAYS or any(row[place] != UNKNOWN for row in rows)
+        ]
+        columns = [COLUMNS[place] for place in kept]
+        cells = [[row[place] for place in kept] for row in rows]
+        self._console.print(fit_table(columns, cells, self._console))
 
     def _say(self, text: str, indent: str = "", then: str = "") -> None:
         for line in textwrap.wrap(
@@ -121,8 +139,9 @@ class _Screen:
         for line in told:
             self._say(line)
 
-    def _flags(self, chosen: Plan) -> None:
-        self._title(f"Flags for {chosen.quantization}")
+    def _flags(self, chosen: Plan, *, others: bool) -> None:
+        more = " (another's: --quantization NAME)" if others else ""
+        self._title(f"Flags for {chosen.quantization}{more}")
         if not chosen.fits:
             self._say("None: it does not fit; the notes say what would help")
             return

@@ -9,18 +9,19 @@ from toolkit.plan.result import Plan
 from toolkit.wording import digits, share
 
 
-def memory_words(one: Plan) -> str:
+def memory_words(one: Plan, *, graphs_counted: bool) -> str:
     """Where one engine's memory goes."""
     may_use = (one.memory_gib or 0.0) * (one.gpu_memory_utilization or 0.0)
     parts = (
         (one.weights_gib, "weights"),
         (one.context_gib or 0.0, "CUDA"),
         (one.activation_gib or 0.0, "activations"),
-        (one.graph_gib or 0.0, "graphs"),
+        (one.graph_gib or 0.0 if graphs_counted else 0.0, "graphs"),
         (one.kv_budget_gib, "KV cache"),
     )
     words = ", ".join(f"{gib:.1f} {name}" for gib, name in parts if gib >= 0.05)
-    return f"{may_use:.1f} of {one.memory_gib or 0.0:.1f} GiB: {words}"
+    beside = "" if graphs_counted else f"; {one.graph_gib or 0.0:.1f} for graphs come on top"
+    return f"{may_use:.1f} of {one.memory_gib or 0.0:.1f} GiB: {words}{beside}"
 
 
 def block_words(one: Plan) -> str:
@@ -115,8 +116,15 @@ def host_words(answers: Sequence[Answer], name: str) -> Iterator[str]:
     for one in told:
         if one.deviation:
             yield f"{one.plan.quantization}: {one.deviation.words}"
-    near = min(
-        told, key=lambda one: abs(one.deviation.share) if one.deviation else 9e9, default=None
+    if len(told) > 1:
+        yield f"Nearest: {_nearest(told)}"
+
+
+def _nearest(told: Sequence[Answer]) -> str:
+    """Those whose estimate is no further off than the best one's; quantizations of one size are alike."""
+    off = [abs(one.deviation.share) for one in told if one.deviation]
+    return " and ".join(
+        one.plan.quantization
+        for one, share_off in zip(told, off, strict=True)
+        if share_off == min(off)
     )
-    if near is not None and len(told) > 1:
-        yield f"Nearest: {near.plan.quantization}; the others would need other settings than the server tells"

@@ -128,14 +128,18 @@ def gpu_memory_utilization(
     reserve = RESERVE_BYTES + (0 if counted else graph_bytes)
     share = math.floor((1 - reserve / memory_bytes) * 100) / 100
     share = min(MOST_UTILIZATION, max(LEAST_UTILIZATION, share))
-    left = (1 - share) * memory_bytes / GIB
-    why = f"leaves {left:.1f} GiB for the CUDA context and other processes"
-    why += (
-        "; graphs are counted in"
-        if counted
-        else f", and {graph_bytes / GIB:.1f} GiB for CUDA graphs, which this version does not count"
-    )
-    why += f" (vLLM itself would take {utilization_of(MemorySetting(version=version)):.2f}); lower it if the start says that too little is free"
+    left, graphs = (1 - share) * memory_bytes / GIB, graph_bytes / GIB
+    own = f"{utilization_of(MemorySetting(version=version)):.2f}"
+    if counted:
+        why = (
+            f"leaves {left:.1f} GiB for the CUDA context and other processes; graphs are counted in"
+        )
+    else:
+        why = (
+            f"leaves {left:.1f} GiB for the CUDA context, other processes, and about {graphs:.1f} GiB of CUDA graphs, which this"
+            " version does not count"
+        )
+    why += f" (vLLM itself would take {own}); lower it if the start says that too little is free"
     return Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
 
 

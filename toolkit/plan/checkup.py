@@ -5,39 +5,32 @@ It looks at no server: a sighting is told. What the server did not say stays unk
 
 from dataclasses import dataclass, replace
 
-from toolkit.plan.asked import Settings, version_of
+from toolkit.plan.advice import defaults
+from toolkit.plan.asked import Gpu, Settings, version_of
 from toolkit.plan.capacity import blocks, held
 from toolkit.records import Sighting
 
 GIB = 2**30
-NAMED = (
-    ("awq", "awq"),
-    ("gptq", "gptq-int4"),
-    ("int4", "gptq-int4"),
-    ("nvfp4", "nvfp4"),
-    ("fp8", "fp8"),
-)
-"""What a model's name says of its weights."""
 
 
-def as_served(settings: Settings, seen: Sighting) -> Settings:
-    """The settings as the server tells them: the estimate is of what runs, not of what should."""
+def as_served(settings: Settings, seen: Sighting, gpu: Gpu | None = None) -> Settings:
+    """The settings as the server tells them, and vLLM's own where it does not: the estimate is of what runs there."""
+    version = version_of(seen.version) or settings.version
+    seqs, batched = (None, None)
+    if gpu is not None:
+        seqs, batched = defaults(gpu.memory_bytes, is_a100=gpu.is_a100, version=version)
     return replace(
         settings,
         gpu_memory_utilization=seen.gpu_memory_utilization or settings.gpu_memory_utilization,
         kv_cache_dtype=seen.cache_dtype or settings.kv_cache_dtype,
         max_model_len=seen.max_model_len or settings.max_model_len,
-        version=version_of(seen.version) or settings.version,
+        max_num_seqs=settings.max_num_seqs or seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens or batched,
+        version=version,
         prefix_caching=settings.prefix_caching
         if seen.prefix_caching is None
         else seen.prefix_caching,
     )
-
-
-def named_quantization(model: str | None) -> str | None:
-    """Guess from `Qwen3.5-35B-A3B-GPTQ-Int4`; None: the name does not say."""
-    name = (model or "").lower()
-    return next((found for word, found in NAMED if word in name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,46 +47,68 @@ class Checkup:
     notes: tuple[str, ...] = ()
 
 
-def checkup(
-    seen: Sighting,
-    request_tokens: float,
-    *,
-    blocks_per_request: int | None = None,
-    hybrid: bool = False,
-    block_size: int | None = None,
-) -> Checkup:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """How a model with states is laid out: blocks of so many tokens, and so many of them for one request."""
+
+    block_size: int
+    blocks_per_request: int
+    block_bytes: int | None = None
+    """On one GPU; None: not known."""
+
+
+def checkup(seen: Sighting, request_tokens: float, states: States | None = None) -> Checkup:
     """Count requests in a server's blocks.
 
-    `blocks_per_request`: by the model's own layout, where the model is known; else all layers are taken to keep every
-    token, and blocks are counted by tokens. `block_size`: by the model's layout, where the host tells none.
+    `states`: of a model with them; None: all layers keep every token, or the model is not known. A server that tells smaller
+    blocks than a state fills is counted as it tells, and the other reading is noted.
     """
-    count = seen.num_gpu_blocks
-    size = seen.block_size if seen.block_size is not None else block_size
-    if count is None or count < 2:
+    count, engines = seen.num_gpu_blocks, seen.engines or 1
+    size = seen.block_size or (states.block_size if states else None)
+    if count is None or count // engines < 2:
         return _by_tokens(seen, request_tokens)
     if size is None:
+        words = f"{count:,} blocks, but the host does not tell how many tokens a block holds"
         return Checkup(
             num_gpu_blocks=count,
             block_size=None,
             blocks_per_request=None,
             at_once=None,
-            words=f"{count:,} blocks, but the host does not tell how many tokens a block holds",
+            words=words,
         )
-    each = blocks_per_request if blocks_per_request is not None else blocks(request_tokens, size)
-    engines = seen.engines or 1
+    hybrid = states is not None and size >= states.block_size
+    each = states.blocks_per_request if states and hybrid else blocks(request_tokens, size)
     number = engines * held(count // engines, each)
+    told = block_words(count // engines, size, request_tokens, each, hybrid=hybrid)
     return Checkup(
         num_gpu_blocks=count,
         block_size=size,
         blocks_per_request=each,
         at_once=number,
-        words=_of_engines(
-            block_words(count // engines, size, request_tokens, each, hybrid=hybrid),
-            engines,
-            number,
+        words=_of_engines(told, engines, number),
+        notes=(
+            *_other_reading(count // engines, size, states, hybrid=hybrid),
+            *_running(seen, number),
         ),
-        notes=_notes(seen, number),
     )
+
+
+def _other_reading(
+    count: int, size: int, states: States | None, *, hybrid: bool
+) -> tuple[str, ...]:
+    """Blocks smaller than a state cannot be what a hybrid's pool is made of."""
+    if states is None or hybrid:
+        return ()
+    each, number = states.blocks_per_request, held(count, states.blocks_per_request)
+    words = (
+        f"this model keeps states, for which vLLM makes blocks of {states.block_size:,} tokens: if those are what it counts, a request"
+        f" takes {each:,} of them, its states included, and {number:,} are in memory at once"
+    )
+    if states.block_bytes is None:
+        return (words,)
+    whole = count * states.block_bytes / GIB
+    part = whole * size / states.block_size
+    return (f"{words}. They would take {whole:.1f} GiB; blocks of {size} tokens {part:.1f} GiB",)
 
 
 def block_words(
@@ -133,7 +148,7 @@ def _by_tokens(seen: Sighting, request_tokens: float) -> Checkup:
     )
 
 
-def _notes(seen: Sighting, at_once: int) -> tuple[str, ...]:
+def _running(seen: Sighting, at_once: int) -> tuple[str, ...]:
     found = []
     if seen.running is not None and seen.running > at_once:
         found.append(
@@ -162,7 +177,11 @@ def deviation(planned: int, reported: int | None, *, block_bytes: int | None) ->
     off = (planned - reported) * (block_bytes or 0) / GIB
     size = f", {abs(off):.1f} GiB" if block_bytes else ""
     side = "more" if share > 0 else "less"
-    words = f"the plan has {planned:,} blocks, the server reports {reported:,}" + (
-        ": exact" if planned == reported else f": {abs(share):.1%} {side}{size}"
-    )
+    words = f"the plan has {planned:,} blocks, the server reports {reported:,}"
+    if not planned:
+        words = "would not even start with what the server tells of itself"
+    elif planned == reported:
+        words += ": exact"
+    else:
+        words += f": {abs(share):.1%} {side}{size}"
     return Deviation(planned=planned, reported=reported, share=share, words=words)

@@ -16,6 +16,8 @@ COMMON = ("bf16", "fp8", "awq", "gptq-int4")
 """What most models are published in, the largest first."""
 MORE_GPUS = (2, 4, 8)
 FP8 = "fp8"
+WORTH = 1.1
+"""Times as many requests from which on a hint is worth a line: hybrids' states are not made smaller."""
 
 
 def names_for(shape: Shape) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ def _hints(one: Plan, asked: Question) -> Iterator[str]:
         yield _words_of(ways_out(one, asked))
     elif asked.settings.kv_cache_dtype == "auto":
         smaller = asked.otherwise(one.quantization, kv_cache_dtype=FP8)
-        if smaller and smaller.max_concurrency > one.max_concurrency:
+        if smaller and smaller.max_concurrency > WORTH * one.max_concurrency:
             yield (
                 f"with --kv-cache-dtype {FP8} memory holds {smaller.max_concurrency:,} requests instead of"
                 f" {one.max_concurrency:,}"

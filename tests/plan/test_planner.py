@@ -1,0 +1,320 @@
+"""The whole answer for one model on one machine: by hand where it is exact, and by what must hold where it is an estimate."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.shapes import GIB, shape
+
+from toolkit.errors import ToolkitError
+from toolkit.plan.asked import Goal, Gpu, Settings, version_of
+from toolkit.plan.cost import Prices
+from toolkit.plan.load import Load
+from toolkit.plan.planner import kv_bytes, plan
+from toolkit.plan.result import Plan
+
+QWEN, HYBRID, SEED = "Qwen2.5-7B-Instruct", "Qwen3.5-35B-A3B", "seed-27b"
+A100 = Gpu(name="a100-80gb", memory_bytes=round(79.25 * GIB), is_a100=True)
+FIXED = Settings(
+    max_model_len=2048, max_num_seqs=64, max_num_batched_tokens=2048, gpu_memory_utilization=0.9
+)
+"""All that the plan would otherwise choose."""
+SEED_GPU = Gpu(name="80GB", memory_bytes=80_000_000_000)
+SEED_SETTINGS = Settings(gpu_memory_utilization=1.0, overhead_bytes=6_000_000_000)
+
+
+def lengths(prompt: float, output: float) -> Load:
+    return Load(prompt_tokens=prompt, output_tokens=output, request_tokens=prompt + output)
+
+
+def seed_example(goal: Goal = Goal()) -> Plan:  # noqa: B008 (frozen)
+    return plan(
+        shape(SEED),
+        SEED_GPU,
+        on_disk=54_000_000_000,
+        settings=SEED_SETTINGS,
+        load=lengths(500, 50),
+        goal=goal,
+    )
+
+
+def test_64_requests_of_8192_tokens_take_28_gib_of_qwen() -> None:
+    # 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344; x 8192 x 64 = 28.0 GiB
+    assert kv_bytes(shape(QWEN), Settings(), 8192) * 64 == 28 * GIB
+
+
+def test_the_27b_example_holds_51_in_blocks_where_bytes_alone_hold_52() -> None:
+    found = seed_example()
+    assert found.kv_bytes_per_token == 688_128
+    assert found.kv_budget_gib * GIB == pytest.approx(20e9)
+    # 20e9 // (16 x 688,128) = 1816 blocks; 35 for each of 550 tokens; 1815 // 35 = 51
+    assert (found.num_gpu_blocks, found.blocks_per_request, found.max_concurrency) == (1816, 35, 51)
+    assert any(note.startswith("bytes alone would hold 52 requests") for note in found.notes)
+
+
+def test_the_27b_example_answers_one_request_in_5_s_of_each_that_it_holds() -> None:
+    found = seed_example(Goal(seconds_per_request=5.0, prices=Prices(gpu_hour=2.0)))
+    assert found.requests_per_s == pytest.approx(51 / 5)
+    # 3600 x 10.2 x 550 = 20.196 million tokens an hour
+    assert found.cost_per_million_tokens == pytest.approx(2.0 / 20.196)
+    assert any("bytes alone would hold 52 requests (10.4 a second)" in note for note in found.notes)
+
+
+def test_tokens_in_a_step_are_all_prompts_that_may_come_at_once() -> None:
+    # 51 x 500
+    assert seed_example().flags["max-num-batched-tokens"] == "25500"
+
+
+def test_a_hybrids_states_are_counted_as_the_reference_has_them() -> None:
+    found = plan(shape(HYBRID), A100, quantization="gptq-int4", load=lengths(15, 256))
+    # 10 full layers x 2 x 2 heads x 256 x 2 bytes
+    assert found.kv_bytes_per_token == 20_480
+    # 30 layers x (49,152 + 2,097,152)
+    assert found.state_bytes_per_request == 30 * 2_146_304
+    assert found.block_size == 1056
+    # 10 pages of 1056 x 2,048 bytes
+    assert found.bytes_per_block == 10 * 1056 * 2048
+    # one block of tokens, and two states in each of three groups of layers
+    assert found.blocks_per_request == 7
+    without = plan(
+        shape(HYBRID),
+        A100,
+        quantization="gptq-int4",
+        settings=Settings(prefix_caching=False),
+        load=lengths(15, 256),
+    )
+    assert without.blocks_per_request == 4
+
+
+def test_the_contests_661_blocks_come_out_within_a_tenth() -> None:
+    """0.46 of an A100, GPTQ-Int4, fp8 cache, vLLM 0.17.1: the post tells 661 blocks, and not its other settings.
+
+    Taken as blocks of 16 tokens they would be 0.1 GiB, a hundredth of what 0.46 of the GPU leaves.
+    """
+    found = plan(
+        shape(HYBRID),
+        A100,
+        quantization="gptq-int4",
+        settings=Settings(
+            version=(0, 17, 1),
+            gpu_memory_utilization=0.46,
+            kv_cache_dtype="fp8_e4m3",
+            max_model_len=8192,
+            max_num_seqs=256,
+            max_num_batched_tokens=2048,
+        ),
+    )
+    assert found.num_gpu_blocks == pytest.approx(661, rel=0.1)
+
+
+def test_everything_that_vllm_may_use_is_accounted_for() -> None:
+    found = plan(shape(QWEN), A100, settings=FIXED)
+    parts = (
+        found.weights_gib,
+        found.context_gib or 0,
+        found.activation_gib or 0,
+        found.graph_gib or 0,
+        found.kv_budget_gib,
+    )
+    assert sum(parts) == pytest.approx(0.9 * 79.25, abs=1e-6)
+
+
+def test_graphs_come_on_top_before_0_20() -> None:
+    before, since = (
+        plan(shape(QWEN), A100, settings=replace(FIXED, version=version))
+        for version in ((0, 19), (0, 20))
+    )
+    graphs = since.graph_gib or 0
+    assert graphs > 0
+    assert before.kv_budget_gib - since.kv_budget_gib == pytest.approx(graphs, abs=1e-6)
+
+
+def test_what_is_told_stands_and_what_is_not_is_recommended() -> None:
+    found = plan(shape(QWEN), A100, settings=FIXED, load=lengths(500, 50))
+    assert found.flags == {
+        "max-model-len": "2048",
+        "max-num-seqs": "64",
+        "max-num-batched-tokens": "2048",
+        "gpu-memory-utilization": "0.9",
+    }
+    assert all(one.why.startswith("as told") for one in found.advice)
+    free = plan(shape(QWEN), A100, load=lengths(500, 50))
+    # 550 x 1.15 = 632.5, up to 768; graphs are captured for 512
+    assert free.flags["max-model-len"] == "768"
+    assert free.flags["max-num-seqs"] == "512"
+
+
+def test_a_target_rate_lowers_the_sequences_to_three_times_what_it_needs() -> None:
+    goal = Goal(seconds_per_request=5.0, target_rps=10.0)
+    found = plan(shape(QWEN), A100, load=lengths(500, 50), goal=goal)
+    assert found.flags["max-num-seqs"] == "150"
+    # 150 at once of 5 s
+    assert found.requests_per_s == 30.0
+
+
+def test_nobody_told_how_long_requests_are_so_all_count_as_the_longest() -> None:
+    found = plan(shape(QWEN), A100)
+    assert found.request_tokens == found.max_model_len == 32_768
+    assert found.flags["max-num-seqs"] == "256"
+    assert any("was not told" in note for note in found.notes)
+
+
+def test_a_model_longer_than_memory_is_cut_to_what_fits() -> None:
+    small = Gpu(name="24GiB", memory_bytes=24 * GIB)
+    found = plan(shape("Llama-3.1-8B-Instruct"), small)
+    assert found.fits
+    assert found.max_model_len is not None
+    assert 0 < found.max_model_len < 131_072
+    # one more block would not be there
+    longer = replace(Settings(), max_model_len=found.max_model_len + 2 * 16 + 1)
+    assert not plan(shape("Llama-3.1-8B-Instruct"), small, settings=longer).fits
+
+
+def test_weights_larger_than_memory_do_not_fit_and_hold_nothing() -> None:
+    found = plan(
+        shape("Llama-3.3-70B-Instruct"),
+        A100,
+        load=lengths(500, 50),
+        goal=Goal(seconds_per_request=1.0, prices=Prices(gpu_hour=1.0)),
+    )
+    assert not found.fits
+    assert (found.max_concurrency, found.kv_cache_tokens, found.kv_budget_gib) == (0, 0, 0)
+    assert (found.requests_per_s, found.cost_per_million_tokens) == (None, None)
+    assert found.notes[0].startswith("does not fit: ")
+
+
+def test_a_limit_longer_than_memory_does_not_start() -> None:
+    small = Gpu(name="20GiB", memory_bytes=20 * GIB)
+    found = plan(shape("Llama-3.1-8B-Instruct"), small, settings=Settings(max_model_len=131_072))
+    assert not found.fits
+    assert "does not start: one request of max-model-len, 131,072 tokens" in found.notes[0]
+
+
+def test_fp8_without_another_checkpoint_is_a_flag_and_4_bit_is_another_checkpoint() -> None:
+    fp8 = plan(shape(QWEN), A100, quantization="fp8", load=lengths(500, 50))
+    assert fp8.flags["quantization"] == "fp8"
+    awq = plan(shape(QWEN), A100, quantization="awq", load=lengths(500, 50))
+    assert "quantization" not in awq.flags
+    assert any("another checkpoint" in note for note in awq.notes)
+
+
+def test_an_a100_is_told_that_it_does_not_compute_in_fp8() -> None:
+    told = "does not compute in fp8"
+    a100 = plan(shape(QWEN), replace(A100, fp8=False), quantization="fp8")
+    h100 = plan(shape(QWEN), replace(A100, fp8=True), quantization="fp8")
+    assert any(told in note for note in a100.notes)
+    assert not any(told in note for note in h100.notes)
+
+
+def test_the_speed_of_memory_is_a_floor_under_each_token() -> None:
+    fast = replace(A100, bandwidth_bytes_s=2.0e12)
+    found = plan(shape(QWEN), fast, on_disk=15_000_000_000, load=lengths(500, 50))
+    # 15e9 / 2e12 = 7.5 ms; 50 of them 0.375 s
+    [note] = [note for note in found.notes if note.startswith("a token takes")]
+    assert "7.50 ms or more" in note
+    assert "50 tokens 0.38 s or more" in note
+
+
+def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
+    one = plan(shape(QWEN), A100, settings=FIXED)
+    two = plan(shape(QWEN), A100, settings=replace(FIXED, tp=2))
+    assert two.flags["tensor-parallel-size"] == "2"
+    assert (two.gpus, two.weights_gib) == (2, one.weights_gib)
+    # 4 KV heads on 2 GPUs: 2 each, none twice
+    assert two.kv_bytes_per_token == one.kv_bytes_per_token
+    eight = plan(shape("Qwen2.5-72B-Instruct"), A100, settings=replace(FIXED, tp=16))
+    # 8 KV heads on 16 GPUs: each is held twice; 80 x 2 x 8 x 128 x 2 = 327,680
+    assert eight.kv_bytes_per_token == 2 * 327_680
+    assert any("hold copies" in note for note in eight.notes)
+
+
+def test_slices_of_a_gpu_cannot_be_joined() -> None:
+    slice_ = Gpu(name="1g.10gb", memory_bytes=round(9.5 * GIB), is_slice=True)
+    with pytest.raises(ToolkitError, match="slices of the kind"):
+        plan(shape(QWEN), slice_, settings=Settings(tp=2))
+
+
+MEMORY = st.integers(min_value=4 * GIB, max_value=300 * GIB)
+NAMES = st.sampled_from([QWEN, HYBRID, "gemma-3-27b-it", "DeepSeek-V2-Lite", "gpt-oss-20b"])
+TOKENS = st.integers(min_value=1, max_value=2048)
+
+
+def at_once(name: str, memory: int, tokens: float, settings: Settings = FIXED) -> int:
+    return plan(
+        shape(name),
+        Gpu(name="some", memory_bytes=memory),
+        settings=settings,
+        load=Load(request_tokens=tokens),
+    ).max_concurrency
+
+
+@settings(max_examples=50)
+@given(NAMES, MEMORY, MEMORY, TOKENS)
+def test_more_memory_never_holds_fewer_requests(
+    name: str, one: int, other: int, tokens: int
+) -> None:
+    less, more = sorted((one, other))
+    assert at_once(name, less, tokens) <= at_once(name, more, tokens)
+
+
+@settings(max_examples=50)
+@given(NAMES, MEMORY, TOKENS, TOKENS)
+def test_longer_requests_are_never_more(name: str, memory: int, one: int, other: int) -> None:
+    short, long = sorted((one, other))
+    assert at_once(name, memory, long) <= at_once(name, memory, short)
+
+
+@settings(max_examples=50)
+@given(NAMES, MEMORY, TOKENS)
+def test_more_gpus_never_hold_fewer_requests(name: str, memory: int, tokens: int) -> None:
+    few, more = (at_once(name, memory, tokens, replace(FIXED, tp=tp)) for tp in (1, 2))
+    assert few <= more
+
+
+@settings(max_examples=50)
+@given(NAMES, MEMORY, TOKENS)
+def test_a_smaller_cache_never_holds_fewer_requests(name: str, memory: int, tokens: int) -> None:
+    plain, fp8 = (
+        at_once(name, memory, tokens, replace(FIXED, kv_cache_dtype=dtype))
+        for dtype in ("auto", "fp8")
+    )
+    assert plain <= fp8
+
+
+@settings(max_examples=50)
+@given(NAMES, MEMORY, TOKENS, st.sampled_from([(0, 17, 1), (0, 33)]))
+def test_recommended_flags_agree_with_what_memory_holds(
+    name: str, memory: int, tokens: int, version: tuple[int, ...]
+) -> None:
+    found = plan(
+        shape(name),
+        Gpu(name="some", memory_bytes=memory),
+        settings=Settings(version=version),
+        load=Load(prompt_tokens=tokens / 2, request_tokens=float(tokens)),
+    )
+    assert found.flags["max-num-seqs"] == str(found.max_num_seqs)
+    assert 0.5 <= float(found.flags["gpu-memory-utilization"]) <= 0.95
+    assert (found.max_num_batched_tokens or 0) >= (found.max_num_seqs or 0)
+    if found.fits:
+        assert 1 <= (found.max_num_seqs or 0) <= found.max_concurrency
+        assert tokens <= (found.max_model_len or 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("0.17.1", (0, 17, 1)),
+        ("v0.19", (0, 19)),
+        ("0.32.0+cpu", (0, 32, 0)),
+        ("0.20.1rc2.dev3", (0, 20, 1)),
+        ("x", None),
+        ("", None),
+        (None, None),
+        ("12345.1", None),
+    ],
+)
+def test_a_version_is_read_as_servers_and_people_write_it(
+    text: str | None, version: tuple[int, ...] | None
+) -> None:
+    assert version_of(text) == version
