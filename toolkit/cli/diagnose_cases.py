@@ -13,6 +13,9 @@ RUN = re.compile(r"[0-9a-f]{12}(:.+)?")
 """A run's id, and a host of it."""
 
 
+NOTHING = "nothing is stored of it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What is known of one host."""
@@ -46,7 +49,7 @@ def cases_of(options: Options) -> list[Case]:
             url=each.url,
             run=each.run,
             diagnosis=diagnose(merged((each.evidence, workload)), rules),
-            error=each.error,
+            error=each.error or (NOTHING if each.evidence == Evidence() else None),
         )
         for each in _seen(options)
     ]

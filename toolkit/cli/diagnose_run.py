@@ -1,6 +1,5 @@
 """What `toolkit diagnose` knows of the hosts of a stored run: requests, seconds, counters, verdicts, sightings, profile."""
 
-from collections import Counter
 from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
@@ -79,14 +78,10 @@ def _of_bench(store: Store, run: Run, name: str) -> Evidence:
 
 def _of_blast(store: Store, run: Run, name: str) -> Evidence:
     side = side_of(store, run, name)
-    kinds: Counter[str] = Counter()
-    for tally in store.tallies(run.id, name=name, kind="ranked"):
-        for error in tally.error_kinds:
-            kinds[error.kind] += error.count
     cells = [side.cells[place] for place in sorted(side.cells)]
     return merged(
         (
-            evidence_of_seconds(cells, kinds),
+            evidence_of_seconds(cells, store.tallies(run.id, name=name, kind="ranked")),
             evidence_of_verdicts(_judged(store, run, name), client_ok=run.client_ok),
         )
     )

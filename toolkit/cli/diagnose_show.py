@@ -38,7 +38,8 @@ def objects(case: Case) -> Iterator[dict[str, Any]]:
     for each in diagnosis.found:
         yield asdict(each) | who
     if not diagnosis.found:
-        yield _object("none_found", diagnosis.looked_at) | who
+        sure = "medium" if diagnosis.unknown else "high"
+        yield _object("none_found", diagnosis.looked_at) | who | {"confidence": sure}
     if diagnosis.unknown:
         unknown = [asdict(each) for each in diagnosis.unknown]
         yield _object("not_known", "; ".join(_open(diagnosis))) | who | {"unknown": unknown}

@@ -19,6 +19,8 @@ Verdict = Literal["better", "worse", "no difference shown"]
 LEAST_SHARE = 0.02
 """Of A's figure; a smaller difference is called none."""
 LEAST_ERROR_RATE = 0.001
+LEAST_SILENT, SILENT_SHARE = 3, 0.1
+"""Cells in which one side answered nothing and the other did; of a slow host a few are chance."""
 AT_LEAST = {50: 10, 95: 40}
 """Answers that a block needs for a percentile: two of 40 lie beyond the 95th."""
 
@@ -80,6 +82,24 @@ class Comparison:
     def comparable(self) -> bool:
         """Whether nothing speaks against it."""
         return not self.not_comparable
+
+
+class _Cells:
+    """One side's row of cells; each way to cut it is worked out once for all metrics."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.whole = summed(cells)
+        self._cells = stretches(cells, MOST_CELLS)
+        self._cuts: dict[int, list[Cell]] = {}
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def cut(self, count: int) -> list[Cell]:
+        """So many stretches."""
+        if count not in self._cuts:
+            self._cuts[count] = stretches(self._cells, count)
+        return self._cuts[count]
 
 
 Figure = Callable[[Cell], float | None]
@@ -144,10 +164,10 @@ def compare(a: Side, b: Side, *, least_share: float = LEAST_SHARE) -> Comparison
     paired = not reasons and a.seed == b.seed
     places = sorted(a.cells.keys() & b.cells.keys()) if a.verb == b.verb else []
     if places:
-        cells = [_row(side, places) for side in (a, b)]
+        sides = _row(a, places), _row(b, places)
     else:
-        paired, cells = False, [_row(side, sorted(side.cells)) for side in (a, b)]
-    rows = [_compared(metric, *cells, paired=paired, least_share=least_share) for metric in METRICS]
+        paired, sides = False, (_row(a, sorted(a.cells)), _row(b, sorted(b.cells)))
+    rows = [_compared(metric, sides, paired=paired, least_share=least_share) for metric in METRICS]
     return Comparison(
         a=a,
         b=b,
@@ -155,12 +175,12 @@ def compare(a: Side, b: Side, *, least_share: float = LEAST_SHARE) -> Comparison
         paired=paired,
         cells=len(places),
         not_comparable=reasons,
-        notes=_notes(a, b, len(places), paired=paired),
+        notes=_notes(a, b, places, paired=paired),
     )
 
 
-def _row(side: Side, places: Sequence[int]) -> list[Cell]:
-    return stretches([side.cells[place] for place in places], MOST_CELLS)
+def _row(side: Side, places: Sequence[int]) -> _Cells:
+    return _Cells([side.cells[place] for place in places])
 
 
 # --- may they be compared? --------------------------------------------------------------------------
@@ -186,15 +206,21 @@ def _said(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
-def _notes(a: Side, b: Side, common: int, *, paired: bool) -> tuple[str, ...]:
+def _notes(a: Side, b: Side, places: Sequence[int], *, paired: bool) -> tuple[str, ...]:
     what = "waves" if a.verb == "bench" else "seconds"
-    notes = []
+    notes, common = [], len(places)
     if common and (len(a.cells) > common or len(b.cells) > common):
         notes.append(
             f"compared are the {common:,} {what} that both have; A has {len(a.cells):,}, B {len(b.cells):,}"
         )
     if not paired and a.seed != b.seed and a.verb == b.verb:
         notes.append(f"A drew with seed {_said(a.seed)}, B with {_said(b.seed)}: not paired")
+    for letter, side, other in (("A", a, b), ("B", b, a)):
+        silent = sum(not side.cells[place].ok and other.cells[place].ok > 0 for place in places)
+        if silent >= LEAST_SILENT and silent > SILENT_SHARE * common:
+            notes.append(
+                f"{letter} answered nothing in {silent:,} of the {common:,} {what}: whether that happens again no interval knows"
+            )
     return tuple(notes)
 
 
@@ -202,18 +228,18 @@ def _notes(a: Side, b: Side, common: int, *, paired: bool) -> tuple[str, ...]:
 
 
 def _compared(
-    metric: _Metric, a: Sequence[Cell], b: Sequence[Cell], *, paired: bool, least_share: float
+    metric: _Metric, sides: tuple[_Cells, _Cells], *, paired: bool, least_share: float
 ) -> Row:
-    wholes = summed(a), summed(b)
+    wholes = sides[0].whole, sides[1].whole
     before, after = (metric.of(whole) for whole in wholes)
     if before is None or after is None:
         missing = [
             letter for letter, value in zip("AB", (before, after), strict=True) if value is None
         ]
         return _untold(metric, before, after, f"{' and '.join(missing)} told none")
-    found = _spread(metric, (a, b), wholes, paired=paired)
+    found = _spread(metric, sides, paired=paired)
     if found is None:
-        return _untold(metric, before, after, _too_little(metric, a, b, wholes))
+        return _untold(metric, before, after, _too_little(metric, sides))
     found = at_least(found, _least_variance(metric, wholes))
     difference, half = after - before, reach(found)
     low, high = difference - half, difference + half
@@ -253,40 +279,32 @@ def _verdict(low: float, high: float, least: float, *, more_is_better: bool) -> 
     return "better" if (low > least) == more_is_better else "worse"
 
 
-def _spread(
-    metric: _Metric,
-    sides: tuple[Sequence[Cell], Sequence[Cell]],
-    wholes: tuple[Cell, Cell],
-    *,
-    paired: bool,
-) -> Spread | None:
+def _spread(metric: _Metric, sides: tuple[_Cells, _Cells], *, paired: bool) -> Spread | None:
+    one, other = sides
     if not paired:
-        each = [
-            _own_spread(metric, cells, whole) for cells, whole in zip(sides, wholes, strict=True)
-        ]
-        return None if each[0] is None or each[1] is None else together(each[0], each[1])
-    before, after = (metric.of(whole) for whole in wholes)
-    most = min(_most(metric, cells, whole) for cells, whole in zip(sides, wholes, strict=True))
+        alone = _own_spread(metric, one), _own_spread(metric, other)
+        return None if alone[0] is None or alone[1] is None else together(*alone)  # type: ignore[arg-type]
 
     def differences(count: int) -> list[float] | None:
-        one, other = (_figures(metric, cells, count) for cells in sides)
-        if one is None or other is None:
+        early, late = _figures(metric, one.cut(count)), _figures(metric, other.cut(count))
+        if early is None or late is None:
             return None
-        return [late - early for early, late in zip(one, other, strict=True)]
+        return [after - before for before, after in zip(early, late, strict=True)]
 
-    return spread((after or 0.0) - (before or 0.0), differences, most=most)
+    before, after = metric.of(one.whole) or 0.0, metric.of(other.whole) or 0.0
+    return spread(after - before, differences, most=min(_most(metric, each) for each in sides))
 
 
-def _own_spread(metric: _Metric, cells: Sequence[Cell], whole: Cell) -> Spread | None:
+def _own_spread(metric: _Metric, side: _Cells) -> Spread | None:
     return spread(
-        metric.of(whole) or 0.0,
-        lambda count: _figures(metric, cells, count),
-        most=_most(metric, cells, whole),
+        metric.of(side.whole) or 0.0,
+        lambda count: _figures(metric, side.cut(count)),
+        most=_most(metric, side),
     )
 
 
-def _figures(metric: _Metric, cells: Sequence[Cell], count: int) -> list[float] | None:
-    found = [metric.of(cell) for cell in stretches(cells, count)]
+def _figures(metric: _Metric, cells: Sequence[Cell]) -> list[float] | None:
+    found = [metric.of(cell) for cell in cells]
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else None
 
@@ -297,9 +315,9 @@ def _answers(metric: _Metric, whole: Cell) -> int:
     return whole.ok + whole.errors
 
 
-def _most(metric: _Metric, cells: Sequence[Cell], whole: Cell) -> int:
+def _most(metric: _Metric, side: _Cells) -> int:
     """Into how many blocks a row may be cut so that each can tell the figure."""
-    return min(len(cells), _answers(metric, whole) // metric.answers)
+    return min(len(side), _answers(metric, side.whole) // metric.answers)
 
 
 def _least_variance(metric: _Metric, wholes: tuple[Cell, Cell]) -> float:
@@ -320,14 +338,12 @@ def _least_variance(metric: _Metric, wholes: tuple[Cell, Cell]) -> float:
     return total
 
 
-def _too_little(
-    metric: _Metric, a: Sequence[Cell], b: Sequence[Cell], wholes: tuple[Cell, Cell]
-) -> str:
-    answers = min(_answers(metric, whole) for whole in wholes)
+def _too_little(metric: _Metric, sides: tuple[_Cells, _Cells]) -> str:
+    answers = min(_answers(metric, side.whole) for side in sides)
     needed = LEAST_BLOCKS * metric.answers
     if answers < needed:
         return f"too little data: {answers:,} answers of one side, and {needed:,} are needed"
-    shortest = min(len(a), len(b))
+    shortest = min(map(len, sides))
     if shortest < LEAST_BLOCKS:
         return f"too little data: {shortest} blocks of one side, and {LEAST_BLOCKS} are needed"
     return "too little data: in some part of the run one side answered nothing"

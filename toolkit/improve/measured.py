@@ -1,7 +1,7 @@
 """Timed requests, the seconds of a blast, and what was asked -> Evidence, as the client sees it. No store, no clock."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from toolkit.improve.cells import Cell, summed
 from toolkit.improve.evidence import Evidence
 from toolkit.profiles import Profile
-from toolkit.records import Ledger, Shot
+from toolkit.records import Ledger, Shot, Tally
 from toolkit.sketches import Sketch
 
 REFUSED = frozenset({"connect"})
@@ -74,13 +74,12 @@ def _beginning(first: Sequence[float], later: Sequence[float]) -> dict[str, Any]
     return {"first_over_later": before / after, "first_excess_ms": before - after}
 
 
-def evidence_of_seconds(cells: Sequence[Cell], error_kinds: Mapping[str, int]) -> Evidence:
-    """What a blast's seconds at one host say; the kinds are of all its errors."""
+def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) -> Evidence:
+    """What a blast's seconds at one host say; only tallies know in which way requests failed."""
     whole = summed(cells)
     asked = whole.ok + whole.errors
     if not asked:
         return Evidence()
-    refused = sum(count for kind, count in error_kinds.items() if kind in REFUSED)
     found = Evidence(
         interval_s=whole.elapsed_s,
         requests=asked,
@@ -91,9 +90,17 @@ def evidence_of_seconds(cells: Sequence[Cell], error_kinds: Mapping[str, int]) -
         client_e2e_p50_ms=whole.e2e.quantile(0.5),
         tpot_p50_ms=whole.tpot.quantile(0.5),
         error_share=whole.errors / asked,
-        refused_share=refused / asked,
+        refused_share=_refused_share(tallies),
     )
     return replace(found, **_beginning_of_seconds(cells))
+
+
+def _refused_share(tallies: Iterable[Tally]) -> float | None:
+    asked = refused = 0
+    for tally in tallies:
+        asked += tally.ok + tally.errors
+        refused += sum(error.count for error in tally.error_kinds if error.kind in REFUSED)
+    return refused / asked if asked else None
 
 
 def _beginning_of_seconds(cells: Sequence[Cell]) -> dict[str, Any]:
