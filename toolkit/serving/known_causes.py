@@ -212,7 +212,7 @@ CAUSES: tuple[Known, ...] = (
     _known(
         "gpus_too_few",
         r"World size \((?P<asked>\d+)\) is larger than the number of available GPUs \((?P<there>\d+)\)",
-        lambda found: f"it was told to use {found['asked']} GPUs, and {found['there']} are there",
+        lambda found: f"it was told to use {found['asked']} GPUs and finds {found['there']}",
         "Lower `tensor-parallel-size` or `pipeline-parallel-size`",
     ),
     _known(
