@@ -95,9 +95,8 @@ def _agrees(question: Mapping[str, Any], costs: Mapping[str, Any]) -> bool:
             downtime_s=down_s, window_s=costs["window"], rps=rps, error_rps=rps, gain=gain
         )
         impact = planned(change)
-        click.echo(
-            f"Its last start and warm-up took {span(down_s)}. At {rps:.3g} requests/s:", err=True
-        )
+        what = f"At {rps:.3g} requests/s" if question.get("rps") else f"If {rps:g} requests/s came"
+        click.echo(f"Its last start and warm-up took {span(down_s)}. {what}:", err=True)
         for line in [*explained(impact), decision(impact, None)]:
             click.echo(f"  {line}", err=True)
         click.echo("  Stored answers are given meanwhile; all others fail.", err=True)

@@ -5,7 +5,7 @@ Its process is launch.py's, its words are engine_words.py's; here they come toge
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +88,8 @@ class Engine:
 
     async def start(self) -> None:
         """Launch it and wait until it is healthy. Raises ToolkitError with the cause, and leaves nothing behind then."""
+        if self.setting.kind != "sim" and self.process is None and self._startup.step is None:
+            self.say("asks the installed vLLM for its flags, half a minute the first time")
         words = await self._outfit.speller.words(self.setting)
         for note in words.notes:
             self.say(note)
@@ -153,11 +155,17 @@ class Engine:
                 raise
             # then it has said all that it will say
             await process.gone()
-            found = cause(process.said(), process.code)
-            hint = found.hint or f"Its log: `{self.log}`"
-            raise ToolkitError(
-                f"`{self.setting.name}` did not start: {found.sentence}", hint
-            ) from error
+            raise self._why(process.said(), process.code) from error
+
+    def _why(self, said: Sequence[str], code: int | None) -> ToolkitError:
+        found = cause(said, code)
+        sentence, hint = found.sentence, found.hint
+        if self.setting.kind == "sim":
+            errors = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
+            sentence, hint = (errors or [sentence])[-1], "`toolkit sim list` names what it can be"
+        return ToolkitError(
+            f"`{self.setting.name}` did not start: {sentence}", hint or f"Its log: `{self.log}`"
+        )
 
     async def _read(self, process: Process) -> None:
         async for line in process.lines():

@@ -217,7 +217,7 @@ class House:
 
     def _why_in_place(self, seat: Seat, setting: EngineSetting, order: Order) -> str | None:
         if order.get("in_place"):
-            return "so it was asked for"
+            return "--in-place asks for it"
         if seat.state != "up":
             return f"`{seat.name}` is {seat.state} anyway"
         memory = partial(machine.memory, limits())
