@@ -1,0 +1,283 @@
+"""`toolkit plan` as a user meets it: the seeds' examples, the keys, and each refusal with its way out."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.planning import objects, refused, said, toolkit
+from support.shapes import TINY
+
+QWEN = ("qwen2.5-7b", "--gpu", "a100-80gb")
+KEYS = (
+    "model gpu quantization weights_gib kv_bytes_per_token state_bytes_per_request kv_budget_gib kv_cache_tokens"
+    " max_concurrency requests_per_s flags notes"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLKIT_DB", "t.db")
+
+
+# --- what it says ------------------------------------------------------------------------------------
+
+
+def test_the_kv_cache_alone_needs_no_gpu() -> None:
+    result = toolkit("plan", "qwen2.5-7b", "--kv-only", "--tokens", "8192", "--batch", "64")
+    assert result.stdout == (
+        "Qwen2.5-7B-Instruct: 28.00 GiB for 64 requests of 8,192 tokens\n"
+        "57,344 bytes a token\n"
+        "before blocks round each request up: `--gpu` reckons with blocks\n"
+    )
+
+
+def test_the_kv_cache_alone_has_all_keys_of_a_plan() -> None:
+    [found] = objects("qwen2.5-7b", "--kv-only", "--tokens", "8192", "--batch", "64")
+    assert set(KEYS) <= set(found)
+    assert (found["kv_gib"], found["kv_bytes_per_token"]) == (28, 57_344)
+    assert (found["gpu"], found["max_concurrency"]) == (None, None)
+
+
+def test_an_fp8_cache_takes_half() -> None:
+    words = ("qwen2.5-7b", "--kv-only", "--tokens", "8192", "--batch", "64")
+    [found] = objects(*words, "--kv-cache-dtype", "fp8")
+    assert (found["kv_gib"], found["kv_bytes_per_token"]) == (14, 28_672)
+
+
+def test_states_and_windows_are_told_beside_tokens() -> None:
+    text = said("qwen3.5-35b-a3b", "--kv-only", "--tokens", "1", "--batch", "1")
+    # 30 x 2,146,304
+    assert "20,480 bytes a token 64,389,120 bytes a request whatever its length" in text
+    assert "for 1 request of 1 tokens" in text
+
+
+def test_one_object_for_each_quantization_with_the_agreed_keys() -> None:
+    found = objects(*QWEN, "--prompt-tokens", "500", "--output-tokens", "50")
+    assert [one["quantization"] for one in found] == ["bf16", "fp8", "awq", "gptq-int4"]
+    for one in found:
+        assert set(KEYS) <= set(one)
+        assert one["flags"]["max-model-len"] == "768"
+        assert one["kv_bytes_per_token"] == 57_344
+        assert all(advice["why"] for advice in one["advice"])
+    # 7.616 billion parameters of 2 bytes
+    assert found[0]["weights_gib"] == pytest.approx(7_615_616_512 * 2 / 2**30)
+
+
+def test_the_table_compares_and_the_flags_have_reasons() -> None:
+    text = said(*QWEN, "--prompt-tokens", "500", "--output-tokens", "50")
+    assert "Qwen2.5-7B-Instruct on a100-80gb with 79.2 GiB" in text
+    assert "requests of 550 tokens (500 of prompt, 50 of answer)" in text
+    assert "--max-model-len 768 the longest request is 550 tokens, prompt and answer" in text
+    assert "awq holds 1.2 times the requests of bf16." in text
+    # unknown columns are left out
+    assert "requests/s" not in text.split("Flags")[0]
+
+
+def test_the_27b_example_whole() -> None:
+    text = said(
+        *("seed-27b", "--gpu", "80GB", "--overhead", "6GB", "--gpu-memory-utilization", "1.0"),
+        *("--prompt-tokens", "500", "--output-tokens", "50", "--seconds-per-request", "5s"),
+        *("--target-rps", "10", "--gpu-hour", "2", "--api-price", "0.5/1.5"),
+        *("--calls", "300ms,300ms,300ms,100ms", "--idle", "429ms", "--quantization", "bf16"),
+    )
+    assert "bytes alone would hold 52 requests (10.4 a second): blocks of 16 tokens" in text
+    assert "the 58 that it is published with belongs to 500 tokens, and its 59 is a slip" in text
+    # 51 of 5 s
+    assert (
+        "One such server does 1.02 times the target: 2 to 3 of them leave peaks their room" in text
+    )
+    assert "try it with 20.0 to 30.0, two to three times the peak" in text
+    # 1000 / 1429
+    assert "one user keeps the GPU busy for 70.0 % of the time" in text
+    assert "3 users at once keep it busy for 97.3 %" in text
+    # 51 / 0.69979 = 72.9
+    assert "73 users fill its memory with calls" in text
+    # 3600 x 10.2 x 550 = 20.196 million tokens; 2 / 20.196
+    assert "0.099 for a million tokens" in text
+    # 500 x 0.5 + 50 x 1.5 = 325 millionths a request: 2 / 0.000325 / 3600 = 1.709 a second, of 10.2
+    assert "The GPU is cheaper from 1.71 requests a second on, around the clock: 16.8 %" in text
+
+
+def test_the_same_as_one_object() -> None:
+    [found] = objects(
+        *("seed-27b", "--gpu", "80GB", "--tokens", "550", "--seconds-per-request", "5s"),
+        *("--overhead", "6GB", "--gpu-memory-utilization", "1.0", "--quantization", "bf16"),
+        *("--target-rps", "10", "--gpu-hour", "2", "--calls", "1s,1s", "--idle", "2s"),
+    )
+    assert (found["max_concurrency"], found["requests_per_s"]) == (51, 10.2)
+    assert found["headroom"]["engines"] == [2, 3]
+    assert found["chain"]["busy_share"] == 0.5
+    # 1 - 0.5 ** 4 = 0.9375 is under 0.95
+    assert found["chain"]["users_busy"] == 5
+    assert found["cost"]["hour"] == 2
+    assert found["checkup"] is None
+
+
+def test_a_model_that_does_not_fit_is_an_answer_with_ways_out() -> None:
+    result = toolkit("plan", "llama-3.3-70b-instruct", "--gpu", "l4", "--tokens", "550")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    assert "Flags for bf16 (another's: --quantization NAME) None: it does not fit" in text
+    assert "- awq: it would fit with 4 GPUs (--tensor-parallel 4)" in text
+
+
+def test_a_slice_of_a_gpu_is_not_joined_with_others() -> None:
+    text = said("qwen3.5-35b-a3b", "--gpu", "1g.10gb", "--tokens", "271")
+    assert "GPUs (--tensor-parallel" not in text
+    assert "a100-80gb-mig-1g.10gb" in text
+
+
+def test_graphs_are_a_matter_of_the_version() -> None:
+    old, new = (said(*QWEN, "--tokens", "550", "--vllm", one) for one in ("0.17.1", "0.33.0"))
+    assert "for graphs come on top" in old
+    assert "which this version does not count (vLLM itself would take 0.90)" in old
+    assert "graphs are counted in (vLLM itself would take 0.92)" in new
+
+
+# --- where a model, a GPU and lengths come from -------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["a100", "A100-80GB", "NVIDIA A100-SXM4-80GB", "a100_80gb"])
+def test_a_gpu_goes_by_many_names(word: str) -> None:
+    [found] = objects("qwen2.5-7b", "--gpu", word, "--quantization", "bf16", "--tokens", "550")
+    assert found["gpu"] == "a100-80gb"
+
+
+def test_a_gpu_may_be_an_amount_of_memory() -> None:
+    [found] = objects("qwen2.5-7b", "--gpu", "80GiB", "--quantization", "bf16", "--tokens", "550")
+    assert (found["gpu"], found["memory_gib"]) == ("80GiB", 80)
+
+
+def test_a_folder_or_a_config_is_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY))
+    for word in ("mine", "mine/config.json"):
+        found = objects(word, "--gpu", "l4", "--tokens", "550", "--quantization", "bf16")
+        assert found[0]["model"] == "mine"
+        # 4 layers x 2 x 2 heads x 32 x 2 bytes
+        assert found[0]["kv_bytes_per_token"] == 1024
+
+
+WORKLOAD = json.dumps(
+    {
+        "recommended_max_model_len": 1024,
+        "model_length": {"longest": 700},
+        "lengths": {"prompt_tokens": {"mean": 500.0}, "output_tokens": {"mean": 50.0}},
+    }
+)
+
+
+def test_a_workloads_report_tells_the_lengths(tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text(WORKLOAD)
+    from_file = objects(*QWEN, "--workload", "w.json", "--quantization", "bf16")
+    from_pipe = objects(*QWEN, "--workload", "-", "--quantization", "bf16", stdin=WORKLOAD)
+    assert from_file == from_pipe
+    assert from_file[0]["request_tokens"] == 550
+    assert from_file[0]["flags"]["max-model-len"] == "1024"
+
+
+def test_the_longest_request_decides_the_limit_and_not_how_many_fit() -> None:
+    usual, long = (
+        objects(*QWEN, "--tokens", "550", "--quantization", "bf16", *more)[0]
+        for more in ((), ("--longest", "4000"))
+    )
+    # 4000 x 1.15 = 4600, up to 18 x 256
+    assert long["flags"]["max-model-len"] == "4608"
+    assert long["max_concurrency"] == usual["max_concurrency"]
+
+
+# --- what it refuses ----------------------------------------------------------------------------------
+
+
+def test_an_unknown_model_is_told_the_nearest() -> None:
+    code, text = refused("qwen2.5-7b-chat", "--gpu", "l4")
+    assert code == 1
+    assert "Error: no model is called `qwen2.5-7b-chat`, and no file either" in text
+    assert "Hint: Nearest: Qwen2.5-7B-Instruct" in text
+
+
+def test_a_model_like_no_other_is_told_all() -> None:
+    _, text = refused("zzzz", "--gpu", "l4")
+    assert "Hint: Known: Qwen2.5-7B-Instruct, " in text
+
+
+def test_an_unknown_gpu_is_told_the_nearest() -> None:
+    code, text = refused("qwen2.5-7b", "--gpu", "l40")
+    assert code == 1
+    assert "Error: no GPU is called `l40`" in text
+    assert "Hint: Nearest: l40s" in text
+    _, text = refused("qwen2.5-7b", "--gpu", "80")
+    assert "tell its memory, e.g., `--gpu 80GiB`" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name a MODEL, or a server with --host"),
+        (("qwen2.5-7b",), "say which GPU: --gpu a100-80gb"),
+        (("qwen2.5-7b", "--kv-only"), "--kv-only goes with --tokens and --batch"),
+        ((*QWEN, "--batch", "3"), "--batch goes with --kv-only"),
+        (
+            (*QWEN, "--tokens", "5", "--prompt-tokens", "5"),
+            "--tokens is prompt and answer together",
+        ),
+        ((*QWEN, "--prompt-tokens", "5"), "--prompt-tokens and --output-tokens go together"),
+        ((*QWEN, "--tokens", "5", "--workload", "w"), "--workload tells the lengths"),
+        ((*QWEN, "--idle", "5s"), "--idle goes with --calls"),
+        ((*QWEN, "--tokens", "nan"), "--tokens is at most"),
+        ((*QWEN, "--tokens", "1e30"), "--tokens is at most"),
+        ((*QWEN, "--target-rps", "nan"), "--target-rps is at most"),
+        ((*QWEN, "--gpu-hour", "inf"), "--gpu-hour is at most"),
+        ((*QWEN, "--api-price", "cheap"), "is no price"),
+        ((*QWEN, "--api-price", "nan"), "is no price"),
+        ((*QWEN, "--api-price", "1/2/3"), "is no price"),
+        ((*QWEN, "--calls", "1s,later"), "is no duration"),
+    ],
+)
+def test_a_wrong_command_line_is_told_what_is_missing(words: tuple[str, ...], message: str) -> None:
+    code, text = refused(*words)
+    assert code == 2
+    assert message in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("--vllm", "x"), "`x` is no version of vLLM", "--vllm 0.17.1"),
+        (("--quantization", "q5"), "no quantization is called `q5`", "Known: "),
+        (
+            ("--kv-cache-dtype", "fp9"),
+            "no KV cache dtype that can be priced is called `fp9`",
+            "Known",
+        ),
+        (
+            ("-tp", "3"),
+            "28 heads of `Qwen2.5-7B-Instruct` cannot be divided among 3 GPUs",
+            "divide",
+        ),
+        (("-pp", "99"), "has 28 layers, too few for 99 stages", "--pipeline-parallel"),
+        (("--workload", "none.json"), "`none.json` cannot be read", "toolkit workload --json"),
+        (("--run", "0123456789ab"), "`t.db` does not exist", ""),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_way_out(
+    words: tuple[str, ...], message: str, hint: str
+) -> None:
+    code, text = refused(*QWEN, *words)
+    assert code == 1
+    assert message in text
+    assert hint in text.partition("Hint: ")[2]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "1", "null", '"x"'])
+def test_a_report_that_is_none_is_refused(text: str) -> None:
+    code, told = refused(*QWEN, "--workload", "-", stdin=text)
+    assert code == 1
+    assert "`standard input` is not one JSON object" in told
+
+
+def test_an_empty_report_tells_no_lengths() -> None:
+    _, told = refused(*QWEN, "--workload", "-", stdin="{}")
+    assert "the workload does not tell how long prompts are" in told

@@ -1,0 +1,201 @@
+"""`toolkit plan --host`: a server's blocks as requests, and how far the plan was from them; `--run`: measured times."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import sim_fleet
+from support.planning import objects, refused, said
+from support.shots import shot
+from support.tallies import ALICE, BOB, sketch, tally
+
+from toolkit.records import Run, Sighting
+from toolkit.store import Store
+
+URL = "http://10.0.0.4:8000"
+QWEN = ("qwen2.5-7b", "--gpu", "a100-80gb", "--quantization", "bf16")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLKIT_DB", "t.db")
+
+
+@pytest.fixture(scope="module")
+def winner() -> Iterator[str]:
+    """The contest's winner, simulated."""
+    with sim_fleet.running({"winner": ("cached", {})}) as hosts:
+        yield hosts.split()[1]
+
+
+def saw(**told: object) -> None:
+    values = {"name": "alice", "url": URL, "at": 1_750_000_000.0, "status": "ok"} | told
+    with Store.open(Path("t.db")) as store:
+        store.add_sightings([Sighting(**values)])  # type: ignore[arg-type]
+
+
+def test_a_server_is_looked_at_once_and_counted_in_its_own_blocks(winner: str) -> None:
+    text = said("--host", winner, "--tokens", "271")
+    assert (
+        "661 blocks of 16, one of them reserved; at 271 tokens, 17 blocks each, that is 38 sequences"
+        in text
+    )
+    assert "name its GPU" in text
+    # a plan keeps nothing
+    assert not Path("t.db").exists()
+
+
+def test_a_server_tells_which_quantization_it_may_run(winner: str) -> None:
+    words = ("qwen3.5-35b-a3b", "--gpu", "a100-80gb", "--tokens", "271", "--host", winner)
+    text = said(*words)
+    assert "bf16: would not even start with what the server tells of itself" in text
+    assert "Nearest: awq and gptq-int4" in text
+    assert "the server reports 661" in text
+    found = {one["quantization"]: one for one in objects(*words)}
+    # by 0.46 of an A100 in blocks of 2,096 tokens
+    assert abs(found["gptq-int4"]["deviation"]["share"]) < 0.1
+    assert found["fp8"]["deviation"]["share"] < -0.9
+    assert found["gptq-int4"]["checkup"]["at_once"] == 38
+    assert "and 94 are in memory at once" in found["gptq-int4"]["checkup"]["notes"][0]
+
+
+def test_a_name_is_what_scout_last_saw() -> None:
+    saw(num_gpu_blocks=500, block_size=16, at=1.0)
+    saw(num_gpu_blocks=661, block_size=16, at=2.0)
+    # 550 / 16 = 34.4; 660 / 35 = 18.9
+    assert "35 blocks each, that is 18 sequences" in said("--host", "alice", "--tokens", "550")
+
+
+def test_lengths_that_nobody_told_are_the_servers_limit() -> None:
+    saw(num_gpu_blocks=661, block_size=16, max_model_len=512)
+    [found] = objects("--host", "alice")
+    # 512 / 16 = 32; 660 / 32 = 20.6
+    assert (found["request_tokens"], found["at_once"]) == (512, 20)
+    assert "was not told" in found["notes"][0]
+
+
+def test_a_model_of_the_catalog_is_known_by_what_the_server_calls_it() -> None:
+    saw(num_gpu_blocks=661, block_size=1056, model="/models/Qwen3.5-35B-A3B-GPTQ-Int4")
+    [found] = objects("--host", "alice", "--tokens", "271")
+    assert (found["blocks_per_request"], found["at_once"]) == (7, 94)
+    saw(num_gpu_blocks=661, block_size=1056, model="mine", at=2e9)
+    [found] = objects("--host", "alice", "--tokens", "271")
+    assert (found["blocks_per_request"], found["at_once"]) == (1, 660)
+    assert "the catalog does not know its model, `mine`" in found["notes"][0]
+
+
+def test_the_plan_of_what_runs_there_uses_what_the_server_tells() -> None:
+    # 0.5 x 79.25 GiB less 14.2 of weights and a little beside them
+    saw(num_gpu_blocks=20_000, block_size=16, gpu_memory_utilization=0.5, max_model_len=2048)
+    [half] = objects(*QWEN, "--tokens", "550", "--host", "alice")
+    assert 20_000 < half["deviation"]["planned"] < 30_000
+    # what is recommended stays as it was
+    assert half["gpu_memory_utilization"] == 0.95
+
+
+def test_an_unknown_name_and_a_dead_server_are_told() -> None:
+    saw()
+    code, text = refused("--host", "bob", "--tokens", "5")
+    assert code == 1
+    assert "has no sighting of `bob`" in text
+    assert "Known hosts: alice; or give the server's URL" in text
+    code, text = refused("--host", "127.0.0.1:1", "--tokens", "5")
+    assert code == 1
+    assert "`http://127.0.0.1:1` cannot be looked at: connection refused" in text
+
+
+def test_a_server_that_tells_nothing_leaves_nothing_to_count() -> None:
+    saw()
+    assert "the host tells neither its blocks nor" in said("--host", "alice", "--tokens", "5")
+    code, text = refused("--host", "alice")
+    assert code == 1
+    assert "does not tell its max_model_len" in text
+
+
+# --- runs ---------------------------------------------------------------------------------------------
+
+
+def bench(*shots: object) -> None:
+    with Store.open(Path("t.db")) as store:
+        store.add_run(Run(id="0123456789ab", verb="bench", started_at=1.75e9))
+        store.add_shots(list(shots))  # type: ignore[arg-type]
+
+
+def test_a_bench_tells_lengths_and_times_at_its_highest_step() -> None:
+    bench(
+        *(shot(i, run="0123456789ab", concurrency=1, e2e_ms=100.0) for i in range(3)),
+        *(shot(i, run="0123456789ab", concurrency=8, e2e_ms=ms) for i, ms in ((3, 1e3), (4, 3e3))),
+        # neither a warm-up nor a repeated prompt is the engine's usual request
+        shot(5, run="0123456789ab", concurrency=8, kind="warmup", e2e_ms=9e5),
+        shot(6, run="0123456789ab", concurrency=8, kind="twin", pair=3, e2e_ms=1.0),
+    )
+    [found] = objects(*QWEN, "--run", "0123456789ab")
+    assert found["seconds_per_request"] == pytest.approx(2.0)
+    # 30 of prompt, 100 of answer
+    assert found["request_tokens"] == 130
+    assert any("was measured with 8 at once" in note for note in found["notes"])
+
+
+def test_a_run_of_several_hosts_must_say_which() -> None:
+    bench(
+        shot(0, run="0123456789ab", e2e_ms=1000.0),
+        shot(0, run="0123456789ab", name="bob", url="http://h:2", e2e_ms=3000.0),
+    )
+    code, text = refused(*QWEN, "--run", "0123456789ab")
+    assert code == 1
+    assert "measured 2 hosts: alice, bob" in text
+    assert "Say which one: `--host alice`" in text
+    saw(name="bob", num_gpu_blocks=661, block_size=16)
+    [found] = objects(*QWEN, "--run", "0123456789ab", "--host", "bob")
+    assert found["seconds_per_request"] == pytest.approx(3.0)
+
+
+def test_a_blast_tells_lengths_and_times_and_that_a_cache_answered() -> None:
+    with Store.open(Path("t.db")) as store:
+        store.add_run(Run(id="0123456789ab", verb="blast", started_at=1.75e9))
+        store.add_tallies(
+            [
+                tally(
+                    ok=4,
+                    prompt_tokens=120,
+                    output_tokens=400,
+                    cache_told=4,
+                    cache_hits=2,
+                    e2e=sketch(1000.0, 1000.0, 3000.0, 3000.0),
+                ),
+                tally(host=BOB, errors=3),
+                tally(kind="canary", ok=1, e2e=sketch(90_000.0)),
+            ]
+        )
+    [found] = objects(*QWEN, "--run", "0123456789ab")
+    # within the sketch's 1 %
+    assert found["seconds_per_request"] == pytest.approx(2.0, rel=0.01)
+    assert found["request_tokens"] == 130
+    assert any(
+        "50% of that blast's answers came from a response cache" in n for n in found["notes"]
+    )
+    assert ALICE[0] in said(*QWEN, "--run", "0123456789ab")
+
+
+def test_what_is_told_goes_before_what_was_measured() -> None:
+    bench(shot(0, run="0123456789ab", e2e_ms=1000.0))
+    [found] = objects(
+        *QWEN, "--run", "0123456789ab", "--tokens", "550", "--seconds-per-request", "5s"
+    )
+    assert (found["seconds_per_request"], found["request_tokens"]) == (5, 550)
+
+
+def test_a_run_that_is_none_is_told_the_newest() -> None:
+    bench(shot(0, run="0123456789ab"))
+    code, text = refused(*QWEN, "--run", "ffffffffffff")
+    assert code == 1
+    assert "run `ffffffffffff` is not there in `t.db`" in text
+    assert "Newest runs: `0123456789ab` (bench)" in text
+    with Store.open(Path("t.db")) as store:
+        store.add_run(Run(id="aaaaaaaaaaaa", verb="serve", started_at=1.75e9))
+        store.add_run(Run(id="bbbbbbbbbbbb", verb="bench", started_at=1.75e9))
+    _, text = refused(*QWEN, "--run", "aaaaaaaaaaaa")
+    assert "is of `serve`, which measures no requests" in text
+    _, text = refused(*QWEN, "--run", "bbbbbbbbbbbb")
+    assert "run `bbbbbbbbbbbb` has no request that was answered" in text
