@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.chat import hang
+from support.chat import hang, until
 from support.raw_server import RawServer, http, vllm_pages
 
 from toolkit.records import Host
@@ -150,7 +150,7 @@ def test_a_saturated_engine_with_a_long_queue_is_left_alone() -> None:
         async def many_tokens_later() -> None:
             enough = one.tokens() + 32  # 32 / 4 = eight steps of 0.4 s
             while await asyncio.to_thread(one.tokens) < enough:
-                await asyncio.sleep(0.1)
+                pass  # a page takes some 10 ms
 
         assert asyncio.run(trouble_until(one.url, many_tokens_later())) is None
 
@@ -184,8 +184,7 @@ def test_a_metrics_page_that_never_comes_in_time_is_not_refused_nor_stuck_while_
         async with RawServer(vllm_pages() | {"/metrics": hang, "/v1/completions": token}) as server:
 
             async def three_questions() -> None:
-                while server.paths().count("/v1/completions") < 3:
-                    await asyncio.sleep(0.05)
+                await until(lambda: server.paths().count("/v1/completions") == 3)
 
             return await trouble_until(server.url, three_questions(), page_s=0.2, stuck_s=0.5)
 

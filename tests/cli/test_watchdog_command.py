@@ -1,0 +1,314 @@
+"""`toolkit watchdog` as a user meets it: a command of real processes, killed, frozen and broken; nobody is left behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.raw_server import serving, vllm_pages
+
+from toolkit.records import Run
+from toolkit.store import Store
+
+TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main()"]
+PATIENCE_S = 90
+QUICK = (
+    *("--look", "100ms", "--stuck", "1s", "--answer", "1500ms", "--refused", "1s", "--idle", "2s"),
+    *("--backoff", "100ms", "--stop-within", "2s", "--max-num-seqs", "2"),
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Dog:
+    """One that runs; its events are collected by a thread."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.events: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.events.append(json.loads(line))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def texts(self) -> list[str]:
+        return [each["text"] for each in self.events]
+
+    def wait_for(self, *beginnings: str) -> str:
+        """The first text that begins so, once the ones before it have come in this order."""
+        found, give_up = "", time.monotonic() + PATIENCE_S
+        with self._news:
+            at = 0
+            for words in beginnings:
+                while True:
+                    place = next(
+                        (
+                            n
+                            for n in range(at, len(self.events))
+                            if self.texts()[n].startswith(words)
+                        ),
+                        None,
+                    )
+                    if place is not None:
+                        at, found = place + 1, self.texts()[place]
+                        break
+                    left = give_up - time.monotonic()
+                    assert left > 0, (words, self.texts())
+                    assert self.process.poll() is None, (words, self.texts())
+                    self._news.wait(min(left, 1.0))
+        return found
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE_S)
+        self._listener.join(PATIENCE_S)
+        return code
+
+
+@contextmanager
+def watchdog(*words: object, cwd: Path) -> Iterator[Dog]:
+    command = [*TOOLKIT, "watchdog", "--json", *map(str, words)]
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        drain = threading.Thread(target=process.stderr.read, daemon=True)
+        drain.start()
+        dog = Dog(process)
+        try:
+            yield dog
+        finally:
+            if process.poll() is None:
+                dog.end()
+            drain.join(PATIENCE_S)
+
+
+def sim(port: int) -> list[str]:
+    """The engine: a shell that starts the simulator, so that ending the shell alone would leave the simulator."""
+    return [
+        "sh",
+        "-c",
+        f'"$@" --port {port} & wait $!',
+        "sh",
+        *TOOLKIT,
+        "sim",
+        "serve",
+        "--time-scale",
+        "0.05",
+    ]
+
+
+def engines(port: int) -> list[list[str]]:
+    """The command lines that name the port, our own watchdog's left out: simulator, shell, and who keeps them."""
+    lines = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            lines.append(each.cmdline())
+    return [
+        words
+        for words in lines
+        if any(str(port) in word for word in words) and "watchdog" not in words
+    ]
+
+
+def listener(port: int) -> psutil.Process:
+    """The simulator itself."""
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if each.cmdline()[-2:] == ["--port", str(port)]:
+                found.append(each)
+    (one,) = found
+    return one
+
+
+@pytest.mark.slow
+def test_an_engine_is_started_warmed_killed_brought_back_warm_and_ended(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with Store.open(tmp_path / "t.db") as store:
+        store.add_run(Run(id="0" * 12, verb="blast", started_at=time.time()))
+    words = ("--url", url, "--name", "alice", "--db", "t.db", "--profile", "contest", *QUICK, "--")
+    with watchdog(*words, *sim(port), cwd=tmp_path) as dog:
+        dog.wait_for("ready after ", "cold TTFT ")
+        killed = listener(port)
+        killed.send_signal(signal.SIGKILL)
+        # the shell says that its child was killed: 128 + 9
+        dog.wait_for(
+            "its process ended by itself with exit code 137",
+            "ready after ",
+            "cold TTFT ",
+            "back after ",
+        )
+        assert listener(port).pid != killed.pid
+        assert dog.end() == 0
+    assert engines(port) == []
+    assert [each["kind"] for each in dog.events] == [
+        "mark",
+        "mark",
+        "restart",
+        "mark",
+        "mark",
+        "mark",
+    ]
+    assert {(each["name"], each["url"]) for each in dog.events} == {("alice", url)}
+    with Store.open_readonly(tmp_path / "t.db") as store:
+        kept = [event for _, event in store.events("0" * 12)]
+    assert [each.text for each in kept] == dog.texts()
+    assert [each.name for each in kept] == ["alice"] * 6, "the blast that is on shows them"
+
+
+@pytest.mark.slow
+def test_a_frozen_engine_is_ended_with_its_family_and_comes_back(tmp_path: Path) -> None:
+    port = free_port()
+    words = ("--url", f"127.0.0.1:{port}", "--no-store", "--no-warm", *QUICK, "--")
+    with watchdog(*words, *sim(port), cwd=tmp_path) as dog:
+        dog.wait_for("ready after ")
+        frozen = listener(port)
+        frozen.send_signal(signal.SIGSTOP)
+        dog.wait_for("no page for ", "ready after ", "back after ")
+        assert not psutil.pid_exists(frozen.pid)
+        assert listener(port).pid != frozen.pid
+        assert dog.end(signal.SIGTERM) == 0
+    assert engines(port) == []
+    assert not (tmp_path / "data" / "toolkit.db").exists()
+
+
+@pytest.mark.slow
+def test_a_crash_loop_ends_with_its_cause_and_exit_1(tmp_path: Path) -> None:
+    port = free_port()
+    # it serves once, and is broken from then on
+    script = f"if [ -e once ]; then echo OSError: No space left on device >&2; exit 1; fi; touch once; exec {quoted(sim(port))}"
+    words = ("--url", f"127.0.0.1:{port}", "--no-store", "--no-warm", "--restarts", 2, *QUICK)
+    with watchdog(*words, "--", "sh", "-c", script, cwd=tmp_path) as dog:
+        dog.wait_for("ready after ")
+        listener(port).send_signal(signal.SIGKILL)
+        assert dog.process.wait(PATIENCE_S) == 1
+    texts = dog.texts()
+    assert [text.split(":")[0] for text in texts[-3:]] == ["did not come back"] * 2 + ["stays down"]
+    assert texts[-1] == "stays down: 2 restarts within 600 s: a crash loop"
+    assert engines(port) == []
+
+
+def quoted(words: list[str]) -> str:
+    import shlex
+
+    return shlex.join(words)
+
+
+def run(*words: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*TOOLKIT, "watchdog", *map(str, words)],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_a_command_that_does_not_start_is_told_and_not_tried_again(tmp_path: Path) -> None:
+    words = ("--url", f"127.0.0.1:{free_port()}", "--no-store", "--json", *QUICK)
+    ran = run(*words, "--", "sh", "-c", "echo started >> times; exit 3", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "exit code 3" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert (tmp_path / "times").read_text().split() == ["started"]
+    ran = run(*words, "--", "no-such-command", cwd=tmp_path)
+    assert (ran.returncode, "Error: " in ran.stderr) == (1, True)
+
+
+def test_without_a_command_the_first_trouble_ends_it_where_that_is_asked(tmp_path: Path) -> None:
+    url = f"127.0.0.1:{free_port()}"
+    ran = run("--url", url, "--no-store", "--json", "--until-trouble", *QUICK, cwd=tmp_path)
+    assert ran.returncode == 1
+    (event,) = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert event["text"].startswith("in trouble: connections were refused for ")
+    assert (event["kind"], event["name"]) == ("mark", url)
+
+
+@pytest.mark.slow
+def test_without_a_command_trouble_and_its_end_are_told_and_nobody_is_touched(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    words = ("--url", f"127.0.0.1:{port}", "--no-store", *QUICK)
+    with watchdog(*words, cwd=tmp_path) as dog:
+        dog.wait_for("in trouble: connections were refused")
+        command = [*TOOLKIT, "sim", "serve", "--port", str(port)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as engine:
+            dog.wait_for("well again")
+            engine.send_signal(signal.SIGSTOP)
+            dog.wait_for("in trouble: no page for ")
+            assert dog.end() == 1, "it ended in trouble"
+            assert engine.poll() is None
+            engine.kill()
+
+
+def test_one_that_is_well_until_ctrl_c_ends_with_0(tmp_path: Path) -> None:
+    with serving(vllm_pages()) as server:
+        with watchdog("--url", server.url, "--no-store", *QUICK, cwd=tmp_path) as dog:
+            give_up = time.monotonic() + PATIENCE_S
+            while server.paths().count("/metrics") < 3:
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+            assert dog.end() == 0
+        assert dog.events == []
+
+
+def test_events_are_lines_for_people_without_json(tmp_path: Path) -> None:
+    url = f"127.0.0.1:{free_port()}"
+    ran = run(
+        "--url", url, "--name", "alice", "--no-store", "--until-trouble", *QUICK, cwd=tmp_path
+    )
+    line = ran.stdout.strip()
+    assert line[:8].replace(":", "").isdigit()
+    assert line[8:].startswith(" alice: in trouble: connections were refused for ")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((), 2, "--url"),
+        (("--url", "ftp://x"), 1, "ftp"),
+        (("--url", "127.0.0.1:1", "--stuck", "9"), 2, "no duration"),
+        (("--url", "127.0.0.1:1", "--until-trouble", "--", "true"), 2, "goes without a command"),
+        (("--url", "127.0.0.1:1", "--api-key-env", "NO_SUCH_KEY"), 1, "NO_SUCH_KEY"),
+        (("--url", "127.0.0.1:1", "--profile", "nobody"), 1, "nobody"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_told(
+    tmp_path: Path, words: tuple[str, ...], code: int, message: str
+) -> None:
+    os.environ.pop("NO_SUCH_KEY", None)
+    ran = run(*words, cwd=tmp_path)
+    assert (ran.returncode, message in ran.stderr) == (code, True), ran.stderr
+    assert "Traceback" not in ran.stderr
