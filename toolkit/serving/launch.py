@@ -119,7 +119,8 @@ class Process:
         Raises ToolkitError for a process that even SIGKILL does not end, and for memory that stays taken.
         """
         if self._keeper.stdin is not None:
-            with suppress(BrokenPipeError, ConnectionResetError):
+            # RuntimeError: uvloop's word for a pipe that is closed, as the keeper has ended by itself
+            with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
                 self._keeper.stdin.write(f"stop {within_s}\n".encode())
                 await self._keeper.stdin.drain()
         await self.gone()
