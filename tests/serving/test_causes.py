@@ -266,6 +266,12 @@ def test_a_failure_that_needs_other_hardware_is_known_by_its_wording(
     assert hint in found.hint
 
 
+def test_a_process_that_was_killed_among_others_is_told_though_nobody_says_it() -> None:
+    found = cause(recorded("core_killed"), 1)
+    assert found.code == "killed"
+    assert found.sentence.startswith("one of its processes died without a word")
+
+
 @pytest.mark.parametrize("code", [-9, 137])
 def test_an_engine_that_was_killed_without_a_word_says_so(code: int) -> None:
     found = cause(["INFO 01-01 00:00:00 [x.py:1] Starting to load model"], code)

@@ -72,6 +72,17 @@ def test_an_engine_that_ends_on_sigterm_is_not_killed(tmp_path: Path) -> None:
     run(story, tmp_path)
 
 
+def test_a_frozen_engine_hears_that_it_is_to_end(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start(command("parent", "polite"), environment(), log)
+        await pids(process, 1)
+        os.kill(process.pid, signal.SIGSTOP)
+        await process.stop(30)
+        assert process.code == -signal.SIGTERM
+
+    run(story, tmp_path)
+
+
 def test_orphans_are_ended_when_the_engine_is_killed(tmp_path: Path) -> None:
     async def story(log: Path) -> None:
         argv = command("parent", "polite", "near:polite", "far:stubborn")

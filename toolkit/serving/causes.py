@@ -43,7 +43,9 @@ class Cause:
 def cause(lines: Sequence[str], code: int | None) -> Cause:
     """The cause, from all that it said and its exit code; None as code: it still runs, or nobody knows."""
     errors = [text for line in lines if (text := _error_text(line)) is not None]
-    return _known(errors) or _by_code(code) or _own_words(errors) or _silent(code)
+    return (
+        _known(errors) or _by_code(code) or _own_words(errors) or _wordless(errors) or _silent(code)
+    )
 
 
 def _error_text(line: str) -> str | None:
@@ -131,6 +133,17 @@ def _own_words(errors: Sequence[str]) -> Cause | None:
         code="other",
         sentence=f"it said: {_exception(others[-1])}",
         hint="The whole log has its traceback",
+    )
+
+
+def _wordless(errors: Sequence[str]) -> Cause | None:
+    """An echo of nothing: vLLM's front saw its engine gone, which had no time for a word."""
+    if not any(_ECHO.search(text) for text in errors):
+        return None
+    return Cause(
+        code="killed",
+        sentence="one of its processes died without a word, as when Linux kills it because memory ran out",
+        hint="See `dmesg | grep -i 'killed process'` and `free -h`; give it less, or free memory",
     )
 
 

@@ -114,11 +114,12 @@ def is_same(pid: int, started: int) -> bool:
 
 
 def tell(members: Iterable[Member], number: signal.Signals) -> None:
-    """Send a signal to those who are still the same."""
+    """Send a signal to those who are still the same, and wake who is stopped: a frozen one would never hear it."""
     for one in members:
         if is_same(one.pid, one.started):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(one.pid, number)
+                os.kill(one.pid, signal.SIGCONT)
 
 
 def end(origin: Origin, within_s: float, meanwhile: Callable[[], None] = lambda: None) -> list[int]:

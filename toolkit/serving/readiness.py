@@ -1,6 +1,7 @@
 """Waits until an engine says that it is ready: `GET /health`, small and bounded. It runs no model and reads no body."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -44,8 +45,9 @@ async def answer(url: str, key: str | None = None, limit_s: float = ANSWER_S) ->
         return await asyncio.wait_for(_asked(url, key), limit_s)
     except TimeoutError:
         return f"no answer in {limit_s:.1f} s"
-    except (ConnectionError, OSError) as error:
-        return (error.strerror or "no connection").lower()
+    except OSError as error:
+        # asyncio writes the address into the error's own text
+        return os.strerror(error.errno).lower() if error.errno else "no connection"
 
 
 async def _asked(url: str, key: str | None) -> str:
