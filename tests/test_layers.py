@@ -86,8 +86,9 @@ ROOMS = {
     ),
     "improve": (
         set(
-            "bottlenecks cells compare configurations criteria diagnose evidence figures glances measured paired report_page"
-            " report_words sweep_file sweep_page sweep_steps sweep_table sweep_words".split()
+            "bottlenecks cells compare configurations criteria diagnose evidence figures glances"
+            " json_answers log_facts measured page_parts paired report_page"
+            " report_series report_words sweep_file sweep_page sweep_steps sweep_table sweep_words".split()
         ),
         {"children", "sweep", "sweep_chart", "sweep_results", "sweep_state"},
     ),

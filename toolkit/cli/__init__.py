@@ -37,6 +37,7 @@ VERBS = (
     "sweep",
     "compare",
     "diagnose",
+    "report",
     "runs",
     "demo",
     "sim",

@@ -107,7 +107,7 @@ def _changed(
         load = replace(load, users=users)
     plan = replace(plan, load=load, blocks=blocks or plan.blocks)
     if profile is not None:
-        plan = replace(plan, profile=profile, profile_text=None)
+        plan = replace(plan, profile=profile)
     return plan
 
 
@@ -134,7 +134,8 @@ def _refuse_profile(plan: SweepPlan, own: str | None) -> None:
     from toolkit.profiles import read_profile
 
     word = own or plan.profile
-    found = profile_from(word) if word else read_profile(plan.profile_text or "", plan.name, "toml")
+    text = dict(plan.profiles).get(word)
+    found = profile_from(word) if text is None else read_profile(text, word, "toml")
     if found.phases:
         raise ToolkitError(
             f"the phases of `{found.name}` say how many users there are and how long",

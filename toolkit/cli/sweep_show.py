@@ -154,18 +154,23 @@ def _served(kind: str | None, one: Configuration) -> str:
         return " ".join(["toolkit sim serve --personality", serving.sim or "", *told])
     if kind == "url":
         return serving.url or ""
-    flags = [f"--{name}" + ("" if value is True else f" {value}") for name, value in serving.flags]
+    flags = [_flag(name, value) for name, value in serving.flags]
     return " ".join(["toolkit serve", serving.model or "--tiny", *flags])
+
+
+def _flag(name: str, value: str | bool) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
 
 
 def _load(plan: SweepPlan, stages: Sequence[Sequence[Configuration]], *, sim: bool) -> list[str]:
     load = plan.load
     rate = f" at {load.rate:g} requests a second" if load.rate else ""
-    prompts = plan.profile or "the sweep's own prompts"
-    lines = [
-        f"\nEach in {plan.blocks} interleaved blocks: served anew, warmed, then {load.users} users{rate} "
-        + f"for {span(load.duration_s)} with {prompts}, of which the first {load.settle_s:g} s do not count."
-    ]
+    prompts = f"the prompts of `{plan.profile}`"
+    told = f"{load.users} users{rate} for {span(load.duration_s)} with {prompts}"
+    how = f"served anew, warmed, then loaded by {told}; the first {load.settle_s:g} s do not count."
+    lines = [f"\nEach in {plan.blocks} interleaved blocks: {how}"]
     if plan.asking:
         lines.append(f"After each load {plan.asking.requests} requests for JSON.")
     estimate = [estimate_s(plan, stage, sim=sim) for stage in stages]

@@ -65,7 +65,7 @@ def impossible_in(plan: "SweepPlan", *, sim: bool) -> Callable[[Configuration], 
         return lambda _: None
     from toolkit.cli.sweep_plan import impossible_on
 
-    return impossible_on(plan.gpu, plan.gpus)
+    return impossible_on(plan)
 
 
 def _ask(plan: "SweepPlan") -> "Callable[[str, Serving], Figures]":

@@ -2,8 +2,9 @@
 
 The first seconds, in which users come, do not count; nor what follows the load's end, when users only wait for their last
 answers. An answer that lies partly in the seconds that count is counted by that part of its time: users in step end their
-answers in waves, and a window that cuts one wave more than another would differ by it. Measured with 64 simulated users, answers of
-4 s and windows of 6 s: WAVES. No clock, no store.
+answers in waves, and a window that cuts one wave more than another would differ by it. Measured with 64 simulated users and
+answers of 4 s: over 24 windows of 6 s the tokens a second spread by 2.4 %, by the ends of answers alone by 8.5 % (their means
+are 0.3 % apart); over 17 windows of 20 s by 0.8 and 2.3 %. No clock, no store.
 """
 
 import math

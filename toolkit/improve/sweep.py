@@ -188,7 +188,14 @@ class Sweep:
         else:
             stack = self._file(one, block, "stack.toml")
             folder = str(self._file(one, block, "serve"))
-            stack.write_text(stack_of(one, self._plan, port, folder), encoding="utf-8")
+            text = stack_of(
+                one,
+                port,
+                folder=folder,
+                profile=self._profile(one),
+                database=str(self._tools.database),
+            )
+            stack.write_text(text, encoding="utf-8")
             words = ["serve", str(stack)]
         server = self._child(words, f"{host_name(one)}-{one.stage}-{block}-server")
         return server.first_line(READY_S[kind or "sim"]).rstrip("/"), server
@@ -212,7 +219,7 @@ class Sweep:
         words = blast_words(
             self._plan,
             hosts=str(hosts),
-            profile=self._profile(one) or "contest",
+            profile=self._profile(one),
             database=str(self._tools.database),
             resume=cell.run,
         )
@@ -324,13 +331,12 @@ class Sweep:
     def _file(self, one: Configuration, block: int, name: str) -> Path:
         return self._tools.folder / f"{host_name(one)}-{one.stage}-{block}-{name}"
 
-    def _profile(self, one: Configuration) -> str | None:
-        """The word for the prompts: the configuration's, the sweep's, or the file of those that stand in the sweep."""
-        if one.serving.profile:
-            return one.serving.profile
-        if self._plan.profile_text is None:
-            return self._plan.profile
-        path = self._tools.folder / "profile.toml"
-        if not path.exists():
-            path.write_text(self._plan.profile_text, encoding="utf-8")
+    def _profile(self, one: Configuration) -> str:
+        """The word for the prompts; those that stand in the sweep are written to a file of their own."""
+        word = one.serving.profile or self._plan.profile
+        text = dict(self._plan.profiles).get(word)
+        if text is None:
+            return word
+        path = self._tools.folder / f"{word}.profile.toml"
+        path.write_text(text, encoding="utf-8")
         return str(path)

@@ -44,7 +44,7 @@ from toolkit.quantities import seconds_of
 
 SWEEP_KEYS = (
     *("summary", "look_at", "blocks", "how", "profile", "stage", "warm"),
-    *("load", "base", "configurations", "levers", "plan", "asking"),
+    *("load", "base", "configurations", "levers", "plan", "asking", "profiles"),
 )
 LOAD_KEYS = (
     *("users", "duration", "settle", "rate", "mix", "max_tokens", "canaries", "timeout"),
@@ -54,7 +54,7 @@ SERVING_KEYS = (
     *("sim", "settings", "model", "tiny", "flags", "env", "gpus", "vllm", "url", "key_env"),
     *("served_name", "quantization", "profile", "asked"),
 )
-PLAN_KEYS = ("gpu", "gpus")
+PLAN_KEYS = ("gpu", "gpus", "model")
 ASKING_KEYS = ("requests", "concurrency", "max_tokens", "prompts", "schema")
 ASKED = ("schema", "json", "words")
 MOST_BLOCKS = 100
@@ -103,10 +103,10 @@ class SweepPlan:
     look_at: tuple[str, ...] = LOOK_AT
     blocks: int = 3
     how: How = "one at a time"
-    profile: str | None = "contest"
-    """The catalog's name or a file; None: `profile_text`."""
-    profile_text: str | None = None
-    """A profile that stands in the file itself, as TOML."""
+    profile: str = "contest"
+    """One of `profiles`, else the catalog's name or a file."""
+    profiles: tuple[tuple[str, str], ...] = ()
+    """Those that stand in the file itself: name and text, as TOML."""
     stage: str = "configuration"
     warm: bool = True
     load: Load = field(default_factory=Load)
@@ -115,6 +115,8 @@ class SweepPlan:
     levers: tuple[Lever, ...] = ()
     gpu: str | None = None
     gpus: int = 1
+    model: str | None = None
+    """The planner's name for it, where the configurations' own names are none that it knows."""
     asking: Asking | None = None
 
 
@@ -126,15 +128,14 @@ def read_sweep(text: str, name: str) -> SweepPlan:
         reason = str(error) if isinstance(error, ValueError) else "it is nested too deep"
         raise ToolkitError(f"`{name}` is not TOML: {shown(reason)}", EXAMPLE) from error
     refuse_unknown(table, SWEEP_KEYS, f"`{name}`")
-    profile, profile_text = _profile(table.get("profile", "contest"), name)
     plan = SweepPlan(
         name=name,
         summary=word(table.get("summary", ""), f"`{name}`: `summary`"),
         look_at=_words(table.get("look_at", list(LOOK_AT)), f"`{name}`: `look_at`"),
         blocks=_whole(table.get("blocks", 3), f"`{name}`: `blocks`", most=MOST_BLOCKS),
         how=_how(table.get("how", "one at a time"), name),
-        profile=profile,
-        profile_text=profile_text,
+        profile=word(table.get("profile", "contest"), f"`{name}`: `profile`"),
+        profiles=_profiles(_table(table, "profiles", name), name),
         stage=word(table.get("stage", "configuration"), f"`{name}`: `stage`"),
         warm=_truth(table.get("warm", True), f"`{name}`: `warm`"),
         load=_load(_table(table, "load", name), name),
@@ -173,13 +174,17 @@ def _table(table: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
     return found
 
 
-def _profile(value: object, name: str) -> tuple[str | None, str | None]:
-    """The word for a profile, or the text of one that stands in the sweep."""
-    if not isinstance(value, dict):
-        return word(value, f"`{name}`: `profile`"), None
-    text = as_toml(value)
-    read_profile(text, f"{name}: profile", "toml")  # refuses what no profile may say
-    return None, text
+def _profiles(table: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
+    """Each as the text of a profile's file, checked."""
+    found = []
+    for key, value in table.items():
+        where = f"{name}: profiles.{shown(key)}"
+        if not isinstance(value, dict) or "/" in key:
+            raise ToolkitError(f"`{where}` is no profile", EXAMPLE)
+        text = as_toml(value)
+        read_profile(text, where, "toml")
+        found.append((key, text))
+    return tuple(found)
 
 
 def _how(value: object, name: str) -> How:
@@ -297,9 +302,13 @@ def _text(value: object, where: str) -> str:
 
 def _plan(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     refuse_unknown(table, PLAN_KEYS, f"`{name}`: `plan`")
-    gpu = table.get("gpu")
+    words = {
+        key: word(table[key], f"`{name}`: `plan`: `{key}`")
+        for key in ("gpu", "model")
+        if key in table
+    }
     return {
-        "gpu": None if gpu is None else word(gpu, f"`{name}`: `plan`: `gpu`"),
+        **words,
         "gpus": _whole(table.get("gpus", 1), f"`{name}`: `plan`: `gpus`"),
     }
 

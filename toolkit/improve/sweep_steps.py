@@ -27,7 +27,7 @@ def sim_words(one: Configuration, port: int) -> list[str]:
     return ["sim", "serve", "--personality", one.serving.sim or "", "--port", str(port), *chosen]
 
 
-def stack_of(one: Configuration, plan: SweepPlan, port: int, folder: str) -> str:
+def stack_of(one: Configuration, port: int, *, folder: str, profile: str, database: str) -> str:
     """The stack's file: the engine alone. A response cache before it would answer for all of them alike."""
     serving = one.serving
     engine: dict[str, Any] = {"name": host_name(one), "port": port}
@@ -41,18 +41,19 @@ def stack_of(one: Configuration, plan: SweepPlan, port: int, folder: str) -> str
         if getattr(serving, key):
             engine[key] = dict(getattr(serving, key))
     return as_toml(
-        {"folder": folder, "proxy": False, "engine": [engine], **_warm(plan, serving.profile)}
+        {
+            "folder": folder,
+            "database": database,
+            "proxy": False,
+            "warm": {"profile": profile},
+            "engine": [engine],
+        }
     )
 
 
-def _warm(plan: SweepPlan, own_profile: str | None) -> dict[str, Any]:
-    word = own_profile or plan.profile
-    return {"warm": {"profile": word}} if word else {}
-
-
-def warm_words(url: str, profile: str | None) -> list[str]:
+def warm_words(url: str, profile: str) -> list[str]:
     """Warm what does not warm itself."""
-    return ["warmup", url, "--json", *(["--profile", profile] if profile else [])]
+    return ["warmup", url, "--profile", profile, "--json"]
 
 
 def blast_words(

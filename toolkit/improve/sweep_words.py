@@ -45,6 +45,8 @@ def difference(one: Compared) -> str:
         return f"{told(one.difference)}, one block: no interval"
     unit = " %" if told is step else " points"
     low, high = told(one.low).removesuffix(unit), told(one.high).removesuffix(unit)
+    if one.low == one.high == 0:
+        return NO_DIFFERENCE
     if one.verdict == NO_DIFFERENCE:
         return f"{NO_DIFFERENCE} ({low} to {high}{unit})"
     return f"{told(one.difference)} ({low} to {high}{unit})"

@@ -1,0 +1,133 @@
+"""Does a request log tell all that a lab asks for? And who was turned away, and who was served meanwhile.
+
+It takes lines of the proxy's log as objects, one after the other, and holds counts and moments only. Another tool's log is read
+alike where it uses the same words.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NEAR_S = 30.0
+"""A request is beside a rejection when it came within so long of one."""
+TURNED_AWAY = (413, 429, 503)
+MOST_MOMENTS = 200_000
+"""Of rejections and of served requests; later ones are counted, but not placed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """One log."""
+
+    name: str
+    requests: int = 0
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """What requests do not tell, and how many of them."""
+    turned_away: int = 0
+    rejected: int = 0
+    """With their reason."""
+    unlogged_rejections: int = 0
+    """Answered 413, 429 or 503 without a reason."""
+    own_rejections: int = 0
+    """By the queue of a team."""
+    nameless_rejections: int = 0
+    """By a queue, of a request that is no team's."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    rejected_teams: tuple[str, ...] = ()
+    served_beside: tuple[str, ...] = ()
+    """Teams that were not rejected, and asked while others were."""
+    beside_ok_share: float | None = None
+    """Of their requests then, those that were served."""
+
+
+def log_facts(name: str, lines: Iterable[Mapping[str, Any]]) -> LogFacts:
+    """Count a log's lines; those without a `request_id` that are events of their own are no requests."""
+    counted = _Counted()
+    for line in lines:
+        if "request_id" in line or "event" not in line:
+            counted.add(line)
+    return counted.facts(name)
+
+
+class _Counted:
+    def __init__(self) -> None:
+        self.requests = self.turned_away = self.unlogged = self.own = self.nameless = 0
+        self.missing: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.rejected_at: dict[str, list[float]] = {}
+        self.others: list[tuple[str, float, bool]] = []
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Take one request."""
+        self.requests += 1
+        status, reason = line.get("status"), line.get("rejected")
+        is_ok = isinstance(status, int) and status < 400
+        self.missing.update(_missing(line, is_ok=is_ok))
+        team, ts = line.get("team"), line.get("ts")
+        if reason:
+            self._reject(str(reason), team, ts)
+            return
+        if status in TURNED_AWAY:
+            self.turned_away += 1
+            self.unlogged += 1
+        if team and isinstance(ts, int | float) and len(self.others) < MOST_MOMENTS:
+            self.others.append((str(team), float(ts), is_ok))
+
+    def _reject(self, reason: str, team: Any, ts: Any) -> None:
+        self.turned_away += 1
+        self.reasons[reason] += 1
+        if reason.startswith("team_"):
+            self.own += 1
+        elif reason in ("queue_full", "too_slow", "expired") and not team:
+            self.nameless += 1
+        if team and isinstance(ts, int | float):
+            moments = self.rejected_at.setdefault(str(team), [])
+            if len(moments) < MOST_MOMENTS:
+                moments.append(float(ts))
+
+    def facts(self, name: str) -> LogFacts:
+        """All of it."""
+        beside = [
+            (team, ok)
+            for team, ts, ok in self.others
+            if team not in self.rejected_at and self._is_near(ts)
+        ]
+        return LogFacts(
+            name=name,
+            requests=self.requests,
+            missing=dict(sorted(self.missing.items())),
+            turned_away=self.turned_away,
+            rejected=sum(self.reasons.values()),
+            unlogged_rejections=self.unlogged,
+            own_rejections=self.own,
+            nameless_rejections=self.nameless,
+            reasons=dict(self.reasons.most_common()),
+            rejected_teams=tuple(sorted(self.rejected_at)),
+            served_beside=tuple(sorted({team for team, ok in beside if ok})),
+            beside_ok_share=sum(ok for _, ok in beside) / len(beside) if beside else None,
+        )
+
+    def _is_near(self, ts: float) -> bool:
+        spans = [(min(each), max(each)) for each in self.rejected_at.values()]
+        return any(first - NEAR_S <= ts <= last + NEAR_S for first, last in spans)
+
+
+def _missing(line: Mapping[str, Any], *, is_ok: bool) -> list[str]:
+    """What a request does not tell. Only an answered one can tell tokens and a model."""
+    lacking = [
+        name for name in ("request_id", "latency_ms") if line.get(name) is None and _counts(line)
+    ]
+    if is_ok and not line.get("left"):
+        lacking += [] if line.get("model") else ["model"]
+        tokens = (
+            line.get("prompt_tokens"),
+            line.get("completion_tokens", line.get("output_tokens")),
+        )
+        lacking += [] if None not in tokens else ["tokens"]
+    return lacking
+
+
+def _counts(line: Mapping[str, Any]) -> bool:
+    """A client that left has no latency to be told."""
+    return not line.get("left")
