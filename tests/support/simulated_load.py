@@ -1,6 +1,6 @@
 """A simulated server under a load, in simulated time: clients that ask again when they are answered, and looks at its page.
 
-    glances = looks_at("kv_starved", seed=3)                         32 clients, the contest's prompts, ten looks
+    glances = looks_at("kv_starved", seed=3)                         32 clients, the contest's prompts, six looks
     glances = looks_at("gptq-int4", seed=3, clients=1)
     glances = looks_at("long_prefill", seed=3, asks=mixed)           prompts of one's own
 
@@ -121,8 +121,8 @@ def looks_at(
     seed: int,
     clients: int = 32,
     asks: Asks = contest,
-    warm_s: float = 4.0,
-    looks: int = 10,
+    warm_s: float = 3.0,
+    looks: int = 6,
     pause_s: float = 0.0,
     **changes: Any,
 ) -> Sequence[Glance]:

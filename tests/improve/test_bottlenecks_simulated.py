@@ -1,0 +1,110 @@
+"""Each bottleneck that is built into the simulator is found, alone, and none in a healthy server: ten seeds each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.simulated_load import (
+    looks_at,
+    many_beginnings,
+    mixed,
+    one_beginning,
+    robot_or_capital,
+)
+
+from toolkit.cli.catalog import table
+from toolkit.improve.bottlenecks import read_table
+from toolkit.improve.diagnose import Diagnosis, diagnose
+from toolkit.improve.evidence import Evidence, merged
+from toolkit.improve.glances import evidence_of
+
+TABLE = read_table(table("bottlenecks"))
+SEEDS = range(10)
+
+SICK: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    # what is to be found: the server, its load, and what a capture of the requests would tell
+    "kv_cache_small": ("kv_starved", {}, {}),
+    "seq_limited": ("seq_limited", {}, {}),
+    "prefill_blocks": ("long_prefill", {"asks": mixed, "looks": 10}, {}),
+    "prefix_cache_off": (
+        "no_prefix_cache",
+        {"asks": one_beginning, "clients": 16},
+        {"shared_prefix_share": 0.96},
+    ),
+    "prefix_missed": (
+        "prefix_evicted",
+        {"asks": many_beginnings, "clients": 8},
+        {"shared_prefix_share": 0.95},
+    ),
+    "slow_decode": ("slow_decode", {"clients": 4}, {}),
+    "cpu_bound_front": ("cpu_bound", {}, {}),
+    # 2 s for each new batch size in place of 89, so that a few looks see its end
+    "cold": ("cold", {"warm_s": 0.0, "cold_s": 2.0, "looks": 10, "clients": 8}, {}),
+    "stands_still": ("cold", {}, {}),
+    "repeats_recomputed": ("gptq-int4", {"asks": robot_or_capital}, {"repeat_share": 0.99}),
+    "too_little_load": ("gptq-int4", {"clients": 1}, {}),
+}
+
+HEALTHY: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "under the contest's load": ("gptq-int4", {}, {}),
+    "with memory nearly full": ("gptq-int4", {"clients": 64, "num_gpu_blocks": 900}, {}),
+    "with a slower model": ("awq", {"clients": 24}, {}),
+    "with beginnings that are found": (
+        "gptq-int4",
+        {"asks": one_beginning, "num_gpu_blocks": 4097},
+        {"shared_prefix_share": 0.96},
+    ),
+    "without prefix caching where nothing is shared": (
+        "no_prefix_cache",
+        {},
+        {"shared_prefix_share": 0.0, "repeat_share": 0.0},
+    ),
+    "with room for all sequences": ("seq_limited", {"clients": 8}, {}),
+    "with few clients": ("gptq-int4", {"clients": 4}, {}),
+}
+
+
+def diagnosis(name: str, seed: int, load: dict[str, Any], told: dict[str, Any]) -> Diagnosis:
+    return diagnose(
+        merged((evidence_of(looks_at(name, seed=seed, **load)), Evidence(**told))), TABLE
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", SICK)
+def test_a_bottleneck_that_is_built_in_is_found_and_nothing_else(code: str) -> None:
+    for seed in SEEDS:
+        found = diagnosis(SICK[code][0], seed, *SICK[code][1:]).found
+        assert [each.code for each in found] == [code], seed
+        assert found[0].confidence in ("high", "medium")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HEALTHY)
+def test_nothing_is_found_in_a_healthy_server(how: str) -> None:
+    name, load, told = HEALTHY[how]
+    for seed in SEEDS:
+        found = diagnosis(name, seed, load, told)
+        assert [each.code for each in found.found] == [], seed
+        assert "KV cache at most" in found.looked_at
+
+
+def test_what_a_page_cannot_tell_is_named_and_not_guessed() -> None:
+    open_codes = {
+        code for each in diagnosis("gptq-int4", 0, {"looks": 4}, {}).unknown for code in each.codes
+    }
+    # nothing on the page says what the prompts are, whether answers are whole, and how the GPU is
+    assert {
+        "prefix_missed",
+        "repeats_recomputed",
+        "truncated_answers",
+        "gpu_throttled",
+    } <= open_codes
+    assert not {"kv_cache_small", "seq_limited", "slow_decode", "cpu_bound_front"} & open_codes
+
+
+def test_prefix_caching_that_is_off_is_no_bottleneck_until_somebody_knows_the_prompts() -> None:
+    found = diagnosis("no_prefix_cache", 0, {"asks": one_beginning, "clients": 16}, {})
+    assert [each.code for each in found.found] == []
+    [which] = [each for each in found.unknown if "prefix_cache_off" in each.codes]
+    assert "toolkit capture" in which.tells

@@ -1,0 +1,175 @@
+"""Pages some seconds apart, worked out by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from toolkit.improve.evidence import Evidence
+from toolkit.improve.glances import Glance, evidence_of, glance_of_page, glance_of_sighting
+from toolkit.promtext import Histogram, read_page
+from toolkit.records import Finding, Reading, Sighting
+
+RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
+LABELS = '{engine="0",model_name="m"}'
+
+
+def histogram(*counts: float, total: float) -> Histogram:
+    """Buckets that end at 0.01, 0.1 and 1 second, and the one beyond."""
+    return Histogram(
+        edges=(0.01, 0.1, 1.0, float("inf")), counts=counts, sum=total, count=counts[-1]
+    )
+
+
+def glance(at_s: float, **more) -> Glance:
+    return Glance(**{"at_s": at_s, "running": 1.0, "waiting": 0.0, **more})
+
+
+def test_gauges_are_counted_over_all_looks() -> None:
+    seen = [
+        glance(0, running=8, waiting=2, kv_cache_usage=0.5),
+        glance(1, running=8, waiting=0, kv_cache_usage=0.7),
+        glance(2, running=6, waiting=1, kv_cache_usage=0.6),
+        glance(3, running=0, waiting=0, kv_cache_usage=0.0),
+    ]
+    found = evidence_of(seen)
+    assert (found.looks, found.running_mean, found.running_max, found.running_min) == (4, 5.5, 8, 0)
+    assert (found.waiting_mean, found.waiting_share) == (0.75, 0.5)
+    # only the first had a queue while as many ran as ever did
+    assert (found.at_ceiling_share, found.idle_share) == (0.25, 0.25)
+    assert (found.kv_cache_usage_max, found.kv_cache_usage_mean) == (0.7, pytest.approx(0.45))
+
+
+def test_counters_are_told_as_they_moved_from_the_first_look_to_the_last() -> None:
+    first = glance(
+        0, requests=100, preemptions=10, generated=1000, cpu_s=5, prefix_queries=50, prefix_hits=0
+    )
+    last = glance(
+        10,
+        requests=120,
+        preemptions=15,
+        generated=6000,
+        cpu_s=14,
+        prefix_queries=250,
+        prefix_hits=50,
+    )
+    found = evidence_of([first, glance(5), last])
+    assert (found.interval_s, found.requests, found.requests_per_s) == (10, 20, 2)
+    assert (found.output_tokens_per_s, found.preemptions_per_request) == (500, 0.25)
+    assert (found.api_cpu_cores, found.prefix_hit_ratio) == (pytest.approx(0.9), 0.25)
+
+
+def test_preemptions_count_though_no_request_ended() -> None:
+    found = evidence_of(
+        [glance(0, requests=5, preemptions=0), glance(9, requests=5, preemptions=7)]
+    )
+    assert found.preemptions_per_request == 7
+
+
+def test_a_process_that_began_anew_is_judged_by_what_came_since() -> None:
+    old = [glance(at, requests=500 + at, started_at=1000.0, running=99) for at in range(3)]
+    new = [glance(at, requests=float(at), started_at=2000.0) for at in range(3, 6)]
+    found = evidence_of([*old, *new])
+    assert (found.looks, found.running_max, found.interval_s, found.requests) == (3, 1, 2, 2)
+    fell = [replace(each, started_at=None) for each in (*old, *new)]
+    assert evidence_of(fell) == replace(found, uptime_s=None)
+
+
+def test_latencies_are_of_the_interval_and_not_since_the_start() -> None:
+    before = histogram(0, 0, 50, 50, total=40.0)
+    # between the looks: 10 under 10 ms, 10 from 10 to 100 ms, which took 0.6 s together
+    after = histogram(10, 20, 70, 70, total=40.6)
+    found = evidence_of(
+        [glance(0, histograms={"ttft": before}), glance(9, histograms={"ttft": after})]
+    )
+    assert found.ttft_mean_ms == pytest.approx(30.0)
+    assert found.ttft_p50_ms == pytest.approx(10.0)  # in the first bucket: at most its edge
+    # rank 19 of 20: 10 + 90 * 9 / 10
+    assert found.ttft_p95_ms == pytest.approx(91.0)
+
+
+def test_tokens_that_stand_still_stretch_the_mean_gap() -> None:
+    # 99 gaps of 5 to 10 ms, one of a second: 1.99 s over 100
+    gaps = histogram(99, 99, 100, 100, total=1.99)
+    none = histogram(0, 0, 0, 0, total=0.0)
+    found = evidence_of([glance(0, histograms={"gap": none}), glance(9, histograms={"gap": gaps})])
+    assert found.gap_stretch == pytest.approx(1.99)
+
+
+def test_the_first_answers_are_compared_with_later_ones_where_there_are_enough_of_both() -> None:
+    def answered(at_s: float, count: float, total: float) -> Glance:
+        return glance(at_s, histograms={"ttft": histogram(0, 0, count, count, total=total)})
+
+    # four answers of 4 s, then six of 0.1 s
+    seen = [answered(0, 0, 0), answered(5, 4, 16.0), answered(9, 10, 16.6)]
+    found = evidence_of(seen)
+    assert (found.first_over_later, found.first_excess_ms) == (
+        pytest.approx(40),
+        pytest.approx(3900),
+    )
+    few = [answered(0, 0, 0), answered(5, 4, 16.0), answered(9, 6, 16.2)]
+    assert evidence_of(few).first_over_later is None
+
+
+def test_one_look_tells_gauges_and_settings_and_no_rates() -> None:
+    found = evidence_of([glance(0, requests=5, prefix_caching=False, max_model_len=512)])
+    assert (found.prefix_caching, found.max_model_len, found.looks) == (False, 512, 1)
+    assert (found.interval_s, found.requests_per_s, found.ttft_p50_ms) == (None, None, None)
+    assert evidence_of([]) == Evidence()
+
+
+def test_a_recorded_page_is_read_whole() -> None:
+    path = next(
+        path
+        for path in sorted(RECORDED.rglob("*"))
+        if "metrics" in path.name and "load" in path.name
+    )
+    found = glance_of_page(read_page(path.read_text()), at_s=0.0, max_model_len=512)
+    assert found is not None
+    assert set(found.histograms) == {"ttft", "queue", "gap", "tpot", "prompt", "output"}
+    assert (found.cpu_s is not None, found.prefix_caching) == (True, True)
+    # by hand: the page's own line
+    line = next(
+        row for row in path.read_text().splitlines()
+        if row.startswith("vllm:request_prompt_tokens_count{")
+    )  # fmt: skip
+    assert found.histograms["prompt"].count == float(line.split()[-1])
+
+
+def test_a_page_of_no_engine_is_none() -> None:
+    assert glance_of_page(read_page("go_goroutines 5\n"), at_s=0.0) is None
+
+
+def test_the_cpu_of_a_server_that_computes_in_the_same_process_says_nothing_of_its_front() -> None:
+    page = f"vllm:num_requests_swapped{LABELS} 0\nvllm:num_requests_running{LABELS} 1\nprocess_cpu_seconds_total 9\n"
+    found = glance_of_page(read_page(page), at_s=0.0)
+    assert found is not None
+    assert found.cpu_s is None
+
+
+def test_a_stored_look_tells_what_its_readings_hold() -> None:
+    labels = (("engine", "0"),)
+    sighting = Sighting(
+        name="a",
+        url="http://h:1",
+        at=50.0,
+        status="ok",
+        engine="vllm",
+        running=3.0,
+        waiting=1.0,
+        requests_total=7.0,
+        prefix_caching=True,
+        findings=(Finding(code="response_cache", text="..."),),
+    )
+    readings = [
+        Reading(name="vllm:request_prompt_tokens_sum", labels=labels, value=300.0),
+        Reading(name="vllm:request_prompt_tokens_count", labels=labels, value=3.0),
+        Reading(name="vllm:prefix_cache_hits_total", labels=labels, value=5.0),
+        Reading(name="vllm:prefix_cache_hits_total", labels=(("engine", "1"),), value=6.0),
+    ]
+    found = glance_of_sighting(sighting, readings)
+    assert found is not None
+    assert (found.running, found.waiting, found.requests, found.prefix_hits) == (3, 1, 7, 11)
+    assert found.histograms["prompt"].mean() == 100
+    assert found.response_cache is True
+    assert glance_of_sighting(replace(sighting, running=None), readings) is None
