@@ -56,7 +56,9 @@ def test_a_target_rate_asks_for_three_times_its_requests_under_way() -> None:
 
 def test_no_more_sequences_than_graphs_are_captured_for() -> None:
     assert max_num_seqs(3000, request_tokens=9, default=256).value == "512"
+    assert "without CUDA graphs" in max_num_seqs(3000, request_tokens=9, default=256).why
     assert max_num_seqs(3000, request_tokens=9, default=1024).value == "1024"
+    assert "vLLM itself takes no more" in max_num_seqs(3000, request_tokens=9, default=1024).why
 
 
 def test_58_prompts_of_500_tokens_are_29_000_in_a_step() -> None:

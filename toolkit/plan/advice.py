@@ -51,7 +51,7 @@ def max_model_len(longest: int, *, told: int | None, most: int | None) -> Advice
         why = f"the most that the model was made for; the workload's longest requests would want {wanted:,}"
         return Advice(flag="max-model-len", value=str(most), why=why)
     why = (
-        "recommended by the workload's report"
+        f"as the workload's report recommends it; its longest request is {longest:,} tokens, prompt and answer"
         if told is not None
         else f"the longest request is {longest:,} tokens, prompt and answer; {MARGIN_PERCENT} % of room, then up to the next"
         f" {STEP}"
@@ -76,7 +76,12 @@ def max_num_seqs(
         )
     elif at_once > graphed:
         value = graphed
-        why = f"memory holds {at_once:,} requests, but CUDA graphs are captured for {graphed:,} at most: a larger batch decodes slower"
+        why = f"memory holds {at_once:,} requests; more than {graphed:,} at once gain little: "
+        why += (
+            "larger batches decode without CUDA graphs"
+            if graphed == GRAPHED
+            else "vLLM itself takes no more on any GPU"
+        )
     else:
         value = at_once
         why = f"memory holds so many requests of {tokens_words(request_tokens)} at once; one more would only push another out"

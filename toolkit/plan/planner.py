@@ -53,7 +53,8 @@ def plan(  # noqa: PLR0913 (one question, all its parts by name)
         found,
         quantization=name,
         weights_gib=weights_bytes(shape, quantization, on_disk=on_disk) / GIB,
-        advice=_advised(case, flags, name),
+        # nobody should start what does not fit
+        advice=_advised(case, flags, name) if left.fits else (),
     )
     found = replace(found, flags={one.flag: one.value for one in found.advice})
     return replace(found, notes=remarks(found, shape, gpu, settings, load, left))

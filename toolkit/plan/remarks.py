@@ -1,12 +1,13 @@
 """What a reader must know beside a plan's figures: what is an estimate, what is a floor, and what does not fit the machine."""
 
 import math
+from collections.abc import Iterator
 
 from toolkit.plan.advice import tokens_words
 from toolkit.plan.asked import Gpu, Settings
 from toolkit.plan.capacity import held_by_bytes
 from toolkit.plan.load import Load
-from toolkit.plan.parameters import parameters
+from toolkit.plan.parameters import Parameters, parameters
 from toolkit.plan.result import Plan
 from toolkit.plan.room import Room
 from toolkit.plan.shape import Heads, Latent, Recurrent, Shape
@@ -25,7 +26,10 @@ def remarks(
         *load.notes,
         *shape.notes,
         *left.budget.notes,
+        *_over_the_limit(found, shape, load),
+        _tower(shape),
         _states(shape, settings),
+        _reckoned_tokens(left),
         _windows(shape),
         _rounding(found, shape),
         _copies(shape, settings),
@@ -60,6 +64,38 @@ def _no_length(load: Load) -> str | None:
     return (
         "how long requests are was not told, so all are counted as long as max-model-len: real ones are shorter, and more of them"
         " fit"
+    )
+
+
+def _over_the_limit(found: Plan, shape: Shape, load: Load) -> Iterator[str]:
+    """What vLLM, or the limit, would refuse."""
+    limit, most = found.max_model_len or 0, shape.max_positions
+    if most is not None and limit > most:
+        yield f"max-model-len {limit:,} is more than the {most:,} that the model was made for: vLLM refuses to start"
+    if load.request_tokens is not None and load.request_tokens > limit:
+        yield f"requests of {tokens_words(load.request_tokens)} are longer than max-model-len {limit:,}: they are refused"
+    elif load.longest is not None and load.longest > limit:
+        yield f"the longest requests, {load.longest:,} tokens, are longer than max-model-len {limit:,}: they are refused"
+    if (found.max_num_batched_tokens or 0) < (found.max_num_seqs or 0):
+        yield "max-num-batched-tokens is less than max-num-seqs: vLLM refuses to start"
+
+
+def _tower(shape: Shape) -> str | None:
+    if not shape.other:
+        return None
+    size = shape.other * shape.element_bytes / GIB
+    return (
+        f"{size:.1f} GiB of the weights are its image encoder, as its config tells of it; what an image takes while it is read is not"
+        " counted, nor is a cache of images"
+    )
+
+
+def _reckoned_tokens(left: Room) -> str | None:
+    if len(left.cache.groups) == 1:
+        return None
+    return (
+        "KV tokens are as vLLM reports them: what requests of max-model-len would add up to, not places for tokens; short requests"
+        " hold fewer"
     )
 
 
@@ -146,18 +182,24 @@ def _floor(found: Plan, shape: Shape, gpu: Gpu, settings: Settings, load: Load) 
     if gpu.bandwidth_bytes_s is None or found.seconds_per_request is not None or not found.fits:
         return None
     counted = parameters(shape)
-    read_s = found.weights_gib * GIB / settings.tp / gpu.bandwidth_bytes_s
+    read = found.weights_gib * GIB - _unread(shape, counted)
+    read_s = read / settings.tp / gpu.bandwidth_bytes_s
     all_experts = (
         "" if counted.idle == 0 else " once enough requests run to touch nearly all experts"
     )
     words = (
-        f"a token takes {digits(read_s * 1000)} ms or more{all_experts}: each step reads"
-        f" {digits(found.weights_gib * GIB / 1e9)} GB of weights"
-        f" at {digits(gpu.bandwidth_bytes_s * settings.tp / 1e9)} GB/s"
+        f"a token takes {digits(read_s * 1000)} ms or more{all_experts}: each step reads {digits(read / 1e9)} GB of weights at"
+        f" {digits(gpu.bandwidth_bytes_s * settings.tp / 1e9)} GB/s"
     )
     if load.output_tokens is not None and not counted.idle:
         words += f", so an answer of {tokens_words(load.output_tokens)} {digits(load.output_tokens * read_s)} s or more"
     return words + "; measured seconds (--seconds-per-request or --run) tell the rest"
+
+
+def _unread(shape: Shape, counted: Parameters) -> int:
+    """Bytes that no step of text reads: the embedding is looked up, but for where it is the output's matrix, too."""
+    looked_up = 0 if shape.tied else counted.embedding
+    return (looked_up + counted.other) * shape.element_bytes
 
 
 def _measured(found: Plan) -> str | None:
