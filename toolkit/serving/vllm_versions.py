@@ -8,6 +8,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -141,9 +142,9 @@ def _noted(note: Path) -> str | None:
 def _write_note(note: Path, text: str) -> None:
     """Best effort: a disk that is full or read-only only costs time."""
     part = note.with_suffix(f".{os.getpid()}")
-    try:
+    with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(text))
         part.replace(note)
-    except OSError:
-        part.unlink(missing_ok=True)
+    with suppress(OSError):
+        part.unlink()
