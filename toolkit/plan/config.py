@@ -3,8 +3,6 @@
 No file and no network: the config is a mapping that somebody has read.
 """
 
-from typing import Any
-
 from toolkit.plan.fields import Config, Fields, family_of, text_part
 from toolkit.plan.layer_kinds import LayerKind, layer_kinds
 from toolkit.plan.quantization import stored_as
@@ -98,14 +96,13 @@ def _latent(fields: Fields) -> Latent:
 
 def _recurrent(fields: Fields) -> Recurrent:
     stated = fields.value("mamba_ssm_dtype")
-    own = 4 if fields.value("torch_dtype", "dtype") in FOUR_BYTES else 2
     return Recurrent(
         key_heads=fields.count("linear_num_key_heads"),
         value_heads=fields.count("linear_num_value_heads"),
         key_dim=fields.count("linear_key_head_dim"),
         value_dim=fields.count("linear_value_head_dim"),
         kernel=fields.count("linear_conv_kernel_dim"),
-        state_bytes=own if stated is None else 4 if stated in FOUR_BYTES else 2,
+        state_bytes=_bytes_of(fields.value("torch_dtype", "dtype") if stated is None else stated),
     )
 
 
@@ -130,7 +127,8 @@ def _mlp(fields: Fields, family: str, index: int) -> Mlp:
 
 def _has_experts(fields: Fields, index: int) -> bool:
     """Whether the layer of this number has experts: some models begin dense, some have them in every second layer."""
-    if index in (fields.value("mlp_only_layers") or ()):
+    dense = fields.value("mlp_only_layers")
+    if isinstance(dense, list | tuple) and index in dense:
         return False
     if index < (fields.maybe("first_k_dense_replace") or 0):
         return False
@@ -146,9 +144,13 @@ def _is_tied(config: Config, fields: Fields, family: str) -> bool:
 
 
 def _element_bytes(config: Config, fields: Fields) -> int:
-    stated: Any = fields.value("torch_dtype", "dtype")
-    stated = stated or config.get("torch_dtype") or config.get("dtype")
-    return 4 if stated in FOUR_BYTES else 2
+    outer = config.get("torch_dtype") or config.get("dtype")
+    return _bytes_of(fields.value("torch_dtype", "dtype") or outer)
+
+
+def _bytes_of(dtype: object) -> int:
+    """All that weights are published in, but for 32 bit, has two bytes, or is quantized and says so elsewhere."""
+    return 4 if str(dtype) in FOUR_BYTES else 2
 
 
 def _beside_the_text(config: Config, name: str, hidden: int) -> tuple[int, list[str]]:

@@ -3,6 +3,7 @@
 Of weights it reads the headers alone. What a file claims is bounded before it is believed: a header may say it is terabytes long.
 """
 
+import difflib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -48,13 +49,14 @@ def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> Model:
         return _from_directory(path) if path.is_dir() else _from_config(path)
     name = catalog_name(word, known)
     if name is None:
-        raise ToolkitError(f"no model is called `{word}`, and no file either", _hint(known))
+        raise ToolkitError(f"no model is called `{word}`, and no file either", _hint(word, known))
     entry = known[name]
     return Model(
         name=name,
         config=entry["config"],
         source="catalog",
         weight_bytes_on_disk=entry.get("weight_bytes"),
+        notes=(entry["note"],) if "note" in entry else (),
     )
 
 
@@ -62,9 +64,13 @@ def catalog_name(word: str, known: Mapping[str, Mapping[str, Any]]) -> str | Non
     """The catalog's name for this one: case, the owner before the slash and what the catalog calls aliases are all one."""
     wanted = _plain(word)
     for name, entry in known.items():
-        if wanted in {_plain(name), *(_plain(alias) for alias in entry.get("aliases", ()))}:
+        if wanted in {_plain(one) for one in _names(name, entry)}:
             return name
     return None
+
+
+def _names(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return name, *entry.get("aliases", ())
 
 
 def _plain(word: str) -> str:
@@ -78,8 +84,14 @@ def _is_path(word: str, path: Path) -> bool:
         return False
 
 
-def _hint(known: Mapping[str, Any]) -> str:
-    return f"Known: {', '.join(known)}; or name a config.json, or a directory with one"
+def _hint(word: str, known: Mapping[str, Mapping[str, Any]]) -> str:
+    """The nearest names, else all."""
+    plain = {_plain(alias): name for name in known for alias in _names(name, known[name])}
+    near = difflib.get_close_matches(_plain(word), plain, n=3, cutoff=0.5)
+    names = list(dict.fromkeys(plain[one] for one in near))
+    told = f"Did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else ""
+    told = told or f"Known: {', '.join(known)}."
+    return f"{told} Or name a config.json, or a directory with one"
 
 
 def _from_config(path: Path) -> Model:

@@ -1,0 +1,132 @@
+"""Bytes of the KV cache for each token, against published figures and arithmetic by hand."""
+
+import pytest
+from support.shapes import GIB, shape, tiny
+
+from toolkit.errors import ToolkitError
+from toolkit.plan.kv import bytes_per_token, state_bytes, window_bytes_per_token
+
+# vLLM reference, "Model facts": bytes a token in 16 bit, over the layers that keep every token
+FULL_LAYERS = {
+    "Qwen2.5-7B-Instruct": 57_344,
+    "Qwen3-30B-A3B": 98_304,
+    "Qwen3-Coder-30B-A3B-Instruct": 98_304,
+    "Qwen3.5-35B-A3B": 20_480,
+    "Qwen3-Next-80B-A3B-Instruct": 24_576,
+    "DeepSeek-V2-Lite": 31_104,
+    "DeepSeek-Coder-V2-Lite-Instruct": 31_104,
+    "Llama-3.1-8B-Instruct": 131_072,
+    "Llama-3.3-70B-Instruct": 327_680,
+    "gemma-2-27b-it": 188_416,
+    "gemma-3-27b-it": 81_920,
+    # seed 002: 2 x 32 x 128 x 42 x 2
+    "seed-27b": 688_128,
+    # 80 layers x 2 x 8 x 128 x 2
+    "Qwen2.5-72B-Instruct": 327_680,
+}
+ALL_AS_FULL = {"gemma-2-27b-it": 376_832, "gemma-3-27b-it": 507_904}
+
+
+@pytest.mark.parametrize(("name", "expected"), FULL_LAYERS.items())
+def test_a_token_takes_what_the_reference_says(name: str, expected: int) -> None:
+    assert bytes_per_token(shape(name)) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), FULL_LAYERS.items())
+def test_fp8_halves_it(name: str, expected: int) -> None:
+    assert bytes_per_token(shape(name), "fp8") == expected // 2
+    assert bytes_per_token(shape(name), "fp8_e5m2") == expected // 2
+
+
+@pytest.mark.parametrize(("name", "expected"), ALL_AS_FULL.items())
+def test_windows_as_full_cost_all_layers(name: str, expected: int) -> None:
+    assert bytes_per_token(shape(name), windows_as_full=True) == expected
+    assert window_bytes_per_token(shape(name)) == expected - FULL_LAYERS[name]
+
+
+def test_without_mla_each_head_has_its_own_key_and_value() -> None:
+    # 27 layers x 16 heads x (128 + 64 and 128) x 2
+    assert bytes_per_token(shape("DeepSeek-V2-Lite"), latent_as_heads=True) == 276_480
+    # one without MLA has nothing to unpack
+    assert bytes_per_token(shape("Qwen2.5-7B-Instruct"), latent_as_heads=True) == 57_344
+
+
+def test_sixty_four_requests_of_8192_tokens_take_28_gib() -> None:
+    # seed 001
+    assert bytes_per_token(shape("Qwen2.5-7B-Instruct")) * 64 * 8192 == 28 * GIB
+
+
+def test_the_27b_examples_550_tokens_take_378_mb() -> None:
+    # seed 002: 688,128 x 550 = 378,470,400
+    assert bytes_per_token(shape("seed-27b")) * 550 == 378_470_400
+
+
+def test_tensor_parallelism_divides_kv_heads_down_to_one() -> None:
+    # 4 KV heads
+    whole = 57_344
+    model = shape("Qwen2.5-7B-Instruct")
+    shares = [bytes_per_token(model, tp=tp) for tp in (1, 2, 4, 7, 14)]
+    assert shares == [whole, whole // 2, whole // 4, whole // 4, whole // 4]
+
+
+def test_tensor_parallelism_does_not_divide_the_latent_vector() -> None:
+    assert bytes_per_token(shape("DeepSeek-V2-Lite"), tp=8) == 31_104
+
+
+def test_a_state_is_what_the_reference_says_and_shrinks_with_gpus() -> None:
+    model = shape("Qwen3.5-35B-A3B")
+    # convolution 49,152 + state 2,097,152 = 2,146,304 in each of 30 layers: 64.4 MB
+    assert state_bytes(model) == 30 * 2_146_304
+    assert state_bytes(model, tp=2) == 15 * 2_146_304
+    # one speculated token more in the convolution: (2 x 16 x 128 + 32 x 128) x 2 bytes
+    assert state_bytes(model, spec_tokens=1) == 30 * (2_146_304 + 8192 * 2)
+
+
+def test_a_state_is_in_the_models_own_dtype_where_its_config_says_nothing() -> None:
+    # Qwen3-Next: 49,152 + 32 x 128 x 128 x 2 in each of 36 layers
+    assert state_bytes(shape("Qwen3-Next-80B-A3B-Instruct")) == 36 * (49_152 + 1_048_576)
+
+
+def test_a_model_without_states_has_none() -> None:
+    assert state_bytes(shape("Qwen2.5-7B-Instruct")) == 0
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "expected"),
+    [
+        # 4 layers, 2 KV heads, 32 elements
+        ("auto", 4 * 2 * (32 + 32) * 2),
+        ("bfloat16", 4 * 2 * (32 + 32) * 2),
+        ("fp8_e4m3", 4 * 2 * (32 + 32)),
+        # a float32 scale for each key and each value
+        ("int8_per_token_head", 4 * 2 * (32 + 4 + 32 + 4)),
+        ("fp8_per_token_head", 4 * 2 * (32 + 4 + 32 + 4)),
+        ("int4_per_token_head", 4 * 2 * (16 + 4 + 16 + 4)),
+        # 32 / 2 + 32 / 16 for each
+        ("nvfp4", 4 * 2 * (18 + 18)),
+    ],
+)
+def test_each_kv_dtype_has_its_elements_and_scales(kv_dtype: str, expected: int) -> None:
+    assert bytes_per_token(tiny(), kv_dtype) == expected
+
+
+def test_a_model_in_32_bit_caches_32_bit_unless_told_otherwise() -> None:
+    model = tiny(torch_dtype="float32")
+    assert bytes_per_token(model) == 4 * 2 * (32 + 32) * 4
+    assert bytes_per_token(model, "bfloat16") == 4 * 2 * (32 + 32) * 2
+
+
+@pytest.mark.parametrize(("kv_dtype", "token"), [("fp8_ds_mla", 656), ("nvfp4_ds_mla", 352)])
+def test_deepseeks_packed_formats_have_their_own_size(kv_dtype: str, token: int) -> None:
+    assert bytes_per_token(shape("DeepSeek-V2-Lite"), kv_dtype) == 27 * token
+
+
+def test_an_unknown_kv_dtype_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ToolkitError, match="`fp7`") as raised:
+        bytes_per_token(tiny(), "fp7")
+    assert "fp8_e4m3" in raised.value.hint
+
+
+def test_a_packed_format_of_mla_is_refused_for_heads() -> None:
+    with pytest.raises(ToolkitError, match="fp8_ds_mla"):
+        bytes_per_token(tiny(), "fp8_ds_mla")

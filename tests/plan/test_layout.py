@@ -1,0 +1,229 @@
+"""Blocks: sizes, groups and requests, against vLLM's own figures and arithmetic by hand."""
+
+import pytest
+from support.shapes import GIB, shape, tiny
+
+from toolkit.errors import ToolkitError
+from toolkit.plan.layout import (
+    CacheSetting,
+    Group,
+    Layout,
+    blocks_for,
+    blocks_in,
+    fits_longest,
+    layout,
+    reported_concurrency,
+    reported_tokens,
+    requests_at_once,
+)
+from toolkit.plan.shape import Shape
+
+AT_8192 = CacheSetting(max_model_len=8192, batched_tokens=8192)
+
+
+def lay(name: str, **fields: object) -> Layout:
+    return layout(shape(name), CacheSetting(max_model_len=8192, **fields))  # type: ignore[arg-type]
+
+
+def mixed(*kinds: str, **fields: object) -> Shape:
+    """Layers named by their first letters: full, sliding (64 tokens)."""
+    names = {"f": "full_attention", "s": "sliding_attention"}
+    return tiny(
+        num_hidden_layers=len(kinds),
+        layer_types=[names[kind] for kind in kinds],
+        sliding_window=64,
+        **fields,
+    )
+
+
+def test_a_plain_models_block_is_16_tokens_of_all_layers() -> None:
+    laid = lay("Qwen2.5-7B-Instruct")
+    assert (laid.block_size, laid.bytes_per_block) == (16, 16 * 57_344)
+    assert [len(group.layers) for group in laid.groups] == [28]
+
+
+def test_the_contests_661_blocks_hold_38_requests() -> None:
+    # 271 tokens are 17 blocks of 16; one of 661 is reserved: 660 // 17
+    laid = lay("Qwen2.5-7B-Instruct")
+    assert blocks_for(laid, 271) == 17
+    assert requests_at_once(laid, 661, 271) == 38
+    # 37 times 17 blocks hold 36 only, as one of them is reserved
+    assert requests_at_once(laid, 37 * 17, 271) == 36
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (16, 1), (17, 2), (8192, 512)])
+def test_a_requests_last_block_counts_whole(tokens: int, blocks: int) -> None:
+    assert blocks_for(lay("Qwen2.5-7B-Instruct"), tokens) == blocks
+
+
+def test_a_block_size_that_is_asked_for_is_taken() -> None:
+    laid = lay("Qwen2.5-7B-Instruct", block_size=32)
+    assert (laid.block_size, laid.bytes_per_block) == (32, 32 * 57_344)
+
+
+def test_bytes_make_whole_blocks_and_none_below_zero() -> None:
+    laid = lay("Qwen2.5-7B-Instruct")
+    assert blocks_in(laid, 10 * laid.bytes_per_block - 1) == 9
+    assert blocks_in(laid, -1) == 0
+    assert requests_at_once(laid, 0, 271) == 0
+
+
+def test_mla_has_blocks_of_64() -> None:
+    laid = lay("DeepSeek-V2-Lite")
+    assert (laid.block_size, laid.bytes_per_block) == (64, 64 * 31_104)
+
+
+def test_the_contests_model_has_blocks_of_1056_tokens() -> None:
+    # 2,146,304 bytes of state / 2,048 bytes a token = 1,048 -> 66 x 16 = 1,056; 10 layers of 1,056 x 2,048 bytes
+    laid = lay("Qwen3.5-35B-A3B")
+    assert (laid.block_size, laid.bytes_per_block) == (1056, 21_626_880)
+    assert [(group.kind, len(group.layers)) for group in laid.groups] == [
+        ("linear", 10),
+        ("linear", 10),
+        ("linear", 10),
+        ("full", 10),
+    ]
+    assert lay("Qwen3.5-35B-A3B", step=64).block_size == 1088
+
+
+@pytest.mark.parametrize(
+    # vLLM's own test of Qwen3.5-0.8B
+    ("step", "block_size"),
+    [(1, 544), (64, 576)],
+)
+def test_the_smallest_hybrid_has_vllms_own_block_sizes(step: int, block_size: int) -> None:
+    assert lay("Qwen3.5-0.8B", step=step).block_size == block_size
+
+
+def test_a_hybrids_request_keeps_states_beside_its_tokens() -> None:
+    # 3 groups of states and ceil(2000 / 1056) = 2 blocks of tokens; with prefix caching 2 states each
+    assert blocks_for(lay("Qwen3.5-35B-A3B", prefix_caching=False), 2000) == 3 + 2
+    assert blocks_for(lay("Qwen3.5-35B-A3B"), 2000) == 6 + 2
+    assert lay("Qwen3.5-35B-A3B").state_mode == "align"
+    assert lay("Qwen3.5-35B-A3B", prefix_caching=False).state_mode == "none"
+    assert lay("Qwen2.5-7B-Instruct").state_mode is None
+    # one speculated token: a further state in each group
+    assert blocks_for(lay("Qwen3.5-35B-A3B", spec_tokens=1), 100) == 9 + 1
+
+
+def test_fp8_doubles_the_tokens_of_a_block_that_must_hold_a_state() -> None:
+    # 2,146,304 / 1,024 = 2,096 = 131 x 16
+    assert lay("Qwen3.5-35B-A3B", kv_dtype="fp8").block_size == 2096
+
+
+# What vLLM 0.19 told on an H100 for 8,192 tokens and 8,192 batched (logs of llm-d-planner, public)
+TOLD = [
+    # name, KV dtype, GiB for the cache, tokens told, concurrency told
+    ("gemma-3-27b-it", "auto", 19.53, 36_560, 4.46),
+    ("gemma-2-27b-it", "auto", 20.59, 58_672, 7.16),
+    ("Llama-3.1-8B-Instruct", "auto", 58.11, 476_000, 58.11),
+    ("Llama-3.1-8B-Instruct", "fp8", 58.11, 952_032, 116.21),
+    ("Qwen2.5-7B-Instruct", "auto", 58.53, 1_096_000, 133.79),
+    ("Qwen2.5-7B-Instruct", "fp8", 58.53, 2_192_000, 267.58),
+]
+
+
+@pytest.mark.parametrize(("name", "kv_dtype", "gib", "tokens", "concurrency"), TOLD)
+def test_tokens_and_concurrency_are_what_vllm_told_on_a_gpu(
+    name: str, kv_dtype: str, gib: float, tokens: int, concurrency: float
+) -> None:
+    laid = lay(name, kv_dtype=kv_dtype, batched_tokens=8192)
+    # the log rounds GiB to two digits
+    least, most = (blocks_in(laid, round((gib + slack) * GIB)) for slack in (-0.005, 0.005))
+    assert reported_tokens(laid, least, (0, 19)) <= tokens <= reported_tokens(laid, most, (0, 19))
+    assert reported_concurrency(laid, least) - 0.005 <= concurrency
+    assert concurrency <= reported_concurrency(laid, most) + 0.005
+
+
+def test_newer_vllm_tells_whole_requests_tokens() -> None:
+    # 15,999 blocks; 512 of the full group and 513 of each of six with windows: 3,590 a request
+    laid = lay("gemma-3-27b-it", batched_tokens=8192)
+    assert reported_tokens(laid, 15_999) == int(15_999 / 3590 * 8192)
+    assert reported_tokens(laid, 15_999, (0, 19)) == 15_999 // 7 * 16
+
+
+def test_a_window_holds_what_is_in_flight_too() -> None:
+    # window 1,024: min(1,023 + 2 x 1,000, 8,192) = 3,023 tokens = 189 blocks, and one more
+    laid = lay("gemma-3-27b-it", batched_tokens=1000)
+    assert {group.most_blocks for group in laid.groups if group.kind == "sliding"} == {190}
+    # a short request needs no more than its own tokens: 7 groups of 2 blocks
+    assert blocks_for(laid, 20) == 7 * 2
+    # one of 8,192 tokens: 512, and 6 x 190
+    assert blocks_for(laid, 8192) == 512 + 6 * 190
+
+
+@pytest.mark.parametrize(
+    ("batches", "pp", "tokens"), [(None, 1, 200), (1, 1, 100), (None, 2, 300), (4, 1, 400)]
+)
+def test_batches_in_flight_follow_scheduling_and_stages(
+    batches: int | None, pp: int, tokens: int
+) -> None:
+    setting = CacheSetting(
+        max_model_len=4096, batched_tokens=100, concurrent_batches=batches, pp=pp
+    )
+    laid = layout(mixed("s", "s", "f", "f"), setting)
+    most = {group.most_blocks for group in laid.groups if group.kind == "sliding"}
+    assert most == {-(-(63 + tokens) // 16) + 1}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "groups"),
+    [
+        ("sfsf", [2, 2]),
+        # 5 with a window in groups of 2: two and two and one
+        ("ssfssfs", [2, 2, 1, 2]),
+        # 3 and 4: 4 < 1.5 x 3, so that nothing is split
+        ("sfsfsfs", [4, 3]),
+        # 2 and 3: 3 is not less than 1.5 x 2
+        ("sfsfs", [2, 1, 2]),
+        ("ffff", [4]),
+        ("ssss", [4]),
+    ],
+)
+def test_groups_have_as_many_layers_as_the_rarest_kind(kinds: str, groups: list[int]) -> None:
+    laid = layout(mixed(*kinds), CacheSetting(max_model_len=4096))
+    assert [len(group.layers) for group in laid.groups] == groups
+    layers = sorted(index for group in laid.groups for index in group.layers)
+    assert layers == list(range(len(kinds)))
+    # 16 tokens x 2 KV heads x (32 + 32) x 2 bytes, for each layer of the fullest group
+    assert laid.bytes_per_block == 16 * 256 * max(groups)
+
+
+def test_layers_of_a_group_are_dealt_in_turn_so_that_stages_have_some_of_each() -> None:
+    laid = layout(mixed(*"sssfsssf"), CacheSetting(max_model_len=4096))
+    assert [group.layers for group in laid.groups] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    # each of two stages has one layer of each group
+    halved = layout(mixed(*"sssfsssf"), CacheSetting(max_model_len=4096, pp=2))
+    assert halved.bytes_per_block * 2 == laid.bytes_per_block
+
+
+def test_a_pipelines_fullest_stage_sets_the_bytes_of_a_block() -> None:
+    # 28 layers on 3 stages: 9, 10, 9
+    laid = lay("Qwen2.5-7B-Instruct", pp=3)
+    assert laid.bytes_per_block == 10 * 16 * 2048
+
+
+def test_tensor_parallelism_shrinks_blocks_and_states() -> None:
+    assert lay("Qwen2.5-7B-Instruct", tp=4).bytes_per_block == 16 * 57_344 // 4
+    # states halve and so do the tokens' bytes: the block size stays
+    assert lay("Qwen3.5-35B-A3B", tp=2).block_size == 1056
+
+
+def test_what_vllm_refuses_to_start_with_does_not_fit() -> None:
+    laid = lay("Qwen2.5-7B-Instruct")
+    # 512 blocks for 8,192 tokens, and one is reserved
+    assert not fits_longest(laid, 512)
+    assert fits_longest(laid, 513)
+
+
+def test_impossible_divisions_are_refused() -> None:
+    with pytest.raises(ToolkitError, match="among 3 GPUs"):
+        lay("Qwen2.5-7B-Instruct", tp=3)
+    with pytest.raises(ToolkitError, match="28 layers, too few for 29 stages"):
+        lay("Qwen2.5-7B-Instruct", pp=29)
+
+
+def test_a_states_group_holds_no_tokens() -> None:
+    group = next(one for one in lay("Qwen3.5-35B-A3B").groups if one.kind == "linear")
+    assert isinstance(group, Group)
+    assert (group.block_size, group.full_blocks, group.page_bytes) == (0, 2, 1056 * 2048)

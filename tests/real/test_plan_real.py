@@ -1,0 +1,202 @@
+"""The planner beside a real vLLM: blocks, tokens and concurrency, computed from the config before, must equal what it reports.
+
+Models of random weights and of unlike attention, each served with 1 GiB for the cache. A server's start is most of it.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.plan.config import shape_of
+from toolkit.plan.layout import (
+    CacheSetting,
+    blocks_in,
+    layout,
+    reported_concurrency,
+    reported_tokens,
+)
+from toolkit.plan.model_files import read_model
+from toolkit.plan.weights import weights_bytes
+
+CACHE_BYTES = 2**30
+"""VLLM_CPU_KVCACHE_SPACE=1."""
+MAX_MODEL_LEN = 512
+"""As the fixtures beside this file start servers; so are blocks of 32, and 64 of them in the end."""
+BLOCKS = 64
+COMMON = {
+    "vocab_size": 2048,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "dtype": "bfloat16",
+    "max_position_embeddings": 4096,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    # MHA; heads of 64, where hidden by heads would be 32
+    "heads": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
+    # five layers with a window and two without: groups of two, one of which is padded
+    "windows": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 7,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "sliding_window": 64,
+        "layer_types": ["sliding_attention"] * 2
+        + ["full_attention"]
+        + ["sliding_attention"] * 2
+        + ["full_attention", "sliding_attention"],
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 32,
+    },
+    "mla": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+        "first_k_dense_replace": 1,
+        "moe_layer_freq": 1,
+        "moe_intermediate_size": 64,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "scoring_func": "softmax",
+        "routed_scaling_factor": 1.0,
+        "norm_topk_prob": False,
+        "rope_theta": 10000.0,
+    },
+    # two full layers and six with a state; no layer_types, as in Qwen3-Next's own config
+    "hybrid": {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "mamba_ssm_dtype": "float32",
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000.0,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a server said of its cache."""
+
+    block_size: int
+    num_blocks: int
+    """That the memory makes, before the fixture's flag overrides it."""
+    tokens: int
+    concurrency: float
+
+
+def make_model(home: Path, folder: Path, config: dict[str, Any]) -> Path:
+    """The tiny model's tokenizer with another config; vLLM draws the weights (`--load-format dummy`)."""
+    shutil.copytree(
+        home / "models" / "tiny", folder, ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    (folder / "config.json").write_text(json.dumps(COMMON | config))
+    return folder
+
+
+def told_by(server: Any) -> Told:
+    with server.client() as client:
+        page = client.get("/metrics").text
+    (line,) = (line for line in page.splitlines() if line.startswith("vllm:cache_config_info{"))
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    found = re.search(r"Overriding num_gpu_blocks=(\d+) with", server.log.read_text())
+    assert found, "vLLM's log does not say how many blocks the memory makes"
+    return Told(
+        block_size=int(labels["block_size"]),
+        num_blocks=int(found[1]),
+        tokens=int(labels["kv_cache_size_tokens"]),
+        concurrency=float(labels["kv_cache_max_concurrency"]),
+    )
+
+
+Serving = Callable[..., AbstractContextManager[Any]]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "setting"),
+    [
+        ("heads", ["--kv-cache-dtype", "fp8"], {"kv_dtype": "fp8"}),
+        ("windows", ["--max-num-batched-tokens", "128"], {"batched_tokens": 128}),
+        ("mla", [], {}),
+        ("hybrid", ["--mamba-ssm-cache-dtype", "float32"], {}),
+    ],
+)
+def test_blocks_tokens_and_concurrency_are_what_the_server_reports(
+    vllm_home: Path,
+    serving: Serving,
+    tmp_path: Path,
+    name: str,
+    flags: list[str],
+    setting: dict[str, Any],
+) -> None:
+    folder = make_model(vllm_home, tmp_path / name, CONFIGS[name])
+    with serving(vllm_home, str(folder), "--load-format", "dummy", *flags) as server:
+        told = told_by(server)
+    model = read_model(str(folder), {})
+    # the CPU's MLA kernel takes blocks of 16 only, but for processors with AMX; one batch is in flight on a CPU
+    block_size = told.block_size if name == "mla" else 32
+    planned = layout(
+        shape_of(model.config, name),
+        CacheSetting(
+            max_model_len=MAX_MODEL_LEN, block_size=block_size, concurrent_batches=1, **setting
+        ),
+    )
+    assert planned.block_size == told.block_size
+    assert blocks_in(planned, CACHE_BYTES) == told.num_blocks
+    assert reported_tokens(planned, BLOCKS) == told.tokens
+    assert reported_concurrency(planned, BLOCKS) == told.concurrency
+
+
+def test_a_plain_model_on_disk_is_planned_as_it_is_served(
+    vllm_home: Path, locked_server: Any
+) -> None:
+    told = told_by(locked_server)
+    model = read_model(str(vllm_home / "models" / locked_server.model), {})
+    shape = shape_of(model.config, model.name)
+    planned = layout(shape, CacheSetting(max_model_len=MAX_MODEL_LEN, block_size=told.block_size))
+    assert blocks_in(planned, CACHE_BYTES) == told.num_blocks
+    assert (reported_tokens(planned, BLOCKS), told.block_size) == (told.tokens, 32)
+    # and its weights, counted from the config, are the bytes in its file
+    assert model.weight_bytes_on_disk == weights_bytes(shape)
