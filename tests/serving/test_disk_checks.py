@@ -10,7 +10,14 @@ from toolkit.serving.needs import Needs
 from toolkit.serving.outcome import Check
 
 GIB = 2**30
-DISK = Disk(role="models", path="/hub", total_bytes=1000 * GIB, free_bytes=500 * GIB, writable=True)
+DISK = Disk(
+    role="models",
+    path="/srv/hub",
+    mount="/srv",
+    total_bytes=1000 * GIB,
+    free_bytes=500 * GIB,
+    writable=True,
+)
 
 
 def judged(disk: Disk, **needs: object) -> Check:
@@ -68,7 +75,7 @@ def test_the_biggest_that_can_be_fetched_again_goes_until_it_is_enough() -> None
 def test_nothing_is_thrown_away_where_that_would_not_be_enough() -> None:
     folders = (Folder(path="/hub/models--a--b", used_bytes=8 * GIB),)
     found = judged(replace(DISK, free_bytes=0, folders=folders))
-    assert found.fix == "du -xhd2 /hub | sort -h | tail -20"
+    assert found.fix == "du -xhd2 /srv | sort -h | tail -20"
 
 
 def test_a_count_that_ran_out_of_time_says_at_least() -> None:
@@ -83,9 +90,12 @@ def test_a_disk_without_room_for_another_file_is_full_whatever_is_free() -> None
     assert "only 3 more files fit" in found.why
 
 
-def test_a_folder_that_cannot_be_written_is_given_to_this_user() -> None:
+def test_a_folder_that_cannot_be_written_is_made_and_given_to_this_user() -> None:
     found = judged(replace(DISK, path="/srv/my models", writable=False))
-    assert (found.status, found.fix) == ("fail", "sudo chown -R \"$(id -un)\" '/srv/my models'")
+    assert found.status == "fail"
+    assert found.fix == (
+        "sudo mkdir -p '/srv/my models' && sudo chown -R \"$(id -un)\" '/srv/my models'"
+    )
 
 
 def test_a_disk_that_cannot_be_looked_at_is_unknown() -> None:
@@ -94,3 +104,8 @@ def test_a_disk_that_cannot_be_looked_at_is_unknown() -> None:
         "warn",
         "unknown: `/hub` cannot be looked at: stale file handle",
     )
+
+
+def test_a_disk_that_is_mounted_read_only_is_mounted_anew() -> None:
+    found = judged(replace(DISK, read_only=True, writable=False))
+    assert (found.status, found.fix) == ("fail", "sudo mount -o remount,rw /srv")

@@ -49,7 +49,7 @@ def test_a_folder_is_counted_as_du_counts_it(tmp_path: Path) -> None:
             ["du", "-sB1", tmp_path / "a"], capture_output=True, check=True
         ).stdout.split()[0]
     )
-    folders = 2 * os.stat(tmp_path / "a").st_blocks * 512  # du counts them, too
+    folders = 2 * (tmp_path / "a").stat().st_blocks * 512  # du counts them, too
     assert measured(tmp_path / "a").used_bytes == du - folders
     assert measured(tmp_path / "a").complete
 
@@ -85,6 +85,9 @@ def test_room_is_told_of_a_place_that_is_not_there_yet(tmp_path: Path) -> None:
     room = os.statvfs(tmp_path)
     assert (disk.path, disk.total_bytes) == (str(wanted), room.f_blocks * room.f_frsize)
     assert not wanted.exists()
+    assert disk.mount is not None
+    assert Path(disk.mount).is_mount()
+    assert tmp_path.is_relative_to(disk.mount)
 
 
 def test_other_peoples_temporary_files_are_not_named(

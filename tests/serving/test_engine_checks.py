@@ -60,6 +60,11 @@ def test_a_command_whose_python_has_no_vllm_fails() -> None:
     assert "no package `vllm`" in found.why
 
 
+def test_a_command_that_is_no_script_is_unknown() -> None:
+    found = judged(Engine(command="vllm", path="/usr/bin/vllm", is_script=False))["vllm"]
+    assert (found.status, found.fix) == ("warn", None)
+
+
 @pytest.mark.parametrize(
     ("cuda", "status"),
     [

@@ -10,10 +10,13 @@ from toolkit.serving.facts import Port
 from toolkit.serving.ports import address_of, ports
 
 
-def listening(address: str = "127.0.0.1", *, reuse_port: bool = False) -> socket.socket:
+def listening(
+    address: str = "127.0.0.1", *, reuse_port: bool = False, reuse_address: bool = False
+) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     server = socket.socket(family)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(reuse_port))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse_address))
     server.bind((address, 0))
     server.listen()
     return server
@@ -65,15 +68,19 @@ def test_a_server_that_is_bound_and_does_not_listen_yet_is_seen() -> None:
     assert (found.refusal, found.bound_only, found.holders) == ("EADDRINUSE", True, ())
 
 
-def test_connections_that_just_ended_do_not_take_a_port() -> None:
-    with listening() as server:
+@pytest.mark.parametrize("reuse", [True, False])
+def test_connections_that_just_ended_take_a_port_only_of_a_server_that_did_not_allow_it(
+    reuse: bool,
+) -> None:
+    with listening(reuse_address=reuse) as server:
         number = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", number)) as client:
             accepted, _ = server.accept()
             accepted.close()  # who closes first keeps the port in TIME_WAIT
             assert client.recv(1) == b""
     found = look(number, "127.0.0.1")
-    assert (found.refusal, found.bound_only, found.holders) == (None, False, ())
+    assert (found.bound_only, found.holders) == (False, ())
+    assert (found.refusal, found.ending) == ((None, False) if reuse else ("EADDRINUSE", True))
 
 
 def test_looking_leaves_the_port_as_it_was() -> None:

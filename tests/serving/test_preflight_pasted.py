@@ -112,6 +112,19 @@ def test_weights_that_do_not_fit_fail_before_they_are_loaded(tmp_path: Path) -> 
 
 
 @needs_unshare
+def test_a_disk_that_is_mounted_read_only_is_opened(tmp_path: Path) -> None:
+    plant = """
+        mkdir "$OUT/disk" && mount -t tmpfs -o size=64m tmpfs "$OUT/disk"
+        mount -o remount,ro "$OUT/disk"
+    """
+    options = ("--sim", "--disk", str(tmp_path / "disk" / "hub"))
+    found = pasted(tmp_path, "disk", *options, plant=plant, inside=MOUNTS)
+    assert found.before["disk"]["status"] == "fail"
+    assert "read-only" in found.before["disk"]["why"]
+    assert found.after["disk"]["status"] == "ok"
+
+
+@needs_unshare
 def test_a_small_dev_shm_is_made_larger(tmp_path: Path) -> None:
     plant = "mount -t tmpfs -o size=64m tmpfs /dev/shm"  # what Docker gives a container
     found = pasted(tmp_path, "shm", "--sim", plant=plant, inside=MOUNTS)

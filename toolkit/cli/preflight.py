@@ -19,6 +19,7 @@ that fix it, to be pasted. Nothing is changed without --fix, and nobody else is 
   toolkit preflight
   toolkit preflight --model Qwen/Qwen2.5-7B-Instruct --port 8000 --port 8001 --users 500
   toolkit preflight --model ./my-model --cpu
+  toolkit preflight --model Qwen2.5-7B --quantization fp8 --tp 2
   toolkit preflight --fix
   toolkit preflight --json
 
@@ -38,6 +39,8 @@ class Options:
     host: str
     users: int
     weights: int | None
+    quantization: str | None
+    tp: int
     disk: Path | None
     vllm: str
     cpu: bool
@@ -60,13 +63,21 @@ class Options:
 @click.option(
     "--users",
     "--for",
-    type=click.IntRange(1, 1_000_000),
+    type=click.IntRange(1, 100_000),
     default=256,
     show_default=True,
     metavar="N",
     help="Clients at the same time.",
 )
 @click.option("--weights", type=SIZE, help="Size of the model's files, where it is not known.")
+@click.option("--quantization", metavar="Q", help="As in `toolkit plan`: fp8, awq ...")
+@click.option(
+    "--tp",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="GPUs that share the weights.",
+)
 @click.option(
     "--disk", type=click.Path(path_type=Path), help="Where models go.  [default: HF's cache]"
 )

@@ -31,9 +31,8 @@ def check(disk: Disk, needs: Needs, *, root: bool) -> Check:
     if disk.free_bytes is None or disk.total_bytes is None:
         return doubtful(code, f"unknown: `{disk.path}` cannot be looked at: {disk.error}")
     room = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} free at `{disk.path}`"
-    if disk.writable is False:
-        fix = as_root(f'chown -R "$(id -un)" {shlex.quote(disk.path)}', root=root)
-        return bad(code, f"{room}, but this user cannot write there", None if root else fix)
+    if disk.read_only or disk.writable is False:
+        return _shut(code, disk, root=root)
     weights = (needs.disk_bytes or 0) if disk.role == "models" else 0
     wanted = weights + _least(disk)
     asked = f"{room}, and {size(weights)} of weights are to come" if weights else room
@@ -48,6 +47,18 @@ def check(disk: Disk, needs: Needs, *, root: bool) -> Check:
         why = f"{asked}, which leaves little for compiled code and logs{_filled(disk)}"
         return doubtful(code, why, _fix(disk, needs, weights + _spare(disk)))
     return good(code, f"{asked}")
+
+
+def _shut(code: str, disk: Disk, *, root: bool) -> Check:
+    place = shlex.quote(disk.path)
+    if disk.read_only:
+        fix = as_root(f"mount -o remount,rw {shlex.quote(disk.mount or disk.path)}", root=root)
+        return bad(
+            code, f"`{disk.path}` is mounted read-only: no model can be downloaded to it", fix
+        )
+    make, own = f"mkdir -p {place}", f'chown -R "$(id -un)" {place}'
+    why = f"this user cannot write to `{disk.path}`: no model can be downloaded to it"
+    return bad(code, why, f"{as_root(make, root=root)} && {as_root(own, root=root)}")
 
 
 def _least(disk: Disk) -> float:
@@ -81,7 +92,7 @@ def _fix(disk: Disk, needs: Needs, wanted: float) -> str:
             free += folder.used_bytes
     if chosen and free >= wanted:
         return f"rm -rf -- {' '.join(chosen)}"
-    return f"du -xhd2 {shlex.quote(disk.path)} | sort -h | tail -20"
+    return f"du -xhd2 {shlex.quote(disk.mount or disk.path)} | sort -h | tail -20"
 
 
 def _is_of(folder: Folder, model: str | None) -> bool:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +57,13 @@ def nearest(path: Path) -> Path:
     return path
 
 
+def _mount_of(path: Path) -> Path:
+    path = path.resolve()
+    while not path.is_mount() and path != path.parent:
+        path = path.parent
+    return path
+
+
 def _device(path: Path) -> int | None:
     try:
         return path.stat().st_dev
@@ -72,10 +79,12 @@ def _disk(role: str, path: Path, there: Path) -> Disk:
     return Disk(
         role=role,
         path=str(path),
+        mount=str(_mount_of(there)),
         total_bytes=room.f_blocks * room.f_frsize,
         free_bytes=room.f_bavail * room.f_frsize,
         free_files=room.f_favail if room.f_files else None,
-        writable=os.access(there, os.W_OK) and not room.f_flag & os.ST_RDONLY,
+        writable=os.access(there, os.W_OK),
+        read_only=bool(room.f_flag & os.ST_RDONLY),
     )
 
 
@@ -100,12 +109,15 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _filled(
-    found: Mapping[int | str, Disk], folders: Iterator[tuple[Path, bool]], until: float
+    found: Mapping[int | str, Disk], folders: Iterable[tuple[Path, bool]], until: float
 ) -> Iterator[Disk]:
-    """Give each disk the folders that lie on it."""
+    """Give each disk the folders that lie on it; each gets its part of the time that is left."""
     counted: dict[int | str | None, list[Folder]] = {}
-    for path, spare in folders:
-        counted.setdefault(_device(path), []).append(measured(path, spare=spare, until=until))
+    waiting = list(folders)
+    for number, (path, spare) in enumerate(waiting):
+        now = time.monotonic()
+        end = now + max(0.0, until - now) / (len(waiting) - number)
+        counted.setdefault(_device(path), []).append(measured(path, spare=spare, until=end))
     for key, disk in found.items():
         mine = sorted(counted.get(key, []), key=lambda each: (-each.used_bytes, each.path))
         yield replace(disk, folders=tuple(mine))

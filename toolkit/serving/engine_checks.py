@@ -17,6 +17,10 @@ def checks(facts: Facts, needs: Needs) -> Iterator[Check]:
         return
     if engine.path is None:
         yield bad("vllm", f"`{engine.command}` is not installed here", _install(engine, needs))
+    elif not engine.is_script:
+        yield doubtful(
+            "vllm", f"unknown: `{engine.path}` is no Python script, so its version cannot be asked"
+        )
     elif engine.version is None:
         reason = engine.error or "its Python has no package `vllm`"
         yield bad("vllm", f"`{engine.path}` is there, but {reason}", _install(engine, needs))

@@ -33,12 +33,16 @@ class Disk:
     role: str
     """`models`, `vllm_cache` or `temporary`: what goes there."""
     path: str
+    mount: str | None = None
+    """Where its file system begins; the path itself need not be there yet."""
     total_bytes: int | None = None
     free_bytes: int | None = None
     """For this user: the blocks reserved for root are not free to others."""
     free_files: int | None = None
     """Inodes; None where the file system has no limit of them."""
     writable: bool | None = None
+    read_only: bool = False
+    """Nobody may write there, root included."""
     folders: tuple[Folder, ...] = ()
     """What fills it, as far as it was looked at, the biggest first."""
     error: str | None = None
@@ -185,6 +189,8 @@ class Engine:
     command: str
     path: str | None = None
     """Where it was found; None: it was not."""
+    is_script: bool = True
+    """Whether its Python could be found; a wrapper in another language cannot be asked."""
     version: str | None = None
     torch: str | None = None
     cuda: str | None = None

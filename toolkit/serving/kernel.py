@@ -64,6 +64,11 @@ def parent(pid: int, proc: Path = PROC) -> int | None:
     return whole(table(proc / str(pid) / "status").get("PPid", ""))
 
 
+def is_zombie(pid: int, proc: Path = PROC) -> bool:
+    """Whether it has ended and only its exit code is left."""
+    return table(proc / str(pid) / "status").get("State", "").startswith("Z")
+
+
 def used_bytes(pid: int, proc: Path = PROC) -> int | None:
     """The memory that a process holds, what it shares with others included."""
     return kilobytes(table(proc / str(pid) / "status").get("VmRSS"))

@@ -5,6 +5,7 @@ Whatever cannot be read is unknown; no look may fail because of it. The parts wi
 
 import os
 import resource
+import time
 from pathlib import Path
 
 from toolkit.serving import kernel
@@ -25,6 +26,10 @@ MAY_LIFT = 1 << 24
 """CAP_SYS_RESOURCE; Docker gives its root neither."""
 ENGINE = "VLLM::"
 """What vLLM calls its engine and worker processes, since 0.10."""
+REAPERS = "systemd init tini docker-init dumb-init catatonit".split()
+"""Who adopts processes whose parent is gone, beside process 1."""
+ENDING_S = 1.0
+"""A server that is just ending leaves its processes alone for a moment; those are no orphans."""
 
 
 def look(needs: Needs) -> Facts:
@@ -124,22 +129,42 @@ def capabilities(proc: Path = kernel.PROC) -> int:
         return 0
 
 
-def orphans(proc: Path = kernel.PROC) -> tuple[Orphan, ...]:
-    """Engine processes whose server is gone: killed by SIGKILL it leaves them running, with all their memory."""
-    names = {pid: name for pid in kernel.processes(proc) if (name := kernel.command(pid, proc))}
-    found = [
-        pid
-        for pid, name in names.items()
-        if name.startswith(ENGINE)
-        and "vllm" not in names.get(kernel.parent(pid, proc) or 0, "").lower()
-    ]
-    while more := [
-        pid
-        for pid, name in names.items()
-        if name.startswith(ENGINE) and pid not in found and kernel.parent(pid, proc) in found
-    ]:
-        found += more
+def orphans(proc: Path = kernel.PROC, wait_s: float = ENDING_S) -> tuple[Orphan, ...]:
+    """Engine processes whose server is gone: killed by SIGKILL it leaves them running, with all their memory.
+
+    Only those that are still there a moment later: a server that ends in order needs one, too.
+    """
+    found = _alone(proc)
+    if found:
+        time.sleep(wait_s)
+        found &= _alone(proc)
     return tuple(
-        Orphan(pid=pid, command=names[pid], used_bytes=kernel.used_bytes(pid, proc))
+        Orphan(
+            pid=pid,
+            command=kernel.command(pid, proc) or ENGINE,
+            used_bytes=kernel.used_bytes(pid, proc),
+        )
         for pid in sorted(found)
     )
+
+
+def _alone(proc: Path) -> set[int]:
+    """Engines that process 1 or another reaper adopted, and the workers below them."""
+    engines = {
+        pid
+        for pid in kernel.processes(proc)
+        if (kernel.command(pid, proc) or "").startswith(ENGINE) and not kernel.is_zombie(pid, proc)
+    }
+    found = {pid for pid in engines if _is_adopted(pid, proc)}
+    while more := {pid for pid in engines - found if kernel.parent(pid, proc) in found}:
+        found |= more
+    return found
+
+
+def _is_adopted(pid: int, proc: Path) -> bool:
+    """Whether its parent only adopts; a container's process 1 may well be the server itself, in Python."""
+    parent = kernel.parent(pid, proc)
+    words = (kernel.command(parent, proc) or "").split() if parent else []
+    name = words[0].rpartition("/")[2] if words else ""
+    is_server = "python" in name or any("vllm" in word.lower() for word in words)
+    return not is_server and (parent == 1 or name.rstrip(":") in REAPERS)

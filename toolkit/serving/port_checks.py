@@ -25,9 +25,8 @@ def checks(facts: Facts, needs: Needs) -> Iterator[Check]:
 def port_check(port: Port, needs: Needs, facts: Facts) -> Check:
     """Whether a server can listen there, and whether clients would reach it and no other."""
     code, number = f"port_{port.number}", port.number
-    rivals = [each for each in port.holders if _is_rival(each, needs.host)]
-    if rivals or port.refusal == "EADDRINUSE":
-        return _taken(code, port, rivals)
+    if port.refusal == "EADDRINUSE":
+        return _taken(code, port, needs.host)
     if port.refusal == "EACCES":
         why = f"port {number} is kept for root: ports below 1,024 usually are"
         return bad(code, why, f"sudo sysctl -w net.ipv4.ip_unprivileged_port_start={number}")
@@ -46,10 +45,10 @@ def port_check(port: Port, needs: Needs, facts: Facts) -> Check:
 
 
 def _is_rival(holder: Holder, host: str) -> bool:
-    """Whether it takes connections that were meant for us; an IPv6 socket on all addresses takes IPv4's, too.
+    """Whether it can be the one that is in the way; an IPv6 socket on all addresses usually takes IPv4's clients, too.
 
-    vLLM sets SO_REUSEPORT (launchers/launcher.py in 0.32.0): a second one starts without an error, and each of the
-    two gets half of the clients.
+    That the port is taken is known from trying to bind it, without SO_REUSEPORT: vLLM sets SO_REUSEPORT (launchers/launcher.py in 0.32.0): a second one starts without an error, and each of the two gets half
+    of the clients.
     """
     own, other = _plain(host), _plain(holder.address)
     if own is None or other is None:
@@ -68,12 +67,15 @@ def _plain(word: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _taken(code: str, port: Port, rivals: list[Holder]) -> Check:
+def _taken(code: str, port: Port, host: str) -> Check:
     start = f"port {port.number} is taken"
-    if not rivals and port.bound_only:
+    if port.bound_only:
         why = f"{start} by a server that does not listen yet, as vLLM while it loads: two servers would share the clients"
         return bad(code, why, None)
-    holders = rivals or list(port.holders)
+    if port.ending:
+        why = f"{start} by connections of a server that is gone: the kernel lets go of them within a minute"
+        return bad(code, why, "sleep 60")
+    holders = [each for each in port.holders if _is_rival(each, host)] or list(port.holders)
     if not holders:
         return bad(code, f"{start}, and `/proc` does not show by whom", _who(port.number))
     told = "; ".join(dict.fromkeys(_told(each) for each in holders))
@@ -130,7 +132,8 @@ def _ephemeral(facts: Facts, needs: Needs) -> Check:
     code, low, high = "ephemeral_ports", facts.network.ephemeral_low, facts.network.ephemeral_high
     if low is None or high is None:
         return doubtful(code, "unknown: the range of ports for outgoing connections cannot be read")
-    count, wanted = high - low + 1, max(EPHEMERAL_LEAST, 16 * needs.users)
+    count, most = high - low + 1, EPHEMERAL_RANGE[1] - EPHEMERAL_RANGE[0] + 1
+    wanted = min(most, max(EPHEMERAL_LEAST, 16 * needs.users))
     told = f"{count:,} ports for outgoing connections ({low} to {high})"
     if count >= wanted:
         return good(code, told)

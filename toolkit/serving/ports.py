@@ -91,10 +91,9 @@ def _tried(port: Port, host: str, *, has_rows: bool) -> Port:
     vLLM binds at its start and listens minutes later, when its model is loaded; both with SO_REUSEADDR may bind.
     """
     refusal = _refusal(host, port.number, reuse=True)
-    if (
-        refusal or has_rows
-    ):  # a row without LISTEN is a connection that ended: it refuses nobody who serves
-        return replace(port, refusal=refusal)
+    if refusal or has_rows:
+        ending = refusal == "EADDRINUSE" and has_rows and not port.holders
+        return replace(port, refusal=refusal, ending=ending)
     strict = _refusal(host, port.number, reuse=False)
     return replace(port, refusal=strict, bound_only=strict == "EADDRINUSE")
 

@@ -88,7 +88,7 @@ def _orphans(facts: Facts) -> Iterator[Check]:
     if facts.orphans:
         held = sum(each.used_bytes or 0 for each in facts.orphans)
         named = ", ".join(f"{each.command} ({each.pid})" for each in facts.orphans[:4])
-        yield bad(
+        yield doubtful(
             "orphans",
             f"{len(facts.orphans)} engine processes without a server: {named}; they hold {size(held)} of memory, and"
             " their GPU's, until somebody ends them",

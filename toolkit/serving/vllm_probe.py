@@ -42,7 +42,7 @@ def engine(command: str) -> Engine:
         return Engine(command=command)
     python = _python_of(Path(path))
     if not python:
-        return Engine(command=command, path=path, error=f"`{path}` does not name its Python")
+        return Engine(command=command, path=path, is_script=False)
     try:
         told = _asked(python)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
@@ -66,18 +66,25 @@ def _words(command: str) -> list[str]:
 
 def _python_of(script: Path) -> list[str]:
     """The interpreter in a script's first line; pip writes `#!/bin/sh` and a second line where that is long."""
+    if _is_python(str(script)):
+        return [str(script)]
     try:
         with script.open("rb") as file:
-            first, second = file.readline(4096), file.readline(4096)
+            first, second = (file.readline(4096).decode("utf-8", "replace") for _ in range(2))
     except OSError:
         return []
-    if script.name.startswith("python"):
-        return [str(script)]
-    if not first.startswith(b"#!"):
-        return []
-    if second.startswith(b"'''exec'"):
-        return _words(second.decode("utf-8", "replace").removeprefix("'''exec'"))[:1]
-    return _words(first[2:].decode("utf-8", "replace"))
+    line = first[2:] if first.startswith("#!") else ""
+    if second.startswith("'''exec'"):
+        line = second.removeprefix("'''exec'")
+    words = _words(line)[:2]
+    # a shell would run our question as commands of its own
+    if words and _is_python(words[0]):
+        return words[:1]
+    return words if len(words) == 2 and words[0].endswith("/env") and _is_python(words[1]) else []
+
+
+def _is_python(word: str) -> bool:
+    return word.rpartition("/")[2].startswith(("python", "pypy"))
 
 
 def _asked(python: list[str]) -> dict[str, Any]:

@@ -65,7 +65,9 @@ def library() -> Path:
     return folder
 
 
-def machine(folder: Path, *gpus: Mapping[str, Any], driver: str = "580.65.06", cuda: int = 13_000) -> Path:
+def machine(
+    folder: Path, *gpus: Mapping[str, Any], driver: str = "580.65.06", cuda: int = 13_000
+) -> Path:
     """Write a machine with these GPUs."""
     told: dict[str, Any] = {"driver": driver, "cuda": cuda, "count": len(gpus)}
     write(folder, told | {f"gpu{index}": gpu for index, gpu in enumerate(gpus)})
