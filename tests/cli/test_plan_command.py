@@ -119,12 +119,12 @@ def test_a_model_that_does_not_fit_is_an_answer_with_ways_out() -> None:
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
     assert "Flags for bf16 (another's: --quantization NAME) None: it does not fit" in text
-    assert "- awq: it would fit with 4 GPUs (--tensor-parallel 4)" in text
+    assert "- awq: it would fit with 4 GPUs (--tensor-parallel-size 4)" in text
 
 
 def test_a_slice_of_a_gpu_is_not_joined_with_others() -> None:
     text = said("qwen3.5-35b-a3b", "--gpu", "1g.10gb", "--tokens", "271")
-    assert "GPUs (--tensor-parallel" not in text
+    assert "GPUs (--tensor-parallel-size" not in text
     assert "a100-80gb-mig-1g.10gb" in text
 
 
@@ -257,7 +257,7 @@ def test_a_wrong_command_line_is_told_what_is_missing(words: tuple[str, ...], me
             "28 heads of `Qwen2.5-7B-Instruct` cannot be divided among 3 GPUs",
             "divide",
         ),
-        (("-pp", "99"), "has 28 layers, too few for 99 stages", "--pipeline-parallel"),
+        (("-pp", "99"), "has 28 layers, too few for 99 stages", "--pipeline-parallel-size"),
         (("--workload", "none.json"), "`none.json` cannot be read", "toolkit workload --json"),
         (("--run", "0123456789ab"), "`t.db` does not exist", ""),
     ],
@@ -281,3 +281,41 @@ def test_a_report_that_is_none_is_refused(text: str) -> None:
 def test_an_empty_report_tells_no_lengths() -> None:
     _, told = refused(*QWEN, "--workload", "-", stdin="{}")
     assert "the workload does not tell how long prompts are" in told
+
+
+# --- what there is ------------------------------------------------------------------------------------
+
+
+def test_the_catalog_names_its_models_and_gpus() -> None:
+    text = said("--list")
+    # the reference's table
+    assert "Qwen3.5-35B-A3B" in text
+    assert "20,480 64,389,120" in text
+    assert "a100-80gb 79.25 2,039" in text
+    found = objects("--list")
+    tokens = {one["model"]: one["kv_bytes_per_token"] for one in found if "model" in one}
+    assert tokens["Qwen2.5-7B-Instruct"] == 57_344
+    assert tokens["Qwen3-30B-A3B"] == 98_304
+    assert tokens["DeepSeek-Coder-V2-Lite-Instruct"] == 31_104
+    assert tokens["gemma-3-27b-it"] == 81_920
+    assert {one["gpu"] for one in found if "gpu" in one} >= {"h200", "mi300x", "rtx-4090", "b200"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown_mib"),
+    [
+        # nvidia-smi counts what the driver keeps for itself, MiB
+        ("a100-80gb", 81_920),
+        ("h100-80gb", 81_559),
+        ("h200", 143_771),
+        ("l4", 23_034),
+        ("l40s", 46_068),
+        ("rtx-4090", 24_564),
+        ("b200", 183_359),
+    ],
+)
+def test_programs_are_offered_a_little_less_than_nvidia_smi_shows(
+    name: str, shown_mib: int
+) -> None:
+    [found] = [one for one in objects("--list") if one.get("gpu") == name]
+    assert 0.95 < found["memory_gib"] * 1024 / shown_mib < 1

@@ -56,10 +56,10 @@ def test_what_does_not_fit_is_told_what_would_make_it() -> None:
         "quantization fp8",
         "quantization awq",
         "quantization gptq-int4",
-        "2 GPUs (--tensor-parallel 2)",
+        "2 GPUs (--tensor-parallel-size 2)",
     )
     assert plan.notes[-1] == (
-        "it would fit with quantization fp8, or quantization awq, or quantization gptq-int4, or 2 GPUs (--tensor-parallel 2)"
+        "it would fit with quantization fp8, or quantization awq, or quantization gptq-int4, or 2 GPUs (--tensor-parallel-size 2)"
     )
 
 

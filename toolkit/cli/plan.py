@@ -16,16 +16,17 @@ and which of vLLM's flags follow from it, each with its reason. MODEL is a model
 config.json or a folder with one. No GPU and no network are needed, and no model hub is ever asked.
 
 \b
+  toolkit plan --list                             models and GPUs of the catalog
   toolkit plan qwen2.5-7b --gpu a100-80gb --prompt-tokens 500 --output-tokens 50
-  toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --workload workload.json --kv-cache-dtype fp8
-  toolkit plan ./my-model --gpu 24GiB --gpu-hour 1.20 --api-price 0.15/0.60 --seconds-per-request 5s
-  toolkit plan qwen2.5-7b --gpu l4 --target-rps 10 --run 4f0c9a2b7d1e    times as that run measured
+  toolkit workload --json | toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --workload -
+  toolkit plan ./my-model --gpu 24GiB --tokens 550 --seconds-per-request 5s --target-rps 10
+  toolkit plan qwen2.5-7b --gpu l4 --run 4f0c9a2b7d1e --gpu-hour 1.20 --api-price 0.15/0.60
   toolkit plan qwen2.5-7b --gpu l4 --tokens 300 --calls 300ms,300ms,300ms,100ms --idle 430ms
   toolkit plan qwen2.5-7b --kv-only --tokens 8192 --batch 64
   toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 --host http://10.0.0.4:8000
 
-`--workload` reads what `toolkit workload --json` wrote, `-` from a pipe. What the engine needs beside
-weights and KV cache is an estimate: with `--host` you see how far it was from what a server reports.
+What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
+from what a server reports. Time and price are never guessed: tell them, or measure them first.
 """
 
 
@@ -64,6 +65,7 @@ class Options:
     spec_tokens: int
     weights: int | None
     overhead: int | None
+    names: bool
     as_json: bool
     database: Path
     insecure: bool
@@ -120,7 +122,8 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @click.option("--gpu", metavar="NAME|SIZE", help="E.g. `a100-80gb`, `l4`, `1g.10gb`, or `80GiB`.")
 @click.option(
     "-tp",
-    "--tensor-parallel",
+    "--tensor-parallel-size",
+    "tensor_parallel",
     type=COUNT,
     default=1,
     show_default=True,
@@ -128,7 +131,8 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 )
 @click.option(
     "-pp",
-    "--pipeline-parallel",
+    "--pipeline-parallel-size",
+    "pipeline_parallel",
     type=COUNT,
     default=1,
     show_default=True,
@@ -155,7 +159,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     "--run",
     metavar="RUN",
     multiple=True,
-    help="Lengths of this capture, or times of this bench or blast; may be repeated.",
+    help="Lengths of this capture, or lengths and times of this bench or blast; may be repeated.",
 )
 @click.option("--seconds-per-request", type=DURATION, help="How long one takes, as measured.")
 @click.option(
@@ -183,18 +187,22 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")
 @click.option("--batch", type=COUNT, help="Requests at once, with --kv-only.")
+@click.option("--max-model-len", type=COUNT, help="As you set it.  [default: as recommended]")
+@click.option("--max-num-seqs", type=COUNT, help="As you set it.  [default: as recommended]")
 @click.option(
-    "--max-model-len", type=COUNT, help="As it is set.  [default: as recommended; so with the next]"
+    "--max-num-batched-tokens", type=COUNT, help="As you set it.  [default: as recommended]"
 )
-@click.option("--max-num-seqs", type=COUNT, help="As it is set.")
-@click.option("--max-num-batched-tokens", type=COUNT, help="As it is set.")
-@click.option("--gpu-memory-utilization", type=click.FloatRange(0.01, 1.0), help="As it is set.")
-@click.option("--block-size", type=COUNT, help="As it is set.  [default: as vLLM chooses]")
+@click.option(
+    "--gpu-memory-utilization",
+    type=click.FloatRange(0.01, 1.0),
+    help="As you set it.  [default: as recommended]",
+)
+@click.option("--block-size", type=COUNT, help="As you set it.  [default: as vLLM chooses]")
 @click.option(
     "--prefix-caching/--no-prefix-caching",
     default=True,
     show_default=True,
-    help="Hybrids keep more states with it.",
+    help="With it hybrids keep a second state of each request.",
 )
 @click.option(
     "--spec-tokens",
@@ -203,10 +211,15 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     show_default=True,
     help="Speculated in a step.",
 )
-@click.option("--weights", type=SIZE, help="Of the files, where they are not here to be measured.")
 @click.option(
-    "--overhead", type=SIZE, help="Beside weights and KV cache, as measured.  [default: estimated]"
+    "--weights", type=SIZE, help="Of the model's own files, where they are not here to be measured."
 )
+@click.option(
+    "--overhead",
+    type=SIZE,
+    help="Of one GPU beside weights and KV cache, as measured.  [default: estimated]",
+)
+@click.option("--list", "names", is_flag=True, help="Name the models and GPUs of the catalog.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object for each quantization."
 )
@@ -215,6 +228,11 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 def command(**options: Any) -> None:
     """Plan a server (the help text is EXAMPLES)."""
     chosen = Options(**options)
+    if chosen.names:
+        from toolkit.cli.plan_list import show_names
+
+        show_names(as_json=chosen.as_json)
+        return
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)

@@ -127,7 +127,7 @@ def _more_gpus(one: Plan, asked: Question) -> Iterator[str]:
         if count > asked.settings.tp:
             other = asked.otherwise(one.quantization, tp=count)
             if other and other.fits:
-                yield f"{other.gpus} GPUs (--tensor-parallel {count})"
+                yield f"{other.gpus} GPUs (--tensor-parallel-size {count})"
                 return
 
 
