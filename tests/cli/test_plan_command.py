@@ -49,7 +49,8 @@ def test_states_and_windows_are_told_beside_tokens() -> None:
     text = said("qwen3.5-35b-a3b", "--kv-only", "--tokens", "1", "--batch", "1")
     # 30 x 2,146,304
     assert "20,480 bytes a token 64,389,120 bytes a request whatever its length" in text
-    assert "for 1 request of 1 tokens" in text
+    # (20,480 + 64,389,120) / 2 ** 20 = 61.43
+    assert "61.43 MiB for 1 request of 1 token " in text
 
 
 def test_one_object_for_each_quantization_with_the_agreed_keys() -> None:
@@ -186,6 +187,16 @@ def test_the_longest_request_decides_the_limit_and_not_how_many_fit() -> None:
     # 4000 x 1.15 = 4600, up to 18 x 256
     assert long["flags"]["max-model-len"] == "4608"
     assert long["max_concurrency"] == usual["max_concurrency"]
+
+
+def test_the_files_size_is_of_the_quantization_that_is_asked_for() -> None:
+    words = ("qwen3.5-35b-a3b", "--gpu", "a100-80gb", "--tokens", "271", "--weights", "24.5GB")
+    [found] = objects(*words, "--quantization", "gptq-int4")
+    assert found["weights_gib"] * 2**30 == pytest.approx(24.5e9)
+    # of several the model's own
+    bf16, awq = objects(*words, "--quantization", "bf16", "--quantization", "awq")
+    assert bf16["weights_gib"] * 2**30 == pytest.approx(24.5e9)
+    assert awq["weights_gib"] * 2**30 < 24e9
 
 
 # --- what it refuses ----------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ import click
 from toolkit.cli.output import print_json
 from toolkit.cli.plan import Options
 from toolkit.cli.plan_model import Known, known_model
+from toolkit.plan.advice import tokens_words
 from toolkit.plan.asked import Settings
 from toolkit.plan.planner import kv_bytes, per_request, per_token
 from toolkit.plan.result import Plan
 from toolkit.plan.weights import as_stored, weights_bytes
 
 GIB = 2**30
+SMALL_GIB = 0.1
 
 
 def run_kv_only(options: Options) -> None:
@@ -34,7 +36,9 @@ def run_kv_only(options: Options) -> None:
 def _words(known: Known, settings: Settings, tokens: float, batch: int, kv_gib: float) -> str:
     each, fixed = per_token(known.shape, settings), per_request(known.shape, settings)
     requests = "1 request" if batch == 1 else f"{batch:,} requests"
-    lines = [f"{known.shape.name}: {kv_gib:,.2f} GiB for {requests} of {tokens:,.0f} tokens"]
+    size = f"{kv_gib:,.2f} GiB" if kv_gib >= SMALL_GIB else f"{kv_gib * 1024:,.2f} MiB"
+    length = "1 token" if tokens == 1 else tokens_words(tokens)
+    lines = [f"{known.shape.name}: {size} for {requests} of {length}"]
     lines.append(f"{each:,} bytes a token" + (" over all GPUs" if settings.gpus > 1 else ""))
     if fixed:
         lines.append(

@@ -17,7 +17,9 @@ from toolkit.plan.cost import Cost, Prices, cost
 from toolkit.plan.load import Load
 from toolkit.plan.planner import per_request
 from toolkit.plan.result import Plan
+from toolkit.plan.shape import Shape
 from toolkit.plan.side_by_side import Question, side_by_side
+from toolkit.plan.weights import as_stored
 from toolkit.records import Sighting
 
 
@@ -63,7 +65,7 @@ def run(options: Options) -> None:
 def question(options: Options, known: Known, load: Load, runs: Measured) -> Question:
     """What is asked of the planner."""
     return Question(
-        shape=known.shape,
+        shape=_shape(options, known.shape),
         gpu=gpu_of(options.gpu or ""),
         on_disk=options.weights if options.weights is not None else known.on_disk,
         settings=settings_of(options),
@@ -74,6 +76,13 @@ def question(options: Options, known: Known, load: Load, runs: Measured) -> Ques
             prices=prices_of(options),
         ),
     )
+
+
+def _shape(options: Options, shape: Shape) -> Shape:
+    """With `--weights` and one `--quantization` the files are in that one, whatever the catalog's config tells."""
+    if options.weights is None or len(options.quantization) != 1:
+        return shape
+    return replace(shape, quantization=as_stored(shape, options.quantization[0]))
 
 
 def settings_of(options: Options) -> Settings:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from toolkit.cli.plan_run import Answer
-from toolkit.plan.capacity import BUSY, Chain, Headroom, busy_with
+from toolkit.plan.capacity import BUSY, SPARE, Chain, Headroom, busy_with
 from toolkit.plan.cost import Cost
 from toolkit.plan.result import Plan
 from toolkit.wording import digits, share
@@ -51,9 +51,9 @@ def rate_words(found: Headroom) -> Iterator[str]:
 def _engines(factor: float, engines: tuple[int, int]) -> Iterator[str]:
     low, high = engines
     many = f"{low}" if low == high else f"{low} to {high}"
-    if factor >= 3:
+    if factor > SPARE[1]:
         yield f"One such server does {digits(factor)} times the target: enough, and more than peaks ask for"
-    elif factor >= 2:
+    elif factor >= SPARE[0]:
         yield f"One such server does {digits(factor)} times the target: enough"
     else:
         yield f"One such server does {digits(factor)} times the target: {many} of them leave peaks their room"
