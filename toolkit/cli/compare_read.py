@@ -14,7 +14,7 @@ from toolkit.store import Store
 
 PLAN = {
     "bench": (
-        *("profile", "requests", "concurrency", "rate", "arrival", "levels", "stream_share"),
+        *("profile", "concurrency", "rate", "arrival", "levels", "stream_share"),
         *("max_tokens", "temperature", "ignore_eos", "sameness", "nonce_place", "twin_share"),
         "sequential",
     ),
@@ -23,8 +23,8 @@ PLAN = {
         *("request_timeout_s", "non_neutral"),
     ),
 }
-"""Settings that must be equal. Not the model's name, which is what many comparisons are about; not how long it took, as
-only what both have is compared."""
+"""Settings that must be equal. Not the model's name, which is what many comparisons are about; not how long it took or how
+many requests there were, as only what both have is compared."""
 
 
 def pairs_of(store: Store, a: str, b: str, database: Path) -> list[tuple[Side, Side]]:

@@ -68,5 +68,7 @@ def command(**options: Any) -> None:
     chosen = Options(**options)
     cases = cases_of(chosen)
     show(cases, as_json=chosen.as_json)
+    if any(case.stopped for case in cases):
+        sys.exit(130)  # what a shell calls an interrupted command
     if all(case.error for case in cases):
         sys.exit(1)

@@ -26,6 +26,8 @@ class Seen:
     run: str | None = None
     error: str | None = None
     """Why nothing could be seen."""
+    stopped: bool = False
+    """Somebody stopped the looking; what was seen until then is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Case:
     run: str | None
     diagnosis: Diagnosis
     error: str | None
+    stopped: bool
 
 
 def cases_of(options: Options) -> list[Case]:
@@ -50,6 +53,7 @@ def cases_of(options: Options) -> list[Case]:
             run=each.run,
             diagnosis=diagnose(merged((each.evidence, workload)), rules),
             error=each.error or (NOTHING if each.evidence == Evidence() else None),
+            stopped=each.stopped,
         )
         for each in _seen(options)
     ]

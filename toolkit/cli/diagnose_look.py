@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
+
+import click
 
 from toolkit.cli.diagnose import Options
 from toolkit.cli.diagnose_cases import Seen
@@ -29,17 +32,29 @@ def seen_now(options: Options) -> list[Seen]:
     allow_open_files()
     every_s = min(EVERY_S, options.interval / (LEAST_LOOKS - 1))
     looks = round(options.interval / every_s) + 1
-    found = asyncio.run(_look(hosts, options, looks, every_s))
+    what = hosts[0].url if len(hosts) == 1 else f"{len(hosts)} hosts"
+    click.echo(f"Looking at {what} for {options.interval:g} s", err=True)
+    found: dict[str, list[Look]] = {host.name: [] for host in hosts}
+    stopped = False
+    try:
+        asyncio.run(_look(hosts, options, found, looks, every_s))
+    except KeyboardInterrupt:
+        click.echo("Stopped: judged by what was seen", err=True)
+        stopped = True
     gpu = _gpu_here() if any(_is_here(host) for host in hosts) else Evidence()
-    return [_seen(host, found[host.name], gpu if _is_here(host) else Evidence()) for host in hosts]
+    seen = [_seen(host, found[host.name], gpu if _is_here(host) else Evidence()) for host in hosts]
+    return [replace(each, stopped=stopped) for each in seen]
 
 
 async def _look(
-    hosts: Sequence[Host], options: Options, looks: int, every_s: float
-) -> dict[str, list[Look]]:
+    hosts: Sequence[Host],
+    options: Options,
+    found: Mapping[str, list[Look]],
+    looks: int,
+    every_s: float,
+) -> None:
     tls, keys = tls_for(insecure=options.insecure, ca=options.ca), keys_for(hosts)
     quiet, crowd = QuietMoments(), Crowd()
-    found: dict[str, list[Look]] = {host.name: [] for host in hosts}
 
     async def keep(look: Look) -> None:
         found[look.host.name].append(look)
@@ -49,14 +64,14 @@ async def _look(
         for scout in scouts:
             stack.push_async_callback(scout.aclose)
         await asyncio.gather(*(follow(scout, looks, every_s, keep, crowd) for scout in scouts))
-    return found
 
 
 def _seen(host: Host, looks: Sequence[Look], gpu: Evidence) -> Seen:
     glances = [glance for look in looks if (glance := _glance(look)) is not None]
     error = None
     if len(glances) < 2:
-        error = sight(examine(looks[-1])).error or "its `/metrics` was no engine's"
+        last = sight(examine(looks[-1])).error if looks else "it was not looked at"
+        error = last or "its `/metrics` was no engine's, or came only once"
     return Seen(
         name=host.name, url=host.url, evidence=merged((evidence_of(glances), gpu)), error=error
     )

@@ -3,7 +3,7 @@
 A figure is taken of all the cells that both sides have, and how sure the difference is by paired.py. A verdict asks for
 more than an interval without 0: all of it must lie beyond 2 % of A's figure (error rates: beyond a tenth of a point), for
 what stays the same during a run (a clock, a temperature, a neighbour) moves all of its blocks alike, and can't be seen
-in them. Each row is 95 % sure on its own: of eight rows of equal servers one is beyond in every third comparison.
+in them. Each row is 95 % sure on its own: of many rows of equal servers, without that margin, one in twenty would accuse.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """How sure is a difference between two series? Blocks, not requests: a variance and its degrees of freedom. No clock.
 
 The method is that of batch means in simulation (Schmeiser, Batch Size Effects in the Analysis of Simulation Output,
-1982), and for quantiles that of sectioning (Asmussen and Glynn, Stochastic Simulation, 2007, III.5a): the series is cut
+1982), and for quantiles that of sectioning (Asmussen and Glynn, Stochastic Simulation, 2007, chapter III.5): the series is cut
 into k stretches, the figure is taken once of the whole and once of each stretch, and
 
     variance = sum((block - whole)**2) / (k - 1) / k           half an interval = t(k - 1) * sqrt(variance)

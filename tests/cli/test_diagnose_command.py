@@ -1,0 +1,193 @@
+"""`toolkit diagnose` as a user meets it."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support import shots
+from support.blasted import STARTED_AT, blasted
+
+from toolkit.cli import main
+from toolkit.records import Ledger, Run, Verdict
+from toolkit.sim.app import SimThread, serve_in_thread
+from toolkit.store import Store
+
+KEYS = "code confidence evidence lever risk watch".split()
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLKIT_DB", raising=False)
+
+
+def diagnose(*words: str) -> Result:
+    return CliRunner().invoke(main, ["diagnose", *words], catch_exceptions=False)
+
+
+def objects(result: Result) -> list[dict[str, object]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+# --- hosts that are looked at -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[dict[str, SimThread]]:
+    """A sick server and a healthy one, five times as fast as life, each with 24 clients of its own."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(serve_in_thread(name, time_scale=0.2, load=24))
+            for name in ("seq_limited", "gptq-int4")
+        }
+
+
+@pytest.mark.slow
+def test_a_bottleneck_is_found_over_a_socket_with_its_lever(fleet: dict[str, SimThread]) -> None:
+    result = diagnose(fleet["seq_limited"].url, "--interval", "2s", "--json")
+    url = fleet["seq_limited"].url
+    assert (result.exit_code, result.stderr) == (0, f"Looking at {url} for 2 s\n")
+    first, *rest = objects(result)
+    assert list(first)[: len(KEYS)] == KEYS
+    assert first["code"] == "seq_limited"
+    assert "8 ran at most" in str(first["evidence"])
+    assert "--max-num-seqs" in str(first["lever"])
+    assert [each["code"] for each in rest] == ["not_known"]
+    assert first["url"] == url
+
+
+@pytest.mark.slow
+def test_a_healthy_server_has_none_and_says_what_was_looked_at(fleet: dict[str, SimThread]) -> None:
+    result = diagnose(fleet["gptq-int4"].url, "--interval", "2s")
+    assert result.exit_code == 0
+    assert "  none found" in result.stdout.splitlines()
+    assert "looked at over 2 s: running 24" in result.stdout
+    assert "Not known:" in result.stdout
+    assert "`toolkit capture`" in result.stdout
+
+
+def test_a_dead_host_is_told_with_its_reason_and_alone_it_is_an_error() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    result = diagnose(f"127.0.0.1:{port}", "--interval", "100ms", "--json")
+    [told] = objects(result)
+    assert (told["code"], result.exit_code) == ("not_seen", 1)
+    assert "refused" in str(told["evidence"])
+
+
+def test_a_hosts_file_has_a_part_for_each_host(fleet: dict[str, SimThread]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        dead = probe.getsockname()[1]
+    url = fleet["seq_limited"].url
+    Path("hosts.txt").write_text(f"alice {url}\nbob 127.0.0.1:{dead}\n")
+    result = diagnose("hosts.txt", "--interval", "500ms")
+    assert result.exit_code == 0
+    assert f"alice {url}" in result.stdout.splitlines()
+    assert "  not seen: connection refused" in result.stdout
+
+
+def test_an_interrupt_judges_what_was_seen_until_then(
+    fleet: dict[str, SimThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(scout, looks, every_s, keep, crowd) -> None:  # noqa: ARG001 (as it is called)
+        for _ in range(3):
+            await keep(await scout.look())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toolkit.cli.diagnose_look.follow", interrupted)
+    result = diagnose(fleet["seq_limited"].url, "--interval", "10m")
+    assert result.exit_code == 130
+    assert "Stopped: judged by what was seen" in result.stderr
+    assert "running 8, waiting 16" in result.stdout
+
+
+# --- runs ---------------------------------------------------------------------------------------------
+
+
+def test_a_blasts_hosts_are_judged_by_what_is_stored() -> None:
+    run = blasted(Path("t.db"), hosts=6, seconds=60)
+    told = objects(diagnose(run.id, "--db", "t.db", "--json"))
+    found: dict[str, set[str]] = {}
+    for each in told:
+        found.setdefault(str(each["name"]), set()).add(str(each["code"]))
+    assert list(found) == ["memory", "one-token", "restarter", "told-cache", "dead", "plain-05"]
+    assert "connections_refused" in found["dead"]
+    assert "truncated_answers" in found["one-token"]
+    # two prompts of the contest's profile, again and again; those with a cache in front compute them once
+    assert "repeats_recomputed" in found["plain-05"]
+    assert not {"repeats_recomputed", "truncated_answers"} & found["told-cache"]
+    assert all(each["run"] == run.id for each in told)
+
+
+def test_one_host_of_a_run_is_shown_for_people() -> None:
+    run = blasted(Path("t.db"), hosts=6, seconds=60)
+    lines = diagnose(f"{run.id}:plain-05", "--db", "t.db").stdout.splitlines()
+    assert lines[0] == f"plain-05 in run {run.id}"
+    at = lines.index(
+        "  repeats_recomputed (high): whole requests repeat and each one is computed again"
+    )
+    assert [line.split()[0] for line in lines[at + 1 :] if line[4:5].strip()][:2] == [
+        "seen",
+        "turn",
+    ]
+    assert all(len(line) <= 102 for line in lines)
+
+
+def bench(run: str, *verdicts: str, first_ms: float = 100.0) -> None:
+    with Store.open(Path("t.db")) as store:
+        settings = json.dumps(
+            {"profile": "bench", "concurrency": 8, "rate": None, "sameness": "pairs"}
+        )
+        store.add_run(Run(id=run, verb="bench", started_at=STARTED_AT, settings=settings))
+        cold = [shots.shot(slot, run=run, first_ms=first_ms) for slot in range(8)]
+        store.add_shots([*cold, *shots.uniques(24, 8, run=run)])
+        store.add_ledgers(
+            [Ledger(run=run, name="alice", url="http://h:1", requests=32, preemptions=0)]
+        )
+        told = [Verdict(code=code, confidence="high", evidence="...") for code in verdicts]
+        store.add_verdicts(run, {("alice", "http://h:1"): told})
+        store.end_run(run, ended_at=STARTED_AT + 10, client_ok=True)
+
+
+def test_a_benchs_requests_tell_of_a_cold_start() -> None:
+    bench("a" * 12, "cold", first_ms=5000.0)
+    [found] = [each for each in objects(diagnose("a" * 12, "--db", "t.db", "--json"))
+               if each["code"] not in ("none_found", "not_known")]  # fmt: skip
+    assert found["code"] == "cold"
+    # 5,000 ms against 100, both known to 1 %
+    assert "50.0 times" in str(found["evidence"])
+
+
+def test_a_bench_without_fault_has_none() -> None:
+    bench("a" * 12, "clean")
+    first = objects(diagnose("a" * 12, "--db", "t.db", "--json"))[0]
+    assert (first["code"], first["lever"]) == ("none_found", None)
+    assert "client's TTFT p50 " in str(first["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ffffffffffff",), "has no run `ffffffffffff`"),
+        (("aaaaaaaaaaaa:nobody",), "`nobody` is nothing that run `aaaaaaaaaaaa`"),
+        (("nowhere.txt",), "`nowhere.txt` cannot be read"),
+        (("127.0.0.1:1", "--capture", "newest"), "holds no capture yet"),
+        (("127.0.0.1:1", "--capture", "aaaaaaaaaaaa"), "of `bench` holds no requests"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_told_with_a_hint(words: tuple[str, ...], said: str) -> None:
+    bench("a" * 12)
+    result = diagnose(*words, "--db", "t.db")
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert "Hint: " in result.stderr
+
+
+def test_a_wrong_interval_is_a_wrong_command_line() -> None:
+    assert diagnose("127.0.0.1:1", "--interval", "5").exit_code == 2
