@@ -46,8 +46,8 @@ class Served:
         self.url = self.process.stdout.readline().strip()
         self._is_open.set()
 
-    def until_open(self) -> None:
-        assert self._is_open.wait(PATIENCE_S), self.said
+    def until_open(self, limit_s: float = PATIENCE_S) -> None:
+        assert self._is_open.wait(limit_s), self.said
         assert self.url, self.said
 
     def until_said(self, words: str, *, times: int = 1) -> str:
