@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.shapes import TINY, config, shape, tiny
 
@@ -142,6 +142,33 @@ def test_an_image_encoder_of_unknown_size_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ({"num_kv_shared_layers": 2}, "share"),
+        ({"index_topk": 2048}, "index"),
+        ({"is_encoder_decoder": True}, "cross-attention"),
+        ({"hybrid_override_pattern": "M-M*"}, "not read"),
+        ({"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}, "price `fp8`"),
+    ],
+)
+def test_what_memory_hangs_on_and_is_not_priced_is_told(field: dict[str, Any], told: str) -> None:
+    (note,) = tiny(**field).notes
+    assert told in note
+    assert tiny().notes == ()
+
+
+def test_full_layers_may_have_heads_of_their_own() -> None:
+    # gemma-4: wider and fewer than in layers with a window
+    model = tiny(
+        sliding_window=64,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"],
+        global_head_dim=64,
+        num_global_key_value_heads=1,
+    )
+    assert [(one.kv_heads, one.head_dim) for one in heads(model)] == [(2, 32)] * 3 + [(1, 64)]
+
+
+@pytest.mark.parametrize(
     "field", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
 )
 def test_a_missing_size_is_named(field: str) -> None:
@@ -204,6 +231,7 @@ FIELDS = sorted(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=6))
 def test_any_config_becomes_a_shape_or_a_clear_refusal(fields: dict[str, Any]) -> None:
     with contextlib.suppress(ToolkitError):

@@ -216,11 +216,37 @@ def test_what_vllm_refuses_to_start_with_does_not_fit() -> None:
     assert fits_longest(laid, 513)
 
 
-def test_impossible_divisions_are_refused() -> None:
-    with pytest.raises(ToolkitError, match="among 3 GPUs"):
-        lay("Qwen2.5-7B-Instruct", tp=3)
+@pytest.mark.parametrize(
+    ("name", "tp", "told"),
+    [
+        ("Qwen2.5-7B-Instruct", 3, "28 heads"),
+        # 28 heads can be divided by 7, 4 KV heads neither divided nor copied evenly
+        ("Qwen2.5-7B-Instruct", 7, "4 KV heads"),
+        ("DeepSeek-V2-Lite", 32, "16 heads"),
+        ("Qwen3.5-35B-A3B", 32, "16 heads of keys"),
+    ],
+)
+def test_a_division_that_vllm_refuses_is_refused(name: str, tp: int, told: str) -> None:
+    with pytest.raises(ToolkitError, match=f"{told} .* among {tp} GPUs"):
+        lay(name, tp=tp)
+
+
+def test_kv_heads_may_be_copied_to_more_gpus_than_there_are() -> None:
+    assert lay("Qwen3.5-35B-A3B", tp=8).bytes_per_block > 0
+
+
+def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(ToolkitError, match="28 layers, too few for 29 stages"):
         lay("Qwen2.5-7B-Instruct", pp=29)
+
+
+def test_layers_that_draft_keep_a_cache_of_their_own() -> None:
+    assert lay("Llama-3.1-8B-Instruct", draft_layers=1).bytes_per_block == 16 * 4096 * 33
+    # of a pipeline on the last stage: 16 layers and one
+    assert lay("Llama-3.1-8B-Instruct", draft_layers=1, pp=2).bytes_per_block == 16 * 4096 * 17
+    # a hybrid's join the full ones: 11 of those, and 30 with states in groups of 11
+    laid = lay("Qwen3.5-35B-A3B", draft_layers=1)
+    assert [len(group.layers) for group in laid.groups] == [10, 10, 10, 11]
 
 
 def test_a_states_group_holds_no_tokens() -> None:

@@ -4,25 +4,31 @@ Models of random weights and of unlike attention, each served with 1 GiB for the
 """
 
 import json
+import random
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from toolkit.cli.demo_real import environment
 from toolkit.plan.config import shape_of
+from toolkit.plan.kv import layer_state_bytes
 from toolkit.plan.layout import (
     CacheSetting,
+    Layout,
     blocks_in,
     layout,
     reported_concurrency,
     reported_tokens,
 )
 from toolkit.plan.model_files import read_model
+from toolkit.plan.shape import Heads, Latent, Layer, Mlp, Recurrent, Shape
 from toolkit.plan.weights import weights_bytes
 
 CACHE_BYTES = 2**30
@@ -200,3 +206,101 @@ def test_a_plain_model_on_disk_is_planned_as_it_is_served(
     assert (reported_tokens(planned, BLOCKS), told.block_size) == (told.tokens, 32)
     # and its weights, counted from the config, are the bytes in its file
     assert model.weight_bytes_on_disk == weights_bytes(shape)
+
+
+CASES = 300
+DEALER = 7
+"""Of the seed; any other is as good."""
+
+
+def dealt(dice: random.Random) -> tuple[Shape, CacheSetting]:
+    """A made-up model: kinds of layers in any order and number, two forms of heads, and an engine's settings."""
+    forms = [Heads(heads=8, kv_heads=k, head_dim=d, value_dim=d) for k, d in dice.sample(FORMS, 2)]
+    if dice.random() < 0.6:
+        forms = forms[:1] * 2
+    kinds: list[Heads | Latent | Recurrent] = [
+        forms[0],
+        *(replace(forms[1], window=dice.choice((32, 100, 1024))) for _ in range(2)),
+    ]
+    if dice.random() < 0.3:
+        state = Recurrent(
+            key_heads=4, value_heads=8, key_dim=64, value_dim=64, kernel=4, state_bytes=4
+        )
+        kinds = [forms[0], state]
+    if dice.random() < 0.1:
+        kinds = [Latent(heads=8, rank=512, rope_dim=64, nope_dim=128, value_dim=128)]
+    counts = [dice.randint(0, 13) for _ in kinds]
+    picked = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
+    dice.shuffle(picked)
+    layers = tuple(
+        Layer(attention=one, mlp=Mlp(width=1), norms=0) for one in [forms[0], *picked][:40]
+    )
+    if isinstance(kinds[0], Latent):
+        layers = layers[1:] or (Layer(attention=kinds[0], mlp=Mlp(width=1), norms=0),)
+    setting = CacheSetting(
+        max_model_len=dice.choice((100, 512, 8192)),
+        block_size=dice.choice((16, 32, 64)),
+        prefix_caching=dice.random() < 0.5,
+        batched_tokens=dice.choice((64, 700, 2048)),
+    )
+    return Shape(
+        name="dealt", hidden=8, vocab=8, max_positions=None, layers=layers, tied=True
+    ), setting
+
+
+FORMS = [(2, 64), (2, 128), (4, 32), (1, 128), (3, 64), (8, 64)]
+
+
+def as_vllm_reads_it(shape: Shape, setting: CacheSetting, planned: Layout) -> dict[str, object]:
+    """The case in words of the script beside this file; a state's page is padded by the platform before, as a server shows."""
+    pages = [group.page_bytes for group in planned.groups]
+    return {
+        "max_model_len": setting.max_model_len,
+        "block_size": planned.block_size,
+        "mode": "align" if setting.prefix_caching else "none",
+        "in_flight": 2 * setting.batched_tokens,
+        "memory": CACHE_BYTES,
+        "state_page": max(pages),
+        "layers": [_layer(layer.attention) for layer in shape.layers],
+    }
+
+
+def _layer(one: Heads | Latent | Recurrent) -> dict[str, object]:
+    if isinstance(one, Recurrent):
+        return {"kind": "linear", "state_bytes": layer_state_bytes(one, 2, 1)}
+    if isinstance(one, Latent):
+        return {"kind": "mla", "kv_heads": 1, "head_dim": one.rank + one.rope_dim}
+    kind = "full" if one.window is None else "sliding"
+    return {"kind": kind, "kv_heads": one.kv_heads, "head_dim": one.head_dim, "window": one.window}
+
+
+def test_groups_blocks_and_concurrency_are_what_vllms_own_functions_say(
+    vllm_home: Path, tmp_path: Path
+) -> None:
+    dice = random.Random(DEALER)
+    cases = [dealt(dice) for _ in range(CASES)]
+    planned = [layout(shape, setting) for shape, setting in cases]
+    asked = [
+        as_vllm_reads_it(shape, setting, one)
+        for (shape, setting), one in zip(cases, planned, strict=True)
+    ]
+    done = subprocess.run(
+        [vllm_home / "bin" / "python", Path(__file__).with_name("vllm_groups.py")],
+        input="\n".join(map(json.dumps, asked)),
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = [json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")]
+    assert len(told) == CASES
+    for case, one, answer in zip(asked, planned, told, strict=True):
+        blocks = blocks_in(one, CACHE_BYTES)
+        mine = {
+            "groups": sorted(list(group.layers) for group in one.groups),
+            "num_blocks": blocks,
+            "concurrency": reported_concurrency(one, blocks),
+        }
+        assert mine == answer, case

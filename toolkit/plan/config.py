@@ -22,6 +22,16 @@ QKV_BIASES = frozenset("qwen2 qwen2_moe qwen2_vl qwen2_5_vl".split())
 """Biases that no field of the config tells of."""
 GATED_ATTENTION = frozenset("qwen3_next qwen3_5 qwen3_5_moe".split())
 ONE_SHARED_EXPERT = frozenset("qwen2_moe qwen3_next qwen3_5_moe".split())
+NOT_COUNTED = {
+    "num_kv_shared_layers": "some of its layers share others' KV cache: priced as if each had its own",
+    "index_topk": "its attention is sparse: the index's own cache is not counted",
+    "is_encoder_decoder": "an encoder-decoder: what its encoder and cross-attention take is not counted",
+    "hybrid_override_pattern": "its layers are of kinds that are not read: all priced as full attention",
+    "attn_layer_period": "its layers are of kinds that are not read: all priced as full attention",
+    "kv_cache_scheme": "its files have scales for a KV cache in fp8, which vLLM's `auto` then takes: price `fp8`",
+    "kv_cache_quant_algo": "its files have scales for a KV cache in fp8, which vLLM's `auto` then takes: price `fp8`",
+}
+"""What a config may say and we don't price, by the field that says it."""
 FOUR_BYTES = frozenset({"float32", "float"})
 
 
@@ -52,7 +62,7 @@ def shape_of(config: Config, name: str) -> Shape:
         quantization=stored_as(
             fields.value("quantization_config") or config.get("quantization_config")
         ),
-        notes=(*notes, *told, *fields.notes),
+        notes=(*notes, *told, *fields.notes, *_not_counted(config, fields)),
     )
 
 
@@ -62,24 +72,26 @@ def _attention(fields: Fields, family: str, kind: LayerKind) -> Attention:
     if fields.maybe("kv_lora_rank"):
         return _latent(fields)
     heads, kv_heads, head_dim = fields.heads(), fields.kv_heads(), fields.head_dim()
+    if kind.window is None:
+        # gemma-4: full layers have fewer and wider KV heads than those with a window
+        head_dim = fields.maybe("global_head_dim") or head_dim
+        kv_heads = fields.maybe("num_global_key_value_heads") or kv_heads
     return Heads(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         value_dim=head_dim,
         window=kind.window,
-        biases=_attention_biases(fields, family, head_dim),
+        biases=_attention_biases(fields, family, (heads + 2 * kv_heads) * head_dim),
         head_norms=2 * head_dim * (family in HEAD_NORMS),
         gated=family in GATED_ATTENTION and fields.value("attn_output_gate") is not False,
     )
 
 
-def _attention_biases(fields: Fields, family: str, head_dim: int) -> int:
+def _attention_biases(fields: Fields, family: str, of_qkv: int) -> int:
     """Of queries, keys and values; of the output, too, where the config names them."""
-    heads, kv_heads = fields.heads(), fields.kv_heads()
-    of_qkv = (heads + 2 * kv_heads) * head_dim
     if fields.value("attention_bias"):
-        return of_qkv + fields.hidden() + (heads if family == "gpt_oss" else 0)
+        return of_qkv + fields.hidden() + (fields.heads() if family == "gpt_oss" else 0)
     return of_qkv if family in QKV_BIASES else 0
 
 
@@ -136,6 +148,18 @@ def _has_experts(fields: Fields, index: int) -> bool:
     if step is not None:
         return (index + 1) % step == 0
     return index % (fields.maybe("moe_layer_freq") or 1) == 0
+
+
+def _not_counted(config: Config, fields: Fields) -> list[str]:
+    """What it says that memory hangs on and we leave out."""
+    nested = config.get("quantization_config")
+    quantized = nested if isinstance(nested, dict) else {}
+    told = [
+        text
+        for field, text in NOT_COUNTED.items()
+        if fields.value(field) or config.get(field) or quantized.get(field)
+    ]
+    return list(dict.fromkeys(told))
 
 
 def _is_tied(config: Config, fields: Fields, family: str) -> bool:

@@ -31,7 +31,7 @@ LINEAR_KIND = LayerKind(kind="linear")
 
 def layer_kinds(fields: Fields, family: str) -> tuple[tuple[LayerKind, ...], list[str]]:
     """One kind for each layer, and what had to be assumed. Raises ToolkitError when the config contradicts itself."""
-    count, stated = fields.layers(), fields.value("layer_types")
+    count, stated = fields.layers(), fields.value("layer_types", "layers_block_type")
     window = _window(fields)
     if isinstance(stated, list | tuple):
         if len(stated) != count:

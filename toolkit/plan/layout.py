@@ -6,7 +6,7 @@ pages are made equally large. Sources: `v1/core/kv_cache_utils.py`, `v1/kv_cache
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from toolkit.errors import ToolkitError
@@ -76,6 +76,8 @@ class CacheSetting:
     """`--max-num-batched-tokens`."""
     concurrent_batches: int | None = None
     """Batches in flight; None: with asynchronous scheduling one more than stages. 1: the CPU."""
+    draft_layers: int = 0
+    """Of multi-token prediction or EAGLE, where the server speculates with them: each keeps a KV cache like the last full one."""
     step: int = 1
     """Blocks of hybrids are a multiple of it: 64 where the state's checkpoints are aligned to that."""
 
@@ -89,7 +91,7 @@ def layout(shape: Shape, setting: CacheSetting) -> Layout:
     groups = tuple(_group(pages, part, setting) for part in parts)
     return Layout(
         block_size=block_size,
-        bytes_per_block=_bytes_per_block(pages, parts, setting.pp),
+        bytes_per_block=_bytes_per_block(pages, parts, _stage_layers(shape, setting)),
         groups=groups,
         max_model_len=setting.max_model_len,
         state_mode=_state_mode(pages, setting),
@@ -147,23 +149,29 @@ class _Page:
     kind: Kind
     size: int
     block_size: int
+    form: tuple[int, ...]
+    """What makes layers alike beside their bytes: heads and their width."""
     window: int | None = None
 
 
 def _pages(shape: Shape, setting: CacheSetting, block_size: int) -> tuple[_Page, ...]:
     """One for each layer, all equally large unless all layers keep every token."""
     pages = tuple(_page(shape, layer.attention, setting, block_size) for layer in shape.layers)
+    keeping = [page for page in pages if page.kind == "full"] or pages[-1:]
+    pages += tuple(keeping[-1:]) * setting.draft_layers
     return pages if _is_uniform(pages) else _as_large_as_the_largest(pages)
 
 
 def _page(shape: Shape, one: Attention, setting: CacheSetting, block_size: int) -> _Page:
     if isinstance(one, Recurrent):
         state = layer_state_bytes(one, shape.element_bytes, setting.tp, setting.spec_tokens)
-        return _Page(kind="linear", size=state, block_size=0)
+        return _Page(kind="linear", size=state, block_size=0, form=())
     token = layer_bytes(one, shape.element_bytes, setting.kv_dtype, setting.tp)
     window = one.window if isinstance(one, Heads) else None
     kind: Kind = "full" if window is None else "sliding"
-    return _Page(kind=kind, size=token * block_size, block_size=block_size, window=window)
+    form = (0, one.rank, one.rope_dim) if isinstance(one, Latent) else (one.kv_heads, one.head_dim)
+    size = token * block_size
+    return _Page(kind=kind, size=size, block_size=block_size, form=form, window=window)
 
 
 def _is_uniform(pages: Sequence[_Page]) -> bool:
@@ -181,7 +189,7 @@ def _as_large_as_the_largest(pages: Sequence[_Page]) -> tuple[_Page, ...]:
 
 def _grown(page: _Page, size: int) -> _Page:
     more = 1 if size % page.size else size // page.size
-    return _Page(kind=page.kind, size=size, block_size=page.block_size * more, window=page.window)
+    return replace(page, size=size, block_size=page.block_size * more)
 
 
 def _parts(pages: Sequence[_Page]) -> tuple[tuple[int, ...], ...]:
@@ -241,11 +249,20 @@ def in_flight_tokens(setting: CacheSetting) -> int:
     return setting.batched_tokens * (setting.pp + 1 if batches is None else batches)
 
 
-def _bytes_per_block(pages: Sequence[_Page], parts: Sequence[tuple[int, ...]], pp: int) -> int:
+def _stage_layers(shape: Shape, setting: CacheSetting) -> list[set[int]]:
+    """Layers by number; those that draft stand behind all others, on the last stage."""
+    found = [set(stage) for stage in stages(len(shape.layers), setting.pp)]
+    found[-1] |= set(range(len(shape.layers), len(shape.layers) + setting.draft_layers))
+    return found
+
+
+def _bytes_per_block(
+    pages: Sequence[_Page], parts: Sequence[tuple[int, ...]], on_stages: Sequence[set[int]]
+) -> int:
     """A page for each layer of the fullest group, on the fullest stage."""
     return max(
         sum(pages[index].size for index in part if index in stage)
-        for stage in stages(len(pages), pp)
+        for stage in on_stages
         for part in parts
     )
 
@@ -277,14 +294,27 @@ def _block_size(shape: Shape, setting: CacheSetting) -> int:
 
 
 def _refuse_impossible(shape: Shape, setting: CacheSetting) -> None:
+    """As vLLM does when it starts."""
     if setting.pp > len(shape.layers):
         raise ToolkitError(
             f"`{shape.name}` has {len(shape.layers)} layers, too few for {setting.pp} stages",
             "Lower --pipeline-parallel-size",
         )
-    for one in {layer.attention for layer in shape.layers}:
-        if not isinstance(one, Recurrent) and one.heads % setting.tp:
+    for count, what in dict.fromkeys(
+        counted for layer in shape.layers for counted in _divided(layer.attention)
+    ):
+        copied = what == "KV heads" and not setting.tp % count
+        if count % setting.tp and not copied:
             raise ToolkitError(
-                f"{one.heads} heads of `{shape.name}` cannot be divided among {setting.tp} GPUs",
+                f"{count} {what} of `{shape.name}` cannot be divided among {setting.tp} GPUs",
                 "Choose a --tensor-parallel-size that divides them",
             )
+
+
+def _divided(one: Attention) -> tuple[tuple[int, str], ...]:
+    """What tensor parallelism divides; KV heads may be copied instead."""
+    if isinstance(one, Recurrent):
+        return ((one.key_heads, "heads of keys"), (one.value_heads, "heads of values"))
+    if isinstance(one, Latent):
+        return ((one.heads, "heads"),)
+    return ((one.heads, "heads"), (one.kv_heads, "KV heads"))
