@@ -1,8 +1,11 @@
 """Parameters, counted from configs, against the same models built by transformers, and against what their makers publish."""
 
+from typing import Any
+
 import pytest
 from support.shapes import shape, tiny
 
+from toolkit.plan.config import shape_of
 from toolkit.plan.parameters import parameters
 
 # Built by transformers 5.19 on torch's meta device (`AutoModelForCausalLM.from_config`, `AutoModelForImageTextToText` where there
@@ -27,6 +30,59 @@ BY_TRANSFORMERS = {
     "Qwen3.5-0.8B": 852_985_920 - 100_592_896,
 }
 
+INLINE: dict[str, tuple[dict[str, Any], int]] = {
+    "Mixtral-8x7B": (
+        {
+            "model_type": "mixtral",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 32000,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        46_702_792_704,
+    ),
+    "phi-4": (
+        {
+            "model_type": "phi3",
+            "hidden_size": 5120,
+            "intermediate_size": 17920,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 10,
+            "vocab_size": 100352,
+        },
+        14_659_507_200,
+    ),
+    # queries in two steps
+    "DeepSeek-V3": (
+        {
+            "model_type": "deepseek_v3",
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "first_k_dense_replace": 3,
+            "vocab_size": 129280,
+        },
+        671_026_404_352,
+    ),
+}
+"""Further families, counted the same way."""
+
 # The makers' own round figures (model cards), in billions: an oracle for the numbers themselves
 PUBLISHED = {
     "Qwen2.5-7B-Instruct": 7.6,
@@ -43,6 +99,12 @@ PUBLISHED = {
 @pytest.mark.parametrize(("name", "expected"), BY_TRANSFORMERS.items())
 def test_the_count_is_transformers_own(name: str, expected: int) -> None:
     assert parameters(shape(name)).total == expected
+
+
+@pytest.mark.parametrize("name", INLINE)
+def test_the_count_is_transformers_own_for_other_families(name: str) -> None:
+    config, expected = INLINE[name]
+    assert parameters(shape_of(config, name)).total == expected
 
 
 @pytest.mark.parametrize(("name", "billions"), PUBLISHED.items())

@@ -83,7 +83,7 @@ def _attention(fields: Fields, family: str, kind: LayerKind) -> Attention:
         value_dim=head_dim,
         window=kind.window,
         biases=_attention_biases(fields, family, (heads + 2 * kv_heads) * head_dim),
-        head_norms=2 * head_dim * (family in HEAD_NORMS),
+        head_norms=2 * head_dim * (family in HEAD_NORMS or bool(fields.value("use_qk_norm"))),
         gated=family in GATED_ATTENTION and fields.value("attn_output_gate") is not False,
     )
 
