@@ -83,6 +83,9 @@ def test_the_plan_is_told_how_far_it_was_off() -> None:
     exact = deviation(661, 661, block_bytes=None)
     assert exact is not None
     assert exact.words == "the plan has 661 blocks, the server reports 661: exact"
+    many = deviation(6610, 661, block_bytes=None)
+    assert many is not None
+    assert many.words.endswith("reports 661: 10 times as many")
     assert deviation(700, None, block_bytes=None) is None
 
 
@@ -99,6 +102,7 @@ def test_what_a_server_tells_of_its_settings_goes_before_what_is_planned() -> No
         gpu_memory_utilization=0.46,
         cache_dtype="fp8_e4m3",
         max_model_len=8192,
+        block_size=32,
         prefix_caching=False,
     )
     found = as_served(Settings(max_num_seqs=64), told, gpu)
@@ -107,6 +111,7 @@ def test_what_a_server_tells_of_its_settings_goes_before_what_is_planned() -> No
         gpu_memory_utilization=0.46,
         kv_cache_dtype="fp8_e4m3",
         max_model_len=8192,
+        block_size=32,
         prefix_caching=False,
         max_num_seqs=64,
         # not told: what vLLM takes on an A100 by itself

@@ -244,6 +244,18 @@ def test_an_image_encoder_is_among_the_weights_and_what_it_computes_is_not_count
     )
 
 
+def test_requests_of_unlike_lengths_are_told_what_the_longest_would_leave() -> None:
+    alike, unlike = (
+        plan(shape(QWEN), A100, settings=FIXED, load=replace(lengths(500, 50), longest=longest))
+        for longest in (600, 1100)
+    )
+    # twice as long: half as many
+    assert any(
+        f"about {unlike.max_concurrency / 2:,.0f} would fit" in note for note in unlike.notes
+    )
+    assert not any("preemption" in note for note in alike.notes)
+
+
 def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
     one = plan(shape(QWEN), A100, settings=FIXED)
     two = plan(shape(QWEN), A100, settings=replace(FIXED, tp=2))

@@ -25,15 +25,15 @@ def load_of(options: Options, runs: Measured) -> Load:
 
 def _told(options: Options, runs: Measured) -> Load:
     if options.tokens is not None:
-        return Load(request_tokens=options.tokens, told="as told")
+        return Load(request_tokens=options.tokens)
     if options.prompt_tokens is not None and options.output_tokens is not None:
-        return _split(options.prompt_tokens, options.output_tokens, "as told")
+        return _split(options.prompt_tokens, options.output_tokens, "")
     if options.workload is not None:
         return of_workload(_report(options.workload))
     if runs.report is not None:
         return of_workload(runs.report)
     if runs.prompt_tokens is not None and runs.output_tokens is not None:
-        return _split(runs.prompt_tokens, runs.output_tokens, ", ".join(runs.told))
+        return _split(runs.prompt_tokens, runs.output_tokens, "")
     return Load()
 
 

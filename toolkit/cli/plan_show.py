@@ -170,7 +170,8 @@ def _heading(one: Plan, asked: Question, runs: Measured) -> str:
             f" ({_short(load.prompt_tokens)} of prompt, {_short(load.output_tokens)} of answer)"
         )
     version = ".".join(map(str, asked.settings.version))
-    told = f"; {', '.join(runs.told)}" if runs.told else ""
+    sources = dict.fromkeys(filter(None, (load.told, *runs.told)))
+    told = f"; {', '.join(sources)}" if sources else ""
     return f"{one.model} on {count}{one.gpu} with {one.memory_gib or 0:.1f} GiB, vLLM {version}; requests of {lengths}{told}"
 
 

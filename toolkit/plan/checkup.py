@@ -26,6 +26,8 @@ def as_served(settings: Settings, seen: Sighting, gpu: Gpu | None = None) -> Set
         max_model_len=seen.max_model_len or settings.max_model_len,
         max_num_seqs=settings.max_num_seqs or seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens or batched,
+        # of a hybrid it is enlarged again, to the same
+        block_size=seen.block_size or settings.block_size,
         version=version,
         prefix_caching=settings.prefix_caching
         if seen.prefix_caching is None
@@ -182,6 +184,8 @@ def deviation(planned: int, reported: int | None, *, block_bytes: int | None) ->
         words = "would not even start with what the server tells of itself"
     elif planned == reported:
         words += ": exact"
+    elif planned > 2 * reported:
+        words += f": {planned / reported:,.0f} times as many{size}"
     else:
         words += f": {abs(share):.1%} {side}{size}"
     return Deviation(planned=planned, reported=reported, share=share, words=words)

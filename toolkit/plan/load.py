@@ -26,7 +26,7 @@ class Load:
     max_model_len: int | None = None
     """As the workload's report recommends it, its room included."""
     told: str = ""
-    """Where they come from."""
+    """Where they come from, if not from the user."""
     notes: tuple[str, ...] = ()
 
 

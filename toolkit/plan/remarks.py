@@ -14,6 +14,8 @@ from toolkit.plan.shape import Heads, Latent, Recurrent, Shape
 from toolkit.wording import digits
 
 GIB = 2**30
+UNLIKE = 1.5
+"""Times the mean from which on the longest request is told apart."""
 
 
 def remarks(
@@ -37,6 +39,7 @@ def remarks(
         _other_checkpoint(found, shape),
         _floor(found, shape, gpu, settings, load),
         _measured(found),
+        _unlike(found, load),
         _short_of_sequences(found),
     )
     return tuple(dict.fromkeys(one for one in told if one))
@@ -209,6 +212,17 @@ def _measured(found: Plan) -> str | None:
     return (
         f"requests a second hold if a request still takes {digits(found.seconds_per_request)} s with {running:,} at once: measure it"
         " with that many"
+    )
+
+
+def _unlike(found: Plan, load: Load) -> str | None:
+    """A mean says how many fit on average; long ones come together now and then."""
+    if not found.fits or load.longest is None or load.longest < UNLIKE * found.request_tokens:
+        return None
+    fewest = found.max_concurrency * found.request_tokens / load.longest
+    return (
+        f"requests are counted at their mean length; if all were as long as the longest, {load.longest:,} tokens, about"
+        f" {fewest:,.0f} would fit: when many long ones meet, some are put off and computed twice (preemption)"
     )
 
 
