@@ -83,6 +83,9 @@ def test_the_contests_model_has_blocks_of_1056_tokens() -> None:
         ("linear", 10),
         ("full", 10),
     ]
+    # vLLM's log of that model: "Padding mamba page size by 0.76%"
+    assert round((1056 * 2048 / 2_146_304 - 1) * 100, 2) == 0.76
+    assert {group.page_bytes for group in laid.groups} == {1056 * 2048}
     assert lay("Qwen3.5-35B-A3B", step=64).block_size == 1088
 
 
@@ -133,6 +136,22 @@ def test_tokens_and_concurrency_are_what_vllm_told_on_a_gpu(
     assert reported_tokens(laid, least, (0, 19)) <= tokens <= reported_tokens(laid, most, (0, 19))
     assert reported_concurrency(laid, least) - 0.005 <= concurrency
     assert concurrency <= reported_concurrency(laid, most) + 0.005
+
+
+@pytest.mark.parametrize(
+    # a public issue's logs (noonghunna/club-3090, 612 and 652): Qwen3.6-35B-A3B, fp8 KV, prefix caching, 131,072 tokens, RTX 5090
+    ("gib", "tokens", "concurrency"),
+    [(5.98, 567_978, 4.33), (6.01, 569_878, 4.35)],
+)
+def test_a_hybrids_tokens_are_what_vllm_0_24_told_on_a_gpu(
+    gib: float, tokens: int, concurrency: float
+) -> None:
+    setting = CacheSetting(max_model_len=131_072, kv_dtype="fp8", batched_tokens=8192)
+    laid = layout(shape("Qwen3.5-35B-A3B"), setting)
+    # 5.98 GiB are 299 blocks of 10 x 2,146,304 bytes; a request has ceil(131,072 / 2,096) + 3 x 2 = 69 of them
+    blocks = blocks_in(laid, round(gib * GIB))
+    assert reported_tokens(laid, blocks, (0, 24)) == tokens
+    assert round(reported_concurrency(laid, blocks), 2) == concurrency
 
 
 def test_newer_vllm_tells_whole_requests_tokens() -> None:
