@@ -8,9 +8,11 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvloop
 from support.families import command, environment, runs
 
 from toolkit.errors import ToolkitError
@@ -58,6 +60,38 @@ def test_a_stubborn_family_in_several_sessions_is_ended_to_the_last(tmp_path: Pa
         assert not [name for name, pid in family.items() if runs(pid)]
         assert process.code == -signal.SIGKILL
         assert process.members() == []
+
+    run(story, tmp_path)
+
+
+def test_the_house_keeps_its_engines_on_uvloop(tmp_path: Path) -> None:
+    async def story() -> None:
+        argv = command("parent", "polite", "far:polite")
+        process = await Process.start(argv, environment(), tmp_path / "log", within_s=0.2)
+        family = await pids(process, 2)
+        os.kill(process.pid, signal.SIGKILL)
+        assert await process.ended() == -signal.SIGKILL
+        await process.gone()
+        await process.stop()
+        assert not [name for name, pid in family.items() if runs(pid)]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(story(), 60))
+
+
+def test_without_proc_a_family_is_found_by_descent_and_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(log: Path) -> None:
+        argv = command("parent", "polite", "near:polite", "far:polite")
+        process = await Process.start(argv, environment(), log)
+        family = await pids(process, 3)
+        before = {one.pid for one in process.members()}
+        monkeypatch.setattr(processes, "HAS_PROC", False)
+        process._origin = replace(process._origin, started=0, mark="none")
+        assert {one.pid for one in process.members()} == before == set(family.values())
+        monkeypatch.undo()
+        await process.stop()
 
     run(story, tmp_path)
 
@@ -209,26 +243,35 @@ def test_a_note_that_was_cut_short_names_nobody(tmp_path: Path, text: str) -> No
 
 def test_somebody_who_has_a_noted_number_by_chance_is_left_alone(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+    script = (
+        "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()']).wait())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as stranger:
         me = processes.member(stranger.pid)
         assert me is not None
-        # the engine's number is a stranger's by now, and so is its keeper's; neither started when the note says
+        # the engine's number is a stranger's by now, a session leader with a child, and so is its keeper's; all of
+        # them started after the engine of the note, whose house and keeper are gone
         numbers = {
             "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
             "house": stranger.pid,
-            "house_started": -1,
+            "house_started": me.started - 1,
             "keeper": stranger.pid,
-            "keeper_started": -1,
+            "keeper_started": me.started - 1,
             "engine": stranger.pid,
-            "started": me.started + 1,
+            "started": me.started - 1,
             "mark": "none",
         }
         note(log).write_text(json.dumps(numbers))
         asyncio.run(end_leftovers(log))
         assert stranger.poll() is None
-        stranger.communicate(b"\n")
-        # it went its own way: neither signal ended it
-        assert stranger.returncode == 0
+        out, _ = stranger.communicate(b"\n")
+        # both went their own way: no signal ended them
+        assert (stranger.returncode, out) == (0, b"0\n")
 
 
 def test_a_command_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:

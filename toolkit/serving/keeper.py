@@ -48,7 +48,8 @@ class _Watch:
 def main() -> None:
     """Keep one engine: `LOG SECONDS COMMAND...`."""
     log, within_s, command = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     waker, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)

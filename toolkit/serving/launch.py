@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,9 @@ class Process:
         self.code = -signal.SIGKILL if self.code is None else self.code
 
 
-def _end(origin: processes.Origin, within_s: float) -> list[int]:
+def _end(known: processes.Origin, within_s: float) -> list[int]:
     """End a family that has no keeper any more, with its shared memory."""
+    origin = replace(known, keeper=processes.NOBODY)
     shared = processes.shared_files(one.pid for one in processes.family(origin))
     left = processes.end(origin, within_s)
     processes.remove_shared(shared)

@@ -1,11 +1,13 @@
-"""Who belongs to an engine, read from Linux's /proc; ends them all, and removes the shared memory that they leave.
+"""Who belongs to an engine, read from /proc; ends them all, and removes the shared memory that they leave.
 
 A vLLM is a family: API server, engine core, workers, resource trackers. SIGKILL on the first orphans the rest, which
 keep their memory; so a family is found by descent, by session and by a mark in its environment, and no one alone.
+Where there is no /proc, as on a Mac, descent and process group are asked of `ps`: enough for the simulator.
 """
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,6 +17,8 @@ from pathlib import Path
 MARK = "TOOLKIT_ENGINE"
 """The variable that an engine's whole family inherits; a process that renames itself, as vLLM's do, may lose it."""
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (where POSIX keeps shared memory on Linux)
+HAS_PROC = Path("/proc/self/stat").exists()
+NOBODY = -1
 LOOK_S = 0.05
 """Between two looks at those who are asked to end."""
 KILLED_S = 30.0
@@ -39,6 +43,7 @@ class Origin:
     """What a family descends from."""
 
     keeper: int
+    """NOBODY once it is gone: its number may be another's."""
     engine: int
     """Leader of a session of its own, which carries its number."""
     started: int
@@ -56,6 +61,8 @@ class SharedFile:
 
 def member(pid: int) -> Member | None:
     """One process; None where it is gone."""
+    if not HAS_PROC:
+        return listed().get(pid)
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
     except OSError:
@@ -73,15 +80,37 @@ def member(pid: int) -> Member | None:
 
 def everyone() -> dict[int, Member]:
     """All processes of this machine, or of this container."""
+    if not HAS_PROC:
+        return listed()
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (2,000 paths a look)
     return {pid: one for pid in pids if (one := member(pid)) is not None}
+
+
+def listed() -> dict[int, Member]:
+    """All processes as `ps` lists them everywhere: a group for a session, and nobody's start."""
+    words = ["ps", "-axo", "pid=,ppid=,pgid=,stat="]
+    told = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 (our own words)
+    rows = [line.split() for line in told.stdout.splitlines()]
+    return {
+        int(row[0]): Member(
+            pid=int(row[0]),
+            parent=int(row[1]),
+            session=int(row[2]),
+            started=0,
+            dead=row[3].startswith("Z"),
+        )
+        for row in rows
+    }
 
 
 def family(origin: Origin) -> list[Member]:
     """Those of an engine that still run, without its keeper."""
     all_of_them = everyone()
     young = [one for one in all_of_them.values() if one.started >= origin.started]
-    ours = {one.pid for one in young if _is_ours(one, origin)}
+    leader = all_of_them.get(origin.engine)
+    # the number of a session in use is given to nobody; with another leader it is another session
+    session = origin.engine if leader is None or leader.started == origin.started else NOBODY
+    ours = {one.pid for one in young if one.session == session or _is_marked(one, origin)}
     ours |= {one.pid for one in young if one.parent == origin.keeper}
     while more := {one.pid for one in young if one.parent in ours} - ours:
         ours |= more
@@ -92,8 +121,8 @@ def family(origin: Origin) -> list[Member]:
     ]
 
 
-def _is_ours(one: Member, origin: Origin) -> bool:
-    return one.session == origin.engine or (not one.dead and mark_of(one.pid) == origin.mark)
+def _is_marked(one: Member, origin: Origin) -> bool:
+    return not one.dead and mark_of(one.pid) == origin.mark
 
 
 def mark_of(pid: int) -> str | None:
