@@ -18,6 +18,7 @@ TARGET is a stack file (it ends in `.toml`), or a model: a name at Hugging Face,
 
 \b
   toolkit serve Qwen/Qwen2.5-7B-Instruct --preset throughput
+  toolkit serve --preset multi-team --check       a preset that is several engines
   toolkit serve stack.toml                        several engines, teams, limits: see the README
   toolkit serve --tiny                            a tiny random model on the CPU, by a real vLLM
   toolkit serve --sim gptq-int4                   the simulator: the whole stack on any laptop
@@ -108,7 +109,8 @@ flags_option = click.option(
 def run(**options: Any) -> None:
     """Serve until Ctrl-C (the help text is EXAMPLES)."""
     chosen = [options["target"], options["tiny"] or None, options["sim"]]
-    if sum(each is not None for each in chosen) != 1:
+    several = options["preset"] is not None and all(each is None for each in chosen)
+    if not several and sum(each is not None for each in chosen) != 1:
         raise click.UsageError("name a stack file or a model, or say --tiny or --sim PERSONALITY")
     from toolkit.cli.serve_run import run_serve
 

@@ -27,6 +27,7 @@ from toolkit.errors import ToolkitError
 from toolkit.serving.engine import Outfit
 from toolkit.serving.engine_words import Speller
 from toolkit.serving.house import Given, House
+from toolkit.serving.orders import held
 from toolkit.serving.presets import preset
 from toolkit.serving.stack import EngineSetting, Stack
 from toolkit.serving.stack_file import Draft, Flags, changed, drafted, placed, read
@@ -65,6 +66,11 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
     if target is not None and target.endswith(".toml"):
         _refuse_engine_words(options)
         return read(_text(Path(target)), target, preset_flags, over)
+    if target is None and not options["tiny"] and options["sim"] is None:
+        tables = {"engine": engines_of(options["preset"]), **over}
+        return drafted(
+            {"folder": FOLDER, "database": DATABASE, **tables}, COMMAND_LINE, preset_flags
+        )
     words = ("preset", "served_name", "gpus")
     engine: dict[str, Any] = {key: options[key] for key in words if options[key] is not None}
     engine["flags"] = flags_told(options["flags"])
@@ -85,6 +91,16 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
 def preset_flags(name: str) -> Flags:
     """A preset of the catalog."""
     return preset(name, table("presets")).flags
+
+
+def engines_of(name: str) -> list[Mapping[str, Any]]:
+    """The engines of a preset that is several."""
+    found = preset(name, table("presets"))
+    if not found.engines:
+        raise ToolkitError(
+            f"the preset `{name}` is for a model of yours", f"`toolkit serve MODEL --preset {name}`"
+        )
+    return list(found.engines)
 
 
 def flags_told(words: tuple[str, ...]) -> dict[str, Any]:
@@ -201,7 +217,7 @@ async def _serve(stack: Stack, keys: Mapping[str, str]) -> int:
     folder = Path(stack.folder)
     for line in told(stack)[: len(stack.engines)]:
         say(line)
-    with Events(stack, json.dumps(_shown(stack))) as events:
+    with held(folder), Events(stack, json.dumps(_shown(stack))) as events:
         given = Given(
             outfit=await _outfit(stack, keys, folder),
             open_proxy=lambda settings, is_others: open_door(settings, is_others, say),

@@ -15,6 +15,7 @@ from toolkit.profiles import Profile
 from toolkit.records import Host
 from toolkit.serving.causes import cause
 from toolkit.serving.engine_words import Speller, max_num_seqs
+from toolkit.serving.gpus import gpus
 from toolkit.serving.launch import Process
 from toolkit.serving.ports import ports
 from toolkit.serving.readiness import ready
@@ -105,6 +106,8 @@ class Engine:
         except BaseException:
             await asyncio.shield(self.stop())
             raise
+        # from now on its log holds a line for each request, which nobody here need read
+        await self._read_no_more()
         self.kv_cache_tokens = self._startup.facts.kv_tokens or await self._counted_tokens()
 
     async def warm(self) -> Warmed:
@@ -134,10 +137,8 @@ class Engine:
         """End it with everybody whom it started; back only when all are gone."""
         process = self.process
         if process is not None:
-            await process.stop(self._outfit.stop_s)
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            await process.stop(self._outfit.stop_s, is_free=_is_free(process, self.setting))
+        await self._read_no_more()
         self.process = None
 
     def say(self, sentence: str) -> None:
@@ -173,6 +174,12 @@ class Engine:
             if step is not None and self.ready_s is None:
                 self._tell(step)
 
+    async def _read_no_more(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
     def _tell(self, step: Step) -> None:
         is_new = step.code != self._said.code
         if is_new or (step.share or 0.0) >= (self._said.share or 0.0) + LEAST_STEP_SHARE:
@@ -186,6 +193,19 @@ class Engine:
             async with HostClient(self.host, tls=True, key=self.key, timeout_s=5.0) as client:
                 return (await client.numbers()).kv_cache_tokens
         return None
+
+
+def _is_free(process: Process, setting: EngineSetting) -> Callable[[], bool] | None:
+    """Whether no GPU names one of its processes any more; None: it has no GPU. A driver frees memory after the process."""
+    if setting.kind != "vllm" or not gpus(setting.gpus).gpus:
+        return None
+    pids = {one.pid for one in process.members()}
+
+    def is_free() -> bool:
+        held = [each.pid for gpu in gpus(setting.gpus).gpus for each in gpu.processes or ()]
+        return pids.isdisjoint(held)
+
+    return is_free
 
 
 def _refuse_taken(setting: EngineSetting) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from toolkit.serving.engine import Engine, Outfit
 from toolkit.serving.gate import Front, Gate
 from toolkit.serving.gpus import gpus
 from toolkit.serving.leftovers import answered, end_orphans, write_answered
-from toolkit.serving.orders import Asker, Order, heard, held
+from toolkit.serving.orders import Asker, Order, heard
 from toolkit.serving.seat import Seat
 from toolkit.serving.stack import EngineSetting, Stack
 from toolkit.serving.standing import meaning
@@ -71,18 +71,21 @@ class House:
         self._stop.set()
 
     async def run(self, ready: Callable[[str], None]) -> None:
-        """Serve until `stop`; `ready` is told the clients' URL once. Raises ToolkitError where nothing can be served."""
-        with held(self.folder):
-            for told in await end_orphans(self.folder):
-                self._given.say(told)
+        """Serve until `stop`; the folder must be held. `ready` is told the clients' URL once.
+
+        Raises ToolkitError where nothing can be served.
+        """
+        for told in await end_orphans(self.folder):
+            self._given.say(told)
+        try:
+            # no order may start an engine while all are being ended
             async with heard(self.folder, self._carry):
-                try:
-                    await self._unless_stopped(self._open())
-                    if not self._stop.is_set():
-                        ready(self.url)
-                        await self._stop.wait()
-                finally:
-                    await self._close()
+                await self._unless_stopped(self._open())
+                if not self._stop.is_set():
+                    ready(self.url)
+                    await self._stop.wait()
+        finally:
+            await self._close()
 
     # --- the beginning -----------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class House:
     async def _swap(self, asker: Asker, order: Order) -> Mapping[str, Any]:
         self._refuse_early()
         seat = self._meant(order.get("engine"))
-        setting = self._given.changed(seat.setting, order.get("changes") or {})
+        setting = self._successor(seat, order.get("changes") or {})
         async with seat.alone("swapped"):
             self._refuse_in_blast(order)
             forget = partial(self._forget, seat)
@@ -214,6 +217,13 @@ class House:
         if self.gate.front is not None:
             write_answered(self.folder, self._meanings())
         return asdict(seat.standing())
+
+    def _successor(self, seat: Seat, changes: Mapping[str, Any]) -> EngineSetting:
+        """The setting that is wanted. Another model bears the name that clients ask for, or their requests would all fail."""
+        setting = self._given.changed(seat.setting, changes)
+        if "served_name" not in changes and setting.model != seat.setting.model:
+            setting = replace(setting, served_name=seat.engine.served_name)
+        return setting
 
     def _why_in_place(self, seat: Seat, setting: EngineSetting, order: Order) -> str | None:
         if order.get("in_place"):

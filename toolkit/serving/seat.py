@@ -23,6 +23,8 @@ from toolkit.serving.standing import Standing, State
 from toolkit.serving.warm_rounds import Warmed, sentence
 from toolkit.serving.watchdog import Deeds, Senses, Watchdog
 
+UP_S = 10.0
+"""For the proxy's own look at an engine that is warm: it looks once a second, and a page takes 2 s at the most."""
 Make = Callable[[EngineSetting, str], Engine]
 """A setting, with its port, and the upstream's name."""
 
@@ -48,7 +50,7 @@ class Seat:
         self.state: State = "waiting"
         self.why: str | None = None
         self.since = time.time()
-        self.restarts = 0
+        self._launches = 0
         self._watching: asyncio.Task[None] | None = None
         self._doing: str | None = None
 
@@ -56,6 +58,11 @@ class Seat:
     def name(self) -> str:
         """As in the stack file."""
         return self.setting.name
+
+    @property
+    def restarts(self) -> int:
+        """Launches after the first, whoever wanted them."""
+        return max(0, self._launches - 1)
 
     @property
     def upstream(self) -> str:
@@ -96,6 +103,7 @@ class Seat:
         try:
             await self.begin()
         except ToolkitError as error:
+            await self.engine.stop()
             self._fail(error)
         await self.back()
         self.watch()
@@ -117,7 +125,6 @@ class Seat:
         async with self.alone("restarted"):
             await self.unwatch()
             await self.leave(drain_s)
-            self.restarts += 1
             self.tell("restart", "restarted by order")
             await self.engine.stop()
             await self.open()
@@ -181,7 +188,6 @@ class Seat:
 
     async def fell(self, cause: str) -> None:
         """It does not serve any more: nobody is to be sent there, and it comes back cold."""
-        self.restarts += 1
         self.be("restarting", cause)
         self.engine.say(f"{cause}; it is started again")
         await self.gate.keep_out(self.upstream)
@@ -189,6 +195,7 @@ class Seat:
     async def start(self) -> None:
         """Launch it and wait until it is healthy."""
         self.be("starting", self.why)
+        self._launches += 1
         await self.engine.start()
         self.engine.say(f"ready after {self.engine.ready_s:.1f} s")
 
@@ -200,7 +207,8 @@ class Seat:
         return warmed
 
     async def back(self) -> None:
-        """Let clients to it."""
+        """Let clients to it, once the proxy has seen that it answers: or it would be asked last, and only for want of others."""
+        await self.gate.until_up(self.upstream, UP_S)
         await self.gate.let_in(self.upstream)
         self.be("up")
 

@@ -119,6 +119,8 @@ def changed(
     """
     known = {key: told[key] for key in told if key in CHANGEABLE}
     checks.refuse_unknown(told, CHANGEABLE, where)
+    if setting.kind == "tiny" and "model" in told:
+        raise ToolkitError(f"`{setting.name}` has the tiny model, and no other", "Change its flags")
     read_ = _values(known, EngineSetting, where, "")
     flags = preset(read_["preset"]) if "preset" in read_ else dict(setting.flags)
     read_["flags"] = tuple(over(flags, read_.get("flags", ())).items())
@@ -140,10 +142,15 @@ def _toml(text: str, name: str) -> dict[str, Any]:
 
 
 def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A file's tables with the command line's words over them; a proxy that is switched off stays off."""
+    """A file's tables with the command line's words over them."""
     merged = dict(tables)
     for key, value in over.items():
         there = merged.get(key)
+        if there is False and isinstance(value, Mapping):
+            raise ToolkitError(
+                f"the stack has `{key} = false`, and the command line sets its `{next(iter(value))}`",
+                "Leave one of them out",
+            )
         if not isinstance(value, Mapping):
             merged[key] = value
         elif there is None or isinstance(there, Mapping):

@@ -14,12 +14,10 @@ from toolkit.errors import ToolkitError
 from toolkit.serving.engine import Engine
 from toolkit.serving.facts import Gpu, Gpus, Memory
 from toolkit.serving.outcome import size
-from toolkit.serving.seat import Seat
+from toolkit.serving.seat import UP_S, Seat
 from toolkit.serving.stack import EngineSetting
 from toolkit.serving.standing import answers_alike
 
-UP_S = 10.0
-"""For the proxy's own look at an engine that is warm: it looks once a second, and a page takes 2 s at the most."""
 UTILIZATION = 0.92
 """vLLM's own since 0.20 (0.9 before): the higher one, as the lower leaves room in any case."""
 SPARE_SHARE = 0.1
@@ -43,11 +41,13 @@ async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: For
     await seat.back()
     seat.watch()
     seat.tell("model", _words(was, setting))
-    await seat.gate.keep_out(old.upstream)
-    if not await seat.gate.until_idle(old.upstream, drain_s):
-        old.say(f"the old engine still has requests under way after {drain_s:g} s, which are lost")
-    await _forget(was, setting, forget)
-    await old.stop()
+    try:
+        await seat.gate.keep_out(old.upstream)
+        if not await seat.gate.until_idle(old.upstream, drain_s):
+            old.say(f"the old engine has requests under way after {drain_s:g} s, which are lost")
+        await _forget(was, setting, forget)
+    finally:
+        await old.stop()
 
 
 async def in_place(seat: Seat, setting: EngineSetting, drain_s: float, forget: Forget) -> None:
@@ -57,7 +57,6 @@ async def in_place(seat: Seat, setting: EngineSetting, drain_s: float, forget: F
     await seat.leave(drain_s)
     await old.stop()
     seat.take(setting, seat.instead(setting))
-    seat.restarts += 1
     seat.tell("restart", f"swapped: {_words(was, setting)}")
     try:
         await seat.begin()

@@ -1,0 +1,222 @@
+"""A stack from TOML: what is understood, what is filled in, and what is refused with the place and the way out."""
+
+from typing import Any
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.serving.stack import EngineSetting, Stack
+from toolkit.serving.stack_file import changed, drafted, placed, read, upstreams
+
+PRESETS = {"wide": {"max-num-seqs": "256", "enable-prefix-caching": True}}
+ONE = '[[engine]]\nmodel = "org/Some-Model"\n'
+
+
+def preset(name: str) -> Any:
+    if name not in PRESETS:
+        raise ToolkitError(f"no preset is called `{name}`")
+    return PRESETS[name]
+
+
+def stack(text: str, busy: tuple[int, ...] = (), **over: Any) -> Stack:
+    return placed(read(text, "s.toml", preset, over), lambda _, port: port not in busy)
+
+
+def engine(text: str) -> EngineSetting:
+    return stack(text).engines[0]
+
+
+def refused(text: str, **over: Any) -> ToolkitError:
+    with pytest.raises(ToolkitError) as told:
+        stack(text, **over)
+    return told.value
+
+
+# --- what is understood -------------------------------------------------------------------------------
+
+
+def test_one_line_is_a_stack_with_a_proxy_in_front_and_a_place_for_a_successor() -> None:
+    got = stack(ONE)
+    (only,) = got.engines
+    # the proxy's default port is 8000; engines take what is free above it, all first places before all second ones
+    assert (only.name, only.port, only.spare_port, only.kind) == ("Some-Model", 8001, 8002, "vllm")
+    assert got.proxy is not None
+    assert [(each.name, each.url) for each in got.proxy.upstreams] == [
+        ("Some-Model.a", "http://127.0.0.1:8001"),
+        ("Some-Model.b", "http://127.0.0.1:8002"),
+    ]
+
+
+def test_all_of_an_engine_is_read() -> None:
+    got = engine(
+        '[[engine]]\nname = "q"\nkind = "vllm"\nmodel = "./m"\nserved_name = "qwen"\nport = 9001\n'
+        'spare_port = 9002\ngpus = 1\nkey_env = "KEY"\nvllm = "/v/bin/vllm"\nready = "30m"\nteam = "red"\n'
+        "[engine.env]\nOMP_NUM_THREADS = 2\n[engine.flags]\nmax_model_len = 4096\nenforce-eager = true\n"
+        'speculative-config = { method = "ngram" }\ncudagraph-capture-sizes = [1, 2, 4]\n'
+    )
+    assert got == EngineSetting(
+        name="q",
+        model="./m",
+        served_name="qwen",
+        port=9001,
+        spare_port=9002,
+        gpus="1",
+        key_env="KEY",
+        vllm="/v/bin/vllm",
+        ready_s=1800.0,
+        team="red",
+        env=(("OMP_NUM_THREADS", "2"),),
+        flags=(
+            ("max-model-len", "4096"),
+            ("enforce-eager", True),
+            ("speculative-config", '{"method": "ngram"}'),
+            ("cudagraph-capture-sizes", "1 2 4"),
+        ),
+    )
+
+
+def test_flags_of_the_file_go_over_those_of_the_preset() -> None:
+    got = engine(ONE + 'preset = "wide"\n[engine.flags]\nmax-num-seqs = 8\n')
+    assert dict(got.flags) == {"max-num-seqs": "8", "enable-prefix-caching": True}
+
+
+def test_warm_guard_and_top_are_read_with_units() -> None:
+    got = stack(
+        'folder = "f"\ndatabase = "d.db"\npreflight = false\n' + ONE +
+        '[warm]\nconcurrency = [1, 8]\nlimit = "2m"\n[guard]\nstuck = 45\nrestarts = 3\nrestarts_time = "5m"\n'
+    )  # fmt: skip
+    assert (got.folder, got.database, got.preflight) == ("f", "d.db", False)
+    assert (got.warm.concurrency, got.warm.limit_s) == ((1, 8), 120.0)
+    assert (got.guard.stuck_s, got.guard.restarts, got.guard.restarts_s) == (45.0, 3, 300.0)
+
+
+def test_the_proxys_table_is_the_proxys_own_file() -> None:
+    got = stack(
+        ONE + '[proxy]\nport = 7000\nadmin_port = 7100\n[proxy.cache]\nttl = "10m"\nfile = "c.db"\n'
+        '[[proxy.team]]\nname = "red"\nkey_env = "RED_KEY"\n'
+        '[[proxy.upstream]]\nname = "far"\nurl = "http://far:8000"\nfallback = true\n'
+    )
+    assert got.proxy is not None
+    assert (got.proxy.port, got.proxy.admin_port) == (7000, 7100)
+    assert (got.proxy.cache.ttl_s, got.proxy.cache.file) == (600.0, "c.db")
+    assert [team.name for team in got.proxy.teams] == ["red"]
+    assert [each.name for each in got.proxy.upstreams] == ["Some-Model.a", "Some-Model.b", "far"]
+    assert got.engines[0].port == 7001
+
+
+def test_stored_answers_outlive_a_restart_by_the_stack_unless_the_file_says_otherwise() -> None:
+    ours = stack(ONE).proxy
+    theirs = stack(ONE + '[proxy.cache]\nepoch = "restart"\n').proxy
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.cache.epoch, theirs.cache.epoch) == ("change", "restart")
+    assert ours.cache.file == "data/serve/proxy-cache.db"
+
+
+def test_without_a_proxy_there_is_no_second_place() -> None:
+    got = stack("proxy = false\n" + ONE)
+    assert got.proxy is None
+    assert got.engines[0].spare_port is None
+
+
+def test_ports_that_somebody_holds_are_passed_by() -> None:
+    got = stack(ONE, busy=(8001, 8003))
+    assert (got.engines[0].port, got.engines[0].spare_port) == (8002, 8004)
+
+
+def test_engines_of_one_model_get_names_of_their_own() -> None:
+    got = stack(ONE + ONE + '[[engine]]\nkind = "sim"\nmodel = "fp8"\n')
+    assert [each.name for each in got.engines] == ["Some-Model", "Some-Model-2", "fp8"]
+    assert [each.port for each in got.engines] == [8001, 8002, 8003]
+    assert [each.spare_port for each in got.engines] == [8004, 8005, 8006]
+
+
+def test_the_upstream_of_an_engine_that_listens_everywhere_is_asked_on_the_loopback() -> None:
+    (first, _) = upstreams([EngineSetting(name="e", host="0.0.0.0", port=1, spare_port=2)])
+    assert first.url == "http://127.0.0.1:1"
+
+
+def test_the_command_line_goes_over_the_file() -> None:
+    got = stack(
+        'folder = "f"\n' + ONE + "[proxy]\nport = 7000\ndrain = 9\n",
+        folder="g",
+        proxy={"port": 7500},
+    )
+    assert got.folder == "g"
+    assert got.proxy is not None
+    assert (got.proxy.port, got.proxy.drain_s) == (7500, 9.0)
+
+
+# --- what is refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("engine = 1", "`s.toml`: `engine` is no list of tables", "[[engine]]"),
+        ("", "`s.toml` names no engine", "[[engine]]"),
+        ("[[engine]]\n", "`s.toml`: engine 1 has no `model`", "[[engine]]"),
+        ("a = [", "`s.toml` is no TOML", "quotes"),
+        ("foldr = 'x'\n" + ONE, "`s.toml`: unknown key `foldr`", "`folder`"),
+        (ONE + "prot = 1", "`s.toml`: engine 1: unknown key `prot`", "`port`"),
+        (ONE + "[warm]\nlimits = 1", "`s.toml`: [warm]: unknown key `limits`", "`limit`"),
+        (ONE + "[warm]\nlimit = 'soon'", "`s.toml`: `warm.limit` is no duration", "`90s`"),
+        (ONE + "[warm]\nconcurrency = [4, 2]", "`s.toml`: `warm.concurrency`", "[1, 2, 4, 8]"),
+        (ONE + "[guard]\nrestarts = -1", "`s.toml`: `guard.restarts`", "Write"),
+        (ONE + "kind = 'vlm'", "`s.toml`: engine 1: `kind` is none of", "`vllm`"),
+        (ONE + "port = 70000", "`s.toml`: engine 1: `port` is not a whole number", "Write"),
+        (ONE + "name = 'a b'", "`s.toml`: engine 1: `name` is no good name", "qwen"),
+        (ONE + "key_env = 'sk-Secret'", "`key_env` is not the name of", "upper case"),
+        (ONE + "preset = 'widest'", "no preset is called `widest`", ""),
+        (ONE + "[engine.flags]\nport = 1", "`port` is no flag of yours here", "`port`"),
+        (ONE + "[engine.flags]\n'--model' = 'x'", "`model` is no flag of yours", "`model`"),
+        (ONE + "[proxy]\nprot = 1", "`s.toml`: [proxy]: unknown key `prot`", "`port`"),
+        (ONE + "[proxy.cache]\nttl = 'x'", "`s.toml`: [proxy]: `cache.ttl` is no duration", "`90s`"),
+        ("proxy = true\n" + ONE, "`s.toml`: `proxy` is neither a table nor false", "[proxy]"),
+        (ONE + "port = 8000\n[proxy]\nport = 8000", "port 8000 is named twice", "own"),
+        (ONE + "name = 'x'\n" + ONE + "name = 'x'", "the engine `x` stands twice", "Rename"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_place_and_the_way_out(
+    text: str, message: str, hint: str
+) -> None:
+    error = refused(text)
+    assert message in error.message
+    assert hint in error.hint
+
+
+def test_a_key_that_is_written_where_its_variable_belongs_is_not_repeated() -> None:
+    error = refused(ONE + "key_env = 'sk-Secret'")
+    assert "sk-Secret" not in error.message + error.hint
+
+
+def test_a_port_for_a_proxy_that_is_switched_off_is_refused() -> None:
+    assert "`proxy = false`" in refused("proxy = false\n" + ONE, proxy={"port": 1}).message
+
+
+# --- a swap's words ---------------------------------------------------------------------------------------
+
+
+def test_a_swap_changes_what_is_named_and_nothing_else() -> None:
+    was = engine(ONE + "name = 'e'\n[engine.flags]\nmax-num-seqs = 8\nenforce-eager = true\n")
+    now = changed(was, {"model": "org/Other", "flags": {"max-num-seqs": 16}}, preset, "the swap")
+    assert (now.name, now.port, now.model) == ("e", was.port, "org/Other")
+    assert dict(now.flags) == {"max-num-seqs": "16", "enforce-eager": True}
+
+
+def test_another_preset_takes_the_place_of_all_flags_but_those_told_beside_it() -> None:
+    was = engine(ONE + "[engine.flags]\nenforce-eager = true\n")
+    now = changed(was, {"preset": "wide", "flags": {"seed": 1}}, preset, "the swap")
+    assert dict(now.flags) == {"max-num-seqs": "256", "enable-prefix-caching": True, "seed": "1"}
+
+
+@pytest.mark.parametrize("told", [{"port": 1}, {"name": "x"}, {"kind": "sim"}, {"modle": "x"}])
+def test_a_swap_moves_no_engine(told: dict[str, Any]) -> None:
+    with pytest.raises(ToolkitError, match="the swap: unknown key"):
+        changed(engine(ONE), told, preset, "the swap")
+
+
+def test_the_tiny_engine_has_one_model() -> None:
+    tiny = drafted({"engine": [{"kind": "tiny"}]}, "here", preset).stack.engines[0]
+    with pytest.raises(ToolkitError, match="tiny"):
+        changed(tiny, {"model": "org/Other"}, preset, "the swap")
