@@ -19,7 +19,7 @@ from toolkit.records import Run, Seen
 from toolkit.request_body import asked
 from toolkit.store import Store
 
-QUICK = ("--concurrency", "1,2", "--max-tokens", "2")
+QUICK = ("--concurrency", "1,2", "--max-tokens", "2", "--tolerance", "1", "--rounds", "100")
 
 
 @pytest.fixture(scope="module")

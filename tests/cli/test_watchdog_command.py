@@ -3,111 +3,23 @@
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from support.dogs import PATIENCE_S, TOOLKIT, free_port, watchdog
 from support.raw_server import serving, vllm_pages
 
 from toolkit.records import Run
 from toolkit.store import Store
 
-TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main()"]
-PATIENCE_S = 90
 QUICK = (
     *("--look", "100ms", "--stuck", "1s", "--answer", "1500ms", "--refused", "1s", "--idle", "2s"),
     *("--backoff", "100ms", "--stop-within", "2s", "--max-num-seqs", "2"),
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Dog:
-    """One that runs; its events are collected by a thread."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
-        self.events: list[dict[str, Any]] = []
-        self._news = threading.Condition()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.events.append(json.loads(line))
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
-
-    def texts(self) -> list[str]:
-        return [each["text"] for each in self.events]
-
-    def wait_for(self, *beginnings: str) -> str:
-        """The first text that begins so, once the ones before it have come in this order."""
-        found, give_up = "", time.monotonic() + PATIENCE_S
-        with self._news:
-            at = 0
-            for words in beginnings:
-                while True:
-                    place = next(
-                        (
-                            n
-                            for n in range(at, len(self.events))
-                            if self.texts()[n].startswith(words)
-                        ),
-                        None,
-                    )
-                    if place is not None:
-                        at, found = place + 1, self.texts()[place]
-                        break
-                    left = give_up - time.monotonic()
-                    assert left > 0, (words, self.texts())
-                    assert self.process.poll() is None, (words, self.texts())
-                    self._news.wait(min(left, 1.0))
-        return found
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(PATIENCE_S)
-        self._listener.join(PATIENCE_S)
-        return code
-
-
-@contextmanager
-def watchdog(*words: object, cwd: Path) -> Iterator[Dog]:
-    command = [*TOOLKIT, "watchdog", "--json", *map(str, words)]
-    with subprocess.Popen(
-        command,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        drain = threading.Thread(target=process.stderr.read, daemon=True)
-        drain.start()
-        dog = Dog(process)
-        try:
-            yield dog
-        finally:
-            if process.poll() is None:
-                dog.end()
-            drain.join(PATIENCE_S)
 
 
 def sim(port: int) -> list[str]:
@@ -244,6 +156,15 @@ def test_a_command_that_does_not_start_is_told_and_not_tried_again(tmp_path: Pat
     assert (tmp_path / "times").read_text().split() == ["started"]
     ran = run(*words, "--", "no-such-command", cwd=tmp_path)
     assert (ran.returncode, "Error: " in ran.stderr) == (1, True)
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ("--url", f"127.0.0.1:{free_port()}", "--no-store", "--log", "file/log", *QUICK)
+    ran = run(*words, "--", "true", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "the log `file/log` cannot be written" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_without_a_command_the_first_trouble_ends_it_where_that_is_asked(tmp_path: Path) -> None:

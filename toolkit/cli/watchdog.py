@@ -71,7 +71,11 @@ class Options:
     help="Requests run and nothing that it counts moved for so long: it is asked for a token.",
 )
 @click.option(
-    "--answer", type=DURATION, default="30s", show_default=True, help="For that token to come."
+    "--answer",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="For that token to come; longer where it compiles for longer in the midst of serving.",
 )
 @click.option(
     "--idle",

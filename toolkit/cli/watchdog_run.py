@@ -129,10 +129,16 @@ class Post:
     async def _start(self) -> None:
         """Start the command and wait until it is ready. Raises ToolkitError with the cause."""
         log = self._options.log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        process = self.process = await Process.start(
-            self._options.command, os.environ, log, within_s=self._options.stop_within
-        )
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            process = self.process = await Process.start(
+                self._options.command, os.environ, log, within_s=self._options.stop_within
+            )
+        except OSError as error:
+            reason = (error.strerror or "no reason given").lower()
+            raise ToolkitError(
+                f"the log `{log}` cannot be written: {reason}", "See `--log`"
+            ) from error
         try:
             await ready(
                 self._host.url, self._key, self._options.ready, lambda: process.code is None

@@ -183,8 +183,9 @@ class Warming:
         for kind in self._extras():
             await self._round("cold", kind, levels[-1])
         await self._settle(levels[-1])
-        await self._probe(levels)
-        await self._seed()
+        if self.rounds[-1].ok:
+            await self._probe(levels)
+            await self._seed()
         return self._why_not()
 
     def _extras(self) -> list[Kind]:
@@ -196,10 +197,14 @@ class Warming:
 
     async def _settle(self, level: int) -> None:
         """The highest level until two rounds in a row agree."""
-        before = next(each for each in reversed(self.rounds) if each.kind == "plain")
+        before = next(
+            each
+            for each in reversed(self.rounds)
+            if (each.kind, each.concurrency) == ("plain", level)
+        )
         for _ in range(self._setting.rounds):
             after = await self._round("settle", "plain", level)
-            if after is None:
+            if after is None or not after.ok:
                 return
             self._agreed = agree(before, after, self._setting.tolerance)
             if self._agreed:
@@ -224,6 +229,9 @@ class Warming:
     def _why_not(self) -> str | None:
         if self._is_late():
             return f"not done within {self._setting.limit_s:g} s"
+        last = self.rounds[-1]
+        if not self._agreed and not last.ok:
+            return f"it stopped answering: {last.error}"
         if not self._agreed:
             return f"{self._setting.rounds} rounds, and no two in a row agree"
         return None
