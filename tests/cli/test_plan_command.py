@@ -115,6 +115,14 @@ def test_the_same_as_one_object() -> None:
     assert found["checkup"] is None
 
 
+def test_no_more_calls_run_than_the_engine_admits() -> None:
+    words = (*QWEN, "--quantization", "bf16", "--tokens", "550", "--calls", "1s", "--idle", "1s")
+    [found] = objects(*words, "--max-num-seqs", "64")
+    # memory holds over a thousand; 64 calls under way, each user in one for half of the time
+    assert found["max_concurrency"] > 1000
+    assert found["chain"]["users_full"] == 128
+
+
 def test_a_model_that_does_not_fit_is_an_answer_with_ways_out() -> None:
     result = toolkit("plan", "llama-3.3-70b-instruct", "--gpu", "l4", "--tokens", "550")
     assert result.exit_code == 0

@@ -71,17 +71,17 @@ def test_lengths_that_nobody_told_are_the_servers_limit() -> None:
     saw(num_gpu_blocks=661, block_size=16, max_model_len=512)
     [found] = objects("--host", "alice")
     # 512 / 16 = 32; 660 / 32 = 20.6
-    assert (found["request_tokens"], found["at_once"]) == (512, 20)
+    assert (found["request_tokens"], found["max_concurrency"]) == (512, 20)
     assert "was not told" in found["notes"][0]
 
 
 def test_a_model_of_the_catalog_is_known_by_what_the_server_calls_it() -> None:
     saw(num_gpu_blocks=661, block_size=1056, model="/models/Qwen3.5-35B-A3B-GPTQ-Int4")
     [found] = objects("--host", "alice", "--tokens", "271")
-    assert (found["blocks_per_request"], found["at_once"]) == (7, 94)
+    assert (found["blocks_per_request"], found["max_concurrency"]) == (7, 94)
     saw(num_gpu_blocks=661, block_size=1056, model="mine", at=2e9)
     [found] = objects("--host", "alice", "--tokens", "271")
-    assert (found["blocks_per_request"], found["at_once"]) == (1, 660)
+    assert (found["blocks_per_request"], found["max_concurrency"]) == (1, 660)
     assert "the catalog does not know its model, `mine`" in found["notes"][0]
 
 

@@ -25,7 +25,7 @@ def test_a_hybrid_counts_its_states_as_blocks() -> None:
     # (661 - 1) / 7 = 94.3
     found = checkup(seen(num_gpu_blocks=661, block_size=1056), 271, STATES)
     assert (found.at_once, found.notes) == (94, ())
-    assert found.words.endswith("7 blocks each, its states included, that is 94 sequences")
+    assert found.words.endswith("7 blocks each over all groups of layers, that is 94 sequences")
 
 
 def test_a_hybrid_that_tells_no_block_size_has_its_models() -> None:

@@ -131,14 +131,19 @@ def _answer(one: Plan, asked: Question, options: Options, seen: Sighting | None)
             output_tokens=load.output_tokens,
             request_tokens=one.request_tokens,
         ),
-        chain=chain(options.calls, options.idle or 0.0, one.max_concurrency)
-        if options.calls
+        chain=chain(options.calls, options.idle or 0.0, _running(one))
+        if options.calls and one.fits
         else None,
         headroom=headroom(goal.target_rps, goal.seconds_per_request, rate)
         if goal.target_rps is not None
         else None,
     )
     return found if seen is None else _compared(found, asked, seen)
+
+
+def _running(one: Plan) -> int:
+    """Requests at once: as many as memory holds, and as the engine admits."""
+    return min(one.max_concurrency, one.max_num_seqs or one.max_concurrency)
 
 
 def _compared(found: Answer, asked: Question, seen: Sighting) -> Answer:

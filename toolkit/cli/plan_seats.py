@@ -1,6 +1,6 @@
 """`toolkit plan --host` without a GPU or a known model: only what the server's own blocks mean for requests."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +11,7 @@ from toolkit.errors import ToolkitError
 from toolkit.plan.checkup import Checkup, States, as_served, checkup
 from toolkit.plan.load import Load
 from toolkit.plan.planner import per_request
+from toolkit.plan.result import Plan
 from toolkit.plan.room import blocks_of_request
 
 if TYPE_CHECKING:
@@ -33,12 +34,29 @@ def show_seats(
     found = _counted(options, seen, known, float(tokens))
     notes = _notes(options, seen, known, load)
     if options.as_json:
-        about = {"host": seen.name, "url": seen.url, "model": seen.model, "request_tokens": tokens}
-        print_json(about | asdict(replace(found, notes=(*found.notes, *notes))))
+        print_json(_as_object(replace(found, notes=(*found.notes, *notes)), seen, float(tokens)))
         return
     click.echo(f"{seen.name}: {found.words}")
     for note in (*found.notes, *notes):
         click.echo(f"- {note}")
+
+
+def _as_object(found: Checkup, seen: "Sighting", tokens: float) -> dict[str, object]:
+    """The keys of a plan; what only a GPU and a model tell is null."""
+    unknown: dict[str, object] = {field.name: None for field in fields(Plan)}
+    return unknown | {
+        "model": seen.model,
+        "request_tokens": tokens,
+        "num_gpu_blocks": found.num_gpu_blocks,
+        "block_size": found.block_size,
+        "blocks_per_request": found.blocks_per_request,
+        "max_concurrency": found.at_once,
+        "flags": {},
+        "advice": [],
+        "notes": list(found.notes),
+        "checkup": asdict(found),
+        "host": seen.name,
+    }
 
 
 def _counted(options: Options, seen: "Sighting", known: "Known | None", tokens: float) -> Checkup:

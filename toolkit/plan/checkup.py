@@ -51,7 +51,7 @@ class Checkup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """How a model with states is laid out: blocks of so many tokens, and so many of them for one request."""
+    """How a model whose layers are unlike (states, windows) is laid out: its blocks' tokens, and blocks of one request."""
 
     block_size: int
     blocks_per_request: int
@@ -62,7 +62,7 @@ class States:
 def checkup(seen: Sighting, request_tokens: float, states: States | None = None) -> Checkup:
     """Count requests in a server's blocks.
 
-    `states`: of a model with them; None: all layers keep every token, or the model is not known. A server that tells smaller
+    `states`: of a model whose layers are unlike; None: all layers keep every token, or the model is not known. A server that tells smaller
     blocks than a state fills is counted as it tells, and the other reading is noted.
     """
     count, engines = seen.num_gpu_blocks, seen.engines or 1
@@ -117,7 +117,7 @@ def block_words(
     count: int, size: int, request_tokens: float, each: int, *, hybrid: bool = False
 ) -> str:
     """`661 blocks of 16, one of them reserved; at 271 tokens, 17 blocks each, that is 38 sequences`."""
-    state = ", its states included" if hybrid else ""
+    state = " over all groups of layers" if hybrid else ""
     number = held(count, each)
     return (
         f"{count:,} blocks of {size:,}, one of them reserved; at {request_tokens:,.0f} tokens, {each:,}"
