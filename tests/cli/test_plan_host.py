@@ -113,6 +113,22 @@ def test_a_server_that_tells_nothing_leaves_nothing_to_count() -> None:
     assert "does not tell its max_model_len" in text
 
 
+def test_a_server_that_tells_nonsense_is_planned_as_if_it_told_nothing() -> None:
+    saw(
+        num_gpu_blocks=-5,
+        block_size=-16,
+        gpu_memory_utilization=7.0,
+        max_model_len=-1,
+        cache_dtype="x",
+        version="newest",
+        engines=0,
+    )
+    [found] = objects(*QWEN, "--tokens", "550", "--host", "alice")
+    assert found["deviation"] is None
+    assert found["checkup"]["at_once"] is None
+    assert found["fits"]
+
+
 # --- runs ---------------------------------------------------------------------------------------------
 
 

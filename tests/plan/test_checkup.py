@@ -1,5 +1,8 @@
 """A scouted host's blocks as requests, in the words that a newcomer reads."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from toolkit.plan.asked import Gpu, Settings
 from toolkit.plan.checkup import States, as_served, checkup, deviation
 from toolkit.records import Sighting
@@ -121,3 +124,35 @@ def test_what_a_server_tells_of_its_settings_goes_before_what_is_planned() -> No
 
 def test_a_server_that_tells_nothing_is_planned_as_it_would_be() -> None:
     assert as_served(Settings(max_model_len=512), seen()) == Settings(max_model_len=512)
+
+
+ANY = st.none() | st.integers(min_value=-(2**70), max_value=2**70)
+
+
+@given(ANY, ANY, ANY, ANY, st.none() | st.floats(), st.none() | st.text(max_size=8))
+def test_whatever_a_server_tells_is_counted_or_unknown(
+    blocks: int | None,
+    size: int | None,
+    engines: int | None,
+    tokens: int | None,
+    share: float | None,
+    version: str | None,
+) -> None:
+    told = seen(
+        num_gpu_blocks=blocks,
+        block_size=size,
+        engines=engines,
+        kv_cache_tokens=tokens,
+        max_model_len=size,
+        gpu_memory_utilization=share,
+        running=share,
+        version=version,
+    )
+    for states in (None, STATES):
+        found = checkup(told, 271, states)
+        assert found.words
+        assert found.at_once is None or found.at_once >= 0
+    served = as_served(Settings(), told)
+    assert served.gpu_memory_utilization is None or 0 < served.gpu_memory_utilization <= 1
+    assert served.max_model_len is None or served.max_model_len > 0
+    assert deviation(100, blocks, block_bytes=None) is None or (blocks or 0) > 0

@@ -12,7 +12,15 @@ from toolkit.errors import ToolkitError
 from toolkit.plan.asked import Goal, Settings, version_of
 from toolkit.plan.budget import NEWEST, Version
 from toolkit.plan.capacity import Chain, Headroom, chain, headroom
-from toolkit.plan.checkup import Checkup, Deviation, States, as_served, checkup, deviation
+from toolkit.plan.checkup import (
+    Checkup,
+    Deviation,
+    States,
+    as_served,
+    checkup,
+    deviation,
+    sane,
+)
 from toolkit.plan.cost import Cost, Prices, cost
 from toolkit.plan.load import Load
 from toolkit.plan.planner import per_request
@@ -154,7 +162,7 @@ def _compared(found: Answer, asked: Question, seen: Sighting) -> Answer:
     except ToolkitError:  # e.g., a cache dtype that nobody can price
         return replace(found, checkup=checkup(seen, found.plan.request_tokens))
     tokens = asked.load.request_tokens or there.request_tokens
-    count = seen.num_gpu_blocks // (seen.engines or 1) if seen.num_gpu_blocks else None
+    count = (sane(seen.num_gpu_blocks) or 0) // (sane(seen.engines) or 1) or None
     each = there.bytes_per_block // there.gpus if there.bytes_per_block else None
     return replace(
         found,

@@ -8,7 +8,7 @@ import click
 from toolkit.cli.output import print_json
 from toolkit.cli.plan import Options
 from toolkit.errors import ToolkitError
-from toolkit.plan.checkup import Checkup, States, as_served, checkup
+from toolkit.plan.checkup import Checkup, States, as_served, checkup, sane
 from toolkit.plan.load import Load
 from toolkit.plan.planner import per_request
 from toolkit.plan.result import Plan
@@ -25,7 +25,7 @@ def show_seats(
     """Count requests in the blocks of a server. Raises ToolkitError where not even that can be told."""
     if seen is None:
         raise ToolkitError("no GPU is named", "Say which: `--gpu a100-80gb`, or `--gpu 80GiB`")
-    tokens = load.request_tokens or seen.max_model_len
+    tokens = load.request_tokens or sane(seen.max_model_len)
     if tokens is None:
         raise ToolkitError(
             f"how long requests are is not known, and `{seen.name}` does not tell its max_model_len",

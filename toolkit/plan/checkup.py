@@ -11,6 +11,8 @@ from toolkit.plan.capacity import blocks, held
 from toolkit.records import Sighting
 
 GIB = 2**30
+MOST = 2**40
+"""Tokens or blocks; more is a mistake, or a trap."""
 
 
 def as_served(settings: Settings, seen: Sighting, gpu: Gpu | None = None) -> Settings:
@@ -19,20 +21,28 @@ def as_served(settings: Settings, seen: Sighting, gpu: Gpu | None = None) -> Set
     seqs, batched = (None, None)
     if gpu is not None:
         seqs, batched = defaults(gpu.memory_bytes, is_a100=gpu.is_a100, version=version)
+    share = seen.gpu_memory_utilization
     return replace(
         settings,
-        gpu_memory_utilization=seen.gpu_memory_utilization or settings.gpu_memory_utilization,
+        gpu_memory_utilization=share
+        if share is not None and 0 < share <= 1
+        else settings.gpu_memory_utilization,
         kv_cache_dtype=seen.cache_dtype or settings.kv_cache_dtype,
-        max_model_len=seen.max_model_len or settings.max_model_len,
+        max_model_len=sane(seen.max_model_len) or settings.max_model_len,
         max_num_seqs=settings.max_num_seqs or seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens or batched,
         # of a hybrid it is enlarged again, to the same
-        block_size=seen.block_size or settings.block_size,
+        block_size=sane(seen.block_size) or settings.block_size,
         version=version,
         prefix_caching=settings.prefix_caching
         if seen.prefix_caching is None
         else seen.prefix_caching,
     )
+
+
+def sane(told: int | None) -> int | None:
+    """A server may tell anything: what cannot be an amount of tokens or blocks counts as not told."""
+    return told if told is not None and 0 < told <= MOST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +75,8 @@ def checkup(seen: Sighting, request_tokens: float, states: States | None = None)
     `states`: of a model whose layers are unlike; None: all layers keep every token, or the model is not known. A server that tells smaller
     blocks than a state fills is counted as it tells, and the other reading is noted.
     """
-    count, engines = seen.num_gpu_blocks, seen.engines or 1
-    size = seen.block_size or (states.block_size if states else None)
+    count, engines = sane(seen.num_gpu_blocks), sane(seen.engines) or 1
+    size = sane(seen.block_size) or (states.block_size if states else None)
     if count is None or count // engines < 2:
         return _by_tokens(seen, request_tokens)
     if size is None:
@@ -131,7 +141,7 @@ def _of_engines(words: str, engines: int, number: int) -> str:
 
 
 def _by_tokens(seen: Sighting, request_tokens: float) -> Checkup:
-    tokens = seen.kv_cache_tokens
+    tokens = sane(seen.kv_cache_tokens)
     if tokens is None:
         words = "the host tells neither its blocks nor how many tokens it can keep"
         at_once = None
@@ -173,7 +183,7 @@ class Deviation:
 
 def deviation(planned: int, reported: int | None, *, block_bytes: int | None) -> Deviation | None:
     """How far the plan was from what the server has; None where it does not tell."""
-    if not reported:
+    if sane(reported) is None or reported is None:
         return None
     share = (planned - reported) / reported
     off = (planned - reported) * (block_bytes or 0) / GIB
