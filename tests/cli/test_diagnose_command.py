@@ -1,6 +1,7 @@
 """`toolkit diagnose` as a user meets it."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,9 +14,11 @@ from support.blasted import STARTED_AT, blasted
 
 from toolkit.cli import main
 from toolkit.records import Ledger, Run, Verdict
+from toolkit.serving.facts import Gpu, Gpus
 from toolkit.sim.app import SimThread, serve_in_thread
 from toolkit.store import Store
 
+SAMPLE = Path(__file__).parents[2] / "data" / "sample.pcap"
 KEYS = "code confidence evidence lever risk watch".split()
 
 
@@ -65,7 +68,9 @@ def test_a_healthy_server_has_none_and_says_what_was_looked_at(fleet: dict[str, 
     result = diagnose(fleet["gptq-int4"].url, "--interval", "2s")
     assert result.exit_code == 0
     assert "  none found" in result.stdout.splitlines()
-    assert "looked at over 2 s: running 24" in result.stdout
+    assert re.search(
+        r"looked at over \d+ s: running 24.0, waiting 0, KV cache at most", result.stdout
+    )
     assert "Not known:" in result.stdout
     assert "`toolkit capture`" in result.stdout
 
@@ -105,6 +110,38 @@ def test_an_interrupt_judges_what_was_seen_until_then(
     assert result.exit_code == 130
     assert "Stopped: judged by what was seen" in result.stderr
     assert "running 8, waiting 16" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        (("heat (hardware)",), True),
+        (("clocks set by somebody",), False),
+        ((), False),
+        (None, False),
+    ],
+)
+def test_the_gpu_of_this_machine_counts_for_a_server_on_it(
+    fleet: dict[str, SimThread],
+    monkeypatch: pytest.MonkeyPatch,
+    limits: tuple[str, ...] | None,
+    found: bool,
+) -> None:
+    idle, busy = Gpu(index=0, busy_share=0.0), Gpu(index=1, busy_share=0.9, limits=limits)
+    monkeypatch.setattr("toolkit.serving.gpus.gpus", lambda: Gpus(gpus=(idle, busy)))
+    told = objects(diagnose(fleet["gptq-int4"].url, "--interval", "400ms", "--json"))
+    assert ("gpu_throttled" in [each["code"] for each in told]) == found
+    unknown = next(each for each in told if each["code"] == "not_known")["unknown"]
+    assert ("gpu_throttled" in [each["fact"] for each in unknown]) == (limits is None)
+
+
+def test_a_capture_tells_what_clients_send(fleet: dict[str, SimThread]) -> None:
+    CliRunner().invoke(main, ["capture", str(SAMPLE), "--db", "t.db"], catch_exceptions=False)
+    words = ("--interval", "400ms", "--db", "t.db", "--json", "--capture", "newest")
+    told = objects(diagnose(fleet["gptq-int4"].url, *words))
+    # the contest's two prompts, again and again
+    assert told[0]["code"] == "repeats_recomputed"
+    assert "asked before, word for word" in str(told[0]["evidence"])
 
 
 # --- runs ---------------------------------------------------------------------------------------------

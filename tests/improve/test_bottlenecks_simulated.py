@@ -89,6 +89,47 @@ def test_nothing_is_found_in_a_healthy_server(how: str) -> None:
         assert "KV cache at most" in found.looked_at
 
 
+@pytest.mark.parametrize(
+    ("server", "load", "told", "codes"),
+    [
+        # the contest's leader had 0.46: it matters only where memory is short
+        ("kv_starved", {"gpu_memory_utilization": 0.46}, {}, {"kv_cache_small", "memory_unused"}),
+        ("gptq-int4", {"gpu_memory_utilization": 0.46}, {}, set()),
+        # 35 of 80 GB are weights
+        ("kv_starved", {}, {"weights_share": 0.44}, {"kv_cache_small", "weights_large"}),
+        ("gptq-int4", {}, {"weights_share": 0.44}, set()),
+        # 4,096 tokens where 25 + 256 are asked, and 8,192 with memory to spare
+        ("fp8", {"clients": 64}, {}, {"kv_cache_small", "max_model_len_large"}),
+        ("gptq-int4", {"max_model_len": 8192}, {}, set()),
+        # two users who take three seconds for each of the steps between
+        ("gptq-int4", {"clients": 2, "pause_s": 3.0, "looks": 12}, {"chained": True},
+         {"idle_between_calls", "too_little_load"}),
+    ],
+)  # fmt: skip
+def test_what_goes_with_a_bottleneck_is_told_beside_it_and_not_without(
+    server: str, load: dict[str, Any], told: dict[str, Any], codes: set[str]
+) -> None:
+    assert {each.code for each in diagnosis(server, 1, load, told).found} == codes
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ({"refused_share": 0.05, "error_share": 0.05}, "connections_refused"),
+        ({"error_share": 0.05, "refused_share": 0.0}, "errors"),
+        ({"truncated": True}, "truncated_answers"),
+        ({"structured_failure_share": 0.02}, "structured_output_fails"),
+        ({"gpu_throttled": True}, "gpu_throttled"),
+        ({"client_limited": True}, "client_limited"),
+    ],
+)
+def test_what_no_page_tells_is_found_where_another_source_tells_it(
+    told: dict[str, Any], code: str
+) -> None:
+    [found] = diagnose(Evidence(**told), TABLE).found
+    assert found.code == code
+
+
 def test_what_a_page_cannot_tell_is_named_and_not_guessed() -> None:
     open_codes = {
         code for each in diagnosis("gptq-int4", 0, {"looks": 4}, {}).unknown for code in each.codes
