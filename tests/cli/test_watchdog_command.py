@@ -158,6 +158,17 @@ def test_a_command_that_does_not_start_is_told_and_not_tried_again(tmp_path: Pat
     assert (ran.returncode, "Error: " in ran.stderr) == (1, True)
 
 
+def test_a_port_where_somebody_answers_already_is_refused_before_anything_is_started(
+    tmp_path: Path,
+) -> None:
+    with serving(vllm_pages()) as server:
+        words = ("--url", server.url, "--no-store", *QUICK, "--")
+        ran = run(*words, "sh", "-c", "touch started", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert f"somebody answers at `{server.url}` already" in ran.stderr
+    assert not (tmp_path / "started").exists()
+
+
 def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = ("--url", f"127.0.0.1:{free_port()}", "--no-store", "--log", "file/log", *QUICK)

@@ -20,7 +20,7 @@ from toolkit.serving.causes import cause
 from toolkit.serving.launch import Process
 from toolkit.serving.progress import ended
 from toolkit.serving.pulse import LOOK_LIMIT_S, EnginePulse
-from toolkit.serving.readiness import ready
+from toolkit.serving.readiness import answer, ready
 from toolkit.serving.stack import GuardSetting, WarmSetting
 from toolkit.serving.warm import warm
 from toolkit.serving.warm_rounds import Warmed, doubling, sentence
@@ -116,7 +116,12 @@ class Post:
 
     async def _start_first(self) -> None:
         """As after a restart; what does not come up the first time is the user's to mend."""
-        loop = asyncio.get_running_loop()
+        url, loop = self._host.url, asyncio.get_running_loop()
+        if (await answer(url, self._key)).startswith("HTTP"):
+            raise ToolkitError(
+                f"somebody answers at `{url}` already, so it would not be known who is ready",
+                "Stop that one, or watch it without a command",
+            )
         began_s = loop.time()
         await self._start()
         took_s = loop.time() - began_s

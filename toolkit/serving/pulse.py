@@ -81,10 +81,7 @@ class EnginePulse:
         status, kind, body = await self._asked("GET", "/metrics")
         if status != 200:
             return Look(answer="came")
-        if len(body) > LONG_PAGE_BYTES:
-            told = await asyncio.to_thread(pages.metrics, body, kind)
-        else:
-            told = pages.metrics(body, kind)
+        told = await _read(body, kind)
         if told is None:
             return Look(answer="came")
         numbers = told.numbers
@@ -141,6 +138,16 @@ class EnginePulse:
                 if len(read) > PAGE_BYTES:
                     raise ValueError(f"`{path}` is longer than {PAGE_BYTES} bytes")
             return response.status, response.headers.get("Content-Type", ""), bytes(read)
+
+
+async def _read(body: bytes, kind: str) -> pages.Metrics | None:
+    """A page that nobody foresaw must not end the watch: it tells nothing."""
+    try:
+        if len(body) > LONG_PAGE_BYTES:
+            return await asyncio.to_thread(pages.metrics, body, kind)
+        return pages.metrics(body, kind)
+    except Exception:  # noqa: BLE001 (the one boundary to a stranger's page)
+        return None
 
 
 def _answer(error: BaseException) -> Answer:
