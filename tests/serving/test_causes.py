@@ -317,6 +317,32 @@ def test_an_unknown_error_is_told_in_its_own_words_and_not_in_its_echo() -> None
     assert (found.code, found.sentence) == ("other", "it said: the moon is in the wrong house")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "WARNING 12-01 10:00:00 llm_engine.py:237] ",
+        "INFO 12-01 10:00:00 [llm_engine.py:237] ",
+        "(EngineCore_DP0 pid=9) (Worker_TP0 pid=10) WARNING 12-01 10:00:00 [x.py:1] ",
+        "INFO:     ",
+    ],
+)
+def test_what_is_marked_as_no_error_is_no_cause_in_any_versions_words(head: str) -> None:
+    assert cause([f"{head}[Errno 24] Too many open files"], 1).code == "unknown"
+
+
+@pytest.mark.parametrize(
+    "head", ["ERROR:    ", "ERROR 12-01 10:00:00 engine.py:366] ", "OSError: "]
+)
+def test_an_error_is_one_in_any_versions_words(head: str) -> None:
+    line = f"{head}[Errno 98] error while attempting to bind on address ('0.0.0.0', 8000)"
+    assert cause([line], 1).code == "port_taken"
+
+
+def test_linux_itself_ends_an_engine_that_wants_more_memory_than_its_group_has() -> None:
+    assert cause(recorded("oom_killed"), 137).code == "killed"
+    assert cause(recorded("worker_killed"), 1).code == "killed"
+
+
 def test_a_warning_is_no_cause() -> None:
     assert cause(
         ["(A pid=1) WARNING 01-01 00:00:00 [s.py:255] OSError: [Errno 24] Too many open files"], 1

@@ -15,7 +15,9 @@ TOLD_CHARACTERS = 300
 """Of an error in vLLM's own words."""
 
 _PREFIX = re.compile(
-    r"^(?:\([\w-]+(?: pid=\d+)?\) )*(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d:. -]+\[[^\]]*\] ?)?"
+    r"^(?:\([\w-]+(?: pid=\d+)?\) )*"
+    # 0.6: `INFO 12-01 10:00:00 llm_engine.py:237] `; later ones bracket the place; uvicorn's own: `INFO:     `
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?::\s+| [\d:. -]+\[?[^\]\s]*\] ?))?"
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: (?P<text>.+)|$)"
@@ -52,7 +54,7 @@ def _error_text(line: str) -> str | None:
     """What may be an error's text; None for a line that is marked as something else."""
     match = _PREFIX.match(line)
     level = match["level"] if match else None
-    if level in ("DEBUG", "INFO", "WARNING") or " INFO " in line[:40]:
+    if level in ("DEBUG", "INFO", "WARNING"):
         return None
     text = line[match.end() :] if match else line
     # a line of source code in a traceback holds the words of errors that did not happen

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "TOOLKIT_ENGINE"
-"""The variable that an engine's whole family inherits; a process that renames itself, as vLLM's do, may lose it."""
+"""The variable that an engine's whole family inherits; vLLM 0.32's renamed processes keep it, others may not."""
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (where POSIX keeps shared memory on Linux)
 HAS_PROC = Path("/proc/self/stat").exists()
 NOBODY = -1

@@ -8,10 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-_PREFIX = re.compile(
-    r"^(?:\([\w-]+(?: pid=\d+)?\) )*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d:. -]+\[[^\]]*\] ?)?"
-)
-"""`(EngineCore pid=7) INFO 11-20 18:57:26 [core.py:402] `; V0 had no part in brackets before it."""
 _SHARDS = re.compile(
     r"Loading (?:safetensors|pt|bin) checkpoint shards:\s*(?P<percent>\d+)% Completed \| (?P<done>\d+)/(?P<of>\d+)"
 )
@@ -153,16 +149,15 @@ class Startup:
 
     def feed(self, line: str) -> Step | None:
         """Read the next line; the step where it tells a new one, or further progress of the same."""
-        text = _PREFIX.sub("", line, count=1)
-        found = _progress(text) or self._told(text)
+        found = _progress(line) or self._told(line)
         if found is None or found == self.step or self._is_past(found):
             return None
         self.step = found
         return found
 
-    def _told(self, text: str) -> Step | None:
+    def _told(self, line: str) -> Step | None:
         for code, pattern in _PATTERNS:
-            match = pattern.search(text)
+            match = pattern.search(line)
             if match:
                 told = {name: word for name, word in match.groupdict().items() if word}
                 facts = {name: _READERS.get(name, float)(word) for name, word in told.items()}
@@ -179,9 +174,9 @@ class Startup:
         return found.share is None or (self.step.share or 0.0) >= found.share
 
 
-def _progress(text: str) -> Step | None:
+def _progress(line: str) -> Step | None:
     for code, pattern in (("load", _SHARDS), ("capture", _GRAPHS), ("download", _DOWNLOAD)):
-        match = pattern.search(text)
+        match = pattern.search(line)
         if match:
             return Step(code=code, text=_TEXTS[code], share=int(match["percent"]) / 100)
     return None
