@@ -20,12 +20,9 @@ async def end_orphans(folder: Path) -> list[str]:
         name = note.name.removesuffix(NOTE)
         pid, runs = _engine_in(note)
         await end_leftovers(note.with_suffix(""))
-        if runs:
-            told.append(
-                f"The serve before was killed; its engine `{name}` (pid {pid}) is ended now"
-            )
-        elif pid is not None:
-            told.append(f"The serve before was killed; its engine `{name}` (pid {pid}) has ended")
+        if pid is not None:
+            how = "is ended now" if runs else "has ended by itself"
+            told.append(f"The serve before was killed; its engine `{name}` (pid {pid}) {how}")
     return told
 
 

@@ -1,0 +1,156 @@
+"""What `toolkit serve` reads of its command line, and what it says where nothing can be served; nothing is started here."""
+
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support.served import free_ports
+
+from toolkit.cli import main
+from toolkit.cli.serve_events import Events, blast_on
+from toolkit.cli.serve_preflight import needs_of
+from toolkit.proxy.settings import Settings
+from toolkit.records import Event, Host, LoaderSecond, Run, Sighting
+from toolkit.serving.stack import EngineSetting, Stack
+from toolkit.store import Store
+
+
+def serve(*words: str) -> Result:
+    return CliRunner().invoke(main, ["serve", *words])
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--tiny", "--sim", "fp8"], ["model", "--tiny"], ["stack.toml", "--gpus", "0"]]
+)
+def test_a_stack_is_named_in_one_way(words: list[str]) -> None:
+    assert serve(*words).exit_code == 2
+
+
+def test_help_shows_what_is_typed_and_the_orders() -> None:
+    told = serve("--help").output
+    for word in ("--tiny", "--sim", "--preset", "status", "restart", "swap", "stop"):
+        assert word in told
+    assert serve("swap", "--help").exit_code == 0
+
+
+def test_check_says_what_the_stack_means_and_starts_nothing() -> None:
+    port, *_ = free_ports(1)
+    told = serve("--sim", "fp8", "--port", str(port), "--served-name", "m", "--check")
+    assert told.exit_code == 0, told.output
+    assert f"Proxy on http://127.0.0.1:{port}" in told.stderr
+    assert "Engine m: fp8, by the simulator" in told.stderr
+    assert told.stdout == ""
+    assert not Path("data").exists()
+
+
+def test_a_preset_that_is_several_engines_needs_no_model() -> None:
+    fake = Path("vllm")
+    fake.write_text("#!/bin/sh\n")
+    fake.chmod(0o755)
+    told = serve("--preset", "multi-team", "--vllm", str(fake.absolute()), "--check")
+    assert told.exit_code == 0, told.output
+    assert told.stderr.count("Engine ") == 2
+    alone = serve("--preset", "latency", "--check")
+    assert alone.exit_code == 1
+    assert "toolkit serve MODEL --preset latency" in alone.stderr
+
+
+def test_a_file_that_is_missing_and_a_vllm_that_is_missing_are_told() -> None:
+    assert "cannot read `no.toml`" in serve("no.toml").stderr
+    assert "there is no vLLM at" in serve("org/model", "--vllm", "/no/vllm").stderr
+
+
+def test_a_tiny_stack_without_any_vllm_names_the_command_that_brings_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TOOLKIT_VLLM_HOME", str(tmp_path / "none"))
+    told = serve("--tiny")
+    assert told.exit_code == 1
+    assert told.stderr.count("Error: ") == 1
+    assert "install_vllm.sh" in told.stderr
+
+
+def test_a_key_that_is_not_set_is_told_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    Path("s.toml").write_text('[[engine]]\nkind = "sim"\nmodel = "fp8"\nkey_env = "MY_KEY"\n')
+    told = serve("s.toml")
+    assert told.exit_code == 1
+    assert "`MY_KEY`, the key of engine `fp8`, is not set" in told.stderr
+
+
+@pytest.mark.parametrize("order", ["status", "restart", "stop"])
+def test_an_order_to_nobody_says_so(order: str) -> None:
+    told = serve(order)
+    assert told.exit_code == 1
+    assert "no serve runs in `data/serve`" in told.stderr
+
+
+def test_a_swap_to_nothing_is_a_slip() -> None:
+    assert serve("swap").exit_code == 2
+
+
+# --- events -----------------------------------------------------------------------------------------------
+
+DATABASE = "toolkit.db"
+
+
+def stack(**more: object) -> Stack:
+    proxy = Settings(upstreams=(), port=8000)
+    return Stack(engines=(), proxy=proxy, database=DATABASE, **more)  # type: ignore[arg-type]
+
+
+def test_restarts_are_shown_on_the_board_of_whoever_asks_the_proxy_and_figures_are_not() -> None:
+    url = "http://127.0.0.1:8000"
+    with Store.open(Path(DATABASE)) as store:
+        store.add_sightings([Sighting(name="alice", url=url, at=1.0, status="ok")])
+        store.add_run(Run(id="b", verb="blast", started_at=time.time() - 5))
+    with Events(stack(), "{}") as events:
+        for kind, text in (("mark", "ready after 3.0 s"), ("restart", "it ended")):
+            host = Host(name="e", url="http://127.0.0.1:8001")
+            events.add(
+                Event(name=host.name, url=host.url, at=time.time(), kind=kind, text=text)  # type: ignore[arg-type]
+            )
+    with Store.open_readonly(Path(DATABASE)) as store:
+        board = [(event.name, event.text) for _, event in store.events("b")]
+        (run,) = store.runs(verb="serve")
+        own = [(event.name, event.text) for _, event in store.events(run.id) if event.run]
+    assert board == [("alice", "e: it ended")]
+    assert own == [("e", "ready after 3.0 s"), ("e", "it ended")]
+    assert run.ended_at is not None
+
+
+def test_a_blast_is_on_while_it_writes_its_seconds() -> None:
+    now = time.time()
+    with Store.open(Path(DATABASE)) as store:
+        store.add_run(Run(id="killed", verb="blast", started_at=now - 600))
+        store.add_loader_seconds([LoaderSecond(run="killed", at_s=int(now) - 300, worker="w")])
+        store.add_run(Run(id="over", verb="blast", started_at=now - 9, ended_at=now))
+    assert blast_on(DATABASE) is None
+    with Store.open(Path(DATABASE)) as store:
+        store.add_run(Run(id="on", verb="blast", started_at=now - 60))
+        store.add_loader_seconds([LoaderSecond(run="on", at_s=int(now), worker="w")])
+    assert blast_on(DATABASE) == "on"
+    assert blast_on(None) is blast_on("nothing.db") is None
+
+
+# --- what is asked of the machine -------------------------------------------------------------------------
+
+
+def test_each_vllm_is_looked_at_once_and_all_ports_with_the_first() -> None:
+    engines = (
+        EngineSetting(name="a", model="m", port=1, spare_port=2, gpus="0"),
+        EngineSetting(name="b", model="m", port=3, spare_port=4, gpus="0"),
+        EngineSetting(name="s", kind="sim", model="fp8", port=5, spare_port=None),
+    )
+    first, second = needs_of(Stack(engines=engines, proxy=Settings(upstreams=(), port=9)))
+    assert (first.ports, first.gpu, first.vllm) == ((1, 2, 3, 4, 5, 9), True, "vllm")
+    assert (second.ports, second.gpu, second.vllm) == ((), False, None)

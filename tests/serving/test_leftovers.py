@@ -1,0 +1,68 @@
+"""What a killed serve left behind is found, ended and told; real processes."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from support.served import runs, wait_until
+
+from toolkit.serving.leftovers import answered, end_orphans, write_answered
+
+HOUSE = """
+import asyncio, os, sys
+from pathlib import Path
+from toolkit.serving.launch import Process
+
+async def main():
+    words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    process = await Process.start(words, os.environ, Path(sys.argv[1]))
+    print(process.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def killed_house(folder: Path, *, keeper_too: bool) -> int:
+    """Start an engine as serve does, and kill whoever started it; the engine's pid."""
+    command = [sys.executable, "-c", HOUSE, str(folder / "qwen.a.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as house:
+        assert house.stdout is not None
+        pid = int(house.stdout.readline())
+        keeper = psutil.Process(pid).parent()
+        assert keeper is not None
+        if keeper_too:
+            keeper.kill()
+        house.kill()
+    return pid
+
+
+def test_an_engine_that_still_runs_is_ended_and_named(tmp_path: Path) -> None:
+    pid = killed_house(tmp_path, keeper_too=True)
+    assert runs(pid)
+    told = asyncio.run(end_orphans(tmp_path))
+    assert told == [f"The serve before was killed; its engine `qwen.a` (pid {pid}) is ended now"]
+    assert not runs(pid)
+    assert asyncio.run(end_orphans(tmp_path)) == []
+
+
+def test_one_whose_keeper_has_ended_it_is_told_as_well(tmp_path: Path) -> None:
+    pid = killed_house(tmp_path, keeper_too=False)
+    wait_until(lambda: not runs(pid))
+    (told,) = asyncio.run(end_orphans(tmp_path))
+    assert told.endswith(f"(pid {pid}) has ended by itself")
+
+
+def test_half_a_note_hinders_nobody(tmp_path: Path) -> None:
+    (tmp_path / "qwen.a.log.family").write_text('{"engine": ')
+    assert asyncio.run(end_orphans(tmp_path)) == []
+
+
+def test_who_answered_last_is_kept_and_what_is_no_note_is_nobody(tmp_path: Path) -> None:
+    assert answered(tmp_path) is None
+    write_answered(tmp_path, {"e": "one"})
+    assert answered(tmp_path) == {"e": "one"}
+    (tmp_path / "answered.json").write_text("[1]")
+    assert answered(tmp_path) is None
