@@ -91,6 +91,19 @@ def test_layers_for_speculation_are_told_apart(folder: Path) -> None:
     assert (model.weight_bytes_on_disk, model.draft_bytes_on_disk) == (100, 7)
 
 
+def test_deepseeks_layer_for_speculation_stands_behind_the_last(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(TINY | {"num_nextn_predict_layers": 1}))
+    # TINY has 4 layers: 0 to 3
+    shards(folder, one={"model.layers.3.x": ("BF16", 100), "model.layers.4.x": ("BF16", 7)})
+    model = read_model(str(folder), KNOWN)
+    assert (model.weight_bytes_on_disk, model.draft_bytes_on_disk) == (100, 7)
+
+
+def test_a_pipe_among_the_weights_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "model.safetensors")
+    assert read_model(str(folder), KNOWN).weight_bytes_on_disk is None
+
+
 def test_a_missing_shard_is_named(folder: Path) -> None:
     shards(folder, one={"a": ("BF16", 100)}, two={"b": ("BF16", 50)})
     (folder / "two.safetensors").unlink()
@@ -125,7 +138,7 @@ def test_a_huge_header_is_not_read_though_the_file_is_as_long(folder: Path) -> N
     path.write_bytes((LONGEST_HEADER + 1).to_bytes(8, "little"))
     # a hole: no byte of it is on disk
     os.truncate(path, LONGEST_HEADER + 100)
-    with pytest.raises(ToolkitError, match="claims a header of 67,108,865 bytes"):
+    with pytest.raises(ToolkitError, match="claims a header of 33,554,433 bytes"):
         read_model(str(folder), KNOWN)
 
 

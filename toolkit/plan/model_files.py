@@ -19,11 +19,12 @@ QUANTIZED = ("quantize_config.json", "hf_quant_config.json")
 """Where older AutoGPTQ and ModelOpt say what others put into the config."""
 LONGEST_CONFIG = 4 * 2**20
 """Published ones have some kilobytes; those with lists of modules that stay in 16 bit some hundred."""
-LONGEST_HEADER = 64 * 2**20
-"""The format's own bound is 100 MB; a model of 256 experts and 61 layers has 9 MB in 163 files."""
+LONGEST_HEADER = 32 * 2**20
+"""The format's own bound is 100 MB; 93,000 tensors (256 experts in 61 layers, with scales) of 130 bytes each are 12 MB."""
 MOST_FILES = 4096
 DRAFTS = ("mtp.", "model.mtp.")
-"""Names of the tensors for multi-token prediction (Qwen), which vLLM loads for speculation only."""
+"""Names of the tensors for multi-token prediction (Qwen), which vLLM loads for speculation only. DeepSeek's are layers behind
+the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def _from_directory(folder: Path) -> Model:
         told = (*notes, "no safetensors in the directory: weights are counted from the config")
         return Model(name=_name(folder, "model"), config=config, source=str(folder), notes=told)
     sizes = _sizes(files)
-    drafts = sum(size for name, _, size in sizes if name.startswith(DRAFTS))
+    drafts = sum(size for name, _, size in sizes if name.startswith(_draft_names(config)))
     return Model(
         name=_name(folder, "model"),
         config=config,
@@ -118,6 +119,12 @@ def _from_directory(folder: Path) -> Model:
         dtypes=_by_dtype(sizes),
         notes=tuple(notes),
     )
+
+
+def _draft_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    if not config.get("num_nextn_predict_layers"):
+        return DRAFTS
+    return (*DRAFTS, f"model.layers.{config.get('num_hidden_layers')}.")
 
 
 def _name(folder: Path, otherwise: str) -> str:
@@ -144,7 +151,8 @@ def _weight_files(folder: Path) -> tuple[list[Path], list[str]]:
 
     Some repositories hold the same weights twice, in shards and in one `consolidated.safetensors`: the index tells them apart.
     """
-    found = sorted(folder.glob("*.safetensors"))[: MOST_FILES + 1]
+    # files only: opening a pipe would wait for ever
+    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     if len(found) > MOST_FILES:
         raise ToolkitError(f"`{folder}` holds more than {MOST_FILES:,} files of weights")
     index = folder / INDEX
