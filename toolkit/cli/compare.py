@@ -19,10 +19,10 @@ several hosts add the host; without, hosts of the same name are compared.
   toolkit compare 3f9c2a7b1d04 8a10b2c3d4e5 --json
 
 Each interval holds the true difference in 95 of 100 cases. It comes from blocks of seconds or of
-waves, paired where both runs had the same plan. A minute of a blast is enough for a difference of
-ten per cent, five minutes for less; a bench should have eight waves, e.g., 64 requests at
-concurrency 8. Runs with other plans are shown, and named as not comparable. What changes from run
-to run, e.g., a clock or a neighbour, no interval knows: repeat a close call.
+waves, paired where both runs had the same plan. What is smaller than its width a run cannot show:
+load for longer. A bench needs six waves, e.g., 48 requests at concurrency 8, and for a p95 240
+answers. Runs with other plans are shown, and named as not comparable. What changes from run to run,
+e.g., a clock or a neighbour, no interval knows: repeat a close call.
 """
 
 
