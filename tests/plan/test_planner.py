@@ -218,6 +218,20 @@ def test_the_speed_of_memory_is_a_floor_under_each_token() -> None:
     assert "50 tokens 0.35 s or more" in note
 
 
+def test_a_time_that_memory_does_not_leave_is_doubted() -> None:
+    fast = replace(A100, bandwidth_bytes_s=2.0e12)
+    for seconds, doubted in ((0.34, True), (0.36, False)):  # 50 x 6.955 ms = 0.348 s
+        found = plan(
+            shape(QWEN),
+            fast,
+            on_disk=15_000_000_000,
+            load=lengths(500, 50),
+            goal=Goal(seconds_per_request=seconds),
+        )
+        told = [note for note in found.notes if "did a cache answer?" in note]
+        assert bool(told) is doubted
+
+
 @pytest.mark.parametrize(
     ("changes", "load", "told"),
     [

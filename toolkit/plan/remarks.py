@@ -182,11 +182,14 @@ def _other_checkpoint(found: Plan, shape: Shape) -> str | None:
 
 def _floor(found: Plan, shape: Shape, gpu: Gpu, settings: Settings, load: Load) -> str | None:
     """What memory's speed alone allows: each step reads the weights, whoever waits for it."""
-    if gpu.bandwidth_bytes_s is None or found.seconds_per_request is not None or not found.fits:
+    if gpu.bandwidth_bytes_s is None or not found.fits:
         return None
     counted = parameters(shape)
     read = found.weights_gib * GIB - _unread(shape, counted)
     read_s = read / settings.tp / gpu.bandwidth_bytes_s
+    if found.seconds_per_request is not None:
+        least = None if counted.idle or settings.spec_tokens else load.output_tokens
+        return _too_fast(found.seconds_per_request, least, read_s)
     all_experts = (
         "" if counted.idle == 0 else " once enough requests run to touch nearly all experts"
     )
@@ -197,6 +200,16 @@ def _floor(found: Plan, shape: Shape, gpu: Gpu, settings: Settings, load: Load) 
     if load.output_tokens is not None and not counted.idle:
         words += f", so an answer of {tokens_words(load.output_tokens)} {digits(load.output_tokens * read_s)} s or more"
     return words + "; measured seconds (--seconds-per-request or --run) tell the rest"
+
+
+def _too_fast(seconds: float, output_tokens: float | None, read_s: float) -> str | None:
+    """A time that reading the weights alone does not leave: `output_tokens` one after the other."""
+    if output_tokens is None or seconds >= output_tokens * read_s:
+        return None
+    return (
+        f"{digits(seconds)} s for {tokens_words(output_tokens)} of answer is less than it takes to read the weights as often,"
+        f" {digits(output_tokens * read_s)} s: was it measured on another GPU, or did a cache answer?"
+    )
 
 
 def _unread(shape: Shape, counted: Parameters) -> int:
