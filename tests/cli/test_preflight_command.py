@@ -148,6 +148,21 @@ def test_a_model_that_nobody_knows_is_told_and_the_rest_is_looked_at() -> None:
     assert "disk" in checks(done.stdout)
 
 
+def test_without_a_gpu_the_way_out_is_a_command_that_the_toolkit_knows(tmp_path: Path) -> None:
+    nothing = dict(os.environ) | {"LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    found = checks(run("--json", "--port", "47003", env=nothing).stdout)["gpu"]
+    if found["fix"] is None or not found["fix"].startswith("toolkit "):
+        pytest.skip("for a machine without NVIDIA hardware; test_gpus.py has the others")
+    assert found["status"] == "fail"
+    words = found["fix"].split()
+    done = subprocess.run(
+        [TOOLKIT, *words[1:], "--check"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # and for what it serves, no GPU is missed
+    assert checks(run("--json", "--sim", env=nothing).stdout)["gpu"]["status"] == "ok"
+
+
 def test_a_wrong_port_is_a_wrong_command_line() -> None:
     assert CliRunner().invoke(main, ["preflight", "--port", "70000"]).exit_code == 2
 

@@ -58,9 +58,9 @@ def test_a_gpu_is_not_missed_where_none_is_asked_for() -> None:
     [
         (
             Facts(gpus=Gpus(error="NVML Shared Library Not Found", on_the_bus=0)),
-            "toolkit serve --sim",
+            "toolkit serve --sim gptq-int4",
         ),
-        (Facts(gpus=Gpus(error="NVML Shared Library Not Found")), "toolkit serve --sim"),
+        (Facts(gpus=Gpus(error="NVML Shared Library Not Found")), "toolkit serve --sim gptq-int4"),
         (
             Facts(gpus=Gpus(error="NVML Shared Library Not Found", on_the_bus=4)),
             "sudo apt-get install -y nvidia-driver",

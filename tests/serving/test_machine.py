@@ -157,6 +157,20 @@ def test_a_command_is_told_on_one_line_without_a_terminals_escapes(tmp_path: Pat
     assert kernel.command(11, tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("vllm serve m --api-key sk-1 --port 8000", "vllm serve m --api-key *** --port 8000"),
+        ("vllm serve m --api-key sk-1 sk-2 --port 1", "vllm serve m --api-key *** *** --port 1"),
+        ("x --hf-token=abc=d --n 3", "x --hf-token=*** --n 3"),
+        ("x --port 8000 key", "x --port 8000 key"),
+    ],
+)
+def test_a_command_is_told_without_its_keys(tmp_path: Path, arguments: str, told: str) -> None:
+    write(tmp_path, {"9/cmdline": arguments.replace(" ", "\0") + "\0"})
+    assert kernel.command(9, tmp_path) == told
+
+
 def test_the_kernel_tells_of_its_clock_without_being_changed() -> None:
     found = clock()
     assert found.synchronised is not None

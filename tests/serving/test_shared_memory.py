@@ -75,7 +75,7 @@ def test_a_file_that_another_process_maps_is_in_use_until_that_ends(folder: Path
 
 
 def test_other_peoples_files_are_not_looked_at(folder: Path) -> None:
-    for name in ("notes.txt", "my_psm_file", "pulse-shm-1"):
+    for name in ("notes.txt", "my_psm_file", "pulse-shm-1", "psm_a b", "psm_\x1b[2J", "psm_"):
         a_file(folder / name)
     assert shared_memory(folder).leftovers == ()
 

@@ -97,6 +97,12 @@ def test_the_limit_of_open_files_is_lifted_as_far_as_this_user_may(facts: Facts,
     assert (found.status, found.fix) == ("fail", fix)
 
 
+def test_a_pod_is_told_what_it_lacks_without_a_command() -> None:
+    pod = replace(HEALTHY, container="kubernetes", open_files=OpenFiles(soft=1024, hard=1024))
+    found = one("open_files", pod)
+    assert (found.status, found.fix) == ("fail", None)
+
+
 def test_more_users_than_65535_files_serve_get_what_they_need() -> None:
     found = one("open_files", HEALTHY, replace(SIM, users=50_000))
     assert found.status == "fail"

@@ -102,10 +102,12 @@ def _folders(places: Mapping[str, Path]) -> Iterator[tuple[Path, bool]]:
 def _inside(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+            folders = [each for each in entries if each.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    return [folder / name for name in sorted(names)[:MOST_FOLDERS]]
+    # a terminal's escape in a name would be pasted, too
+    names = sorted(each.name for each in folders if each.name.isprintable())
+    return [folder / name for name in names[:MOST_FOLDERS]]
 
 
 def _filled(

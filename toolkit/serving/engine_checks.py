@@ -16,7 +16,11 @@ def checks(facts: Facts, needs: Needs) -> Iterator[Check]:
     if engine is None:
         return
     if engine.path is None:
-        yield bad("vllm", f"`{engine.command}` is not installed here", _install(engine, needs))
+        yield bad(
+            "vllm",
+            f"`{engine.command}` is not to be found: there is nothing to serve with",
+            _install(engine, needs),
+        )
     elif not engine.is_script:
         yield doubtful(
             "vllm", f"unknown: `{engine.path}` is no Python script, so its version cannot be asked"

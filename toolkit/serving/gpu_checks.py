@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from toolkit.serving.facts import Facts, Gpu, GpuProcess, Gpus, Slice
 from toolkit.serving.needs import Needs
-from toolkit.serving.outcome import Check, as_root, bad, doubtful, good, size
+from toolkit.serving.outcome import Check, anew, as_root, bad, doubtful, good, size
 
 FULL_SPEED = 0.95
 """Of the highest clock; steps are 15 MHz of 1,410 to 1,980."""
@@ -78,7 +78,7 @@ def _no_gpu(facts: Facts) -> Check:
             "gpu", f"no GPU ({told}); this vLLM was built for the CPU and serves there, slowly"
         )
     why = f"no GPU ({told}): a model of any size is served far too slowly; practise with the simulator"
-    return bad("gpu", why, "toolkit serve --sim")
+    return bad("gpu", why, "toolkit serve --sim gptq-int4")
 
 
 def _hidden(found: Gpus, needs: Needs) -> Check:
@@ -89,10 +89,10 @@ def _hidden(found: Gpus, needs: Needs) -> Check:
     return bad("gpu", why, "unset CUDA_VISIBLE_DEVICES" if needs.gpus is None else None)
 
 
-def _driver_fix(facts: Facts) -> str:
+def _driver_fix(facts: Facts) -> str | None:
     error = (facts.gpus.error or "").lower()
     if facts.container:
-        return "docker run --gpus all --ipc=host"
+        return anew(facts.container, "--gpus all --ipc=host")
     if "mismatch" in error:  # the library was updated under the loaded kernel module
         return as_root("reboot", root=facts.root)
     if "not loaded" in error:

@@ -1,5 +1,6 @@
 """What the kernel tells in small files, /proc and /sys: read whole, or None where that is refused. It writes nothing."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,8 @@ PROC = Path("/proc")
 MOST_BYTES = 4 * 2**20
 """A table of sockets with 25,000 rows has 4 MB."""
 PART_BYTES = 65_536
+SECRET = re.compile("key|token|secret|passw", re.IGNORECASE)
+"""In the name of an option whose value is nobody's business."""
 
 
 def text(path: Path | str) -> str | None:
@@ -53,10 +56,25 @@ def processes(proc: Path = PROC) -> Iterator[int]:
 
 
 def command(pid: int, proc: Path = PROC) -> str | None:
-    """What a process was started as, with its arguments, on one line; None where it cannot be seen."""
+    """What a process was started as, with its arguments, on one line and without keys; None where it cannot be seen."""
     told = text(proc / str(pid) / "cmdline") or text(proc / str(pid) / "comm") or ""
+    shown = " ".join(_without_keys(told.split("\0")))
     # whoever starts a process chooses this text: no line break and no terminal's escape passes
-    return " ".join("".join(each if each.isprintable() else " " for each in told).split()) or None
+    return " ".join("".join(each if each.isprintable() else " " for each in shown).split()) or None
+
+
+def _without_keys(words: list[str]) -> Iterator[str]:
+    """`--api-key secret` and `--api-key=secret` are told as `--api-key ***`; a list of keys ends at the next option."""
+    hidden = False
+    for word in words:
+        is_option = word.startswith("-")
+        name, given, _ = word.partition("=")
+        if is_option:
+            hidden = bool(SECRET.search(name)) and not given
+        if is_option and given and SECRET.search(name):
+            yield f"{name}=***"
+        else:
+            yield "***" if hidden and not is_option and word else word
 
 
 def parent(pid: int, proc: Path = PROC) -> int | None:

@@ -96,7 +96,7 @@ def cpu(allowed: Limits, cores: Path = CORES) -> Cpu:
     """Cores that there are, and that may be used."""
     try:
         usable = len(os.sched_getaffinity(0))
-    except OSError:
+    except (OSError, AttributeError):  # not every system lets a process be bound to cores
         usable = None
     policies = {
         (kernel.text(file) or "").strip()

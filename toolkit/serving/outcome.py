@@ -39,6 +39,11 @@ def as_root(command: str, *, root: bool) -> str:
     return command if root else f"sudo {command}"
 
 
+def anew(container: str | None, options: str) -> str | None:
+    """How a container is started with what it lacks; a pod has no such command, its description says it."""
+    return f"{container} run {options}" if container in {"docker", "podman"} else None
+
+
 def size(value: float) -> str:
     """A number of bytes as people read it: `64 MiB`, `1.5 GiB`, `140 GiB`."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):

@@ -7,6 +7,7 @@ has open or mapped, also none of another container that shares the folder; /proc
 
 import fcntl
 import os
+import re
 import signal
 import stat
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from pathlib import Path
 from toolkit.serving.facts import Folder, SharedMemory
 
 FOLDER = Path("/dev/shm")  # noqa: S108 (looked at, not written to)
-KINDS = ("psm_", "sem.mp-", "nccl-", "torch_")
-"""What Python's shared memory and semaphores, NCCL and PyTorch call theirs; other files are other people's."""
+KINDS = re.compile(r"(psm_|sem\.mp-|nccl-|torch_)[A-Za-z0-9_.-]+")
+"""What Python's shared memory and semaphores, NCCL and PyTorch call theirs; other files are other people's.
+The folder is everybody's: a name with a blank or a terminal's escape in it would be pasted, too."""
 MOST_FILES = 4096
 
 
@@ -28,7 +30,7 @@ def shared_memory(folder: Path = FOLDER) -> SharedMemory:
         files = sorted(folder.iterdir())
     except OSError as error:
         return SharedMemory(error=f"`{folder}` cannot be read: {(error.strerror or '?').lower()}")
-    paths = [path for path in files if path.name.startswith(KINDS)][:MOST_FILES]
+    paths = [path for path in files if KINDS.fullmatch(path.name)][:MOST_FILES]
     judged = [(path, is_left(path)) for path in paths]
     left = [_entry(path) for path, answer in judged if answer]
     return SharedMemory(
@@ -70,9 +72,9 @@ def _while_alone(path: Path, act: Callable[[], None]) -> bool | None:
 
 
 def _leased(file: int, act: Callable[[], None]) -> bool | None:
-    # somebody who opens it while we hold the lease sends SIGIO, which would end this process; SIGURG is ignored
-    fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
     try:
+        # somebody who opens it while we hold the lease sends SIGIO, which would end this process; SIGURG is ignored
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except BlockingIOError:
         return False

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from toolkit.serving.facts import Facts, Memory, OpenFiles, SharedMemory
 from toolkit.serving.needs import Needs, open_files
-from toolkit.serving.outcome import Check, as_root, bad, doubtful, good, size
+from toolkit.serving.outcome import Check, anew, as_root, bad, doubtful, good, size
 
 FILES_WANTED = 65_535
 """What the contest's engineers set after 1,024 had refused their clients."""
@@ -39,7 +39,7 @@ def open_files_checks(facts: Facts, needs: Needs) -> Iterator[Check]:
     )
 
 
-def _open_files_fix(limit: OpenFiles, wanted: int, facts: Facts) -> str:
+def _open_files_fix(limit: OpenFiles, wanted: int, facts: Facts) -> str | None:
     """`ulimit -n` lifts a shell's limit up to the hard one; beyond it needs a right that root has outside containers."""
     aim = max(wanted, FILES_WANTED)
     if limit.hard is not None and wanted <= limit.hard < aim:
@@ -47,7 +47,7 @@ def _open_files_fix(limit: OpenFiles, wanted: int, facts: Facts) -> str:
     if limit.hard is None or limit.hard >= aim or facts.may_lift:
         return f"ulimit -n {aim}"
     if facts.container:
-        return f"docker run --ulimit nofile={aim}:{aim}"
+        return anew(facts.container, f"--ulimit nofile={aim}:{aim}")
     return as_root(f"prlimit --pid $$ --nofile={aim}:{aim}", root=facts.root)
 
 
@@ -126,14 +126,14 @@ def shared_memory_checks(facts: Facts) -> Iterator[Check]:
     yield from _leftovers(shared, root=facts.root)
 
 
-def _room_fix(facts: Facts) -> str:
+def _room_fix(facts: Facts) -> str | None:
     """What is left over goes first where that alone makes room; a container without rights must be started anew."""
     shared = facts.shared
     spare = sum(each.used_bytes for each in shared.leftovers)
     if (shared.free_bytes or 0) + spare >= SHM_GOOD:
         return leftovers_fix(shared)
     if facts.container and not facts.may_mount:
-        return "docker run --ipc=host"
+        return anew(facts.container, "--ipc=host")
     # a share of the memory, not a size: a mount that may outgrow the memory ends in the kernel's choice of a victim
     return as_root("mount -o remount,size=50% /dev/shm", root=facts.root)
 
