@@ -75,6 +75,11 @@ def recorded(name: str) -> list[str]:
             "shared_memory",
             "`/dev/shm` is too small for the buffers between its processes",
         ),
+        (
+            "address_space",
+            "processes",
+            "it could start no further thread: too many run, or none has room in its memory",
+        ),
         ("heads", "heads", "the model's 4 attention heads can't be shared by 3 GPUs"),
     ],
 )
@@ -341,6 +346,11 @@ def test_an_error_is_one_in_any_versions_words(head: str) -> None:
 def test_linux_itself_ends_an_engine_that_wants_more_memory_than_its_group_has() -> None:
     assert cause(recorded("oom_killed"), 137).code == "killed"
     assert cause(recorded("worker_killed"), 1).code == "killed"
+
+
+def test_a_socket_with_nothing_to_read_is_no_lack_of_threads() -> None:
+    found = cause(["zmq.error.Again: Resource temporarily unavailable"], 1)
+    assert (found.code, found.sentence) == ("other", "it said: Resource temporarily unavailable")
 
 
 def test_a_warning_is_no_cause() -> None:

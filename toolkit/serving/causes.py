@@ -20,7 +20,9 @@ _PREFIX = re.compile(
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?::\s+| [\d:. -]+\[?[^\]\s]*\] ?))?"
 )
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: (?P<text>.+)|$)"
+    # one of Python's own, or any that names its module, as `zmq.error.Again`
+    r"^(?:(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*)"
+    r"(?:: (?P<text>.+)|$)"
 )
 _VALIDATION = re.compile(r"^  (?:Value error|Assertion failed), (?P<text>.+?)(?: \[type=.*)?$")
 _ECHO = re.compile(

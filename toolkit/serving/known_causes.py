@@ -183,9 +183,11 @@ CAUSES: tuple[Known, ...] = (
     ),
     _known(
         "processes",
-        r"can't start new thread|\[Errno 11\] Resource temporarily unavailable|pthread_create.* failed",
-        "it may start no more threads or processes",
-        "`ulimit -u unlimited`; in a container raise its limit of pids",
+        # not every `Resource temporarily unavailable`: zmq says so of a socket that has nothing to read
+        r"can't start new thread|Resource temporarily unavailable \(src/thread|pthread_create.* failed"
+        r"|BlockingIOError: \[Errno 11\]|fork[^\n]{0,40}Resource temporarily unavailable",
+        "it could start no further thread: too many run, or none has room in its memory",
+        "See `ulimit -u` and `ulimit -v`; in a container raise its limit of pids",
     ),
     # --- GPU and driver ------------------------------------------------------------------------------------
     _known(
