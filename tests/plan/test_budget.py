@@ -165,3 +165,9 @@ def test_somebodys_own_overhead_stands_for_all_estimates() -> None:
 def test_what_is_an_estimate_is_called_one() -> None:
     assert "estimates" in budget(H100, 0, tiny(), MemorySetting()).notes[0]
     assert MIB == 1_048_576
+
+
+@pytest.mark.parametrize(("version", "gib"), [((0, 17), 0.13), ((0, 18), 0.25)])
+def test_one_gpus_context_grew_with_0_18(version: tuple[int, ...], gib: float) -> None:
+    # told for Qwen3-14B: 0.13 GiB up to 0.17, 0.25 from 0.18 on
+    assert budget(H100, 0, tiny(), MemorySetting(version=version)).context == round(gib * GIB)

@@ -155,3 +155,8 @@ def test_an_mlp_without_a_gate_has_two_matrices() -> None:
     gated, plain = parameters(tiny()), parameters(tiny(model_type="opt", tie_word_embeddings=False))
     assert gated.mlp == 4 * 3 * 128 * 256
     assert plain.mlp == 4 * 2 * 128 * 256
+
+
+def test_more_experts_used_than_there_are_means_all() -> None:
+    counted = parameters(tiny(model_type="qwen3_moe", num_experts=4, num_experts_per_tok=8))
+    assert (counted.idle, counted.active) == (0, counted.total)

@@ -128,3 +128,12 @@ def test_compressed_tensors_say_it_by_bits_and_type(weights: dict[str, Any], nam
 )
 def test_what_cannot_be_read_is_unknown_and_no_crash(config: object) -> None:
     assert stored_as(config) is None
+
+
+def test_compressed_tensors_that_ignore_attention_keep_it() -> None:
+    config = compressed(num_bits=4, type="int", group_size=32)
+    kept = stored_as(config | {"ignore": ["lm_head", "re:.*self_attn.*"]})
+    plain = stored_as(config | {"ignore": ["lm_head"]})
+    assert kept is not None
+    assert plain is not None
+    assert (kept.attention_kept, plain.attention_kept) == (True, False)

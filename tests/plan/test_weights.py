@@ -129,3 +129,12 @@ def test_bytes_on_disk_are_divided_like_counted_ones() -> None:
     model = shape("Llama-3.1-8B-Instruct")
     counted = weights_of_gpu(model, tp=2)
     assert weights_of_gpu(model, tp=2, on_disk=2 * weights_bytes(model)) == 2 * counted
+
+
+def test_every_gpu_makes_the_whole_latent_vector() -> None:
+    sizes = {"qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+    model = tiny(kv_lora_rank=512, **sizes)
+    half, whole = weights_of_gpu(model, tp=2), weights_of_gpu(model)
+    # not halved: 4 layers' way down to 512 + 64, its norm, two norms, and the last one
+    copied = 2 * (4 * (128 * (512 + 64) + 512 + 2 * 128) + 128)
+    assert half - copied == (whole - copied) // 2
