@@ -114,6 +114,7 @@ def test_restarts_are_shown_on_the_board_of_whoever_asks_the_proxy_and_figures_a
         store.add_sightings([Sighting(name="alice", url=url, at=1.0, status="ok")])
         store.add_run(Run(id="b", verb="blast", started_at=time.time() - 5))
     with Events(stack(), "{}") as events:
+        events.opened(url)
         for kind, text in (("mark", "ready after 3.0 s"), ("restart", "it ended")):
             host = Host(name="e", url="http://127.0.0.1:8001")
             events.add(

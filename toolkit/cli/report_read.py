@@ -47,9 +47,11 @@ def report_of(options: Options) -> Report:
         serve = _serve_run(store, run)
         events = _events(store, run, serve, name)
         requests = _requests(tallies, hosts, events)
-        costs = _costs(options, requests)
+        # what several hosts answered together is no one GPU's work
+        costs = _costs(options, requests) if len(hosts) == 1 else None
         evidence = Evidence(
             requests=requests,
+            hosts=_by_host(tallies, hosts, events),
             starts=starts_of(events, serve),
             call=_call(options),
             costs=costs,
@@ -134,7 +136,10 @@ def _notes(run: Run, hosts: Sequence[HostReport]) -> Iterator[str]:
     if run.ended_at is None:
         yield "The run never said that it ended: it is still on, or was cut off."
     if len(hosts) > 1:
-        yield f"The criteria look at all {len(hosts)} hosts together; `RUN:HOST` reports on one."
+        yield (
+            f"Of the {len(hosts)} hosts the criteria name the one that fares worst; cost is told of one host alone: "
+            "`RUN:HOST`."
+        )
 
 
 # --- requests ------------------------------------------------------------------------------------------
@@ -155,7 +160,19 @@ def _requests(
         output_tokens=sum(each.output_tokens for each in tallies),
         out_of_memory=sum(bool(MEMORY.search(event.text)) for event in events),
         window_s=max(host.seconds for host in hosts),
+        of_several=len(hosts) > 1,
     )
+
+
+def _by_host(
+    tallies: Sequence[Tally], hosts: Sequence[HostReport], events: Sequence[Event]
+) -> dict[str, Requests]:
+    found = {}
+    for host in hosts:
+        mine = [each for each in tallies if (each.name, each.url) == (host.name, host.url)]
+        told = [event for event in events if event.name in (None, host.name)]
+        found[host.name] = _requests(mine, [host], told)
+    return found
 
 
 def _costs(options: Options, requests: Requests) -> Costs | None:
@@ -258,11 +275,11 @@ def boundaries_of(serve: Run | None) -> Boundaries | None:
     if not isinstance(stack, dict) or not isinstance(engines, list) or not engines:
         return None
     proxy = stack.get("proxy")
-    media = proxy.get("media_hosts", ()) if isinstance(proxy, dict) else ()
+    media = proxy.get("media_hosts") if isinstance(proxy, dict) else ()
     return Boundaries(
         open_engines=_names(engines, lambda one: not _is_own(str(one.get("host", "127.0.0.1")))),
         has_proxy=isinstance(proxy, dict),
-        media_anywhere="*" in media,
+        media_anywhere="*" in media if isinstance(media, list | tuple) else None,
         file_engines=_names(engines, lambda one: bool(_flag(one, "allowed-local-media-path"))),
         code_engines=_names(
             engines, lambda one: _flag(one, "trust-remote-code") not in (None, False)

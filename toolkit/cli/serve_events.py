@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
 
 from toolkit.cli.proxy_run import say
 from toolkit.errors import ToolkitError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ON_BOARD = ("restart", "model")
 """Kinds that whoever looks at the clients' URL wants to see; the others are about the engine."""
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 FRESH_S = 20.0
 """A blast writes a row each second; one whose last row is older was killed, or hangs."""
 NEWEST = 5
@@ -32,7 +34,7 @@ class Events:
     def __init__(self, stack: Stack, settings: str) -> None:
         """`settings`: the stack as JSON."""
         self._database = None if stack.database is None else Path(stack.database)
-        self._board = None if stack.proxy is None else (stack.proxy.host, stack.proxy.port)
+        self._clients_url: str | None = None
         self._run = Run(
             id=secrets.token_hex(6), verb="serve", started_at=time.time(), settings=settings
         )
@@ -54,6 +56,10 @@ class Events:
             self._waiting.put(None)
             self._keeper.join()
 
+    def opened(self, url: str) -> None:
+        """Clients are let in there from now on, and a board may know this address as one of its hosts."""
+        self._clients_url = url
+
     def add(self, event: Event) -> None:
         """Take one."""
         if self._database is not None:
@@ -61,8 +67,8 @@ class Events:
 
     def _write(self, store: "Store", event: Event) -> None:
         store.add_event(replace(event, run=self._run.id))
-        if event.kind in ON_BOARD and self._board is not None:
-            host = _on_board(store, *self._board)
+        if event.kind in ON_BOARD and self._clients_url is not None:
+            host = _on_board(store, self._clients_url)
             text = f"{event.name}: {event.text}"
             store.add_event(replace(event, run=None, name=host.name, url=host.url, text=text))
 
@@ -98,9 +104,8 @@ def _is_fresh(store: "Store", run: Run) -> bool:
     return time.time() - max(run.started_at, last or 0) < FRESH_S
 
 
-def _on_board(store: "Store", host: str, port: int) -> Host:
-    """As whom blasts know the proxy: by its port on any address of this machine, the last met first; else by its URL."""
-    own = {host, "127.0.0.1", "localhost", "[::1]"}
-    urls = {f"http://{each}:{port}" for each in own}
-    found = next((each for each in store.hosts() if each.url in urls), None)
-    return found or one_host(f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}")  # noqa: S104
+def _on_board(store: "Store", url: str) -> Host:
+    """As whom blasts know the stack: by its port on this machine's loopback or its own address, the last met first."""
+    own, port = one_host(url), urlsplit(url).port
+    urls = {own.url, *(f"http://{each}:{port}" for each in LOOPBACK)}
+    return next((each for each in store.hosts() if each.url in urls), own)

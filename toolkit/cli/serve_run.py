@@ -229,7 +229,12 @@ async def _serve(stack: Stack, keys: Mapping[str, str]) -> int:
         )
         house = House(stack, given)
         _listen_to_signals(house)
-        await house.run(lambda url: _ready(stack, url, folder))
+
+        def ready(url: str) -> None:
+            events.opened(url)
+            _ready(stack, url, folder)
+
+        await house.run(ready)
     say("All ended")
     return 0
 

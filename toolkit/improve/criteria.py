@@ -11,14 +11,15 @@
 Unknown is an answer: it names what would settle it. Facts in, criteria out; it reads nothing.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from toolkit.improve.log_facts import LogFacts
 from toolkit.wording import milliseconds, share, span
 
 Status = Literal["met", "not met", "unknown"]
+ORDER: tuple[Status, ...] = ("not met", "unknown", "met")
 MOST_FAILURES = 2.0
 LEAST_REQUESTS = 100
 OUT_OF_TIME = ("timeout",)
@@ -70,6 +71,8 @@ class Requests:
     out_of_memory: int = 0
     """Events of the engine that tell of it."""
     window_s: float = 0.0
+    of_several: bool = False
+    """Hosts, all together."""
 
     @property
     def all(self) -> int:
@@ -106,8 +109,8 @@ class Boundaries:
     open_engines: tuple[str, ...] = ()
     """Engines that listen to more than their own machine, past the proxy."""
     has_proxy: bool = False
-    media_anywhere: bool = False
-    """A request may have an engine fetch from wherever it says."""
+    media_anywhere: bool | None = False
+    """A request may have an engine fetch from wherever it says; None: not recorded."""
     file_engines: tuple[str, ...] = ()
     """Engines that let a request read files of theirs."""
     code_engines: tuple[str, ...] = ()
@@ -119,6 +122,9 @@ class Evidence:
     """All that a report rests on. None: nobody recorded it."""
 
     requests: Requests
+    """All hosts together."""
+    hosts: Mapping[str, Requests] = field(default_factory=dict)
+    """Each one's, where there are several."""
     starts: Starts | None = None
     call: ClientCall | None = None
     costs: Costs | None = None
@@ -132,13 +138,25 @@ def criteria(evidence: Evidence) -> tuple[Criterion, ...]:
     """All seven, in the course's order."""
     return (
         model_loading(evidence.starts),
-        compatibility(evidence.requests, evidence.call),
-        stability(evidence.requests),
+        _worst(lambda one: compatibility(one, evidence.call), evidence),
+        _worst(stability, evidence),
         cost(evidence.costs, evidence.requests),
         observability(evidence.log),
         boundaries(evidence.boundaries),
         admission(evidence.log, evidence.rejected),
     )
+
+
+def _worst(judge: Callable[[Requests], Criterion], evidence: Evidence) -> Criterion:
+    """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
+    if len(evidence.hosts) < 2:
+        return judge(evidence.requests)
+    judged = {name: judge(one) for name, one in evidence.hosts.items()}
+    name = min(judged, key=lambda each: ORDER.index(judged[each].status))
+    found = judged[name]
+    if found.status == "met":
+        return judge(evidence.requests)
+    return replace(found, evidence=f"`{name}`: {found.evidence}")
 
 
 # --- one by one --------------------------------------------------------------------------------------
@@ -273,6 +291,12 @@ def cost(costs: Costs | None, requests: Requests) -> Criterion:
             settle=settle,
         )
 
+    if costs is None and requests.of_several:
+        return told(
+            "unknown",
+            "what several hosts answered together is no one GPU's work",
+            "Report on one of them: `RUN:HOST`",
+        )
     if costs is None or costs.api_per_million_tokens is None:
         missing = "the price of a GPU hour" if costs is None else "an API's price"
         return told(
@@ -358,6 +382,13 @@ def boundaries(found: Boundaries | None) -> Criterion:
             "; ".join(faults),
             "Bind engines to 127.0.0.1 behind the proxy, name `media_hosts`, and leave out "
             "`allowed-local-media-path` and `trust-remote-code`",
+        )
+    if found.media_anywhere is None:
+        return told(
+            "unknown",
+            "engines listen to their own machine alone, behind the proxy, and let no request read files; but from where a "
+            "request may have them fetch is not recorded",
+            "See `media_hosts` in the proxy's settings: empty is nowhere",
         )
     return told(
         "met",

@@ -4,6 +4,8 @@ It starts processes (children.py) and writes the store; what it needs of other r
 goes on with the configuration that was under way: blast's run of it is resumed, on a server started anew at the same address.
 """
 
+import contextlib
+import json
 import re
 import signal
 import socket
@@ -57,6 +59,14 @@ class Tools:
     """Send the requests for JSON."""
     say: Callable[[str], None]
     sim: bool = False
+
+
+def warmed(lines: Sequence[str]) -> Figures:
+    """What a warm-up told of the first token before and after it."""
+    with contextlib.suppress(ValueError, IndexError, AttributeError):
+        told = json.loads(lines[0])
+        return {name: told.get(name) for name in ("cold_ttft_ms", "warm_ttft_ms")}
+    return {}
 
 
 class Sweep:
@@ -211,6 +221,7 @@ class Sweep:
             if server is not None and server.code is not None:
                 raise server.failure()
             cell.notes.append(f"not warmed: {why}")
+        cell.figures |= warmed(child.data())
 
     def _load(self, one: Configuration, block: int, cell: Cell, url: str) -> None:
         hosts = self._file(one, block, "hosts.txt")

@@ -56,7 +56,8 @@ def page(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> str:
 
 
 def _arrows(line: str) -> str:
-    return line.replace("->", "\N{RIGHTWARDS ARROW}")
+    """The line as a page has it: real arrows, and no line's end before a per cent sign."""
+    return line.replace("->", "\N{RIGHTWARDS ARROW}").replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _load(plan: SweepPlan) -> str:
