@@ -1,0 +1,341 @@
+"""`toolkit report` as a user meets it: stores made by hand, each criterion once met and once not met."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support.shots import shot as timed
+from support.tallies import ALICE, BOB, S, sketch, tally
+
+from toolkit.cli import main
+from toolkit.records import ErrorCount, Event, Host, Run, Verdict
+from toolkit.sim.app import serve_in_thread
+from toolkit.store import Store
+
+RUN, SERVE = "0123456789ab", "5e5e5e5e5e5e"
+ENGINE = ("engine", "http://127.0.0.1:8001")
+STACK = {
+    "engines": [{"name": "engine", "host": "127.0.0.1", "flags": [["max-model-len", "512"]]}],
+    "proxy": {"host": "0.0.0.0", "port": 8000, "media_hosts": []},
+}
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLKIT_DB", raising=False)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open("data/toolkit.db") as opened:
+        yield opened
+
+
+def blasted(
+    store: Store, *, timeouts: int = 0, host: tuple[str, str] = ALICE, ok: int = 10
+) -> None:
+    """20 seconds of 10 requests each, and so many timeouts in the last."""
+    if store.run(RUN) is None:
+        settings = {"profile": "contest", "users": 64, "non_neutral": "`alice` is on this machine"}
+        store.add_run(Run(id=RUN, verb="blast", started_at=S + 0.25, settings=json.dumps(settings)))
+        store.end_run(RUN, ended_at=S + 20.0, client_ok=True)
+    seconds = [
+        tally(
+            S + place,
+            host=host,
+            ok=ok,
+            streamed=ok // 2,
+            prompt_tokens=15 * ok,
+            output_tokens=256 * ok,
+            e2e=sketch(*[100.0] * ok),
+            ttft=sketch(*[20.0] * (ok // 2)),
+        )
+        for place in range(20)
+    ]
+    if timeouts:
+        kinds = (ErrorCount(kind="timeout", count=timeouts),)
+        seconds.append(tally(S + 19, host=host, errors=timeouts, error_kinds=kinds))
+    store.add_tallies(seconds)
+
+
+def served(store: Store, *texts: tuple[float, str, str], stack: object = STACK) -> None:
+    """What `toolkit serve` recorded, in the words that it uses."""
+    store.add_run(Run(id=SERVE, verb="serve", started_at=S - 300.0, settings=json.dumps(stack)))
+    for at, kind, text in texts:
+        name, url = ENGINE
+        store.add_event(
+            Event(run=SERVE, at=at, kind=kind, text=text, name=name, url=url)  # type: ignore[arg-type]
+        )
+
+
+STARTS = (
+    (S - 250.0, "mark", "ready after 41.2 s"),
+    (S - 240.0, "mark", "cold TTFT 89000 ms, warm TTFT 219 ms"),
+    (S + 5.0, "restart", "it refused connections"),
+    (S + 9.0, "mark", "ready after 12.0 s"),
+)
+
+
+def log_of(*lines: dict[str, Any]) -> str:
+    Path("requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return "requests.jsonl"
+
+
+LINE = {
+    "ts": S + 3.0,
+    "request_id": "a",
+    "team": "bob",
+    "model": "m",
+    "status": 200,
+    "latency_ms": 5.0,
+    "prompt_tokens": 1,
+    "completion_tokens": 2,
+}
+REJECTED = LINE | {
+    "team": "alice",
+    "status": 429,
+    "event": "rejection",
+    "rejected": "team_queue_full",
+}
+
+
+def report(*words: str) -> dict[str, Any]:
+    result = run(RUN, *words, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    found["by_code"] = {one["code"]: one for one in found["criteria"]}
+    return found
+
+
+def statuses(*words: str) -> dict[str, str]:
+    return {code: one["status"] for code, one in report(*words)["by_code"].items()}
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["report", *words])
+
+
+def test_each_criterion_is_met_by_what_the_store_and_the_log_hold(store: Store) -> None:
+    blasted(store)
+    served(store, *STARTS)
+    words = ["--log", log_of(LINE, REJECTED), "--gpu-hour", "2", "--api-price", "0.15/0.60"]
+    assert statuses(*words) == dict.fromkeys(
+        (
+            *("model_loading", "api_compatibility", "stability", "cost", "observability"),
+            *("boundaries", "admission"),
+        ),
+        "met",
+    )
+
+
+def test_each_criterion_is_not_met_where_they_hold_the_contrary(store: Store) -> None:
+    blasted(store, ok=0, timeouts=200)
+    open_stack = STACK | {"engines": [{"name": "engine", "host": "0.0.0.0", "flags": []}]}
+    served(store, STARTS[0], stack=open_stack)
+    shared = REJECTED | {"team": None, "rejected": "queue_full", "status": 503}
+    nameless = {key: value for key, value in LINE.items() if key != "request_id"} | {"team": "bob"}
+    words = ["--log", log_of(nameless, shared), "--gpu-hour", "2", "--api-price", "0.60"]
+    assert set(statuses(*words).values()) == {"not met"}
+
+
+def test_a_run_alone_leaves_open_what_it_cannot_know(store: Store) -> None:
+    blasted(store)
+    assert statuses() == {
+        "model_loading": "unknown",
+        "api_compatibility": "met",
+        "stability": "met",
+        "cost": "unknown",
+        "observability": "unknown",
+        "boundaries": "unknown",
+        "admission": "unknown",
+    }
+
+
+def test_the_starts_are_read_from_serves_events(store: Store) -> None:
+    blasted(store)
+    served(store, *STARTS)
+    assert report()["by_code"]["model_loading"]["evidence"] == (
+        "cold start 41.2 s, warm restart 12.0 s, first token after 89.0 s cold and 219 ms warm, recorded by "
+        "`toolkit serve`"
+    )
+
+
+def test_a_stack_that_was_over_before_the_run_is_none_of_its_own(store: Store) -> None:
+    blasted(store)
+    served(store, *STARTS[:2])
+    store.end_run(SERVE, ended_at=S - 100.0, client_ok=None)
+    assert statuses()["model_loading"] == "unknown"
+    assert statuses()["boundaries"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("engine", "proxy", "told"),
+    [
+        ({"host": "0.0.0.0"}, {}, "listens to more than its own machine"),
+        ({"host": "127.0.0.1", "flags": {"allowed-local-media-path": "/"}}, {}, "read its files"),
+        ({"flags": [["trust_remote_code", True]]}, {}, "runs code"),
+        ({"flags": [["trust-remote-code", False]]}, {"media_hosts": ["*"]}, "fetch from anywhere"),
+        ({}, None, "no proxy stands before the engines"),
+    ],
+)
+def test_a_boundary_that_the_stack_leaves_open_is_named(
+    store: Store, engine: dict[str, Any], proxy: object, told: str
+) -> None:
+    blasted(store)
+    served(store, stack={"engines": [{"name": "e"} | engine], "proxy": proxy})
+    found = report()["by_code"]["boundaries"]
+    assert found["status"] == "not met"
+    assert told in found["evidence"]
+
+
+def test_what_serve_really_records_is_understood(store: Store) -> None:
+    from toolkit.cli.serve_run import _shown
+    from toolkit.proxy.settings import Settings, UpstreamSetting
+    from toolkit.serving.stack import EngineSetting, Stack
+
+    blasted(store)
+    upstream = UpstreamSetting(name="engine", url="http://127.0.0.1:8001")
+    engine = EngineSetting(flags=(("trust-remote-code", True),), host="0.0.0.0")
+    stack = Stack(engines=(engine,), proxy=Settings(upstreams=(upstream,)))
+    served(store, stack=json.loads(json.dumps(_shown(stack))))
+    assert report()["by_code"]["boundaries"]["evidence"] == (
+        "`engine` listens to more than its own machine; `engine` runs code that came with the weights"
+    )
+
+
+def test_settings_that_do_not_tell_of_media_leave_the_boundary_open(store: Store) -> None:
+    blasted(store)
+    served(store, stack=STACK | {"proxy": {"host": "0.0.0.0", "port": 8000}})
+    found = report()["by_code"]["boundaries"]
+    assert (found["status"], "not recorded" in found["evidence"]) == ("unknown", True)
+
+
+def test_an_engine_that_ran_out_of_memory_counts_against_stability(store: Store) -> None:
+    blasted(store, ok=4)  # 80 requests
+    kinds = (ErrorCount(kind="http_500", count=20),)
+    store.add_tallies([tally(S + 19, errors=20, error_kinds=kinds)])
+    texts = [(S + place, "restart", "the GPU is out of memory") for place in (5.0, 6.0, 7.0)]
+    assert statuses()["stability"] == "unknown"
+    served(store, *texts)
+    found = report()["by_code"]["stability"]
+    assert found["status"] == "not met"
+    assert "3 out-of-memory errors of 100 requests" in found["evidence"]
+
+
+def test_figures_are_those_of_the_run(store: Store) -> None:
+    blasted(store, timeouts=2)
+    (host,) = report()["hosts"]
+    # 200 ok in 20 s, 256 tokens each; 2 errors of 202
+    assert (host["rps"], host["output_tokens_per_s"]) == (10, 2560)
+    assert host["error_rate"] == pytest.approx(2 / 202)
+    assert host["ttft_p95_ms"] == pytest.approx(20, rel=0.01)
+    assert host["kinds"] == {"timeout": 2}
+
+
+def test_the_cost_is_reckoned_from_the_runs_own_tokens(store: Store) -> None:
+    blasted(store)
+    found = report("--gpu-hour", "2.00", "--api-price", "0.15/0.60")["costs"]
+    # 10 requests a second of 271 tokens: 9,756,000 tokens an hour for 2.00
+    assert found["per_million_tokens"] == pytest.approx(2.00 / 9.756)
+    # of a million tokens 15/271 at 0.15 and 256/271 at 0.60
+    assert found["api_per_million_tokens"] == pytest.approx((15 * 0.15 + 256 * 0.60) / 271)
+
+
+def test_one_host_of_several_is_reported_on_by_its_name(store: Store) -> None:
+    blasted(store, timeouts=50)
+    blasted(store, host=BOB)
+    assert [one["name"] for one in report()["hosts"]] == ["alice", "bob"]
+    assert statuses()["stability"] == "not met"
+    found = json.loads(run(f"{RUN}:bob", "--json").stdout)
+    assert [one["name"] for one in found["hosts"]] == ["bob"]
+    assert {one["code"]: one["status"] for one in found["criteria"]}["stability"] == "met"
+
+
+def test_a_benchs_timed_requests_are_reported_on_with_its_verdicts(store: Store) -> None:
+    store.add_run(Run(id="r", verb="bench", started_at=S + 0.0, settings='{"concurrency": 8}'))
+    store.add_shots([timed(slot, planned_at=S + slot) for slot in range(100)])
+    verdict = Verdict(code="response_cache", confidence="high", evidence="ids of earlier answers")
+    store.add_verdicts("r", {("alice", "http://h:1"): [verdict]})
+    found = json.loads(run("r", "--json").stdout)
+    (host,) = found["hosts"]
+    assert (host["ok"], host["verdicts"][0]["code"]) == (100, "response_cache")
+    assert found["told"] == "8 requests at once"
+
+
+def test_the_plain_text_names_every_criterion_and_what_it_rests_on(store: Store) -> None:
+    blasted(store)
+    result = run(RUN, "--gpu-hour", "2", "--api-price", "0.6")
+    assert result.exit_code == 0
+    for word in (
+        "3 of 7 criteria met, 4 unknown",
+        "met  Stability: 0 to 2 timeouts",
+        "Not neutral: alice is on this machine",
+        "a million tokens, prompt and answer",
+        "64 users",
+    ):
+        assert word in result.stdout
+
+
+def test_the_page_is_written_whole_and_holds_no_foreign_markup(store: Store) -> None:
+    store.add_run(Run(id=RUN, verb="blast", started_at=S + 0.25))
+    nasty = ("<script>alert(1)</script>", "http://10.0.0.4:8000")
+    store.plan_hosts(RUN, [Host(name=nasty[0], url=nasty[1])])
+    store.add_tallies([tally(S, host=nasty, ok=5, streamed=5, e2e=sketch(5), ttft=sketch(5))])
+    store.add_event(Event(run=RUN, at=S + 1.0, kind="mark", text="<img src=http://evil>"))
+    result = run(RUN, "--html", "deep/report.html")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    text = Path("deep/report.html").read_text()
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert text.startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["feed"], 1, "Error: `data/toolkit.db` has no run `feed`"),
+        ([f"{RUN}:carol"], 1, "has no host `carol` that was asked anything"),
+        ([RUN, "--log", "nowhere.jsonl"], 1, "`nowhere.jsonl` cannot be read: no such file"),
+        ([RUN, "--api-price", "cheap"], 2, "`cheap` is no price"),
+        ([RUN, "--call-key-env", "KEY"], 2, "--call-key-env goes with --call"),
+    ],
+)
+def test_what_cannot_be_is_refused(store: Store, words: list[str], code: int, told: str) -> None:
+    blasted(store)
+    result = run(*words)
+    assert result.exit_code == code
+    assert told in result.stderr
+
+
+def test_a_log_that_is_no_log_is_refused_by_its_line_and_a_torn_end_is_not(store: Store) -> None:
+    blasted(store)
+    Path("torn.jsonl").write_text(f'{json.dumps(LINE)}\n{{"ts": 1')
+    assert statuses("--log", "torn.jsonl")["observability"] == "met"
+    Path("bad.log").write_text("no JSON\n")
+    assert "`bad.log` line 1 is not JSON" in run(RUN, "--log", "bad.log").stderr
+
+
+def test_a_sweeps_run_is_no_run_to_report_on(store: Store) -> None:
+    store.add_run(Run(id="5" * 12, verb="sweep", started_at=S))
+    result = run("5" * 12)
+    assert result.exit_code == 1
+    assert "holds no timed request" in result.stderr
+    assert "toolkit sweep --show" in result.stderr
+
+
+@pytest.mark.slow
+def test_openais_own_client_completes_a_call_or_tells_why_not(store: Store) -> None:
+    blasted(store)
+    with serve_in_thread("gptq-int4", time_scale=0.01) as server:
+        good = report("--call", server.url)["by_code"]["api_compatibility"]
+    assert good["status"] == "met"
+    assert "completed a chat call with Qwen3.5-35B-A3B" in good["evidence"]
+    bad = report("--call", "http://127.0.0.1:9")["by_code"]["api_compatibility"]
+    assert bad["status"] == "not met"
+    assert "OpenAI's client failed at http://127.0.0.1:9" in bad["evidence"]

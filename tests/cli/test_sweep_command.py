@@ -1,0 +1,212 @@
+"""`toolkit sweep` as a user meets it: what it refuses, what it would do, and one real sweep of the simulator."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.cli import main
+from toolkit.records import Run
+from toolkit.store import Store
+
+PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "sweep"]
+SMALL = """
+look_at = ["output_tokens_per_s", "invalid_json_ratio"]
+blocks = 1
+stage = "quantization"
+[load]
+users = 4
+duration = "3s"
+settle = "500ms"
+mix = 100
+max_tokens = 16
+[base]
+settings = { time_scale = 0.05 }
+asked = "schema"
+[asking]
+requests = 4
+prompts = ["Sort this letter."]
+schema = "{}"
+[[configurations]]
+name = "fp8"
+sim = "fp8"
+[[configurations]]
+name = "broken"
+sim = "nobody"
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TOOLKIT_DB", "TOOLKIT_HOSTS", "LOCUST_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["sweep", *words])
+
+
+def refused(*words: str, code: int = 1) -> str:
+    result = run(*words)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+# --- what it refuses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "name a sweep"),
+        (["a.toml", "--resume"], "choose one"),
+        (["--show", "abc", "--list"], "choose one"),
+        (["--resume", "abc", "--users", "3"], "are for a new sweep"),
+        (["--show", "abc", "--sim"], "are for a new sweep"),
+        (["--list", "--dry-run"], "--dry-run is for a new sweep"),
+        (["a.toml", "--chart", "a.gif"], "--chart writes a PNG or an SVG"),
+        (["a.toml", "--duration", "5"], "no duration"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_wrong_command_line(words: list[str], told: str) -> None:
+    # `--resume` takes a word if one follows
+    words = [*words, "--json"] if words[-1:] == ["--resume"] else words
+    assert told in refused(*words, code=2)
+
+
+def test_an_unknown_sweep_names_the_recipes() -> None:
+    told = refused("nothing")
+    assert told.startswith("Error: `nothing` cannot be read: no such file")
+    assert "quantizations" in told
+
+
+def test_what_a_sweep_looks_at_must_be_a_figure() -> None:
+    Path("a.toml").write_text(SMALL.replace("invalid_json_ratio", "speed"))
+    assert "`look_at` names no figure: `speed`" in refused("a.toml")
+
+
+def test_a_configuration_that_nobody_serves_is_refused_before_anything_starts() -> None:
+    Path("a.toml").write_text('configurations = [{name = "a", flags = {x = 1}}]')
+    assert "`a` names neither `model`, `url` nor `sim`" in refused("a.toml")
+    Path("a.toml").write_text('configurations = [{name = "a", model = "m"}]')
+    assert "`a` names no simulated stand-in" in refused("a.toml", "--sim")
+    assert not Path("data").exists()
+
+
+def test_a_profile_that_brings_its_own_load_is_refused() -> None:
+    Path("a.toml").write_text(SMALL)
+    assert "the phases of `ramp` say how many users" in refused("a.toml", "--profile", "ramp")
+    assert "no profile is called `nope`" in refused("a.toml", "--profile", "nope")
+
+
+def test_there_must_be_a_sweep_to_go_on_with() -> None:
+    with Store.open("data/toolkit.db") as store:
+        store.add_run(Run(id="b" * 12, verb="blast", started_at=1.8e9))
+        store.add_run(Run(id="c" * 12, verb="sweep", started_at=1.8e9, ended_at=1.9e9))
+    assert "has no sweep that was cut off" in refused("--resume")
+    assert f"Known sweeps: {'c' * 12}" in refused("--resume", "b" * 12)
+    assert "has no sweep `nope`" in refused("--show", "nope")
+
+
+# --- what it would do -------------------------------------------------------------------------------------
+
+
+def test_the_recipes_are_listed() -> None:
+    names = [json.loads(line)["name"] for line in run("--list", "--json").stdout.splitlines()]
+    assert names == sorted(names)
+    assert {"quantizations", "prefix-caching", "structured-output"} <= set(names)
+    assert all(name in run("--list").stdout for name in names)
+
+
+def test_a_dry_run_names_each_configuration_and_the_time_and_starts_nothing() -> None:
+    result = run("quantizations", "--sim", "--dry-run", "--blocks", "2", "--duration", "20s")
+    assert result.exit_code == 0, result.output
+    for word in (
+        "toolkit sim serve --personality awq",
+        "Each in 2 interleaved blocks",
+        "64 users for 20 s with the prompts of `contest`; the first 4 s do not count",
+        # 2 blocks x 3 x (1 s start + 20 s load + 4 s around it)
+        "That takes about 2 min 30 s",
+    ):
+        assert word in result.stdout
+    assert not Path("data").exists()
+
+
+def test_a_dry_run_says_what_the_planner_shows_impossible() -> None:
+    text = """
+[plan]
+gpu = "24GiB"
+[base]
+model = "Qwen2.5-7B-Instruct"
+[[configurations]]
+name = "one"
+flags = { max-model-len = 4096 }
+[[configurations]]
+name = "half a million"
+flags = { max-model-len = 524288 }
+[[configurations]]
+name = "unknown"
+model = "somebody/something"
+"""
+    Path("a.toml").write_text(text)
+    result = run("a.toml", "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    skipped = {
+        (one := json.loads(line))["name"]: one["skipped"] for line in result.stdout.splitlines()
+    }
+    assert (skipped["one"], skipped["unknown"]) == (None, None)
+    # 524,288 tokens of 57,344 bytes are 28 GiB
+    assert "too little for max-model-len 524,288" in skipped["half a million"]
+
+
+def test_a_real_model_s_dry_run_shows_the_flags_as_vllm_has_them() -> None:
+    result = run("prefix-caching", "--dry-run")
+    assert "--no-enable-prefix-caching" in result.stdout
+    assert "starts whose length nobody knows yet" in result.stdout
+
+
+# --- a real one ---------------------------------------------------------------------------------------------
+
+
+def swept(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*PROGRAM, *words],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_sweep_of_the_simulator_ends_with_a_table_a_chart_and_a_page() -> None:
+    Path("a.toml").write_text(SMALL)
+    done = swept("a.toml", "--json", "--chart", "a.svg", "--html", "a.html")
+    assert done.returncode == 0, done.stderr
+    fp8, broken, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (fp8["status"], fp8["blocks"]) == ("measured", 1)
+    figures: dict[str, Any] = fp8["figures"]
+    assert figures["output_tokens_per_s"] > 0
+    assert figures["cold_ttft_ms"] > 0  # it was warmed
+    # the simulator knows no JSON: four answers, none of them valid
+    assert (figures["json_answered"], figures["invalid_json_ratio"]) == (4, 1)
+    assert (broken["status"], "no personality" in broken["cause"]) == ("failed", True)
+    assert last["summary"]["metric"] == "output_tokens_per_s"
+    assert Path("a.svg").read_text().count("<svg") == 1
+    assert "nobody" in Path("a.html").read_text()
+    run_id = json.loads(CliRunner().invoke(main, ["runs", "--verb", "sweep", "--json"]).stdout)[
+        "id"
+    ]
+    again = run("--show", run_id, "--json")
+    assert again.stdout == done.stdout
+    table = run("--show", run_id)
+    assert "failed: `nobody` is no personality" in " ".join(table.stdout.split())
+    assert "nothing is left to do" in run("--resume", run_id).stderr

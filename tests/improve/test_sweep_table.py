@@ -1,0 +1,216 @@
+"""Rows against the base, block by block, with intervals; and how far each lever moved. Expected values by hand or by scipy."""
+
+import math
+import random
+
+import pytest
+
+from toolkit.improve.configurations import Configuration, Serving
+from toolkit.improve.sweep_table import (
+    Measured,
+    Status,
+    moved,
+    student_interval,
+    student_t,
+    table,
+)
+
+TOKENS = "output_tokens_per_s"
+
+
+def one(
+    name: str,
+    *values: float | None,
+    stage: int = 1,
+    lever: str | None = "quantization",
+    status: Status = "measured",
+    metric: str = TOKENS,
+) -> Measured:
+    configuration = Configuration(
+        name=name, stage=stage, lever=lever, value=name, serving=Serving(sim=name)
+    )
+    blocks = {number: {metric: value} for number, value in enumerate(values, start=1)}
+    return Measured(configuration=configuration, status=status, blocks=blocks)
+
+
+# Two-sided 95 % quantiles of Student's t, from a printed table; the last ones are 1 - 0.05/2 and 1 - 0.05/10 (scipy 1.16)
+@pytest.mark.parametrize(
+    ("freedom", "together", "expected"),
+    [
+        (1, 1, 12.7062),
+        (2, 1, 4.30265),
+        (3, 1, 3.18245),
+        (4, 1, 2.77645),
+        (9, 1, 2.26216),
+        (30, 1, 2.04227),
+        (2, 2, 6.20535),
+        (4, 10, 5.59757),
+    ],
+)
+def test_students_quantiles_are_those_of_the_tables(
+    freedom: int, together: int, expected: float
+) -> None:
+    assert student_t(0.05, freedom, together) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_interval_is_the_mean_and_what_the_blocks_differ_by() -> None:
+    # mean 2, deviations -1 0 1: variance 1, of the mean 1/3; t at 2 degrees 4.30265: +-2.4841
+    found = student_interval([1, 2, 3])
+    assert found is not None
+    assert found == (pytest.approx(2 - 2.48414, abs=1e-5), pytest.approx(2 + 2.48414, abs=1e-5))
+    assert student_interval([1.0]) is None
+
+
+def test_an_interval_holds_the_truth_in_95_of_100_cases() -> None:
+    dice = random.Random(8)
+    held = 0
+    for _ in range(2000):
+        found = student_interval([dice.gauss(1, 0.1) for _ in range(4)])
+        assert found is not None
+        held += found[0] <= 1 <= found[1]
+    # the standard deviation of 2,000 such throws is 9.7
+    assert abs(held - 1900) < 40
+
+
+def test_the_progression_of_the_contest_is_told_against_its_first_row() -> None:
+    rows = table(
+        [
+            one("fp8", 1070, 1080, 1060),
+            one("awq", 1211, 1222.3178, 1199.682),
+            one("gptq", 3114, 3143, 3085),
+        ],
+        [TOKENS],
+    )
+    assert [row.against for row in rows] == [None, "fp8", "fp8"]
+    first, second, third = rows
+    assert first.compared == ()
+    # 1211 / 1070 = 1.13178 in every block
+    assert second.compared[0].difference == pytest.approx(0.13178, abs=1e-4)
+    assert third.compared[0].difference == pytest.approx(1.9103, abs=1e-3)
+    assert (second.compared[0].verdict, third.compared[0].verdict) == ("better", "better")
+    assert second.figures[TOKENS] == pytest.approx(1210.96, abs=0.1)  # their geometric mean
+
+
+def test_drift_that_all_blocks_share_is_no_difference() -> None:
+    # the machine slows down by half; both configurations are as fast as each other in each block
+    rows = table([one("a", 100, 75, 50), one("b", 101, 75, 49.6)], [TOKENS])
+    compared = rows[1].compared[0]
+    assert compared.verdict == "no difference shown"
+    assert compared.low is not None
+    assert compared.high is not None
+    assert compared.low < 0 < compared.high
+    # unpaired, the drift would make an interval of more than +-50 % of it
+    assert compared.high - compared.low < 0.06
+
+
+def test_equal_configurations_are_shown_to_differ_in_few_sweeps() -> None:
+    dice = random.Random(11)
+    shown = 0
+    for _ in range(400):
+        known = [one(name, *(dice.gauss(100, 3) for _ in range(4))) for name in "abcdefgh"]
+        shown += any(
+            row.compared and row.compared[0].verdict != "no difference shown"
+            for row in table(known, [TOKENS])
+        )
+    # 5 % of 400 are 20; seven comparisons of 5 % each would be some 100
+    assert shown < 40
+
+
+def test_less_is_better_where_that_is_so() -> None:
+    rows = table(
+        [
+            one("a", 100, 101, 99, metric="e2e_p95_ms"),
+            one("b", 50, 50.5, 49.6, metric="e2e_p95_ms"),
+        ],
+        ["e2e_p95_ms"],
+    )
+    assert rows[1].compared[0].verdict == "better"
+    assert rows[1].compared[0].difference == pytest.approx(-0.5, abs=0.01)
+
+
+def test_shares_are_compared_by_their_difference_and_may_be_zero() -> None:
+    rows = table(
+        [
+            one("a", 0.0, 0.0, 0.0, metric="error_rate"),
+            one("b", 0.10, 0.11, 0.12, metric="error_rate"),
+        ],
+        ["error_rate"],
+    )
+    compared = rows[1].compared[0]
+    assert compared.difference == pytest.approx(0.11)
+    assert compared.verdict == "worse"
+    assert rows[1].figures["error_rate"] == pytest.approx(0.11)
+
+
+def test_one_block_has_no_interval_and_so_no_verdict() -> None:
+    compared = table([one("a", 100), one("b", 300)], [TOKENS])[1].compared[0]
+    assert (compared.difference, compared.low) == (pytest.approx(2.0), None)
+    assert compared.verdict == "not known"
+
+
+def test_a_block_that_one_side_lacks_is_left_out_of_both() -> None:
+    compared = table([one("a", 100, 200, 100), one("b", 110, None, 110)], [TOKENS])[1].compared[0]
+    assert compared.blocks == 2
+    assert compared.difference == pytest.approx(0.1)
+
+
+def test_a_configuration_that_never_worked_is_a_row_and_no_base() -> None:
+    broken = one("broken", status="failed")
+    rows = table([broken, one("a", 100, 101), one("b", 200, 202)], [TOKENS])
+    assert [row.against for row in rows] == [None, None, "a"]
+    assert rows[0].status == "failed"
+    assert rows[0].figures == {}
+
+
+def test_a_figure_that_nobody_knows_is_not_compared() -> None:
+    compared = table([one("a", 1, 2), one("b", 2, 4)], ["spec_mean_length"])[1].compared[0]
+    assert (compared.difference, compared.verdict) == (None, "not known")
+
+
+def test_stages_are_compared_each_with_its_own_first_row() -> None:
+    rows = table(
+        [
+            one("fp8", 100, 101),
+            one("gptq", 300, 303),
+            one("gptq", 290, 293, stage=2, lever=None),
+            one("seqs 16", 145, 146.5, stage=2, lever="seqs"),
+        ],
+        [TOKENS],
+    )
+    assert [row.against for row in rows] == [None, "fp8", None, "gptq"]
+    assert rows[3].compared[0].difference == pytest.approx(-0.5, abs=0.01)
+
+
+def test_levers_are_told_by_their_farthest_positions_the_farthest_first() -> None:
+    known = [
+        one("fp8", 1070, 1075, 1065),
+        one("awq", 1211, 1216, 1206),
+        one("gptq", 3114, 3120, 3100),
+        one("gptq", 3114, 3110, 3118, stage=2, lever=None),
+        one("seqs 512", 3500, 3495, 3505, stage=2, lever="seqs"),
+        one("length 512", 3114, 3120, 3108, stage=2, lever="length"),
+    ]
+    first, second, third = moved(known, TOKENS)
+    assert (first.lever, first.best, first.worst) == ("quantization", "gptq", "fp8")
+    assert first.factor == pytest.approx(2.91, abs=0.01)
+    assert (second.lever, second.best, second.worst) == ("seqs", "seqs 512", "gptq")
+    assert second.factor == pytest.approx(1.124, abs=0.001)
+    assert (second.verdict, third.verdict) == ("better", "no difference shown")
+
+
+def test_where_less_is_better_the_best_is_the_least() -> None:
+    known = [one("a", 100, 101, metric="e2e_p95_ms"), one("b", 50, 50, metric="e2e_p95_ms")]
+    (found,) = moved(known, "e2e_p95_ms")
+    assert (found.best, found.worst) == ("b", "a")
+
+
+def test_a_lever_with_one_known_position_moved_nothing_that_is_known() -> None:
+    assert moved([one("a", 1, 2), one("b", status="failed")], TOKENS) == ()
+    assert moved([], TOKENS) == ()
+
+
+def test_wild_blocks_do_not_overflow() -> None:
+    rows = table([one("a", 1e-9, 1e9), one("b", 1e9, 1e-9)], [TOKENS])
+    compared = rows[1].compared[0]
+    assert compared.high is not None
+    assert math.isfinite(compared.high)
