@@ -1,6 +1,7 @@
 """What `toolkit serve` reads of its command line, and what it says where nothing can be served; nothing is started here."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,20 @@ def test_each_vllm_is_looked_at_once_and_all_ports_with_the_first() -> None:
     first, second = needs_of(Stack(engines=engines, proxy=Settings(upstreams=(), port=9)))
     assert (first.ports, first.gpu, first.vllm) == ((1, 2, 3, 4, 5, 9), True, "vllm")
     assert (second.ports, second.gpu, second.vllm) == ((), False, None)
+
+
+def test_the_weights_of_a_known_model_are_asked_of_disk_and_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
+    flags = (("gpu-memory-utilization", "0.5"), ("tensor-parallel-size", "2"))
+    setting = EngineSetting(name="a", model="Qwen/Qwen2.5-7B-Instruct", port=1, flags=flags)
+    (needs,) = needs_of(Stack(engines=(setting,), proxy=None))
+    assert needs.gpu_memory_utilization == 0.5
+    # 7.6 thousand million weights of 2 bytes, half of them on each GPU
+    assert needs.disk_bytes is not None
+    assert 14e9 < needs.disk_bytes < 16e9
+    assert needs.gpu_bytes is not None
+    assert 7e9 < needs.gpu_bytes < 8.5e9
+    (unknown,) = needs_of(Stack(engines=(replace(setting, model="org/unknown"),), proxy=None))
+    assert unknown.gpu_bytes is None

@@ -2,9 +2,11 @@
 
 import queue
 import secrets
+import socket
 import threading
 import time
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 ON_BOARD = ("restart", "model")
 """Kinds that whoever looks at the clients' URL wants to see; the others are about the engine."""
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 FRESH_S = 20.0
 """A blast writes a row each second; one whose last row is older was killed, or hangs."""
 NEWEST = 5
@@ -105,7 +106,22 @@ def _is_fresh(store: "Store", run: Run) -> bool:
 
 
 def _on_board(store: "Store", url: str) -> Host:
-    """As whom blasts know the stack: by its port on this machine's loopback or its own address, the last met first."""
-    own, port = one_host(url), urlsplit(url).port
-    urls = {own.url, *(f"http://{each}:{port}" for each in LOOPBACK)}
-    return next((each for each in store.hosts() if each.url in urls), own)
+    """As whom blasts know the stack: by its port at any address of this machine, the last met first; else by its URL."""
+    own = one_host(url)
+    port = urlsplit(own.url).port
+    named = (each for each in store.hosts() if urlsplit(each.url).port == port)
+    return next((each for each in named if _is_here(urlsplit(each.url).hostname or "")), own)
+
+
+def _is_here(host: str) -> bool:
+    """Whether it is this machine: a name of it, or an address that can be bound; nobody is asked."""
+    if host in ("localhost", socket.gethostname()):
+        return True
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        ip_address(host)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True

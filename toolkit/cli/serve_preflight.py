@@ -1,15 +1,21 @@
 """Preflight of a whole stack: the needs of all its engines and of the proxy, looked at once; what fails is told with its fix."""
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable
-from pathlib import Path
 
+from toolkit.cli.plan_model import model_of
+from toolkit.cli.preflight_needs import with_weights
 from toolkit.errors import ToolkitError
 from toolkit.serving.checks import Check, checks
 from toolkit.serving.machine import look
 from toolkit.serving.needs import Needs
 from toolkit.serving.stack import EngineSetting, Stack
 
+UTILIZATION = Needs().gpu_memory_utilization
+ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
+"""Whoever sets it has a vLLM for the CPU."""
 TINY_BYTES = 2 * 2**30
 """1.6 GB of memory were measured for the tiny model with 1 GiB of KV cache."""
 
@@ -45,15 +51,41 @@ def needs_of(stack: Stack) -> list[Needs]:
 
 
 def _needs(setting: EngineSetting, ports: tuple[int, ...], stack: Stack) -> Needs:
-    is_vllm = setting.kind == "vllm"
-    is_local = is_vllm and Path(setting.model).is_dir()
-    return Needs(
+    is_vllm, flags = setting.kind == "vllm", dict(setting.flags)
+    needs = Needs(
         ports=ports,
         host=stack.proxy.host if stack.proxy is not None else setting.host,
         model=setting.model if is_vllm else None,
-        disk_bytes=0 if is_local or not is_vllm else None,
+        disk_bytes=None if is_vllm else 0,
         memory_bytes=TINY_BYTES if setting.kind == "tiny" else None,
-        gpu=is_vllm and "VLLM_CPU_KVCACHE_SPACE" not in dict(setting.env),
+        gpu_memory_utilization=_number(flags.get("gpu-memory-utilization"), UTILIZATION),
+        gpu=is_vllm and ON_CPU not in {*os.environ, *dict(setting.env)},
         gpus=setting.gpus,
         vllm=None if setting.kind == "sim" else setting.vllm,
     )
+    if not is_vllm or not _is_known(setting.model):
+        return needs
+    quantization = flags.get("quantization")
+    return with_weights(
+        needs,
+        quantization=quantization if isinstance(quantization, str) else None,
+        tp=round(_number(flags.get("tensor-parallel-size"), 1)),
+    )
+
+
+def _number(value: str | bool | None, usual: float) -> float:
+    """A flag's number; what is none vLLM will refuse in its own words."""
+    found = None
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            found = float(value)
+    return usual if found is None or found <= 0 else found
+
+
+def _is_known(model: str) -> bool:
+    """Whether the planner knows how large its weights are; where it does not, only the floor is checked."""
+    try:
+        model_of(model)
+    except ToolkitError:
+        return False
+    return True

@@ -292,5 +292,10 @@ def _shown(stack: Stack) -> dict[str, Any]:
         "warm": asdict(stack.warm),
         "guard": asdict(stack.guard),
         "folder": stack.folder,
-        "proxy": stack.proxy is not None and {"host": stack.proxy.host, "port": stack.proxy.port},
+        "proxy": stack.proxy
+        and {
+            "host": stack.proxy.host,
+            "port": stack.proxy.port,
+            "media_hosts": stack.proxy.media_hosts,
+        },
     }
