@@ -52,7 +52,7 @@ figure { margin: 0; min-width: 0; } figcaption b { font-weight: 650; margin-righ
 .key i { display: inline-block; width: 1.6em; border-top: 3px solid; vertical-align: middle; margin-right: .4em; }
 .key i.dashed { border-top-style: dashed; } .nothing, .notes { color: var(--soft); } .notes li { margin: .25rem 0; } p { max-width: 62rem; }
 .notes { padding-left: 1.2rem; } .notes b { color: var(--ink); font-weight: 500; }
-.bars { display: grid; gap: .9rem; margin: 0; } .bars .name { font-weight: 600; } .bars .what { color: var(--soft); margin-left: .6rem; }
+.bars { display: grid; grid-template-columns: minmax(0, 1fr); gap: .9rem; overflow-wrap: anywhere; } .bars .name { font-weight: 600; } .bars .what { color: var(--soft); margin-left: .6rem; }
 .bars .rail { position: relative; height: 1.15rem; margin-top: .25rem; background: color-mix(in srgb, var(--line) 45%, transparent); }
 .bars .rail span { position: absolute; inset-block: 0; left: 0; background: var(--accent); } .bars .first .rail span { background: var(--soft); }
 .bars .equal .rail span { background: var(--faint); } .bars .rail i { position: absolute; top: .25rem; bottom: .25rem;

@@ -5,9 +5,8 @@ import math
 from toolkit.improve.configurations import Configuration
 from toolkit.improve.figures import Figures, counted_seconds, measured
 from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_state import Cell, Kept
+from toolkit.improve.sweep_state import Books, Cell, Kept
 from toolkit.improve.sweep_table import Measured, Status
-from toolkit.store import Store
 
 
 def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> Measured:
@@ -45,7 +44,7 @@ def _status(one: Configuration, cells: dict[int, Cell], kept: Kept) -> tuple[Sta
     return ("failed", failed.cause) if failed else ("not begun", None)
 
 
-def figures_of(store: Store, cell: Cell, plan: SweepPlan) -> Figures:
+def figures_of(store: Books, cell: Cell, plan: SweepPlan) -> Figures:
     """One block's figures, from its blast's tallies and what was noted beside it."""
     run = cell.run or ""
     tallies = store.tallies(run)
@@ -61,7 +60,7 @@ def figures_of(store: Store, cell: Cell, plan: SweepPlan) -> Figures:
     return measured(tallies, seconds, store.shots(run)) | cell.figures
 
 
-def _notes(store: Store, cell: Cell, block: int) -> list[str]:
+def _notes(store: Books, cell: Cell, block: int) -> list[str]:
     """What speaks against a block's figures."""
     if cell.status == "failed":
         return [f"block {block} failed: {cell.cause}"]

@@ -3,20 +3,46 @@
 Each step is one transaction. What was measured stands in runs of its own, which blast writes once a second.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from toolkit.errors import ToolkitError
 from toolkit.improve.children import Mark
 from toolkit.improve.figures import Figures
-from toolkit.records import Event, Run
-from toolkit.store import Store
+from toolkit.records import Event, Host, LoaderSecond, Run, Shot, Tally, TallyKind
 
 VERB = "sweep"
 FORM = 1
 """Of what is kept; another one is of another version."""
 
 CellStatus = Literal["under way", "measured", "failed"]
+
+
+class Books(Protocol):
+    """Where a sweep reads and writes; `toolkit.store.Store` is one, and says what its methods mean."""
+
+    def add_run(self, run: Run) -> None: ...  # noqa: D102
+    def end_run(self, run_id: str, *, ended_at: float, client_ok: bool | None) -> None: ...  # noqa: D102
+    def runs(self, *, verb: str | None = None, limit: int | None = None) -> list[Run]: ...  # noqa: D102
+    def hosts_of(self, run_id: str) -> dict[int, Host]: ...  # noqa: D102
+    def capture(self, run_id: str) -> dict[str, Any] | None: ...  # noqa: D102
+    def set_capture(self, run_id: str, summary: Mapping[str, object]) -> None: ...  # noqa: D102
+    def add_event(self, event: Event) -> None: ...  # noqa: D102
+    def events(self, run_id: str, *, after_row: int = 0) -> list[tuple[int, Event]]: ...  # noqa: D102
+    def shots(self, run_id: str, *, name: str | None = None) -> list[Shot]: ...  # noqa: D102
+    def loader_seconds(  # noqa: D102
+        self, run_id: str, *, after_row: int = 0, from_s: int | None = None
+    ) -> list[tuple[int, LoaderSecond]]: ...
+    def tallies(  # noqa: D102
+        self,
+        run_id: str,
+        *,
+        name: str | None = None,
+        kind: TallyKind | None = None,
+        from_s: int | None = None,
+        to_s: int | None = None,
+    ) -> list[Tally]: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,11 +89,11 @@ class State:
 class Kept:
     """A sweep's state and the run that it belongs to, in an open store."""
 
-    def __init__(self, store: Store, run: str, state: State) -> None:
+    def __init__(self, store: Books, run: str, state: State) -> None:
         self.store, self.run, self.state = store, run, state
 
     @classmethod
-    def begun(cls, store: Store, run: Run) -> "Kept":
+    def begun(cls, store: Books, run: Run) -> "Kept":
         """A new sweep."""
         store.add_run(run)
         kept = cls(store, run.id, State())
@@ -75,7 +101,7 @@ class Kept:
         return kept
 
     @classmethod
-    def found(cls, store: Store, run: str) -> "Kept":
+    def found(cls, store: Books, run: str) -> "Kept":
         """A sweep that the store knows. Raises ToolkitError for one of another form."""
         told = store.capture(run) or {}
         if told.get("form") != FORM:
