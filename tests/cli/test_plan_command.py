@@ -1,4 +1,4 @@
-"""`toolkit plan` as a user meets it: the seeds' examples, the keys, and each refusal with its way out."""
+"""`toolkit plan` as a user meets it: published examples, the keys, and each refusal with its way out."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_the_table_compares_and_the_flags_have_reasons() -> None:
 
 def test_the_27b_example_whole() -> None:
     text = said(
-        *("seed-27b", "--gpu", "80GB", "--overhead", "6GB", "--gpu-memory-utilization", "1.0"),
+        *("example-27b", "--gpu", "80GB", "--overhead", "6GB", "--gpu-memory-utilization", "1.0"),
         *("--prompt-tokens", "500", "--output-tokens", "50", "--seconds-per-request", "5s"),
         *("--target-rps", "10", "--gpu-hour", "2", "--api-price", "0.5/1.5"),
         *("--calls", "300ms,300ms,300ms,100ms", "--idle", "429ms", "--quantization", "bf16"),
@@ -102,7 +102,7 @@ def test_the_27b_example_whole() -> None:
 
 def test_the_same_as_one_object() -> None:
     [found] = objects(
-        *("seed-27b", "--gpu", "80GB", "--tokens", "550", "--seconds-per-request", "5s"),
+        *("example-27b", "--gpu", "80GB", "--tokens", "550", "--seconds-per-request", "5s"),
         *("--overhead", "6GB", "--gpu-memory-utilization", "1.0", "--quantization", "bf16"),
         *("--target-rps", "10", "--gpu-hour", "2", "--calls", "1s,1s", "--idle", "2s"),
     )
@@ -307,7 +307,7 @@ def test_an_empty_report_tells_no_lengths() -> None:
 
 def test_the_catalog_names_its_models_and_gpus() -> None:
     text = said("--list")
-    # the reference's table
+    # 40 / 4 x 2 x 2 x 256 x 2 bytes, and 30 x 2,146,304
     assert "Qwen3.5-35B-A3B" in text
     assert "20,480 64,389,120" in text
     assert "a100-80gb 79.25 2,039" in text

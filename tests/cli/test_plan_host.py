@@ -24,7 +24,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def winner() -> Iterator[str]:
-    """The contest's winner, simulated."""
+    """The winner of "What I Learned from a Live LLM Serving Gauntlet", simulated."""
     with sim_fleet.running({"winner": ("cached", {})}) as hosts:
         yield hosts.split()[1]
 

@@ -153,11 +153,11 @@ def test_weights_that_do_not_fit_leave_less_than_nothing() -> None:
 
 
 def test_somebodys_own_overhead_stands_for_all_estimates() -> None:
-    # seed 002: 80 GB - 54 GB of weights - 6 GB = 20 GB, with all of the GPU requested
+    # "5 Lessons from Deploying LLMs in Production using vLLM": 80 GB - 54 GB of weights - 6 GB = 20 GB, with all of the GPU requested
     own = MemorySetting(utilization=1.0, overhead_bytes=6_000_000_000)
-    found = budget(80_000_000_000, 54_000_000_000, shape("seed-27b"), own)
+    found = budget(80_000_000_000, 54_000_000_000, shape("example-27b"), own)
     assert found.kv == 20_000_000_000
-    laid = layout(shape("seed-27b"), CacheSetting(max_model_len=8192))
+    laid = layout(shape("example-27b"), CacheSetting(max_model_len=8192))
     # 16 x 688,128 = 11,010,048 bytes a block
     assert blocks_in(laid, found.kv) == 1816
 

@@ -1,4 +1,4 @@
-"""Requests in memory, by the second and by users: the worked numbers of the seeds, and what must hold for all numbers."""
+"""Requests in memory, by the second and by users: the worked numbers of published articles, and what must hold for all numbers."""
 
 import pytest
 from hypothesis import given

@@ -19,8 +19,8 @@ FULL_LAYERS = {
     "Llama-3.3-70B-Instruct": 327_680,
     "gemma-2-27b-it": 188_416,
     "gemma-3-27b-it": 81_920,
-    # seed 002: 2 x 32 x 128 x 42 x 2
-    "seed-27b": 688_128,
+    # "5 Lessons from Deploying LLMs in Production using vLLM": 2 x 32 x 128 x 42 x 2
+    "example-27b": 688_128,
     # 80 layers x 2 x 8 x 128 x 2
     "Qwen2.5-72B-Instruct": 327_680,
 }
@@ -52,13 +52,13 @@ def test_without_mla_each_head_has_its_own_key_and_value() -> None:
 
 
 def test_sixty_four_requests_of_8192_tokens_take_28_gib() -> None:
-    # seed 001
+    # Sajima Solutions' guide to high-throughput Qwen deployments with vLLM
     assert bytes_per_token(shape("Qwen2.5-7B-Instruct")) * 64 * 8192 == 28 * GIB
 
 
 def test_the_27b_examples_550_tokens_take_378_mb() -> None:
-    # seed 002: 688,128 x 550 = 378,470,400
-    assert bytes_per_token(shape("seed-27b")) * 550 == 378_470_400
+    # "5 Lessons": 688,128 x 550 = 378,470,400
+    assert bytes_per_token(shape("example-27b")) * 550 == 378_470_400
 
 
 def test_tensor_parallelism_divides_kv_heads_down_to_one() -> None:

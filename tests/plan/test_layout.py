@@ -42,7 +42,7 @@ def test_a_plain_models_block_is_16_tokens_of_all_layers() -> None:
     assert [len(group.layers) for group in laid.groups] == [28]
 
 
-def test_the_contests_661_blocks_hold_38_requests() -> None:
+def test_the_gauntlets_661_blocks_hold_38_requests() -> None:
     # 271 tokens are 17 blocks of 16; one of 661 is reserved: 660 // 17
     laid = lay("Qwen2.5-7B-Instruct")
     assert blocks_for(laid, 271) == 17
@@ -73,7 +73,7 @@ def test_mla_has_blocks_of_64() -> None:
     assert (laid.block_size, laid.bytes_per_block) == (64, 64 * 31_104)
 
 
-def test_the_contests_model_has_blocks_of_1056_tokens() -> None:
+def test_the_gauntlets_model_has_blocks_of_1056_tokens() -> None:
     # 2,146,304 bytes of state / 2,048 bytes a token = 1,048 -> 66 x 16 = 1,056; 10 layers of 1,056 x 2,048 bytes
     laid = lay("Qwen3.5-35B-A3B")
     assert (laid.block_size, laid.bytes_per_block) == (1056, 21_626_880)

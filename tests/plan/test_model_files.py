@@ -15,7 +15,7 @@ from toolkit.plan.model_files import LONGEST_CONFIG, LONGEST_HEADER, read_model
 
 KNOWN: dict[str, dict[str, Any]] = {
     "Small-7B": {"aliases": ["Small-7B-AWQ"], "config": TINY},
-    "seed": {"config": TINY, "weight_bytes": 54, "note": "no real model"},
+    "example": {"config": TINY, "weight_bytes": 54, "note": "no real model"},
 }
 
 
@@ -218,7 +218,7 @@ def test_the_catalog_knows_a_model_by_any_of_its_names(word: str) -> None:
 
 
 def test_the_catalog_may_know_bytes_and_have_something_to_say() -> None:
-    model = read_model("seed", KNOWN)
+    model = read_model("example", KNOWN)
     assert (model.weight_bytes_on_disk, model.notes) == (54, ("no real model",))
 
 
@@ -228,7 +228,7 @@ def test_an_unknown_name_hears_the_nearest() -> None:
     assert "Did you mean `Small-7B`?" in raised.value.hint
     with pytest.raises(ToolkitError) as raised:
         read_model("zzz", KNOWN)
-    assert "Known: Small-7B, seed." in raised.value.hint
+    assert "Known: Small-7B, example." in raised.value.hint
 
 
 @pytest.mark.parametrize("word", ["\0", "x" * 5000, "nowhere/config.json"])

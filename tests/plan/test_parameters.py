@@ -92,7 +92,7 @@ PUBLISHED = {
     "Llama-3.1-8B-Instruct": 8.03,
     "Llama-3.3-70B-Instruct": 70.6,
     "gemma-2-27b-it": 27.2,
-    "seed-27b": 27.0,
+    "example-27b": 27.0,
 }
 
 

@@ -14,26 +14,26 @@ from toolkit.plan.load import Load
 from toolkit.plan.planner import kv_bytes, plan
 from toolkit.plan.result import Plan
 
-QWEN, HYBRID, SEED = "Qwen2.5-7B-Instruct", "Qwen3.5-35B-A3B", "seed-27b"
+QWEN, HYBRID, EXAMPLE = "Qwen2.5-7B-Instruct", "Qwen3.5-35B-A3B", "example-27b"
 A100 = Gpu(name="a100-80gb", memory_bytes=round(79.25 * GIB), is_a100=True)
 FIXED = Settings(
     max_model_len=2048, max_num_seqs=64, max_num_batched_tokens=2048, gpu_memory_utilization=0.9
 )
 """All that the plan would otherwise choose."""
-SEED_GPU = Gpu(name="80GB", memory_bytes=80_000_000_000)
-SEED_SETTINGS = Settings(gpu_memory_utilization=1.0, overhead_bytes=6_000_000_000)
+EXAMPLE_GPU = Gpu(name="80GB", memory_bytes=80_000_000_000)
+EXAMPLE_SETTINGS = Settings(gpu_memory_utilization=1.0, overhead_bytes=6_000_000_000)
 
 
 def lengths(prompt: float, output: float) -> Load:
     return Load(prompt_tokens=prompt, output_tokens=output, request_tokens=prompt + output)
 
 
-def seed_example(goal: Goal = Goal()) -> Plan:  # noqa: B008 (frozen)
+def worked_example(goal: Goal = Goal()) -> Plan:  # noqa: B008 (frozen)
     return plan(
-        shape(SEED),
-        SEED_GPU,
+        shape(EXAMPLE),
+        EXAMPLE_GPU,
         on_disk=54_000_000_000,
-        settings=SEED_SETTINGS,
+        settings=EXAMPLE_SETTINGS,
         load=lengths(500, 50),
         goal=goal,
     )
@@ -45,7 +45,7 @@ def test_64_requests_of_8192_tokens_take_28_gib_of_qwen() -> None:
 
 
 def test_the_27b_example_holds_51_in_blocks_where_bytes_alone_hold_52() -> None:
-    found = seed_example()
+    found = worked_example()
     assert found.kv_bytes_per_token == 688_128
     assert found.kv_budget_gib * GIB == pytest.approx(20e9)
     # 20e9 // (16 x 688,128) = 1816 blocks; 35 for each of 550 tokens; 1815 // 35 = 51
@@ -54,7 +54,7 @@ def test_the_27b_example_holds_51_in_blocks_where_bytes_alone_hold_52() -> None:
 
 
 def test_the_27b_example_answers_one_request_in_5_s_of_each_that_it_holds() -> None:
-    found = seed_example(Goal(seconds_per_request=5.0, prices=Prices(gpu_hour=2.0)))
+    found = worked_example(Goal(seconds_per_request=5.0, prices=Prices(gpu_hour=2.0)))
     assert found.requests_per_s == pytest.approx(51 / 5)
     # 3600 x 10.2 x 550 = 20.196 million tokens an hour
     assert found.cost_per_million_tokens == pytest.approx(2.0 / 20.196)
@@ -63,10 +63,10 @@ def test_the_27b_example_answers_one_request_in_5_s_of_each_that_it_holds() -> N
 
 def test_tokens_in_a_step_are_all_prompts_that_may_come_at_once() -> None:
     # 51 x 500
-    assert seed_example().flags["max-num-batched-tokens"] == "25500"
+    assert worked_example().flags["max-num-batched-tokens"] == "25500"
 
 
-def test_a_hybrids_states_are_counted_as_the_reference_has_them() -> None:
+def test_a_hybrids_states_are_counted_as_vllm_does() -> None:
     found = plan(shape(HYBRID), A100, quantization="gptq-int4", load=lengths(15, 256))
     # 10 full layers x 2 x 2 heads x 256 x 2 bytes
     assert found.kv_bytes_per_token == 20_480
@@ -87,7 +87,7 @@ def test_a_hybrids_states_are_counted_as_the_reference_has_them() -> None:
     assert without.blocks_per_request == 4
 
 
-def test_the_contests_661_blocks_come_out_within_a_tenth() -> None:
+def test_the_gauntlets_661_blocks_come_out_within_a_tenth() -> None:
     """0.46 of an A100, GPTQ-Int4, fp8 cache, vLLM 0.17.1: the post tells 661 blocks, and not its other settings.
 
     Taken as blocks of 16 tokens they would be 0.1 GiB, a hundredth of what 0.46 of the GPU leaves.

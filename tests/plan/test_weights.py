@@ -30,20 +30,20 @@ def test_embeddings_and_output_stay_in_16_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "drafts", "seed_gb", "within"),
+    ("name", "drafts", "told_gb", "within"),
     [
-        # seed 000 says about 35, 25 and 24.5 GB, which published files and vLLM's log (GiB, without MTP) round differently:
+        # "What I Learned from a Live LLM Serving Gauntlet" says about 35, 25 and 24.5 GB, which published files and vLLM's log (GiB, without MTP) round differently:
         # FP8 36.6 GB = 34.1 GiB as loaded; 4 bit 24.2 GB in the files, which two recipes of AWQ and GPTQ exceed by little
         ("fp8", False, 35.0, 0.05),
         ("awq", True, 25.0, 0.04),
         ("gptq-int4", True, 24.5, 0.02),
     ],
 )
-def test_the_contests_model_comes_near_what_the_seed_says(
-    name: str, drafts: bool, seed_gb: float, within: float
+def test_the_gauntlets_model_comes_near_what_its_article_says(
+    name: str, drafts: bool, told_gb: float, within: float
 ) -> None:
     assert weights_bytes(shape("Qwen3.5-35B-A3B"), name, drafts=drafts) / 1e9 == pytest.approx(
-        seed_gb, rel=within
+        told_gb, rel=within
     )
 
 

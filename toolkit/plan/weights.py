@@ -49,7 +49,8 @@ def as_stored(shape: Shape, named: str | None) -> Quantization:
     """The quantization of this name, else the one that the config tells of, else the weights' own 16 or 32 bit.
 
     Qwen's own 4-bit files of hybrids leave attention as it is (`-:.*attn.*` in the config of Qwen3.5-27B-GPTQ-Int4): so counted,
-    Qwen3.5-35B-A3B comes to 24.2 GB with its MTP layer; the contest's GPTQ-Int4 had about 24.5, its AWQ about 25.
+    Qwen3.5-35B-A3B comes to 24.2 GB with its MTP layer; "What I Learned from a Live LLM Serving
+    Gauntlet" tells of about 24.5 GB for GPTQ-Int4 and 25 for AWQ.
     """
     if named is None:
         own = "fp32" if shape.element_bytes == 4 else "bf16"
