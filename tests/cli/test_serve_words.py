@@ -1,5 +1,6 @@
 """What `toolkit serve` reads of its command line, and what it says where nothing can be served; nothing is started here."""
 
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,14 @@ def test_a_key_that_is_not_set_is_told_before_anything_starts(
     told = serve("s.toml")
     assert told.exit_code == 1
     assert "`MY_KEY`, the key of engine `fp8`, is not set" in told.stderr
+
+
+def test_a_port_that_somebody_holds_is_told_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        told = serve("--sim", "fp8", "--port", str(port))
+    assert told.exit_code == 1
+    assert f"the proxy cannot listen on 127.0.0.1:{port}" in told.stderr
 
 
 @pytest.mark.parametrize("order", ["status", "restart", "stop"])

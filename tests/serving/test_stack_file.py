@@ -19,7 +19,10 @@ def preset(name: str) -> Any:
 
 
 def stack(text: str, busy: tuple[int, ...] = (), **over: Any) -> Stack:
-    return placed(read(text, "s.toml", preset, over), lambda _, port: port not in busy)
+    return placed(
+        read(text, "s.toml", preset, over, {"database": "usual.db"}),
+        lambda _, port: port not in busy,
+    )
 
 
 def engine(text: str) -> EngineSetting:
@@ -124,6 +127,19 @@ def test_ports_that_somebody_holds_are_passed_by() -> None:
     assert (got.engines[0].port, got.engines[0].spare_port) == (8002, 8004)
 
 
+def test_the_admin_gets_the_next_port_that_is_free_unless_it_is_named() -> None:
+    def admin(text: str) -> int | None:
+        proxy = stack(ONE + text, busy=(8003,)).proxy
+        assert proxy is not None
+        return proxy.admin_port
+
+    # 8001 and 8002 are the engine's, 8003 is somebody's
+    assert admin("") == 8004
+    assert admin("[proxy]\nadmin_port = 9000\n") == 9000
+    # whoever wants any free port for clients gets any for the admin, too
+    assert admin("[proxy]\nport = 0\n") is None
+
+
 def test_engines_of_one_model_get_names_of_their_own() -> None:
     got = stack(ONE + ONE + '[[engine]]\nkind = "sim"\nmodel = "fp8"\n')
     assert [each.name for each in got.engines] == ["Some-Model", "Some-Model-2", "fp8"]
@@ -134,6 +150,16 @@ def test_engines_of_one_model_get_names_of_their_own() -> None:
 def test_the_upstream_of_an_engine_that_listens_everywhere_is_asked_on_the_loopback() -> None:
     (first, _) = upstreams([EngineSetting(name="e", host="0.0.0.0", port=1, spare_port=2)])
     assert first.url == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [("", "usual.db"), ("database = 'd.db'\n", "d.db"), ("database = 'none'\n", None)],
+)
+def test_events_go_to_the_usual_database_unless_the_file_says_otherwise(
+    told: str, wanted: str | None
+) -> None:
+    assert stack(told + ONE).database == wanted
 
 
 def test_the_command_line_goes_over_the_file() -> None:

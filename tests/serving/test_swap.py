@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ from support.seated import SETTING, Scene, opened
 from toolkit.errors import ToolkitError
 from toolkit.serving import swap
 from toolkit.serving.facts import Gpu, Gpus, Memory, Slice
+from toolkit.serving.gate import Gate
 from toolkit.serving.stack import EngineSetting
 
 NEW = replace(SETTING, model="new")
@@ -87,10 +89,9 @@ def test_a_new_one_that_does_not_start_leaves_the_old_one_serving() -> None:
 
 
 def test_a_new_one_that_the_proxy_cannot_reach_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swap, "UP_S", 0.0)
+    monkeypatch.setattr(Gate, "until_up", AsyncMock(return_value=False))
 
     async def play(scene: Scene) -> None:
-        scene.front.up["e.b"] = "left"
         with pytest.raises(ToolkitError, match="does not reach the new `e`"):
             await swap.beside(scene.seat, NEW, 0.01, lambda: forget(scene))
 

@@ -137,7 +137,7 @@ async def opened(setting: EngineSetting = SETTING) -> Scene:
         engines.append(MadeUpEngine(chosen, upstream, journal, bad))
         return engines[-1]
 
-    gate, front = Gate(), MadeUpFront(journal)
+    gate, front = Gate(look_s=0.01), MadeUpFront(journal)
     seat = Seat(setting, make=make, gate=gate, guard=PATIENT, tell=events.append)
     await gate.keep_out("e.b")
     await seat.open()

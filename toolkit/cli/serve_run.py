@@ -1,6 +1,7 @@
 """What `toolkit serve` does once its command line is read: the stack's file, keys, models, the house, signals, the end."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -24,6 +25,8 @@ from toolkit.cli.serve_door import open_door, variables_and_keys
 from toolkit.cli.serve_events import Events, blast_on
 from toolkit.cli.serve_preflight import refuse_unfit
 from toolkit.errors import ToolkitError
+from toolkit.proxy.settings import Settings
+from toolkit.proxy.settings_file import admin_port
 from toolkit.serving.engine import Outfit
 from toolkit.serving.engine_words import Speller
 from toolkit.serving.house import Given, House
@@ -37,6 +40,7 @@ from toolkit.serving.vllm_versions import found, interpreter
 
 ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 TINY_NAME = "tiny"
+SECRET_FLAGS = ("hf-token", "ssl-keyfile")
 COMMAND_LINE = "the command line"
 
 
@@ -46,6 +50,7 @@ def run_serve(options: Mapping[str, Any]) -> None:
     keys = keys_of(stack)
     if stack.proxy is not None:
         variables_and_keys(stack.proxy)
+        _refuse_taken(stack.proxy)
     if options["check"]:
         for line in told(stack):
             say(line)
@@ -65,7 +70,7 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
     over = _over(options)
     if target is not None and target.endswith(".toml"):
         _refuse_engine_words(options)
-        return read(_text(Path(target)), target, preset_flags, over)
+        return read(_text(Path(target)), target, preset_flags, over, {"database": DATABASE})
     if target is None and not options["tiny"] and options["sim"] is None:
         tables = {"engine": engines_of(options["preset"]), **over}
         return drafted(
@@ -155,6 +160,19 @@ def is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _refuse_taken(proxy: Settings) -> None:
+    """Told before the engines start, which takes minutes; the proxy opens its port only after."""
+    for key, host, port in (
+        ("port", proxy.host, proxy.port),
+        ("admin_port", proxy.admin_host, admin_port(proxy)),
+    ):
+        if port and not is_free(host, port):
+            raise ToolkitError(
+                f"the proxy cannot listen on {host}:{port}: somebody does already",
+                f"End that, or choose another `{key}`" + (" with --port" if key == "port" else ""),
+            )
 
 
 def _with_vllm(stack: Stack, command: str | None) -> Stack:
@@ -278,13 +296,16 @@ def _ready(stack: Stack, url: str, folder: Path) -> None:
     say(
         f"Ready: clients on {url}; {engines} engine{'s' * (engines > 1)}; `toolkit serve status{default}`"
     )
-    click.echo(url)
+    # nobody need read it, and a stack that serves must not end for that
+    with contextlib.suppress(OSError):
+        click.echo(url)
 
 
 def _shown(stack: Stack) -> dict[str, Any]:
     """The stack as a run's settings; no key is in it, only their variables' names are left out, too."""
     engines = [
         {name: value for name, value in asdict(each).items() if name not in ("key_env", "env")}
+        | {"flags": {name: value for name, value in each.flags if name not in SECRET_FLAGS}}
         for each in stack.engines
     ]
     return {

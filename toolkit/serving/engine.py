@@ -94,7 +94,7 @@ class Engine:
         words = await self._outfit.speller.words(self.setting)
         for note in words.notes:
             self.say(note)
-        _refuse_taken(self.setting)
+        await asyncio.to_thread(_refuse_taken, self.setting)
         self.ready_s = self.kv_cache_tokens = self.warmed = None
         self._startup = Startup()
         self.process = await Process.start(
@@ -137,7 +137,8 @@ class Engine:
         """End it with everybody whom it started; back only when all are gone."""
         process = self.process
         if process is not None:
-            await process.stop(self._outfit.stop_s, is_free=_is_free(process, self.setting))
+            is_free = await asyncio.to_thread(_is_free, process, self.setting)
+            await process.stop(self._outfit.stop_s, is_free=is_free)
         await self._read_no_more()
         self.process = None
 

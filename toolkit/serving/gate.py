@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 LOOK_S = 0.05
+SLOWEST_LOOK_S = 5.0
+"""Of the proxy's at an engine that has just come up: its pages have 2 s each, and the machine may be busy."""
 
 
 class Front(Protocol):
@@ -38,8 +40,10 @@ class Front(Protocol):
 class Gate:
     """Before the proxy is there, it remembers who is to be kept out."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_s: float) -> None:
+        """`look_s`: how often the proxy looks at its upstreams."""
         self.front: Front | None = None
+        self._up_s = 2 * look_s + SLOWEST_LOOK_S
         self._out: set[str] = set()
 
     async def open(self, front: Front) -> None:
@@ -60,9 +64,9 @@ class Gate:
         if self.front is not None:
             await self.front.undrain(upstream)
 
-    async def until_up(self, upstream: str, limit_s: float) -> bool:
+    async def until_up(self, upstream: str) -> bool:
         """Wait until the proxy has seen for itself that it answers; False: it has not in time."""
-        return await self._until(upstream, "state", "up", limit_s)
+        return await self._until(upstream, "state", "up", self._up_s)
 
     async def until_idle(self, upstream: str, limit_s: float) -> bool:
         """Wait until nothing is under way there; False: it still was when the time was over."""

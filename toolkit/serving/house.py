@@ -55,7 +55,7 @@ class House:
     def __init__(self, stack: Stack, given: Given) -> None:
         self.stack, self._given = stack, given
         self.folder = Path(stack.folder)
-        self.gate = Gate()
+        self.gate = Gate(stack.proxy.routing.look_s if stack.proxy else 0.0)
         self.seats = {each.name: self._seat(each) for each in stack.engines}
         self._stop = asyncio.Event()
         self._is_open = False
@@ -206,7 +206,7 @@ class House:
         async with seat.alone("swapped"):
             self._refuse_in_blast(order)
             forget = partial(self._forget, seat)
-            why = self._why_in_place(seat, setting, order)
+            why = await asyncio.to_thread(self._why_in_place, seat, setting, order)
             if why is None:
                 asker.say(f"{seat.name}: the new engine starts beside the old one, which serves on")
                 await swap.beside(seat, setting, self._drain_s, forget)

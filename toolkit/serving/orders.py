@@ -116,7 +116,7 @@ async def give(
     say: Callable[[str], None],
     agree: Callable[[Mapping[str, Any]], bool] = lambda _: False,
 ) -> dict[str, Any]:
-    """Give an order to the serve in a folder, and return what it tells; `agree` answers its questions, in a thread."""
+    """Give an order to the serve in a folder, and return what it tells; `agree` answers its questions, and may take its time."""
     reader, writer = await _connected(folder)
     try:
         writer.write(json.dumps(order).encode() + b"\n")
@@ -124,7 +124,7 @@ async def give(
             if "say" in told:
                 say(str(told["say"]))
             elif "ask" in told:
-                answer = await asyncio.to_thread(agree, told["ask"])
+                answer = agree(told["ask"])
                 writer.write(json.dumps({"answer": answer}).encode() + b"\n")
             elif "error" in told:
                 raise ToolkitError(str(told["error"]), str(told.get("hint") or ""))

@@ -23,8 +23,6 @@ from toolkit.serving.standing import Standing, State
 from toolkit.serving.warm_rounds import Warmed, sentence
 from toolkit.serving.watchdog import Deeds, Senses, Watchdog
 
-UP_S = 10.0
-"""For the proxy's own look at an engine that is warm: it looks once a second, and a page takes 2 s at the most."""
 Make = Callable[[EngineSetting, str], Engine]
 """A setting, with its port, and the upstream's name."""
 
@@ -208,7 +206,7 @@ class Seat:
 
     async def back(self) -> None:
         """Let clients to it, once the proxy has seen that it answers: or it would be asked last, and only for want of others."""
-        await self.gate.until_up(self.upstream, UP_S)
+        await self.gate.until_up(self.upstream)
         await self.gate.let_in(self.upstream)
         self.be("up")
 

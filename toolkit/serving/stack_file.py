@@ -31,6 +31,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 from toolkit import profile_checks as checks
@@ -46,6 +47,7 @@ Preset = Callable[[str], Flags]
 """A preset's name -> its flags; raises ToolkitError for one that nobody knows."""
 
 EXAMPLE = 'An engine is, e.g., `[[engine]]` and below it `model = "Qwen/Qwen2.5-7B-Instruct"`'
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 CACHE_FILE = "proxy-cache.db"
 SLOTS = ("a", "b")
 """Of two upstreams that stand for one engine, in turn."""
@@ -60,16 +62,25 @@ class Draft:
     where: str
 
 
-def read(text: str, name: str, preset: Preset, over: Mapping[str, Any] | None = None) -> Draft:
-    """The stack in a file's text; `name` is the file's in messages, `over` the command line's words at the top and for the proxy."""
-    tables = _toml(text, name)
-    return drafted(_merged(tables, over or {}), f"`{name}`", preset)
+def read(
+    text: str,
+    name: str,
+    preset: Preset,
+    over: Mapping[str, Any] = NOTHING,
+    usual: Mapping[str, Any] = NOTHING,
+) -> Draft:
+    """The stack in a file's text; `name` is the file's in messages.
+
+    `over` are the command line's words at the top and for the proxy, `usual` what holds at the top where nobody says anything.
+    """
+    tables = {**usual, **_toml(text, name)}
+    return drafted(_merged(tables, over), f"`{name}`", preset)
 
 
 def drafted(tables: Mapping[str, Any], where: str, preset: Preset) -> Draft:
     """The stack in a file's tables, or in what a command line says in their words."""
     checks.refuse_unknown(tables, (*TOP, *TABLES, "engine", "proxy"), where)
-    told = {key: TOP[key](tables[key], f"{where}: `{key}`") for key in TOP if key in tables}
+    told = {key: _at_top(key, tables[key], where) for key in TOP if key in tables}
     for key, record in TABLES.items():
         told[key] = _record(
             values.table(tables.get(key, {}), f"{where}: `{key}`"), record, where, f"{key}."
@@ -83,10 +94,19 @@ def placed(draft: Draft, is_free: Callable[[str, int], bool]) -> Stack:
     """The stack with each engine on a port, and the proxy in front of them; `is_free` says whether nobody listens at (host, port)."""
     where = f"{draft.where}: [proxy]"
     settings = None if draft.proxy is None else settings_in(draft.proxy, where)
-    engines = _with_ports(draft.stack.engines, settings, is_free, draft.where)
-    stack = replace(draft.stack, engines=engines)
+    taken = _ports_named(draft.stack.engines, settings, draft.where)
+    first = (settings.port if settings is not None and settings.port else 8000) + 1
+    ports = _Ports(taken, first, is_free, draft.where)
+    engines = [
+        each if each.port else replace(each, port=ports.next(each.host))
+        for each in draft.stack.engines
+    ]
+    engines = [_with_spare(each, ports, has_proxy=settings is not None) for each in engines]
+    stack = replace(draft.stack, engines=tuple(engines))
     if draft.proxy is None or settings is None:
         return stack
+    if settings.admin_port is None and settings.port:
+        settings = replace(settings, admin_port=ports.next(settings.admin_host))
     settings = replace(settings, upstreams=(*upstreams(engines), *settings.upstreams))
     settings = replace(settings, cache=_cache(settings.cache, draft.proxy, stack.folder))
     return replace(stack, proxy=agreed(settings, where))
@@ -125,6 +145,12 @@ def changed(
     flags = preset(read_["preset"]) if "preset" in read_ else dict(setting.flags)
     read_["flags"] = tuple(over(flags, read_.get("flags", ())).items())
     return replace(setting, **read_)
+
+
+def _at_top(key: str, told: Any, where: str) -> Any:
+    if key == "database" and told == "none":
+        return None
+    return TOP[key](told, f"{where}: `{key}`")
 
 
 # --- parts ---------------------------------------------------------------------------------------------
@@ -234,40 +260,31 @@ def _cache(cache: CacheSetting, told: Mapping[str, Any], folder: str) -> CacheSe
     return cache if "file" in own else replace(cache, file=f"{folder.rstrip('/')}/{CACHE_FILE}")
 
 
-def _with_ports(
-    engines: Sequence[EngineSetting],
-    settings: Settings | None,
-    is_free: Callable[[str, int], bool],
-    where: str,
-) -> tuple[EngineSetting, ...]:
-    taken = _ports_named(engines, settings, where)
-    first = (settings.port if settings is not None and settings.port else 8000) + 1
+class _Ports:
+    """Hands out ports that neither the stack nor anybody else has."""
 
-    def next_free(host: str) -> int:
-        port = first
-        while port in taken or not is_free(host, port):
+    def __init__(
+        self, taken: set[int], first: int, is_free: Callable[[str, int], bool], where: str
+    ) -> None:
+        self._taken, self._first, self._is_free, self._where = taken, first, is_free, where
+
+    def next(self, host: str) -> int:
+        port = self._first
+        while port in self._taken or not self._is_free(host, port):
             port += 1
             if port > 65535:
                 raise ToolkitError(
-                    f"{where}: no port above {first - 1} is free", "Name each engine's `port`"
+                    f"{self._where}: no port above {self._first - 1} is free", "Name each `port`"
                 )
-        taken.add(port)
+        self._taken.add(port)
         return port
 
-    found = [
-        engine if engine.port else replace(engine, port=next_free(engine.host))
-        for engine in engines
-    ]
-    return tuple(_with_spare(each, next_free, has_proxy=settings is not None) for each in found)
 
-
-def _with_spare(
-    engine: EngineSetting, next_free: Callable[[str], int], *, has_proxy: bool
-) -> EngineSetting:
+def _with_spare(engine: EngineSetting, ports: _Ports, *, has_proxy: bool) -> EngineSetting:
     if not has_proxy or engine.spare_port is None:
         # without a proxy clients know the port: a successor has to stand on the very same
         return replace(engine, spare_port=None)
-    return replace(engine, spare_port=engine.spare_port or next_free(engine.host))
+    return replace(engine, spare_port=engine.spare_port or ports.next(engine.host))
 
 
 def _ports_named(

@@ -1,6 +1,7 @@
 """Where each engine of a stack stands, as status tells it; and which of its words could change an answer. It asks nobody."""
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal
 
 from toolkit.serving.stack import EngineSetting
@@ -61,7 +62,7 @@ def answers_alike(one: EngineSetting, other: EngineSetting) -> bool:
 
 
 def meaning(setting: EngineSetting) -> str:
-    """All of a setting that an answer depends on, as one text."""
+    """All of a setting that an answer depends on, as one word that tells nothing: variables may hold secrets."""
     flags = sorted((name, value) for name, value in setting.flags if name not in SAME_ANSWERS)
     parts = (
         setting.kind,
@@ -71,4 +72,4 @@ def meaning(setting: EngineSetting) -> str:
         sorted(setting.env),
         setting.vllm,
     )
-    return repr(parts)
+    return sha256(repr(parts).encode()).hexdigest()

@@ -14,7 +14,7 @@ from toolkit.errors import ToolkitError
 from toolkit.serving.engine import Engine
 from toolkit.serving.facts import Gpu, Gpus, Memory
 from toolkit.serving.outcome import size
-from toolkit.serving.seat import UP_S, Seat
+from toolkit.serving.seat import Seat
 from toolkit.serving.stack import EngineSetting
 from toolkit.serving.standing import answers_alike
 
@@ -78,7 +78,7 @@ async def _begin(seat: Seat, new: Engine) -> None:
     await new.start()
     new.say(f"the new engine is ready after {new.ready_s:.1f} s")
     await new.warm()
-    if not await seat.gate.until_up(new.upstream, UP_S):
+    if not await seat.gate.until_up(new.upstream):
         raise ToolkitError(f"the proxy does not reach the new `{seat.name}` at {new.setting.url}")
 
 
