@@ -17,7 +17,7 @@ from toolkit.records import Run
 from toolkit.store import Store
 
 QUICK = (
-    *("--look", "100ms", "--stuck", "1s", "--answer", "1500ms", "--refused", "1s", "--idle", "2s"),
+    *("--look", "100ms", "--stuck", "2s", "--answer", "4s", "--refused", "1s", "--idle", "5s"),
     *("--backoff", "100ms", "--stop-within", "2s", "--max-num-seqs", "2"),
 )
 
