@@ -10,6 +10,8 @@ from toolkit.plan.advice import (
     max_model_len,
     max_num_batched_tokens,
     max_num_seqs,
+    most_batched,
+    unknown_num_seqs,
     with_room,
 )
 
@@ -78,6 +80,34 @@ def test_a_step_is_bounded_and_holds_a_token_of_each_sequence() -> None:
     assert max_num_batched_tokens(4096, prompt_tokens=0.1, default=2048).value == "4096"
 
 
+def test_a_small_gpu_takes_shorter_steps_than_a_large_one() -> None:
+    # 512 x 200 = 102,400 either way
+    small, large = (
+        max_num_batched_tokens(512, prompt_tokens=200, default=2048, most=most_batched(gib * GIB))
+        for gib in (24, 80)
+    )
+    assert (small.value, large.value) == ("8192", "32768")
+    assert "vLLM itself takes 2,048 on this GPU" in large.why
+
+
+def test_no_step_is_longer_than_all_requests_together() -> None:
+    # 3 x 512: vLLM warns of more
+    for prompt in (None, 200, 4000):
+        told = max_num_batched_tokens(3, prompt_tokens=prompt, default=2048, max_model_len=512)
+        assert told.value == "1536"
+    many = max_num_batched_tokens(3, prompt_tokens=200, default=2048, max_model_len=4096)
+    assert many.value == "2048"
+
+
+def test_sequences_of_unknown_length_are_no_more_than_states_in_memory() -> None:
+    assert unknown_num_seqs(1024).value == "1024"
+    assert unknown_num_seqs(1024, 2000).value == "1024"
+    told = unknown_num_seqs(1024, 33)
+    assert told.value == "33"
+    assert "may not even start" in told.why
+    assert unknown_num_seqs(1024, 0).value == "1"
+
+
 def test_unknown_prompts_leave_the_step_as_vllm_has_it_and_say_so() -> None:
     advice = max_num_batched_tokens(52, prompt_tokens=None, default=8192)
     assert advice.value == "8192"
@@ -94,15 +124,16 @@ def test_vllm_takes_its_defaults_by_the_gpu_and_by_its_version() -> None:
 
 
 def test_graphs_that_nobody_counts_must_fit_into_what_is_left() -> None:
-    # 1 - (1 + 3) / 40 = 0.90 before 0.20; 1 - 1 / 40 = 0.975, at most 0.95, since
+    # 1 - (1.5 + 3) / 40 = 0.8875 before 0.20; 1 - 1.5 / 40 = 0.9625, at most 0.95, since
     before = gpu_memory_utilization(40 * GIB, graph_bytes=3 * GIB, version=(0, 17, 1))
     since = gpu_memory_utilization(40 * GIB, graph_bytes=3 * GIB, version=(0, 20))
-    assert (before.value, since.value) == ("0.90", "0.95")
+    assert (before.value, since.value) == ("0.88", "0.95")
     assert "about 3.0 GiB of CUDA graphs, which this version does not count" in before.why
     assert "would take 0.90" in before.why
     assert "would take 0.92" in since.why
 
 
 def test_a_small_slice_leaves_a_larger_share_to_the_rest() -> None:
-    # 1 - 1 / 9.5 = 0.894
-    assert gpu_memory_utilization(round(9.5 * GIB), graph_bytes=0).value == "0.89"
+    # 1 - 1.5 / 9.5 = 0.842; 1 - 1.5 / 22.03 = 0.932
+    assert gpu_memory_utilization(round(9.5 * GIB), graph_bytes=0).value == "0.84"
+    assert gpu_memory_utilization(round(22.03 * GIB), graph_bytes=0).value == "0.93"

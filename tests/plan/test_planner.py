@@ -160,6 +160,30 @@ def test_nobody_told_how_long_requests_are_so_all_count_as_the_longest() -> None
     assert any("was not told" in note for note in found.notes)
 
 
+def test_a_hybrid_of_unknown_lengths_is_given_no_more_sequences_than_start() -> None:
+    h100 = Gpu(name="h100-80gb", memory_bytes=round(79.18 * GIB))
+    # 65.4 GiB of weights leave about 400 blocks: vLLM's own 1,024 sequences would not start; 7 blocks hold the shortest request
+    found = plan(shape(HYBRID), h100)
+    blocks, sequences = found.num_gpu_blocks or 0, found.max_num_seqs or 0
+    assert blocks < 1024
+    assert 1 < sequences <= (blocks - 1) // 7
+    assert not any("refuses to start" in note for note in found.notes)
+
+
+def test_more_sequences_than_states_are_told_to_be_refused_but_without_graphs() -> None:
+    h100 = Gpu(name="h100-80gb", memory_bytes=round(79.18 * GIB))
+    many = Settings(max_num_seqs=1024)
+    told = "hold the requests' states: vLLM refuses to start"
+    for name, asked, refused in (
+        (HYBRID, many, True),
+        (HYBRID, replace(many, eager=True), False),
+        (HYBRID, replace(many, max_num_seqs=64), False),
+        ("gemma-3-27b-it", many, False),
+    ):
+        found = plan(shape(name), h100, settings=asked, load=lengths(100, 10))
+        assert any(note.endswith(told) for note in found.notes) is refused
+
+
 def test_a_model_longer_than_memory_is_cut_to_what_fits() -> None:
     small = Gpu(name="24GiB", memory_bytes=24 * GIB)
     found = plan(shape("Llama-3.1-8B-Instruct"), small)
@@ -349,6 +373,9 @@ def test_recommended_flags_agree_with_what_memory_holds(
     )
     assert 0.5 <= (found.gpu_memory_utilization or 0) <= 0.95
     assert (found.max_num_batched_tokens or 0) >= (found.max_num_seqs or 0)
+    # vLLM warns of more
+    together = (found.max_num_seqs or 0) * (found.max_model_len or 0)
+    assert (found.max_num_batched_tokens or 0) <= together
     if found.fits:
         assert found.flags["max-num-seqs"] == str(found.max_num_seqs)
         assert 1 <= (found.max_num_seqs or 0) <= found.max_concurrency

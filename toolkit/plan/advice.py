@@ -13,12 +13,14 @@ STEP = 256
 """Limits are multiples of this, as there: blocks of 16 tokens, and the larger ones of hybrid models, waste little of it."""
 GRAPHED = 512
 """Sequences up to which vLLM captures CUDA graphs by default; a larger batch decodes without."""
-MOST_BATCHED = 32_768
-"""Tokens. A longer step gains nothing that it does not cost: every other request waits for it."""
+MOST_BATCHED, MOST_BATCHED_SMALL = 32_768, 8192
+"""Tokens, on GPUs from 70 GiB on and on smaller ones. A longer step gains nothing that it does not cost: every other request
+waits for it, and its activations take memory from the KV cache. vLLM's documentation has more than 8192 for large GPUs only."""
 STEADIEST, STEADY = 2048, 8192
 """Tokens: what vLLM takes by itself on small and on large GPUs. Longer steps are felt in the gaps between the tokens of answers that are under way."""
-RESERVE_BYTES = 1.0 * GIB
-"""Left to the CUDA context and what else is on the GPU before vLLM looks at what is free. A guess: an idle GPU needs less."""
+RESERVE_BYTES = 1.5 * GIB
+"""Left to the CUDA context, to what else is on the GPU, and to peaks that the dummy run at the start does not show. A guess, a
+little less than vLLM's own 0.92 leaves of 24 GiB."""
 MOST_UTILIZATION = 0.95
 LEAST_UTILIZATION = 0.50
 PEAK_FACTOR = 3
@@ -88,10 +90,22 @@ def max_num_seqs(
     return Advice(flag="max-num-seqs", value=str(value), why=why)
 
 
-def unknown_num_seqs(default: int) -> Advice:
-    """Nobody told how long requests are: a count of the longest would keep shorter ones out for nothing."""
+def unknown_num_seqs(default: int, states: int | None = None) -> Advice:
+    """Nobody told how long requests are: a count of the longest would keep shorter ones out for nothing.
+
+    `states`: requests whose states memory holds; None: the model has none. With more sequences than blocks vLLM 0.32 does not
+    start: "max_num_seqs (1024) exceeds available Mamba cache blocks".
+    """
+    if states is not None and states < default:
+        why = f"memory holds the states of so many requests, however short they are; vLLM's own {default:,} may not even start"
+        return Advice(flag="max-num-seqs", value=str(max(1, states)), why=why)
     why = "as vLLM itself: how long requests are was not told. Too many do no harm but to wait, as blocks are taken as tokens come"
     return Advice(flag="max-num-seqs", value=str(default), why=why)
+
+
+def most_batched(memory_bytes: int) -> int:
+    """Tokens in one step that a GPU of this memory should not exceed."""
+    return MOST_BATCHED if memory_bytes >= LARGE_GPU else MOST_BATCHED_SMALL
 
 
 def batched_product(seqs: int, prompt_tokens: float) -> int:
@@ -100,15 +114,27 @@ def batched_product(seqs: int, prompt_tokens: float) -> int:
 
 
 def max_num_batched_tokens(
-    seqs: int, *, prompt_tokens: float | None, default: int, longest_prompt: int | None = None
+    seqs: int,
+    *,
+    prompt_tokens: float | None,
+    default: int,
+    longest_prompt: int | None = None,
+    most: int = MOST_BATCHED,
+    max_model_len: int | None = None,
 ) -> Advice:
-    """`default`: what vLLM takes on this GPU by itself. A step must hold a token of each sequence."""
-    least = max(default, seqs)
+    """`default`: what vLLM takes on this GPU by itself. A step must hold a token of each sequence.
+
+    `max_model_len`: all sequences at full length are all that a step can hold; vLLM takes no more by itself, and warns of more.
+    """
+    whole = default if max_model_len is None else seqs * max_model_len
+    least = max(min(default, whole), seqs)
     if prompt_tokens is None:
         value, why = least, "how long prompts are is not known, so as vLLM itself does on this GPU"
     else:
         product = batched_product(seqs, prompt_tokens)
-        value = min(max(product, least), max(MOST_BATCHED, least))
+        value = min(max(product, least), max(most, least))
+        if max_model_len is not None:
+            value = min(value, max(whole, seqs))
         why = (
             f"{seqs:,} requests x {tokens_words(prompt_tokens)} of prompt = {product:,} in one step"
         )
@@ -118,7 +144,8 @@ def max_num_batched_tokens(
             why += f"; more than {value:,} makes each step so long that every answer stutters"
         if value > STEADY:
             why += (
-                f". Where steady streams matter more than first tokens, {STEADIEST:,} to {STEADY:,}"
+                f". Where steady streams matter more than first tokens, {STEADIEST:,} to {STEADY:,}; vLLM itself takes"
+                f" {default:,} on this GPU: compare them"
             )
     if longest_prompt is not None and longest_prompt > value:
         why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"

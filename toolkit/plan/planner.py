@@ -120,7 +120,9 @@ class _Case:
             flags = replace(flags, length=self._length(left))
             left = self._room(flags)
         if left.at_once(self._tokens(flags)) < flags.max_num_seqs and self.load.request_tokens:
-            flags = replace(flags, seqs=self._seqs(left, flags))
+            seqs = self._seqs(left, flags)
+            batched = self._batched(int(seqs.value), flags.max_model_len)
+            flags = replace(flags, seqs=seqs, batched=batched)
             left = self._room(flags)
         return flags, left
 
@@ -153,7 +155,7 @@ class _Case:
         length = self._length(left) if self._is_open else flags.length
         flags = replace(flags, length=length)
         seqs = self._seqs(left, flags)
-        batched = self._batched(int(seqs.value))
+        batched = self._batched(int(seqs.value), int(length.value))
         return replace(flags, seqs=seqs, batched=batched, share=self._share(int(seqs.value)))
 
     def _tokens(self, flags: _Flags) -> float:
@@ -208,7 +210,8 @@ class _Case:
         tokens, goal = self._tokens(flags), self.goal
         if self.load.request_tokens is None:
             return advice.as_told(
-                advice.unknown_num_seqs(self.defaults[0]), self.settings.max_num_seqs
+                advice.unknown_num_seqs(self.defaults[0], self._states(left)),
+                self.settings.max_num_seqs,
             )
         peak = None
         if goal.target_rps is not None and goal.seconds_per_request is not None:
@@ -221,12 +224,18 @@ class _Case:
         )
         return advice.as_told(found, self.settings.max_num_seqs)
 
-    def _batched(self, seqs: int) -> Advice:
+    def _states(self, left: Room) -> int | None:
+        """Requests whose states memory holds; None: the model keeps none."""
+        return left.at_once(1) if left.cache.state_mode else None
+
+    def _batched(self, seqs: int, max_model_len: int) -> Advice:
         found = advice.max_num_batched_tokens(
             seqs,
             prompt_tokens=self.load.prompt_tokens,
             default=self.defaults[1],
             longest_prompt=self.load.longest_prompt,
+            most=advice.most_batched(self.gpu.memory_bytes),
+            max_model_len=max_model_len,
         )
         return advice.as_told(found, self.settings.max_num_batched_tokens)
 

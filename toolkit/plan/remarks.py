@@ -29,6 +29,7 @@ def remarks(
         *shape.notes,
         *left.budget.notes,
         *_over_the_limit(found, shape, load),
+        _more_than_states(found, settings, left),
         _tower(shape),
         _states(shape, settings),
         _reckoned_tokens(left),
@@ -81,6 +82,18 @@ def _over_the_limit(found: Plan, shape: Shape, load: Load) -> Iterator[str]:
         yield f"the longest requests, {load.longest:,} tokens, are longer than max-model-len {limit:,}: they are refused"
     if (found.max_num_batched_tokens or 0) < (found.max_num_seqs or 0):
         yield "max-num-batched-tokens is less than max-num-seqs: vLLM refuses to start"
+
+
+def _more_than_states(found: Plan, settings: Settings, left: Room) -> str | None:
+    """What vLLM checks before it captures graphs: each sequence that decodes needs a block for its state."""
+    if not found.fits or settings.eager or left.cache.state_mode is None:
+        return None
+    if (found.max_num_seqs or 0) <= left.blocks:
+        return None
+    return (
+        f"max-num-seqs {found.max_num_seqs:,} is more than the {left.blocks:,} blocks that hold the requests' states: vLLM refuses to"
+        " start"
+    )
 
 
 def _tower(shape: Shape) -> str | None:
