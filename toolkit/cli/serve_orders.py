@@ -11,7 +11,7 @@ import click
 from toolkit.board.impact import Change, decision, explained, planned
 from toolkit.cli.impact import RPS
 from toolkit.cli.output import print_json
-from toolkit.cli.serve_run import flags_told
+from toolkit.cli.serve_flags import flags_told
 from toolkit.cli.serve_status import print_table
 from toolkit.errors import ToolkitError
 from toolkit.serving.orders import give, is_served

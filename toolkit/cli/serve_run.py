@@ -23,6 +23,7 @@ from toolkit.cli.proxy_run import told as told_of_proxy
 from toolkit.cli.serve import FOLDER
 from toolkit.cli.serve_door import open_door, variables_and_keys
 from toolkit.cli.serve_events import Events, blast_on
+from toolkit.cli.serve_flags import flags_told
 from toolkit.cli.serve_preflight import refuse_unfit
 from toolkit.errors import ToolkitError
 from toolkit.proxy.settings import Settings
@@ -34,7 +35,6 @@ from toolkit.serving.orders import held
 from toolkit.serving.presets import preset
 from toolkit.serving.stack import EngineSetting, Stack
 from toolkit.serving.stack_file import Draft, Flags, changed, drafted, placed, read
-from toolkit.serving.stack_values import flag_name
 from toolkit.serving.tiny_model import tiny
 from toolkit.serving.vllm_versions import found, interpreter
 
@@ -106,16 +106,6 @@ def engines_of(name: str) -> list[Mapping[str, Any]]:
             f"the preset `{name}` is for a model of yours", f"`toolkit serve MODEL --preset {name}`"
         )
     return list(found.engines)
-
-
-def flags_told(words: tuple[str, ...]) -> dict[str, Any]:
-    """`--set max-model-len=4096 --set enforce-eager` as a file has them."""
-    flags: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        truth = {"true": True, "false": False}.get(value.lower(), value)
-        flags[flag_name(name, f"`--set {name}`")] = truth if equals else True
-    return flags
 
 
 def _over(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,15 @@
+"""`--set FLAG=VALUE` of `toolkit serve` and its swap, in the words of a stack file."""
+
+from typing import Any
+
+from toolkit.serving.stack_values import flag_name
+
+
+def flags_told(words: tuple[str, ...]) -> dict[str, Any]:
+    """`--set max-model-len=4096 --set enforce-eager` as a file has them."""
+    flags: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        truth = {"true": True, "false": False}.get(value.lower(), value)
+        flags[flag_name(name, f"`--set {name}`")] = truth if equals else True
+    return flags
