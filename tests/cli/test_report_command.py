@@ -266,6 +266,23 @@ def test_a_benchs_timed_requests_are_reported_on_with_its_verdicts(store: Store)
     assert found["told"] == "8 requests at once"
 
 
+def test_a_benchs_rate_counts_from_its_first_request_and_not_from_its_warm_up(store: Store) -> None:
+    store.add_run(Run(id="r", verb="bench", started_at=S + 0.0))
+    shots = [timed(slot, planned_at=S + 50.0 + slot, tokens=10) for slot in range(10)]
+    store.add_shots([timed(99, planned_at=S + 1.0, kind="warmup"), *shots])
+    (host,) = json.loads(run("r", "--json").stdout)["hosts"]
+    # ten answers of less than a second, sent a second apart: ten seconds
+    assert (host["seconds"], host["rps"]) == (10, 1)
+
+
+def test_a_stack_that_was_killed_long_ago_is_not_the_one_that_is_on(store: Store) -> None:
+    blasted(store)
+    served(store, *STARTS)  # it has no end
+    store.add_run(Run(id="7" * 12, verb="serve", started_at=S - 50.0, settings=json.dumps(STACK)))
+    store.end_run("7" * 12, ended_at=S - 10.0, client_ok=None)
+    assert statuses()["model_loading"] == "unknown"
+
+
 def test_the_plain_text_names_every_criterion_and_what_it_rests_on(store: Store) -> None:
     blasted(store)
     result = run(RUN, "--gpu-hour", "2", "--api-price", "0.6")

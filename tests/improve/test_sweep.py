@@ -17,7 +17,7 @@ from toolkit.improve.children import started_ticks
 from toolkit.improve.figures import Figures
 from toolkit.improve.sweep import Sweep, Tools, warmed
 from toolkit.improve.sweep_file import SweepPlan, read_sweep
-from toolkit.improve.sweep_state import Kept
+from toolkit.improve.sweep_state import Cell, Kept
 from toolkit.improve.sweep_table import Measured, table
 from toolkit.records import Run
 from toolkit.store import Store
@@ -323,6 +323,18 @@ def test_an_interrupt_ends_the_children_and_keeps_what_was_measured(
     assert (before["slow"].status, before["fast"].status) == ("measured", "not begun")
     assert len(by_name(sweep.run())["fast"].blocks) == 2
     assert calls(tmp_path).count("blast slow") == 2
+
+
+def test_a_blast_that_told_its_name_and_was_killed_before_it_was_stored_is_begun_anew(
+    store: Store, tmp_path: Path
+) -> None:
+    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=time.time()))
+    kept.state.cells["1/slow/1"] = Cell(run="f" * 12, url="http://127.0.0.1:9", begun_at=1.0)
+    kept.save()
+    known = Sweep(read_sweep(TEXT, "f"), Kept.found(store, RUN), tools(tmp_path)).run()
+    slow = by_name(known)["slow"]
+    assert len(slow.blocks) == 2
+    assert "f" * 12 not in slow.runs
 
 
 def test_a_state_of_another_version_is_refused(store: Store) -> None:

@@ -31,8 +31,6 @@ TTFT = re.compile(r"\bcold TTFT ([\d.]+) ms, warm TTFT ([\d.]+) ms")
 MEMORY = re.compile(r"out of memory|\bOOM\b|OutOfMemory|no memory left", re.IGNORECASE)
 LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 MOST_EVENTS = 200
-BEFORE_S = 86_400.0
-"""A stack that was started longer ago, and is still on, counts; one of another day that is over does not."""
 
 
 def report_of(options: Options) -> Report:
@@ -88,8 +86,7 @@ def _tallies(store: Store, run: Run, name: str) -> list[Tally]:
 
 
 def _hosts(store: Store, run: Run, tallies: Sequence[Tally]) -> tuple[HostReport, ...]:
-    seconds = [each.at_s for each in tallies]
-    first_s, last_s = min(int(run.started_at), *seconds, seconds[0]), max(seconds)
+    first_s, last_s = _first_second(store, run, tallies), max(each.at_s for each in tallies)
     by_host: dict[tuple[str, str], list[Tally]] = {}
     for each in tallies:
         by_host.setdefault((each.name, each.url), []).append(each)
@@ -97,6 +94,15 @@ def _hosts(store: Store, run: Run, tallies: Sequence[Tally]) -> tuple[HostReport
     return tuple(
         host_report(mine, first_s, last_s, verdicts.get(key, ())) for key, mine in by_host.items()
     )
+
+
+def _first_second(store: Store, run: Run, tallies: Sequence[Tally]) -> int:
+    """Of the load: a blast's run begins with it, a bench's with looks and a warm-up."""
+    ended = min(each.at_s for each in tallies)
+    if run.verb == "blast":
+        return min(int(run.started_at), ended)
+    sent = [shot.sent_at for shot in store.shots(run.id) if shot.kind != "warmup" and shot.sent_at]
+    return min(int(min(sent, default=ended)), ended)
 
 
 def _verdicts(
@@ -220,13 +226,14 @@ def _rejected(store: Store, run: Run) -> int | None:
 
 
 def _serve_run(store: Store, run: Run) -> Run | None:
-    """The stack that was on when the run began, the last begun of several."""
-    for each in store.runs(verb="serve", limit=50):
-        is_on = each.started_at <= run.started_at and (
-            (each.ended_at is None and each.started_at >= run.started_at - 30 * BEFORE_S)
-            or (each.ended_at or 0.0) >= run.started_at
-        )
-        if is_on:
+    """The stack that was on when the run began, the last begun of several; one that was killed never said its end."""
+    before = [
+        each for each in store.runs(verb="serve", limit=50) if each.started_at <= run.started_at
+    ]
+    for place, each in enumerate(before):
+        if each.ended_at is None and place:
+            continue  # another one began after it: it was killed
+        if each.ended_at is None or each.ended_at >= run.started_at:
             return each
     return None
 

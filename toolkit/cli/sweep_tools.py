@@ -6,7 +6,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -29,12 +28,10 @@ MOST_PAGE_BYTES = 16 * 2**20
 
 
 def tools_for(options: "Options", plan: "SweepPlan", run: str, *, sim: bool) -> Tools:
-    """All of it; makes the sweep's folder beside the database."""
-    folder = folder_of(options.database, run)
-    folder.mkdir(parents=True, exist_ok=True)
+    """All of it; the sweep's own files lie beside the database."""
     return Tools(
         command=(sys.executable, str(LEASH), str(os.getpid()), *TOOLKIT),
-        folder=folder,
+        folder=options.database.resolve().parent / "sweeps" / run,
         database=options.database.resolve(),
         impossible=impossible_in(plan, sim=sim),
         look=look,
@@ -75,8 +72,3 @@ def _ask(plan: "SweepPlan") -> "Callable[[str, Serving], Figures]":
         return invalid_json(plan.asking, url, serving) if plan.asking else {}
 
     return ask
-
-
-def folder_of(database: Path, run: str) -> Path:
-    """Where a sweep keeps what its children say."""
-    return database.resolve().parent / "sweeps" / run

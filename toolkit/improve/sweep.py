@@ -79,6 +79,7 @@ class Sweep:
 
     def run(self) -> tuple[Measured, ...]:
         """Measure what is not measured yet; all that is known then. Children never outlive it."""
+        self._tools.folder.mkdir(parents=True, exist_ok=True)
         self._clear_away()
         try:
             for configurations in self._stages():
@@ -105,8 +106,7 @@ class Sweep:
         if not (self._plan.configurations and self._plan.levers):
             return
         if self._state.base is None and self._is_measured(first):
-            self._state.base = self._best(first)
-            self._kept.save()
+            self._state.base = self._best(first)  # the next step writes it down
         base = next((one for one in first if one.name == self._state.base), None)
         if base is not None:
             yield from list(stages(self._plan, base))[1:]
@@ -283,7 +283,9 @@ class Sweep:
             self._kept.tell(time.time(), f"{one.name}, block {block}: run {cell.run}")
 
     def _find_run(self, one: Configuration, cell: Cell) -> None:
-        """The blast of a cell that was cut off before its run's name was written down."""
+        """The blast of a cell that was cut off: it tells its name before its run is stored, and is written down after."""
+        if cell.run and self._kept.store.run(cell.run) is None:
+            cell.run = None
         if cell.run or cell.url is None:
             return
         for run in self._kept.store.runs(verb="blast", limit=3):

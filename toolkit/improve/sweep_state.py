@@ -24,6 +24,7 @@ class Books(Protocol):
 
     def add_run(self, run: Run) -> None: ...  # noqa: D102
     def end_run(self, run_id: str, *, ended_at: float, client_ok: bool | None) -> None: ...  # noqa: D102
+    def run(self, run_id: str) -> Run | None: ...  # noqa: D102
     def runs(self, *, verb: str | None = None, limit: int | None = None) -> list[Run]: ...  # noqa: D102
     def hosts_of(self, run_id: str) -> dict[int, Host]: ...  # noqa: D102
     def capture(self, run_id: str) -> dict[str, Any] | None: ...  # noqa: D102
