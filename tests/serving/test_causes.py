@@ -367,6 +367,12 @@ def test_source_code_in_a_traceback_is_no_cause() -> None:
     assert cause(lines, 1).code == "unknown"
 
 
+@pytest.mark.timeout(20)  # it took minutes where a pattern began with a run of any length
+@pytest.mark.parametrize("junk", ["x" * 16_384, "libx.so" * 2000, "a b " * 4096])
+def test_a_long_log_without_a_cause_is_soon_read(junk: str) -> None:
+    assert cause([junk] * 128, 1).code == "unknown"
+
+
 def test_every_known_cause_has_a_code_and_a_way_out() -> None:
     for known in CAUSES:
         assert known.code == known.code.lower().replace(" ", "_")

@@ -45,6 +45,16 @@ def test_a_line_without_an_end_is_cut_and_takes_no_memory(tmp_path: Path) -> Non
     assert [len(line) for line in lines] == [LINE_CHARACTERS, 5]
 
 
+def test_of_a_long_log_only_the_end_is_read_when_that_is_asked(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    reader = GrowingLog(log)
+    reader.skip(7)
+    add(log, "first\nsecond\nlast\n")
+    # the last 7 bytes are `d\nlast\n`
+    reader.skip(7)
+    assert reader.rest() == ["d", "last"]
+
+
 def test_a_log_that_turned_over_is_read_on_without_a_loss(tmp_path: Path) -> None:
     log = tmp_path / "log"
     reader = GrowingLog(log)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from toolkit.serving.known_causes import CAUSES, Words
 
+LINE_CHARACTERS = 2000
+"""Of a line are searched: a cause stands at its beginning."""
 TOLD_CHARACTERS = 300
 """Of an error in vLLM's own words."""
 
@@ -60,7 +62,7 @@ def _error_text(line: str) -> str | None:
         return None
     text = line[match.end() :] if match else line
     # a line of source code in a traceback holds the words of errors that did not happen
-    return None if text.startswith("    ") else text
+    return None if text.startswith("    ") else text[:LINE_CHARACTERS]
 
 
 def _known(errors: Sequence[str]) -> Cause | None:

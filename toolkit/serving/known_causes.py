@@ -256,7 +256,7 @@ CAUSES: tuple[Known, ...] = (
     _known(
         "config_missing",
         r"Invalid repository ID or local directory specified: '(?P<path>[^']*)'"
-        r"|(?P<file>\S+) does not appear to have a file named config\.json",
+        r"|(?:^|\s)(?P<file>\S{1,300}) does not appear to have a file named config\.json",
         lambda found: (
             f"there is no `config.json` for the model `{found.get('path') or found.get('file')}`"
         ),
@@ -265,7 +265,7 @@ CAUSES: tuple[Known, ...] = (
     _known(
         "model_missing",
         r"Repo id must be in the form 'repo_name' or 'namespace/repo_name': '(?P<name>[^']*)'"
-        r"|(?P<other>\S+) is not a local folder and is not a valid model identifier"
+        r"|(?:^|\s)(?P<other>\S{1,300}) is not a local folder and is not a valid model identifier"
         r"|RepositoryNotFoundError|Repository Not Found for url: \S+?huggingface\.co/(?P<url>[\w./-]+?)/(?:resolve|tree)"
         r"|404 Client Error",
         lambda found: (
@@ -298,7 +298,7 @@ CAUSES: tuple[Known, ...] = (
         r"|Quantization method specified in the model config \((?P<has>[^)]*)\) does not match the quantization method"
         r" specified in the `quantization` argument \((?P<asked>[^)]*)\)"
         r"|[Tt]he quantization method (?P<gpu>[\w-]+) is not supported for the current GPU"
-        r"|(?P<platform>[\w-]+) quantization is currently not supported in",
+        r"|\b(?P<platform>\w{1,40}) quantization is currently not supported in",
         _quantization,
         lambda found: (
             "Leave `quantization` out: vLLM reads it from the checkpoint"

@@ -105,8 +105,10 @@ class Process:
             yield line
 
     def said(self) -> list[str]:
-        """All lines of its log so far."""
-        return GrowingLog(self.log).rest()
+        """The lines of its log so far; of a long one the last."""
+        log = GrowingLog(self.log)
+        log.skip()
+        return log.rest()
 
     def members(self) -> list[processes.Member]:
         """Its processes that run."""

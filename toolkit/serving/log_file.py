@@ -10,6 +10,8 @@ KEPT = 5
 """Logs of earlier starts, `.1` the newest: in a crash loop the first failure says more than the last."""
 READ_BYTES = 1 << 20
 """At once."""
+LAST_BYTES = 2 << 20
+"""That are looked through for a cause; a start that fails writes some 100 KiB."""
 LINE_CHARACTERS = 16_384
 """Of a longer line the rest is left out; vLLM's own longest, its configuration, has 4,000."""
 _ENDS = re.compile(r"\r\n|\n|\r")
@@ -39,6 +41,11 @@ class GrowingLog:
     def read(self) -> list[str]:
         """Whole lines, at most 1 MiB of them; none when nothing was added."""
         return self._lines(self._text())
+
+    def skip(self, last_bytes: int = LAST_BYTES) -> None:
+        """Go on near the end: of an engine that ran for days nobody reads all."""
+        with suppress(FileNotFoundError):
+            self._offset = max(self._offset, self.log.stat().st_size - last_bytes)
 
     def rest(self) -> list[str]:
         """All that is left, and a last line without an end: nobody writes any more."""
