@@ -31,6 +31,16 @@ def test_a_hybrid_counts_its_states_as_blocks() -> None:
     assert found.words.endswith("7 blocks each over all groups of layers, that is 94 sequences")
 
 
+def test_windows_need_more_to_begin_than_a_request_holds_at_its_end() -> None:
+    windows = States(block_size=16, blocks_per_request=908, blocks_to_begin=1652)
+    # 1 + (5,000 - 1,652) // 908 = 1 + 3
+    found = checkup(seen(num_gpu_blocks=5001, block_size=16), 8192, windows)
+    assert found.at_once == 4
+    assert found.words.endswith(
+        "908 blocks each over all groups of layers (1,652 to begin), that is 4 sequences"
+    )
+
+
 def test_a_hybrid_that_tells_no_block_size_has_its_models() -> None:
     found = checkup(seen(num_gpu_blocks=661), 271, STATES)
     assert (found.block_size, found.at_once) == (1056, 94)

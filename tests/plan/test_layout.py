@@ -10,6 +10,7 @@ from toolkit.plan.layout import (
     Layout,
     blocks_for,
     blocks_in,
+    blocks_to_begin,
     fits_longest,
     layout,
     reported_concurrency,
@@ -166,9 +167,26 @@ def test_a_window_holds_what_is_in_flight_too() -> None:
     laid = lay("gemma-3-27b-it", batched_tokens=1000)
     assert {group.most_blocks for group in laid.groups if group.kind == "sliding"} == {190}
     # a short request needs no more than its own tokens: 7 groups of 2 blocks
-    assert blocks_for(laid, 20) == 7 * 2
+    assert blocks_to_begin(laid, 20) == blocks_for(laid, 20) == 7 * 2
     # one of 8,192 tokens: 512, and 6 x 190
-    assert blocks_for(laid, 8192) == 512 + 6 * 190
+    assert blocks_to_begin(laid, 8192) == 512 + 6 * 190
+
+
+def test_a_window_frees_what_it_has_passed_once_the_prompt_is_read() -> None:
+    # 1,023 tokens and one of each of two batches in flight: 1,025 = 65 blocks, and one more
+    laid = lay("gemma-3-27b-it", batched_tokens=1000)
+    assert blocks_for(laid, 8192) == 512 + 6 * 66
+    # with 3 speculated tokens 1,023 + 2 x 4 = 1,031: 65 as well; with 8, 1,023 + 2 x 9 = 1,041: 66
+    assert blocks_for(lay("gemma-3-27b-it", spec_tokens=3), 8192) == 512 + 6 * 66
+    assert blocks_for(lay("gemma-3-27b-it", spec_tokens=8), 8192) == 512 + 6 * 67
+
+
+def test_the_last_request_with_windows_needs_room_for_its_prompt_too() -> None:
+    laid = lay("gemma-3-27b-it", batched_tokens=1000)
+    # 1,652 to begin and 908 at the end: 1 + (5,000 - 1,652) // 908 = 1 + 3
+    assert requests_at_once(laid, 5001, 8192) == 4
+    assert requests_at_once(laid, 1653, 8192) == 1
+    assert requests_at_once(laid, 1652, 8192) == 0
 
 
 @pytest.mark.parametrize(

@@ -178,5 +178,6 @@ def _states(there: Plan, asked: Question, block_bytes: int | None) -> States | N
     return States(
         block_size=there.block_size or 0,
         blocks_per_request=there.blocks_per_request or 0,
+        blocks_to_begin=there.blocks_to_begin,
         block_bytes=block_bytes,
     )

@@ -67,12 +67,12 @@ def _counted(options: Options, seen: "Sighting", known: "Known | None", tokens: 
     settings = as_served(settings_of(options), seen)
     length = settings.max_model_len or known.shape.max_positions or int(tokens)
     try:
-        size, each = blocks_of_request(known.shape, settings, length, tokens)
+        size, each, begin = blocks_of_request(known.shape, settings, length, tokens)
     except ToolkitError:  # e.g., a cache dtype that nobody can price
         return checkup(seen, tokens)
     hybrid = per_request(known.shape, settings) > 0
-    states = States(block_size=size, blocks_per_request=each) if hybrid else None
-    return checkup(seen, tokens, states)
+    states = States(block_size=size, blocks_per_request=each, blocks_to_begin=begin)
+    return checkup(seen, tokens, states if hybrid else None)
 
 
 def _notes(options: Options, seen: "Sighting", known: "Known | None", load: Load) -> list[str]:

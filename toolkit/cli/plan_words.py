@@ -26,9 +26,11 @@ def memory_words(one: Plan, *, graphs_counted: bool) -> str:
 
 def block_words(one: Plan) -> str:
     """Its KV cache in blocks."""
+    first, each = one.blocks_to_begin or 0, one.blocks_per_request or 0
+    begin = f" ({first:,} to begin, as windows hold more while a prompt is read)"
     return (
-        f"{one.num_gpu_blocks or 0:,} blocks of {one.block_size or 0:,} tokens, {one.blocks_per_request or 0:,} for each request"
-        f" of {one.request_tokens:,.0f} tokens, one reserved"
+        f"{one.num_gpu_blocks or 0:,} blocks of {one.block_size or 0:,} tokens, {each:,} for each request"
+        f" of {one.request_tokens:,.0f} tokens{begin if first > each else ''}, one reserved"
     )
 
 

@@ -19,12 +19,13 @@ def blocks(tokens: float, block_size: int) -> int:
     return math.ceil(tokens / block_size - SLACK)
 
 
-def held(num_gpu_blocks: int, blocks_per_request: int) -> int:
+def held(num_gpu_blocks: int, blocks_per_request: int, blocks_to_begin: int | None = None) -> int:
     """Requests that fit at once; vLLM keeps one block for itself (the null block).
 
-    661 blocks at 17 for each request: (661 - 1) // 17 = 38.
+    661 blocks at 17 for each request: (661 - 1) // 17 = 38. `blocks_to_begin`: must be free for the last one, where that is more.
     """
-    return max(0, num_gpu_blocks - 1) // blocks_per_request if blocks_per_request > 0 else 0
+    left = num_gpu_blocks - 1 - max(blocks_per_request, blocks_to_begin or 0)
+    return 1 + left // blocks_per_request if blocks_per_request > 0 and left >= 0 else 0
 
 
 def held_by_bytes(kv_bytes: float, request_bytes: float) -> int:

@@ -65,6 +65,8 @@ class States:
 
     block_size: int
     blocks_per_request: int
+    blocks_to_begin: int | None = None
+    """So many must be free for it, where windows hold more while a prompt is read; None: no more than it holds at its end."""
     block_bytes: int | None = None
     """On one GPU; None: not known."""
 
@@ -90,8 +92,9 @@ def checkup(seen: Sighting, request_tokens: float, states: States | None = None)
         )
     hybrid = states is not None and size >= states.block_size
     each = states.blocks_per_request if states and hybrid else blocks(request_tokens, size)
-    number = engines * held(count // engines, each)
-    told = block_words(count // engines, size, request_tokens, each, hybrid=hybrid)
+    begin = states.blocks_to_begin if states and hybrid else None
+    number = engines * held(count // engines, each, begin)
+    told = block_words(count // engines, size, request_tokens, each, begin=begin, hybrid=hybrid)
     return Checkup(
         num_gpu_blocks=count,
         block_size=size,
@@ -111,7 +114,8 @@ def _other_reading(
     """Blocks smaller than a state cannot be what a hybrid's pool is made of."""
     if states is None or hybrid:
         return ()
-    each, number = states.blocks_per_request, held(count, states.blocks_per_request)
+    each = states.blocks_per_request
+    number = held(count, each, states.blocks_to_begin)
     words = (
         f"this model keeps states, for which vLLM makes blocks of {states.block_size:,} tokens: if those are what it counts, a request"
         f" takes {each:,} of them, its states included, and {number:,} are in memory at once"
@@ -124,11 +128,19 @@ def _other_reading(
 
 
 def block_words(
-    count: int, size: int, request_tokens: float, each: int, *, hybrid: bool = False
+    count: int,
+    size: int,
+    request_tokens: float,
+    each: int,
+    *,
+    begin: int | None = None,
+    hybrid: bool = False,
 ) -> str:
     """`661 blocks of 16, one of them reserved; at 271 tokens, 17 blocks each, that is 38 sequences`."""
     state = " over all groups of layers" if hybrid else ""
-    number = held(count, each)
+    if begin is not None and begin > each:
+        state += f" ({begin:,} to begin)"
+    number = held(count, each, begin)
     return (
         f"{count:,} blocks of {size:,}, one of them reserved; at {request_tokens:,.0f} tokens, {each:,}"
         f" block{'' if each == 1 else 's'} each{state}, that is {number:,} sequence{'' if number == 1 else 's'}"

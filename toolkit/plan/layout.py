@@ -44,6 +44,8 @@ class Group:
     """Blocks that vLLM reckons with for a request of `max_model_len`."""
     most_blocks: int | None = None
     """A request never holds more, however long; None: one that grows with it."""
+    kept_blocks: int | None = None
+    """The same once its prompt is read: a window frees what it has passed. None: as `most_blocks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +100,17 @@ def layout(shape: Shape, setting: CacheSetting) -> Layout:
     )
 
 
+def blocks_to_begin(of: Layout, tokens: int) -> int:
+    """Blocks that must be free before vLLM admits a request of so many tokens: windows with what is in flight."""
+    return sum(_held(group, tokens, group.most_blocks) for group in of.groups)
+
+
 def blocks_for(of: Layout, tokens: int) -> int:
     """Blocks that a request of so many tokens, prompt and answer, holds at its end."""
-    return sum(_held(group, tokens) for group in of.groups)
+    kept = [(group, group.kept_blocks) for group in of.groups]
+    return sum(
+        _held(group, tokens, group.most_blocks if most is None else most) for group, most in kept
+    )
 
 
 def blocks_in(of: Layout, kv_bytes: int) -> int:
@@ -109,8 +119,12 @@ def blocks_in(of: Layout, kv_bytes: int) -> int:
 
 
 def requests_at_once(of: Layout, num_blocks: int, tokens: int) -> int:
-    """Requests of so many tokens that are in memory at once: 661 blocks of 16, 17 for 271 tokens: 660 // 17 = 38."""
-    return max(0, num_blocks - 1) // max(1, blocks_for(of, tokens))
+    """Requests of so many tokens that are in memory at once: 661 blocks of 16, 17 for 271 tokens: 660 // 17 = 38.
+
+    With windows the last one needs more than the others hold: free for it must be what its prompt takes while it is read.
+    """
+    left = num_blocks - 1 - blocks_to_begin(of, tokens)
+    return 0 if left < 0 else 1 + left // max(1, blocks_for(of, tokens))
 
 
 def reported_concurrency(of: Layout, num_blocks: int) -> float:
@@ -135,11 +149,11 @@ def fits_longest(of: Layout, num_blocks: int) -> bool:
     return sum(group.full_blocks for group in of.groups) <= num_blocks - 1
 
 
-def _held(group: Group, tokens: int) -> int:
+def _held(group: Group, tokens: int, most: int | None) -> int:
     if group.kind == "linear":
         return group.full_blocks
     needed = -(-tokens // group.block_size)
-    return needed if group.most_blocks is None else min(needed, group.most_blocks)
+    return needed if most is None else min(needed, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +240,7 @@ def _group(pages: Sequence[_Page], part: tuple[int, ...], setting: CacheSetting)
         page_bytes=sum(pages[index].size for index in part) // len(part),
         full_blocks=full if most is None else most,
         most_blocks=most,
+        kept_blocks=_kept_blocks(page, setting),
     )
 
 
@@ -237,16 +252,28 @@ def _most_blocks(page: _Page, setting: CacheSetting) -> int | None:
     """
     if page.kind == "linear":
         return (2 if setting.prefix_caching else 1) + setting.spec_tokens
+    return None if page.window is None else _of_window(page, in_flight_tokens(setting), setting)
+
+
+def _kept_blocks(page: _Page, setting: CacheSetting) -> int | None:
+    """Of a window of a request that answers: in flight are only the tokens of its own next steps."""
     if page.window is None:
         return None
-    tokens = min(page.window - 1 + in_flight_tokens(setting), setting.max_model_len)
+    return _of_window(page, _batches(setting) * (1 + setting.spec_tokens), setting)
+
+
+def _of_window(page: _Page, in_flight: int, setting: CacheSetting) -> int:
+    tokens = min((page.window or 0) - 1 + in_flight, setting.max_model_len)
     return -(-tokens // page.block_size) + 1
 
 
 def in_flight_tokens(setting: CacheSetting) -> int:
     """Tokens that are scheduled and not yet done: of each batch in flight as many as it may have."""
-    batches = setting.concurrent_batches
-    return setting.batched_tokens * (setting.pp + 1 if batches is None else batches)
+    return setting.batched_tokens * _batches(setting)
+
+
+def _batches(setting: CacheSetting) -> int:
+    return setting.pp + 1 if setting.concurrent_batches is None else setting.concurrent_batches
 
 
 def _stage_layers(shape: Shape, setting: CacheSetting) -> list[set[int]]:

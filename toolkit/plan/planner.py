@@ -265,6 +265,7 @@ def _measures(case: _Case, flags: _Flags, left: Room, tokens: float) -> Plan:
         else 0,
         request_tokens=tokens,
         blocks_per_request=left.each(tokens),
+        blocks_to_begin=left.to_begin(tokens),
         max_concurrency=at_once,
         requests_per_s=rate if left.fits else None,
         seconds_per_request=seconds,

@@ -54,7 +54,9 @@ class Plan:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     blocks_per_request: int | None = None
-    """Of `request_tokens`, states included."""
+    """Of `request_tokens`, at its end, states included."""
+    blocks_to_begin: int | None = None
+    """So many must be free for it to begin: more than it holds at its end where a window moves on."""
     memory_gib: float | None = None
     """What programs are offered of all GPUs. Weights, the KV budget and the next three are parts of the share of it that
     vLLM may use."""

@@ -11,6 +11,7 @@ from toolkit.plan.layout import (
     Layout,
     blocks_for,
     blocks_in,
+    blocks_to_begin,
     fits_longest,
     layout,
     requests_at_once,
@@ -38,8 +39,12 @@ class Room:
         return requests_at_once(self.cache, self.blocks, math.ceil(tokens)) if self.fits else 0
 
     def each(self, tokens: float) -> int:
-        """Blocks of one of them."""
+        """Blocks of one of them, at its end."""
         return blocks_for(self.cache, math.ceil(tokens))
+
+    def to_begin(self, tokens: float) -> int:
+        """Blocks that must be free for one of them to begin."""
+        return blocks_to_begin(self.cache, math.ceil(tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +116,9 @@ def longest_length(shape: Shape, settings: Settings, blocks_of: Room, batched_to
 
 def blocks_of_request(
     shape: Shape, settings: Settings, max_model_len: int, tokens: float
-) -> tuple[int, int]:
-    """Tokens of a block, and blocks of one request, of an engine whose memory is not known."""
+) -> tuple[int, int, int]:
+    """Tokens of a block, and blocks of one request at its end and to begin, of an engine whose memory is not known."""
     batched = settings.max_num_batched_tokens or BATCHED_TOKENS
     cache = layout(shape, cache_setting(settings, max_model_len, batched))
-    return cache.block_size, blocks_for(cache, math.ceil(tokens))
+    whole = math.ceil(tokens)
+    return cache.block_size, blocks_for(cache, whole), blocks_to_begin(cache, whole)
