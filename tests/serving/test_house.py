@@ -186,6 +186,19 @@ def test_what_answers_is_noted_after_a_swap_too(stage: Stage) -> None:
     assert answered(stage.folder) == {"e": meaning(SETTING)}
 
 
+def test_of_a_serve_that_is_killed_in_a_swap_nothing_that_was_stored_is_shown(stage: Stage) -> None:
+    async def swap(_: House) -> None:
+        task = asyncio.create_task(order(stage, "swap", changes={"model": "hanging"}, yes=True))
+        await stage.journal.until("warm hanging at e.b")
+        noted = (answered(stage.folder) or {})["e"]
+        assert noted not in (meaning(SETTING), meaning(replace(SETTING, model="hanging")))
+        task.cancel()
+
+    asyncio.run(stage.serve(SETTING, then=swap))
+    # it ended in order, and the old one had answered all
+    assert answered(stage.folder) == {"e": meaning(SETTING)}
+
+
 def test_an_order_names_the_engine_where_there_are_several(stage: Stage) -> None:
     async def orders(_: House) -> None:
         with pytest.raises(ToolkitError, match="name the engine"):

@@ -126,7 +126,7 @@ class House:
         before = answered(self.folder)
         front = await self._given.open_proxy(settings, before is not None and before != now)
         await self.gate.open(front)
-        write_answered(self.folder, now)
+        self._note_who_answers({})
 
     def _meanings(self) -> dict[str, str]:
         """Who answers."""
@@ -205,18 +205,31 @@ class House:
         setting = self._successor(seat, order.get("changes") or {})
         async with seat.alone("swapped"):
             self._refuse_in_blast(order)
-            forget = partial(self._forget, seat)
             why = await asyncio.to_thread(self._why_in_place, seat, setting, order)
-            if why is None:
-                asker.say(f"{seat.name}: the new engine starts beside the old one, which serves on")
-                await swap.beside(seat, setting, self._drain_s, forget)
-            else:
+            if why is not None:
                 await self._agreed(asker, seat, why, order)
-                asker.say(f"{seat.name}: the old engine ends, and the new one starts in its place")
-                await swap.in_place(seat, setting, self._drain_s, forget)
-        if self.gate.front is not None:
-            write_answered(self.folder, self._meanings())
+            # killed in between, nobody could say whose answers are stored
+            self._note_who_answers({seat.name: meaning(setting) + meaning(seat.setting)})
+            try:
+                await self._swap_to(asker, seat, setting, is_beside=why is None)
+            finally:
+                self._note_who_answers({})
         return asdict(seat.standing())
+
+    async def _swap_to(
+        self, asker: Asker, seat: Seat, setting: EngineSetting, *, is_beside: bool
+    ) -> None:
+        forget = partial(self._forget, seat)
+        if is_beside:
+            asker.say(f"{seat.name}: the new engine starts beside the old one, which serves on")
+            await swap.beside(seat, setting, self._drain_s, forget)
+        else:
+            asker.say(f"{seat.name}: the old engine ends, and the new one starts in its place")
+            await swap.in_place(seat, setting, self._drain_s, forget)
+
+    def _note_who_answers(self, but: Mapping[str, str]) -> None:
+        if self.gate.front is not None:
+            write_answered(self.folder, self._meanings() | dict(but))
 
     def _successor(self, seat: Seat, changes: Mapping[str, Any]) -> EngineSetting:
         """The setting that is wanted. Another model bears the name that clients ask for, or their requests would all fail."""
