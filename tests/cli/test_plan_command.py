@@ -83,7 +83,11 @@ def test_the_27b_example_whole() -> None:
         *("--calls", "300ms,300ms,300ms,100ms", "--idle", "429ms", "--quantization", "bf16"),
     )
     assert "bytes alone would hold 52 requests (10.4 a second): blocks of 16 tokens" in text
-    assert "the 58 that it is published with belongs to 500 tokens, and its 59 is a slip" in text
+    told = "the 58 that it is published with belongs to 500 tokens, and its 59 is a slip"
+    assert text.count(told) == 1
+    # 6e9 bytes, and no estimates
+    assert "50.3 weights, 5.6 beside, as told, 18.6 KV cache" in text
+    assert "estimates" not in text
     # 51 of 5 s
     assert (
         "One such server does 1.02 times the target: 2 to 3 of them leave peaks their room" in text
@@ -158,6 +162,15 @@ def test_a_gpu_may_be_an_amount_of_memory() -> None:
     assert (found["gpu"], found["memory_gib"]) == ("80GiB", 80)
 
 
+def test_a_checkpoints_name_tells_how_its_weights_are_stored() -> None:
+    named = ("Qwen/Qwen2.5-7B-Instruct-AWQ", "--gpu", "l4", "--tokens", "271")
+    found = objects(*named)
+    assert [one["quantization"] for one in found] == ["awq", "bf16", "fp8", "gptq-int4"]
+    assert "Flags for awq" in said(*named)
+    # the plain name is in 16 bit, and a config of one's own says for itself
+    assert objects("qwen2.5-7b", *named[1:])[0]["quantization"] == "bf16"
+
+
 def test_a_folder_or_a_config_is_a_model(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -227,8 +240,16 @@ def test_an_unknown_gpu_is_told_the_nearest() -> None:
     assert code == 1
     assert "Error: no GPU is called `l40`" in text
     assert "Hint: Nearest: l40s" in text
-    _, text = refused("qwen2.5-7b", "--gpu", "80")
+    _, text = refused("qwen2.5-7b", "--gpu", "none-such")
     assert "tell its memory, e.g., `--gpu 80GiB`" in text
+
+
+@pytest.mark.parametrize("word", ["80", "0", "-5GiB", "1e30GiB", ""])
+def test_an_amount_that_is_none_is_told_how_to_write_one(word: str) -> None:
+    code, text = refused("qwen2.5-7b", "--gpu", word)
+    assert code == 1
+    assert "Hint: No amount of memory either: write, e.g., `--gpu 80GiB`" in text
+    assert "Nearest" not in text
 
 
 @pytest.mark.parametrize(
@@ -245,10 +266,10 @@ def test_an_unknown_gpu_is_told_the_nearest() -> None:
         ((*QWEN, "--prompt-tokens", "5"), "--prompt-tokens and --output-tokens go together"),
         ((*QWEN, "--tokens", "5", "--workload", "w"), "--workload tells the lengths"),
         ((*QWEN, "--idle", "5s"), "--idle goes with --calls"),
-        ((*QWEN, "--tokens", "nan"), "--tokens is at most"),
-        ((*QWEN, "--tokens", "1e30"), "--tokens is at most"),
-        ((*QWEN, "--target-rps", "nan"), "--target-rps is at most"),
-        ((*QWEN, "--gpu-hour", "inf"), "--gpu-hour is at most"),
+        ((*QWEN, "--tokens", "nan"), "--tokens takes a number up to"),
+        ((*QWEN, "--tokens", "1e30"), "--tokens takes a number up to"),
+        ((*QWEN, "--target-rps", "nan"), "--target-rps takes a number up to"),
+        ((*QWEN, "--gpu-hour", "inf"), "--gpu-hour takes a number up to"),
         ((*QWEN, "--api-price", "cheap"), "is no price"),
         ((*QWEN, "--api-price", "nan"), "is no price"),
         ((*QWEN, "--api-price", "1/2/3"), "is no price"),

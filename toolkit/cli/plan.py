@@ -271,7 +271,10 @@ def _contradiction(options: Options) -> str | None:
         (options.idle is not None and not options.calls, "--idle goes with --calls"),
         *(
             # NaN passes click's own ranges
-            (number is not None and not number <= LARGEST, f"{name} is at most {LARGEST:,.0f}")
+            (
+                number is not None and not number <= LARGEST,
+                f"{name} takes a number up to {LARGEST:,.0f}",
+            )
             for name, number in _numbers(options)
         ),
     )

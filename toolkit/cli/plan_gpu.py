@@ -38,6 +38,8 @@ def plain(word: str) -> str:
 
 
 def _hint(wanted: str, known: "dict[str, dict[str, list[str]]]") -> str:
+    if wanted[:1] in "-+.0123456789" and wanted[-1:] in "b0123456789":
+        return "No amount of memory either: write, e.g., `--gpu 80GiB`"
     spelled = {alias: name for name, row in known.items() for alias in (name, *row["aliases"])}
     near = get_close_matches(wanted, spelled, n=2 * NEAREST, cutoff=0.5)
     names = list(dict.fromkeys(spelled[one] for one in near))[:NEAREST]

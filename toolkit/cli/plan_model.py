@@ -1,6 +1,6 @@
 """MODEL: a model of the catalog, a config.json or a folder; or the one that a scouted server tells it has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from toolkit.errors import ToolkitError
 from toolkit.plan.config import shape_of
 from toolkit.plan.model_files import catalog_name, read_model
 from toolkit.plan.shape import Shape
+from toolkit.plan.weights import as_stored
 from toolkit.records import Sighting
 
 NEAREST = 4
+STORED = ("fp8", "awq", "gptq-int4")
+"""Quantizations that stand at the end of a checkpoint's name."""
 PARTS = "-fp8 -awq -gptq-int4 -gptq -int4 -instruct".split()
 """Ends of names that do not change a model's shape."""
 
@@ -43,12 +46,17 @@ def model_of(word: str) -> Known:
         raise ToolkitError(f"no model is called `{word}`, and no file either", _hint(word, known))
     model = read_model(word, known)
     shape = shape_of(model.config, model.name)
-    note = known[name].get("note") if name and model.source == "catalog" else None
-    return Known(
-        shape=shape,
-        on_disk=model.weight_bytes_on_disk,
-        notes=(*model.notes, *([note] if note else [])),
-    )
+    if name and model.source == "catalog":
+        shape = _as_named(shape, word)
+    return Known(shape=shape, on_disk=model.weight_bytes_on_disk, notes=model.notes)
+
+
+def _as_named(shape: Shape, word: str) -> Shape:
+    """The catalog has one config for `Qwen3-8B` and for `Qwen3-8B-AWQ`: who names the second means its weights."""
+    stored = next((name for name in STORED if word.lower().endswith(f"-{name}")), None)
+    if stored is None or shape.quantization is not None:
+        return shape
+    return replace(shape, quantization=as_stored(shape, stored))
 
 
 def _may_be_a_path(word: str) -> bool:

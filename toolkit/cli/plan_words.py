@@ -15,7 +15,8 @@ def memory_words(one: Plan, *, graphs_counted: bool) -> str:
     parts = (
         (one.weights_gib, "weights"),
         (one.context_gib or 0.0, "CUDA"),
-        (one.activation_gib or 0.0, "activations"),
+        # a context of nothing: one figure was told for all three
+        (one.activation_gib or 0.0, "activations" if one.context_gib else "beside, as told"),
         (one.graph_gib or 0.0 if graphs_counted else 0.0, "graphs"),
         (one.kv_budget_gib, "KV cache"),
     )

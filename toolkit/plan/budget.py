@@ -157,9 +157,11 @@ def _workspace_width(mlp: Mlp, hidden: int, tp: int) -> int:
 
 
 def _notes(setting: MemorySetting, spare: int, graphs: int, *, counted: bool) -> tuple[str, ...]:
-    told = [
-        "activations, graphs and CUDA's context are estimates: a server's log tells the real ones"
-    ]
+    told = []
+    if setting.overhead_bytes is None:
+        told.append(
+            "activations, graphs and CUDA's context are estimates: a server's log tells the real ones"
+        )
     if not counted and graphs > spare:
         told.append(
             "graphs need more than utilization leaves over, and this version does not count them: lower it"

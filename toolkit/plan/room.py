@@ -1,7 +1,7 @@
 """What one choice of flags leaves for requests: the KV cache of one GPU in bytes and blocks. It chooses nothing."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from toolkit.plan.asked import Gpu, Settings
 from toolkit.plan.budget import Budget, MemorySetting, budget
@@ -67,10 +67,9 @@ def room(shape: Shape, gpu: Gpu, weights: int, settings: Settings, values: Value
         eager=settings.eager,
         spec_tokens=settings.spec_tokens,
         version=settings.version,
+        overhead_bytes=settings.overhead_bytes,
     )
     spent = budget(gpu.memory_bytes, weights, shape, memory)
-    if settings.overhead_bytes is not None:
-        spent = _as_measured(spent, settings.overhead_bytes)
     cache = layout(shape, cache_setting(settings, values.max_model_len, values.batched_tokens))
     return Room(budget=spent, cache=cache, blocks=blocks_in(cache, spent.kv))
 
@@ -86,18 +85,6 @@ def cache_setting(settings: Settings, max_model_len: int, batched_tokens: int) -
         prefix_caching=settings.prefix_caching,
         spec_tokens=settings.spec_tokens,
         batched_tokens=batched_tokens,
-    )
-
-
-def _as_measured(spent: Budget, overhead: int) -> Budget:
-    """One figure instead of three estimates."""
-    return replace(
-        spent,
-        context=overhead,
-        activations=0,
-        graphs=0,
-        kv=spent.requested - spent.weights - overhead,
-        notes=(),
     )
 
 
