@@ -342,3 +342,36 @@ def test_a_state_of_another_version_is_refused(store: Store) -> None:
     store.set_capture(RUN, {"form": 99})
     with pytest.raises(ToolkitError, match="another version"):
         Kept.found(store, RUN)
+
+
+def test_a_block_that_failed_is_noted_beside_those_that_did_not(store: Store) -> None:
+    from toolkit.improve.sweep_results import measured_of
+    from toolkit.improve.sweep_steps import foreseen
+
+    plan = read_sweep(TEXT, "f")
+    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
+    store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
+    kept.state.cells["1/slow/1"] = Cell(status="measured", run="b" * 12)
+    kept.state.cells["1/slow/2"] = Cell(status="failed", cause="the disk is full")
+    found = measured_of(foreseen(plan)[0][0], plan, kept)
+    assert (found.status, found.notes) == ("measured", ("block 2 failed: the disk is full",))
+
+
+def test_seconds_in_which_the_load_generator_was_the_limit_are_noted(store: Store) -> None:
+    from toolkit.improve.sweep_results import measured_of
+    from toolkit.improve.sweep_steps import foreseen
+    from toolkit.records import LoaderSecond
+
+    plan = read_sweep(TEXT, "f")
+    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
+    store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
+    store.add_loader_seconds(
+        [
+            LoaderSecond(run="b" * 12, at_s=place, worker=worker, limited=place < 3)
+            for place in range(5)
+            for worker in ("w1", "w2")
+        ]
+    )
+    kept.state.cells["1/slow/1"] = Cell(status="measured", run="b" * 12)
+    found = measured_of(foreseen(plan)[0][0], plan, kept)
+    assert found.notes == ("the load generator was the limit in 3 s of 1 block",)

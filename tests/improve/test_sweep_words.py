@@ -36,6 +36,11 @@ def test_a_difference_comes_with_its_interval() -> None:
     assert difference(compared(-0.052, -0.048, "worse")) == "-5.0 % (-5.2 to -4.8 %)"
 
 
+def test_bounds_of_different_units_keep_both() -> None:
+    told = difference(compared(-0.94, 11.6, "no difference shown"))
+    assert told == "no difference shown (-94 % to 12.6x)"
+
+
 def test_no_difference_is_called_so() -> None:
     told = difference(compared(-0.01, 0.03, "no difference shown"))
     assert told == "no difference shown (-1.0 to +3.0 %)"

@@ -29,7 +29,7 @@ h3 { font-size: 1rem; margin: 1.6rem 0 .6rem; } h3 small { color: var(--soft); f
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1.1rem 1.6rem; margin: 0; }
 dt { color: var(--soft); font-size: .9rem; } dd { margin: 0; font-size: 1.25rem; } dd small { display: block; font-size: .85rem;
   color: var(--soft); line-height: 1.35; }
-.table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
+.table { overflow-x: auto; } .table + .table { margin-top: 1.8rem; } table { border-collapse: collapse; width: 100%; }
 th { text-align: left; font-weight: 500; color: var(--soft); font-size: .9rem; } td, th { padding: .5rem .9rem .5rem 0;
   border-bottom: 1px solid var(--line); vertical-align: top; } .right { text-align: right; white-space: nowrap; }
 td small { color: var(--soft); display: block; } td { overflow-wrap: anywhere; }

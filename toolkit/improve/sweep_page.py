@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from toolkit.improve.figures import metric
-from toolkit.improve.page_parts import document, notes_list, rows_table
+from toolkit.improve.page_parts import document, notes_list, rows_table, said
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_table import NO_DIFFERENCE, Moved, Row
 from toolkit.improve.sweep_words import difference, figure, lever, progression
@@ -87,7 +87,9 @@ def _bar(row: Row, name: str, longest: float) -> Markup:
     value, compared = row.figures.get(name), row.of(name)
     if row.status != "measured" or value is None:
         told = f"{row.status}: {row.cause}" if row.cause else row.status
-        return tag("div", tag("span", row.name, class_="name"), tag("span", told, class_="what"))
+        return tag(
+            "div", tag("span", row.name, class_="name"), tag("span", said(told), class_="what")
+        )
     is_equal = compared is not None and compared.verdict == NO_DIFFERENCE
     words = " ".join([figure(name, value), difference(compared) if compared else ""]).strip()
     return tag(
@@ -135,7 +137,7 @@ def _cells(row: Row, names: Sequence[str]) -> list[object]:
     told = f"{row.status}: {row.cause}" if row.cause else row.status
     cells: list[object] = [
         Markup.joined(
-            [tag("b", row.name), tag("small", told) if row.status != "measured" else None]
+            [tag("b", row.name), tag("small", said(told)) if row.status != "measured" else None]
         ),
         f"{row.blocks}",
     ]

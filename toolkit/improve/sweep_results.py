@@ -1,6 +1,7 @@
 """What a sweep has measured so far, read back from the store: each configuration's blasts, as figures a block."""
 
 import math
+from collections.abc import Iterable
 
 from toolkit.improve.configurations import Configuration
 from toolkit.improve.figures import Figures, counted_seconds, measured
@@ -25,13 +26,7 @@ def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> Measured:
         blocks={block: figures_of(kept.store, cell, plan) for block, cell in done.items()},
         runs=tuple(cell.run for cell in cells.values() if cell.run),
         start_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
-        notes=tuple(
-            dict.fromkeys(
-                note
-                for block, cell in cells.items()
-                for note in (*cell.notes, *_notes(kept.store, cell, block))
-            )
-        ),
+        notes=(*_told_by_cells(cells, status), *_limited(kept.store, done.values())),
     )
 
 
@@ -60,13 +55,28 @@ def figures_of(store: Books, cell: Cell, plan: SweepPlan) -> Figures:
     return measured(tallies, seconds, store.shots(run)) | cell.figures
 
 
-def _notes(store: Books, cell: Cell, block: int) -> list[str]:
-    """What speaks against a block's figures."""
-    if cell.status == "failed":
-        return [f"block {block} failed: {cell.cause}"]
-    if cell.run is None:
+def _told_by_cells(cells: dict[int, Cell], status: Status) -> list[str]:
+    """What was noted beside a block; why it failed, where others did not."""
+    notes = [note for cell in cells.values() for note in cell.notes]
+    if status == "measured":
+        notes += [
+            f"block {block} failed: {cell.cause}"
+            for block, cell in cells.items()
+            if cell.status == "failed"
+        ]
+    return list(dict.fromkeys(notes))
+
+
+def _limited(store: Books, cells: Iterable[Cell]) -> list[str]:
+    """In how many seconds the load generator was the limit, and the figures describe it."""
+    seconds = [
+        {second.at_s for _, second in store.loader_seconds(cell.run or "") if second.limited}
+        for cell in cells
+    ]
+    blocks = sum(map(bool, seconds))
+    if not blocks:
         return []
-    limited = {second.at_s for _, second in store.loader_seconds(cell.run) if second.limited}
-    if not limited:
-        return []
-    return [f"in {len(limited):,} s of block {block} the load generator was the limit"]
+    total = sum(map(len, seconds))
+    return [
+        f"the load generator was the limit in {total:,} s of {blocks} block{'s' * (blocks > 1)}"
+    ]

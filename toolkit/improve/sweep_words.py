@@ -43,13 +43,19 @@ def difference(one: Compared) -> str:
         return UNKNOWN
     if one.low is None or one.high is None:
         return f"{told(one.difference)}, one block: no interval"
-    unit = " %" if told is step else " points"
-    low, high = told(one.low).removesuffix(unit), told(one.high).removesuffix(unit)
     if one.low == one.high == 0:
         return NO_DIFFERENCE
     if one.verdict == NO_DIFFERENCE:
-        return f"{NO_DIFFERENCE} ({low} to {high}{unit})"
-    return f"{told(one.difference)} ({low} to {high}{unit})"
+        return f"{NO_DIFFERENCE} ({_bounds(told(one.low), told(one.high))})"
+    return f"{told(one.difference)} ({_bounds(told(one.low), told(one.high))})"
+
+
+def _bounds(low: str, high: str) -> str:
+    """`+185 to +197 %`: a unit that both have stands once."""
+    for unit in (" %", " points"):
+        if low.endswith(unit) and high.endswith(unit):
+            return f"{low.removesuffix(unit)} to {high}"
+    return f"{low} to {high}"
 
 
 def progression(rows: Sequence[Row], name: str) -> str | None:
