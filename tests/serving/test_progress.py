@@ -53,6 +53,12 @@ def test_an_exit_with_code_0_is_an_end_too() -> None:
     assert progress().look(0, Look(answer="late", code=0)) is not None
 
 
+def test_one_that_ended_well_has_ended_all_the_same() -> None:
+    told = progress().look(0, Look(answer="came", code=0))
+    assert told is not None
+    assert told.text == "its process ended by itself with exit code 0"
+
+
 def test_connections_must_be_refused_for_a_while() -> None:
     one = progress()
     told = course(one, [(at, pages("refused")) for at in (0.0, 1.0, 4.9)])
@@ -99,6 +105,20 @@ def test_tokens_that_stand_still_while_requests_run_and_no_token_on_asking_is_a_
         kind="stuck",
         text="3 requests under way, and no token for 60.0 s, nor one when it was asked",
     )
+
+
+def test_one_that_is_down_is_asked_nothing() -> None:
+    one = progress()
+    course(one, [(0, counted(1)), (40, pages("refused"))])
+    assert not one.wants_token(40)
+
+
+def test_it_is_not_asked_again_while_a_question_is_out_however_long() -> None:
+    one = progress()
+    course(one, [(0, counted(1)), (40, counted(1))])
+    assert one.wants_token(40)
+    one.look(400, counted(1))
+    assert not one.wants_token(400)
 
 
 def test_a_token_that_comes_on_asking_clears_it() -> None:

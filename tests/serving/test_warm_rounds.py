@@ -260,6 +260,13 @@ def test_a_host_that_answered_nothing_has_a_reason_and_no_figure() -> None:
     assert sentence(told) == "not warm: connection refused"
 
 
+def test_without_a_warm_figure_no_figure_is_told_in_words() -> None:
+    for measured in ({"ttft_ms": 5.0}, {"e2e_ms": 5.0}):
+        told = report([a_round(**measured)], error="it stopped answering: gone", agreed=False)
+        assert told.ratio is None
+        assert sentence(told) == "not warm: it stopped answering: gone"
+
+
 # --- the server's log -----------------------------------------------------------------------------------------
 
 JIT = (

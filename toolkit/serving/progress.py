@@ -47,7 +47,6 @@ class Progress:
         self._down_s: float | None = None
         self._asked_s: float | None = None
         """When a token was asked for last, or anything moved."""
-        self._is_idle_ask = False
         self._tells = False
         """It has a /metrics page that counts, or no page of it came so far."""
         self._is_late = False
@@ -93,8 +92,8 @@ class Progress:
         if not (idle_too_long or pulse.wants_probe(now)):
             return False
         if idle_too_long:
+            # the question is all the work that it has: silence counts from now
             pulse.began(now)
-        self._is_idle_ask = idle_too_long
         pulse.probe_began_s = self._asked_s = now
         return True
 
@@ -103,9 +102,8 @@ class Progress:
         pulse = self._pulse
         silent_s = now - pulse.alive_s
         stuck = pulse.probed(made, now)
-        if self._is_idle_ask:
-            pulse.ended()
-        self._is_idle_ask, self._asked_s = False, now
+        pulse.ended()
+        self._asked_s = now
         if not stuck or not (self._tells or self._is_late):
             return None
         return Trouble(kind="stuck", text=self._stuck(silent_s))
