@@ -128,5 +128,5 @@ def test_an_unknown_kv_dtype_is_refused_with_the_known_ones() -> None:
 
 
 def test_a_packed_format_of_mla_is_refused_for_heads() -> None:
-    with pytest.raises(ToolkitError, match="fp8_ds_mla"):
+    with pytest.raises(ToolkitError, match="`fp8_ds_mla` is for models with MLA only"):
         bytes_per_token(tiny(), "fp8_ds_mla")

@@ -259,6 +259,8 @@ def test_what_vllm_refuses_to_start_with_does_not_fit() -> None:
         ("Qwen2.5-7B-Instruct", 3, "28 heads"),
         # 28 heads can be divided by 7, 4 KV heads neither divided nor copied evenly
         ("Qwen2.5-7B-Instruct", 7, "4 KV heads"),
+        # heads and KV heads can: 28 / 28, and 4 copied to 28; 18,944 / 28 = 676.6
+        ("Qwen2.5-7B-Instruct", 28, "18944 columns of an MLP"),
         ("DeepSeek-V2-Lite", 32, "16 heads"),
         ("Qwen3.5-35B-A3B", 32, "16 heads of keys"),
     ],

@@ -307,6 +307,25 @@ def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
     assert any("hold copies" in note for note in eight.notes)
 
 
+def test_what_speculates_is_told_not_to_be_counted() -> None:
+    told = "and their KV cache are not counted"
+    for name, spec_tokens, said in ((HYBRID, 2, True), (QWEN, 2, True), (HYBRID, 0, False)):
+        found = plan(
+            shape(name), A100, quantization="awq", settings=Settings(spec_tokens=spec_tokens)
+        )
+        notes = [note for note in found.notes if told in note]
+        assert bool(notes) is said
+        assert any("multi-token prediction have 1.6 GiB" in note for note in notes) is (
+            said and name == HYBRID
+        )
+
+
+def test_an_engine_of_old_is_told_to_deal_memory_otherwise() -> None:
+    for version, said in (((0, 7, 3), True), ((0, 8), False), ((0, 8, 5), False)):
+        found = plan(shape(QWEN), A100, settings=replace(FIXED, version=version))
+        assert any("another engine (V0)" in note for note in found.notes) is said
+
+
 def test_slices_of_a_gpu_cannot_be_joined() -> None:
     slice_ = Gpu(name="1g.10gb", memory_bytes=round(9.5 * GIB), is_slice=True)
     with pytest.raises(ToolkitError, match="slices of the kind"):

@@ -123,6 +123,11 @@ def _element(element_bytes: int, kv_dtype: str) -> float:
         return element_bytes
     if kv_dtype in ELEMENT_BYTES:
         return ELEMENT_BYTES[kv_dtype]
+    if kv_dtype in PACKED_LATENT_BYTES:
+        raise ToolkitError(
+            f"the KV cache dtype `{kv_dtype}` is for models with MLA only",
+            f"Others: {', '.join(('auto', *ELEMENT_BYTES))}",
+        )
     raise ToolkitError(
         f"no KV cache dtype that can be priced is called `{kv_dtype}`",
         f"Known: {', '.join(KV_DTYPES)}",

@@ -11,7 +11,7 @@ from typing import Literal
 
 from toolkit.errors import ToolkitError
 from toolkit.plan.kv import layer_bytes, layer_state_bytes
-from toolkit.plan.shape import Attention, Heads, Latent, Recurrent, Shape
+from toolkit.plan.shape import Attention, Heads, Latent, Mlp, Recurrent, Shape
 from toolkit.plan.stages import stages
 
 BLOCK_SIZE = 16
@@ -328,7 +328,9 @@ def _refuse_impossible(shape: Shape, setting: CacheSetting) -> None:
             "Lower --pipeline-parallel-size",
         )
     for count, what in dict.fromkeys(
-        counted for layer in shape.layers for counted in _divided(layer.attention)
+        counted
+        for layer in shape.layers
+        for counted in (*_divided(layer.attention), *_widths(layer.mlp))
     ):
         copied = what == "KV heads" and not setting.tp % count
         if count % setting.tp and not copied:
@@ -336,6 +338,11 @@ def _refuse_impossible(shape: Shape, setting: CacheSetting) -> None:
                 f"{count} {what} of `{shape.name}` cannot be divided among {setting.tp} GPUs",
                 "Choose a --tensor-parallel-size that divides them",
             )
+
+
+def _widths(mlp: Mlp) -> tuple[tuple[int, str], ...]:
+    found = ((mlp.width, "columns of an MLP"), (mlp.shared_width, "columns of a shared expert"))
+    return tuple(one for one in found if one[0])
 
 
 def _divided(one: Attention) -> tuple[tuple[int, str], ...]:

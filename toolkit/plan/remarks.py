@@ -14,6 +14,7 @@ from toolkit.plan.shape import Heads, Latent, Recurrent, Shape
 from toolkit.wording import digits
 
 GIB = 2**30
+ENGINE_V1_FROM = (0, 8)
 UNLIKE = 1.5
 """Times the mean from which on the longest request is told apart."""
 
@@ -36,6 +37,8 @@ def remarks(
         _windows(shape),
         _rounding(found, shape),
         _copies(shape, settings),
+        _speculation(shape, settings),
+        _of_another_engine(settings),
         _no_fp8(found, gpu),
         _other_checkpoint(found, shape),
         _floor(found, shape, gpu, settings, load),
@@ -176,6 +179,23 @@ def _copies(shape: Shape, settings: Settings) -> str | None:
     if few:
         return f"{min(few)} KV heads on {settings.tp} GPUs: some hold copies, so a token takes more bytes over all"
     return None
+
+
+def _speculation(shape: Shape, settings: Settings) -> str | None:
+    """How it speculates is not asked: n-grams need no layers, others bring their own."""
+    if not settings.spec_tokens:
+        return None
+    words = "layers that speculate (EAGLE, MTP, a draft model) and their KV cache are not counted; n-grams need none"
+    if shape.drafts:
+        size = parameters(shape).drafts * shape.element_bytes / GIB
+        words += f". This model's own for multi-token prediction have {size:.1f} GiB in 16 bit"
+    return words
+
+
+def _of_another_engine(settings: Settings) -> str | None:
+    if settings.version >= ENGINE_V1_FROM:
+        return None
+    return "vLLM before 0.8 has another engine (V0), which deals memory out otherwise: reckoned as its first successor does"
 
 
 def _no_fp8(found: Plan, gpu: Gpu) -> str | None:
