@@ -56,7 +56,9 @@ def order_swap(folder: Path, options: Mapping[str, Any]) -> None:
         "yes": options["yes"],
     }
     told = _given(folder, order, options)
-    click.echo(f"{told['name']} is {told['model']} now, at {told['url']}", err=True)
+    click.echo(
+        f"{told['name']} is swapped: {told['model'] or told['kind']}, at {told['url']}", err=True
+    )
 
 
 def order_stop(folder: Path) -> None:
