@@ -128,6 +128,7 @@ def test_after_kill_9_the_next_serve_finds_and_ends_what_was_left(tmp_path: Path
         keeper = psutil.Process(engine).parent()
         assert keeper is not None
         # nobody is left who could end the engine: neither serve nor its keeper
+        keeper.suspend()
         served.process.kill()
         keeper.kill()
         served.process.wait()

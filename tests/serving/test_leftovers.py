@@ -34,8 +34,10 @@ def killed_house(folder: Path, *, keeper_too: bool) -> int:
         keeper = psutil.Process(pid).parent()
         assert keeper is not None
         if keeper_too:
-            keeper.kill()
+            keeper.suspend()
         house.kill()
+        if keeper_too:
+            keeper.kill()
     return pid
 
 
