@@ -121,6 +121,27 @@ def test_vllm_takes_its_defaults_by_the_gpu_and_by_its_version() -> None:
     assert defaults(178 * GIB, is_a100=False) == (1024, 16_384)
     assert defaults(178 * GIB, is_a100=False, version=(0, 17, 1)) == (1024, 8192)
     assert defaults(24 * GIB, is_a100=False) == (256, 2048)
+    # each tier begins at its own size, and the largest with a version between 0.27.1 and 0.30
+    assert defaults(70 * GIB, is_a100=False) == (1024, 8192)
+    assert defaults(70 * GIB - 1, is_a100=False) == (256, 2048)
+    assert defaults(160 * GIB, is_a100=False) == (1024, 16_384)
+    assert defaults(160 * GIB - 1, is_a100=False) == (1024, 8192)
+    assert defaults(178 * GIB, is_a100=False, version=(0, 27, 1)) == (1024, 8192)
+    assert defaults(178 * GIB, is_a100=False, version=(0, 30)) == (1024, 16_384)
+
+
+def test_no_gpu_is_left_less_than_half() -> None:
+    # 1 - 1.5 / 2 = 0.25
+    assert gpu_memory_utilization(2 * GIB, graph_bytes=0).value == "0.50"
+
+
+def test_prompts_longer_than_a_step_are_told_to_be_read_in_parts() -> None:
+    told, whole = (
+        max_num_batched_tokens(4, prompt_tokens=100, default=2048, longest_prompt=longest).why
+        for longest in (2049, 2048)
+    )
+    assert "Prompts of up to 2,049 tokens are read in parts (chunked prefill)" in told
+    assert "chunked prefill" not in whole
 
 
 def test_graphs_that_nobody_counts_must_fit_into_what_is_left() -> None:

@@ -61,6 +61,8 @@ def test_before_0_17_the_dummy_run_took_more_than_twice_as_much() -> None:
     before = MemorySetting(batched_tokens=8192, max_num_seqs=1024, version=(0, 16))
     # llm-d-planner's constant of that time: 5.60 GiB
     assert activation_bytes(model, before) / GIB == pytest.approx(5.6, rel=0.03)
+    since = MemorySetting(batched_tokens=8192, max_num_seqs=1024, version=(0, 17))
+    assert activation_bytes(model, since) / GIB == pytest.approx(2.2, rel=0.03)
 
 
 def test_many_tokens_weigh_more_than_few_requests_logits() -> None:

@@ -86,6 +86,8 @@ def test_a_host_that_tells_nothing_is_unknown() -> None:
 def test_more_running_than_fits_is_said() -> None:
     found = checkup(seen(num_gpu_blocks=661, block_size=16, running=60.0), 271)
     assert "60 requests were running" in found.notes[0]
+    # as many as fit, 38, are nothing to wonder at
+    assert checkup(seen(num_gpu_blocks=661, block_size=16, running=38.0), 271).notes == ()
 
 
 def test_the_plan_is_told_how_far_it_was_off() -> None:
@@ -99,6 +101,11 @@ def test_the_plan_is_told_how_far_it_was_off() -> None:
     many = deviation(6610, 661, block_bytes=None)
     assert many is not None
     assert many.words.endswith("reports 661: 10 times as many")
+    # twice as many are still a share, and more are times
+    for planned, end in ((1322, "100.0% more"), (1653, "3 times as many")):
+        told = deviation(planned, 661, block_bytes=None)
+        assert told is not None
+        assert told.words.endswith(end)
     assert deviation(700, None, block_bytes=None) is None
 
 

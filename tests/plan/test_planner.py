@@ -220,6 +220,7 @@ def test_a_limit_longer_than_memory_does_not_start() -> None:
 def test_fp8_without_another_checkpoint_is_a_flag_and_4_bit_is_another_checkpoint() -> None:
     fp8 = plan(shape(QWEN), A100, quantization="fp8", load=lengths(500, 50))
     assert fp8.flags["quantization"] == "fp8"
+    assert not any("another checkpoint" in note for note in fp8.notes)
     awq = plan(shape(QWEN), A100, quantization="awq", load=lengths(500, 50))
     assert "quantization" not in awq.flags
     assert any("another checkpoint" in note for note in awq.notes)
@@ -240,6 +241,12 @@ def test_the_speed_of_memory_is_a_floor_under_each_token() -> None:
     [note] = [note for note in found.notes if note.startswith("a token takes")]
     assert "6.96 ms or more" in note
     assert "50 tokens 0.35 s or more" in note
+    # two GPUs read half each
+    two = plan(shape(QWEN), fast, on_disk=15_000_000_000, settings=Settings(tp=2))
+    assert any("a token takes 3.48 ms or more" in note for note in two.notes)
+    # an image encoder is not read for text: 35,107,181,936 - 446,571,248 - 248,320 x 2048 parameters of 2 bytes = 68.30e9
+    hybrid = plan(shape(HYBRID), fast)
+    assert any("reads 68.3 GB of weights" in note for note in hybrid.notes)
 
 
 def test_a_time_that_memory_does_not_leave_is_doubted() -> None:
@@ -292,6 +299,21 @@ def test_requests_of_unlike_lengths_are_told_what_the_longest_would_leave() -> N
         f"about {unlike.max_concurrency / 2:,.0f} would fit" in note for note in unlike.notes
     )
     assert not any("preemption" in note for note in alike.notes)
+    # from one and a half times on: 825
+    for longest, said in ((824, False), (825, True)):
+        load = replace(lengths(500, 50), longest=longest)
+        found = plan(shape(QWEN), A100, settings=FIXED, load=load)
+        assert any("preemption" in note for note in found.notes) is said
+
+
+def test_sequences_that_leave_much_of_memory_idle_are_told() -> None:
+    most = plan(shape(QWEN), A100, settings=FIXED, load=lengths(500, 50)).max_concurrency
+    for sequences, said in ((round(most * 0.85), True), (round(most * 0.95), False)):
+        settings = replace(FIXED, max_num_seqs=sequences, overhead_bytes=2**30)
+        found = plan(shape(QWEN), A100, settings=settings, load=lengths(500, 50))
+        # what sequences take of memory themselves is told, so that only they change
+        assert found.max_concurrency == pytest.approx(most, rel=0.05)
+        assert any("to the prefix cache" in note for note in found.notes) is said
 
 
 def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
