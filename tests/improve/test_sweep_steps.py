@@ -14,6 +14,8 @@ from toolkit.improve.sweep_steps import (
     sim_words,
     stack_of,
     stages,
+    warm_levels,
+    warm_words,
 )
 
 TEXT = """
@@ -53,6 +55,23 @@ def test_the_simulator_gets_its_settings() -> None:
     assert " ".join(words) == expected
 
 
+@pytest.mark.parametrize(
+    ("users", "levels"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (5, [1, 2, 4, 5]),
+        (64, [1, 2, 4, 8, 16, 32, 64]),
+        (999, [1, 2, 4, 8, 16, 32, 64]),
+    ],
+)
+def test_it_is_warmed_as_far_as_the_load_goes(users: int, levels: list[int]) -> None:
+    assert warm_levels(users) == levels
+    told = ",".join(map(str, levels))
+    words = f"warmup http://h --profile p --concurrency {told} --json"
+    assert " ".join(warm_words("http://h", "p", users)) == words
+
+
 def test_users_come_evenly_over_the_seconds_that_do_not_count() -> None:
     plan = read_sweep(TEXT, "f")
     words = blast_words(plan, hosts="h.txt", profile="contest", database="d.db", resume=None)
@@ -78,6 +97,7 @@ def test_a_stack_is_the_engine_alone_and_serve_reads_it(tmp_path: Path) -> None:
     text = stack_of(
         one("fp8 a", model="org/m", flags=flags, env=(("A", "b"),), gpus="0", key_env="KEY"),
         8123,
+        users=6,
         folder=str(tmp_path),
         profile="contest",
         database="d.db",
@@ -94,12 +114,14 @@ def test_a_stack_is_the_engine_alone_and_serve_reads_it(tmp_path: Path) -> None:
     assert dict(engine.flags) == {"max-model-len": "512", "enable-prefix-caching": False}
     assert dict(engine.env) == {"A": "b"}
     assert (stack.warm.profile, stack.folder, stack.database) == ("contest", str(tmp_path), "d.db")
+    # warmed as far as the load goes, which has six users
+    assert stack.warm.concurrency == (1, 2, 4, 6)
     # a response cache before it would answer for all configurations alike
     assert read(text, "stack.toml", lambda _: {}).proxy is None
 
 
 def test_a_tiny_model_is_served_by_the_real_engine() -> None:
-    text = stack_of(one(tiny=True), 1, folder="f", profile="p", database="d")
+    text = stack_of(one(tiny=True), 1, users=1, folder="f", profile="p", database="d")
     assert 'kind" = "tiny"' in text
 
 

@@ -201,6 +201,7 @@ class Sweep:
             text = stack_of(
                 one,
                 port,
+                users=self._plan.load.users,
                 folder=folder,
                 profile=self._profile(one),
                 database=str(self._tools.database),
@@ -214,7 +215,7 @@ class Sweep:
         """`toolkit serve` warms its engines itself; everybody else is warmed from outside."""
         if not self._plan.warm or one.serving.kind(sim=self._tools.sim) == "serve":
             return
-        words = warm_words(cell.url or "", self._profile(one))
+        words = warm_words(cell.url or "", self._profile(one), self._plan.load.users)
         child = self._child(words, f"{host_name(one)}-{one.stage}-{block}-warmup")
         if child.wait(WARM_S):
             why = child.failure().message

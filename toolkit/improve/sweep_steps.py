@@ -10,6 +10,7 @@ from typing import Any
 from toolkit.improve.configurations import Configuration, Kind, around, models
 from toolkit.improve.sweep_file import SweepPlan, as_toml
 
+MOST_AT_ONCE = 64
 START_S: dict[Kind, float | None] = {"sim": 1.0, "serve": None, "url": 0.0}
 """How long a start takes, where that is known: a model's is not, before it was started once."""
 OVERHEAD_S = 4.0
@@ -21,13 +22,21 @@ def host_name(one: Configuration) -> str:
     return re.sub(r"[^\w.+:-]+", "-", one.name).strip("-") or "configuration"
 
 
+def warm_levels(users: int) -> list[int]:
+    """Requests at once, doubling as far as the load goes, and never past 64: what it will not ask need not be warm."""
+    most = min(users, MOST_AT_ONCE)
+    return [*(level for level in (1, 2, 4, 8, 16, 32) if level < most), most]
+
+
 def sim_words(one: Configuration, port: int) -> list[str]:
     """Serve it simulated."""
     chosen = [word for name, value in one.serving.settings for word in ("--set", f"{name}={value}")]
     return ["sim", "serve", "--personality", one.serving.sim or "", "--port", str(port), *chosen]
 
 
-def stack_of(one: Configuration, port: int, *, folder: str, profile: str, database: str) -> str:
+def stack_of(
+    one: Configuration, port: int, *, users: int, folder: str, profile: str, database: str
+) -> str:
     """The stack's file: the engine alone. A response cache before it would answer for all of them alike."""
     serving = one.serving
     engine: dict[str, Any] = {"name": host_name(one), "port": port}
@@ -45,15 +54,16 @@ def stack_of(one: Configuration, port: int, *, folder: str, profile: str, databa
             "folder": folder,
             "database": database,
             "proxy": False,
-            "warm": {"profile": profile},
+            "warm": {"profile": profile, "concurrency": warm_levels(users)},
             "engine": [engine],
         }
     )
 
 
-def warm_words(url: str, profile: str) -> list[str]:
+def warm_words(url: str, profile: str, users: int) -> list[str]:
     """Warm what does not warm itself."""
-    return ["warmup", url, "--profile", profile, "--json"]
+    levels = ",".join(map(str, warm_levels(users)))
+    return ["warmup", url, "--profile", profile, "--concurrency", levels, "--json"]
 
 
 def blast_words(
