@@ -323,6 +323,16 @@ def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
     assert (two.gpus, two.weights_gib) == (2, one.weights_gib)
     # 4 KV heads on 2 GPUs: 2 each, none twice
     assert two.kv_bytes_per_token == one.kv_bytes_per_token
+    # a block of 16 tokens has the same bytes, half of them on each
+    assert two.bytes_per_block == one.bytes_per_block == 16 * 57_344
+    assert two.memory_gib == 2 * 79.25
+    assert sum(
+        part or 0
+        for part in (two.context_gib, two.activation_gib, two.graph_gib, two.kv_budget_gib)
+    ) == pytest.approx(2 * 0.9 * 79.25 - two.weights_gib, abs=0.01)
+    # states are divided, too, and add up
+    halved = plan(shape(HYBRID), A100, settings=Settings(tp=2))
+    assert halved.state_bytes_per_request == 30 * 2_146_304
     eight = plan(shape("Qwen2.5-72B-Instruct"), A100, settings=replace(FIXED, tp=16))
     # 8 KV heads on 16 GPUs: each is held twice; 80 x 2 x 8 x 128 x 2 = 327,680
     assert eight.kv_bytes_per_token == 2 * 327_680
@@ -346,6 +356,30 @@ def test_an_engine_of_old_is_told_to_deal_memory_otherwise() -> None:
     for version, said in (((0, 7, 3), True), ((0, 8), False), ((0, 8, 5), False)):
         found = plan(shape(QWEN), A100, settings=replace(FIXED, version=version))
         assert any("another engine (V0)" in note for note in found.notes) is said
+
+
+def test_a_pipelines_gpus_hold_a_part_of_the_weights_each() -> None:
+    # 131.4 GiB of weights: too many for one, and for each of two with half of them there is room
+    llama = shape("Llama-3.3-70B-Instruct")
+    assert not plan(llama, A100, settings=FIXED).fits
+    halved = plan(llama, A100, settings=replace(FIXED, pp=2))
+    assert halved.fits
+    assert halved.flags["pipeline-parallel-size"] == "2"
+
+
+def test_speculated_tokens_ask_for_a_further_state_each() -> None:
+    # 3 groups of states: with prefix caching 2 each, and one more for each speculated token
+    two, three = (
+        plan(
+            shape(HYBRID),
+            A100,
+            quantization="awq",
+            settings=Settings(spec_tokens=spec),
+            load=lengths(15, 5),
+        )
+        for spec in (0, 1)
+    )
+    assert (two.blocks_per_request, three.blocks_per_request) == (3 * 2 + 1, 3 * 3 + 1)
 
 
 def test_slices_of_a_gpu_cannot_be_joined() -> None:

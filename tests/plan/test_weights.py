@@ -57,6 +57,17 @@ def test_4_bit_files_of_hybrids_leave_attention_as_it_is() -> None:
     assert weights_bytes(shape("Qwen3-30B-A3B"), "gptq-int4") == pytest.approx(16.9e9, rel=0.01)
 
 
+def test_files_of_a_quantized_checkpoint_go_before_a_count_without_its_name() -> None:
+    model = shape_of(
+        config("Qwen2.5-7B-Instruct") | {"quantization_config": {"quant_method": "awq", "bits": 4}},
+        "x",
+    )
+    assert weights_bytes(model, on_disk=5_570_000_000) == 5_570_000_000
+    assert weights_bytes(model, "awq", on_disk=5_570_000_000) == 5_570_000_000
+    # of another one the files tell nothing
+    assert weights_bytes(model, "bf16", on_disk=5_570_000_000) == 2 * 7_615_616_512
+
+
 def test_the_checkpoints_own_quantization_is_the_default() -> None:
     # gpt-oss-20b's files have 13.8 GB
     assert weights_bytes(shape("gpt-oss-20b")) == pytest.approx(13.8e9, rel=0.005)

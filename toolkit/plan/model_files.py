@@ -22,6 +22,7 @@ LONGEST_CONFIG = 4 * 2**20
 LONGEST_HEADER = 32 * 2**20
 """The format's own bound is 100 MB; 93,000 tensors (256 experts in 61 layers, with scales) of 130 bytes each are 12 MB."""
 MOST_FILES = 4096
+NO_CONFIG = "Name a model's config.json, or its directory; if this is the one, fetch it again"
 DRAFTS = ("mtp.", "model.mtp.")
 """Names of the tensors for multi-token prediction (Qwen), which vLLM loads for speculation only. DeepSeek's are layers behind
 the last."""
@@ -258,9 +259,9 @@ def _json(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise ToolkitError(f"`{path}` is not JSON", "Fetch it again") from error
+        raise ToolkitError(f"`{path}` is not JSON", NO_CONFIG) from error
     if not isinstance(read, dict):
-        raise ToolkitError(f"`{path}` is no object, so no model's config")
+        raise ToolkitError(f"`{path}` is no object, so no model's config", NO_CONFIG)
     return read
 
 
