@@ -241,19 +241,26 @@ def test_a_note_that_was_cut_short_names_nobody(tmp_path: Path, text: str) -> No
     asyncio.run(end_leftovers(log))
 
 
+CHILDBEARING = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"])
+print(child.pid, flush=True)
+print(child.wait())
+"""
+
+
 def test_somebody_who_has_a_noted_number_by_chance_is_left_alone(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
-    script = (
-        "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()']).wait())"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", CHILDBEARING],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as stranger:
         me = processes.member(stranger.pid)
         assert me is not None
+        assert stranger.stdout is not None
+        assert runs(int(stranger.stdout.readline()))
         # the engine's number is a stranger's by now, a session leader with a child, and so is its keeper's; all of
         # them started after the engine of the note, whose house and keeper are gone
         numbers = {
@@ -279,6 +286,26 @@ def test_a_command_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         with pytest.raises(ToolkitError) as caught:
             await Process.start(["/nowhere/vllm", "serve"], environment(), log)
         assert caught.value.message == "`/nowhere/vllm` can't be started: no such file or directory"
+
+    run(story, tmp_path)
+
+
+# Starts somebody in a session of its own who carries no mark, and is gone itself when that one says so.
+VANISHED = """
+import subprocess, sys, time
+child = "import os, time; print('adopted', os.getpid(), flush=True); time.sleep(600)"
+middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True, env={{}})"
+subprocess.run([sys.executable, "-c", middle])
+time.sleep(600)
+"""
+
+
+def test_one_whose_parent_is_gone_and_who_carries_no_mark_is_ended_too(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start([sys.executable, "-c", VANISHED], environment(), log)
+        adopted = (await pids(process, 1))["adopted"]
+        await process.stop(0.2)
+        assert not runs(adopted)
 
     run(story, tmp_path)
 
@@ -311,6 +338,37 @@ def test_shared_memory_that_it_leaves_is_removed_and_another_ones_is_not(tmp_pat
         other.kill()
         other.communicate()
         foreign.unlink()
+
+
+ATTACHED = """
+import sys
+from multiprocessing import resource_tracker, shared_memory
+block = shared_memory.SharedMemory(sys.argv[1])
+resource_tracker.unregister(block._name, "shared_memory")
+print("there", flush=True)
+input()
+"""
+
+
+def test_shared_memory_that_somebody_else_uses_is_left(tmp_path: Path) -> None:
+    async def story(log: Path) -> None:
+        process = await Process.start([sys.executable, "-c", SHARING], environment(), log)
+        name = await anext(aiter(process.lines()))
+        others.append(attached(name))
+        await process.stop()
+        assert (Path("/dev/shm") / name).exists()
+        (Path("/dev/shm") / name).unlink()
+
+    def attached(name: str) -> "subprocess.Popen[str]":
+        words = [sys.executable, "-c", ATTACHED, name]
+        other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "there\n"
+        return other
+
+    others: list[subprocess.Popen[str]] = []
+    run(story, tmp_path)
+    others[0].communicate("\n")
 
 
 def test_it_is_stopped_only_when_its_memory_is_free(tmp_path: Path) -> None:
