@@ -131,6 +131,13 @@ def key_of(body: bytes) -> bytes:
     return found.form
 
 
+def test_a_seed_s_limit_is_the_prompt_s_own_where_that_is_lower_and_256_where_nobody_says() -> None:
+    prompts = (user("a", max_tokens=5, weight=3), user("b", max_tokens=999, weight=2), user("c"))
+    one = asker(Profile(name="p", prompts=prompts), stream=False)
+    assert [ask.body["max_tokens"] for ask in one.seeds()] == [5, 256, 256]
+    assert [ask.max_tokens for ask in one.seeds()] == [5, 256, 256]
+
+
 def test_where_nobody_knows_what_clients_ask_nothing_is_seeded() -> None:
     assert asker().seeds() == []
 

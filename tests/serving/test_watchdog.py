@@ -137,6 +137,14 @@ def test_every_step_is_an_event_of_the_host_for_whatever_run_is_on() -> None:
     }
 
 
+def test_times_are_told_from_the_fall_and_from_the_start() -> None:
+    house = House()
+    course(house, crashes())
+    times = [float(each.text.split()[2]) for each in house.events if " after " in each.text]
+    assert len(times) == 2
+    assert all(0 <= each < 60 for each in times)
+
+
 def test_it_watches_on_after_it_brought_one_back() -> None:
     house = House()
     assert course(house, crashes(3)) is None
