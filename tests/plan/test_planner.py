@@ -382,6 +382,14 @@ def test_speculated_tokens_ask_for_a_further_state_each() -> None:
     assert (two.blocks_per_request, three.blocks_per_request) == (3 * 2 + 1, 3 * 3 + 1)
 
 
+def test_before_0_14_one_batch_fewer_is_in_flight() -> None:
+    # windows of 1,024 in 6 groups: 1,023 + 2,048 tokens = 192 blocks and one more; since, 1,023 + 2 x 2,048 = 320 and one
+    for version, blocks in (((0, 13), 193), ((0, 14), 321)):
+        limits = replace(FIXED, max_model_len=8192, version=version)
+        found = plan(shape("gemma-3-27b-it"), A100, settings=limits, load=lengths(8000, 192))
+        assert found.blocks_to_begin == 512 + 6 * blocks
+
+
 def test_slices_of_a_gpu_cannot_be_joined() -> None:
     slice_ = Gpu(name="1g.10gb", memory_bytes=round(9.5 * GIB), is_slice=True)
     with pytest.raises(ToolkitError, match="slices of the kind"):

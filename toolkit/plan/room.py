@@ -18,6 +18,9 @@ from toolkit.plan.layout import (
 )
 from toolkit.plan.shape import Shape
 
+ASYNCHRONOUS_FROM = (0, 14)
+"""vLLM schedules the next batch before the last one is done: one more is in flight."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
@@ -85,6 +88,7 @@ def cache_setting(settings: Settings, max_model_len: int, batched_tokens: int) -
         prefix_caching=settings.prefix_caching,
         spec_tokens=settings.spec_tokens,
         batched_tokens=batched_tokens,
+        concurrent_batches=None if settings.version >= ASYNCHRONOUS_FROM else settings.pp,
     )
 
 
