@@ -226,6 +226,34 @@ def test_groups_have_as_many_layers_as_the_rarest_kind(kinds: str, groups: list[
     assert laid.bytes_per_block == 16 * 256 * max(groups)
 
 
+def test_pages_that_do_not_come_out_even_are_padded_and_keep_their_tokens() -> None:
+    # full layers: 16 tokens x 2 KV heads x (80 + 80) x 2 bytes = 10,240; windows 16 x 2 x (32 + 32) x 2 = 4,096
+    laid = layout(mixed("s", "f", global_head_dim=80), CacheSetting(max_model_len=4096))
+    assert [(group.block_size, group.page_bytes) for group in laid.groups] == [(16, 10_240)] * 2
+    # twice as large: 32 tokens fill it
+    even = layout(mixed("s", "f", global_head_dim=64), CacheSetting(max_model_len=4096))
+    assert [(group.block_size, group.page_bytes) for group in even.groups] == [
+        (32, 8192),
+        (16, 8192),
+    ]
+
+
+def test_a_block_that_is_asked_for_and_aligned_is_a_multiple_of_both() -> None:
+    # 36,864 + 1,048,576 bytes of state / 2,048 = 530 tokens: 7 x 80 = 560; of 80 and 64: 2 x 320
+    assert lay("Qwen3.5-0.8B", block_size=80).block_size == 560
+    assert lay("Qwen3.5-0.8B", block_size=80, step=64).block_size == 640
+
+
+def test_states_beside_mla_ask_for_blocks_of_128() -> None:
+    latent = {"kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32}
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    sizes = {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4}
+    kinds = ["linear_attention", "full_attention"]
+    model = tiny(num_hidden_layers=2, layer_types=kinds, **latent, **heads, **sizes)
+    # 192 x 3 x 2 + 2 x 32 x 32 x 2 = 5,248 bytes of state / (64 + 16) x 2 = 33 tokens
+    assert layout(model, CacheSetting(max_model_len=4096)).block_size == 128
+
+
 def test_layers_of_a_group_are_dealt_in_turn_so_that_stages_have_some_of_each() -> None:
     laid = layout(mixed(*"sssfsssf"), CacheSetting(max_model_len=4096))
     assert [group.layers for group in laid.groups] == [(0, 4), (1, 5), (2, 6), (3, 7)]
