@@ -127,6 +127,16 @@ def test_no_more_calls_run_than_the_engine_admits() -> None:
     assert found["chain"]["users_full"] == 128
 
 
+def test_a_target_that_16_bit_cannot_meet_names_the_first_that_does() -> None:
+    words = ("qwen3.5-35b-a3b", "--gpu", "a100-80gb", "--tokens", "271", "--target-rps", "10")
+    # 16 bit holds about 60 requests of 5 s: 12 a second; fp8 is given 3 x 50, and no more are asked for
+    told = "fp8 on the same machine does 3.00 times the target: --quantization fp8 shows its flags"
+    assert told in said(*words, "--seconds-per-request", "5s")
+    # of 1 s: 16 bit itself does, and without a time nobody knows
+    assert "on the same machine" not in said(*words, "--seconds-per-request", "1s")
+    assert "on the same machine" not in said(*words)
+
+
 def test_a_model_that_does_not_fit_is_an_answer_with_ways_out() -> None:
     result = toolkit("plan", "llama-3.3-70b-instruct", "--gpu", "l4", "--tokens", "550")
     assert result.exit_code == 0

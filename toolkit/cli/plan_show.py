@@ -15,6 +15,7 @@ from toolkit.cli.plan_words import (
     block_words,
     chain_words,
     cost_words,
+    enough_words,
     host_words,
     memory_words,
     money,
@@ -103,7 +104,8 @@ class _Screen:
             counted = asked.settings.version >= GRAPHS_COUNT_FROM
             told = memory_words(chosen, graphs_counted=counted)
             self._part("Memory", [told, block_words(chosen)])
-        self._part("Rate", rate_words(answer.headroom) if answer.headroom else [])
+        if answer.headroom:
+            self._part("Rate", [*rate_words(answer.headroom), *enough_words(answers, answer)])
         self._part("Users", chain_words(answer.chain) if answer.chain else [])
         self._part("Cost", cost_words(answer.cost) if answer.cost else [])
         self._part("The server", host_words(answers, seen.name) if seen else [])

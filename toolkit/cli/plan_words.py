@@ -62,6 +62,18 @@ def _engines(factor: float, engines: tuple[int, int]) -> Iterator[str]:
         yield f"One such server does {digits(factor)} times the target: {many} of them leave peaks their room"
 
 
+def enough_words(answers: Sequence[Answer], chosen: Answer) -> Iterator[str]:
+    """The first quantization that leaves peaks their room, where the one whose flags are shown does not."""
+    if chosen.headroom is None or (chosen.headroom.factor or 0.0) >= SPARE[0]:
+        return
+    for one in answers:
+        factor = one.headroom.factor if one.headroom else None
+        if one.plan.fits and factor is not None and factor >= SPARE[0]:
+            name = one.plan.quantization
+            yield f"{name} on the same machine does {digits(factor)} times the target: --quantization {name} shows its flags"
+            return
+
+
 def chain_words(found: Chain) -> Iterator[str]:
     """What calls that follow each other mean."""
     yield (
