@@ -98,6 +98,21 @@ def test_a_folder_that_cannot_be_written_is_made_and_given_to_this_user() -> Non
     )
 
 
+def test_a_model_that_is_there_may_lie_where_nobody_writes() -> None:
+    assert judged(replace(DISK, writable=False), disk_bytes=0).status == "ok"
+    assert judged(replace(DISK, read_only=True), disk_bytes=0).status == "ok"
+    cache = replace(DISK, role="vllm_cache", path="/c", writable=False)
+    assert judged(cache, disk_bytes=0).status == "fail"
+    assert "compiles it anew" in judged(cache).why
+    assert judged(cache, disk_bytes=0, vllm=None).status == "ok"  # the simulator compiles nothing
+
+
+def test_nobody_is_given_the_folder_of_everybodys_temporary_files() -> None:
+    found = judged(replace(DISK, role="temporary", path="/tmp", writable=False))
+    assert found.status == "fail"
+    assert found.fix == 'mkdir -p "$HOME/tmp" && export TMPDIR="$HOME/tmp"'
+
+
 def test_a_disk_that_cannot_be_looked_at_is_unknown() -> None:
     found = judged(Disk(role="models", path="/hub", error="stale file handle"))
     assert (found.status, found.why) == (

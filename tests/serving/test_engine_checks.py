@@ -44,7 +44,7 @@ def test_where_no_vllm_is_needed_nothing_is_said() -> None:
             Needs(),
             "python3 -m venv '/opt/my vllm' && '/opt/my vllm'/bin/pip install vllm",
         ),
-        ("vllm", Needs(gpu=False), "tests/real/install_vllm.sh"),
+        ("vllm", Needs(gpu=False), 'export PATH="$(tests/real/install_vllm.sh)/bin:$PATH"'),
     ],
 )
 def test_a_missing_vllm_comes_with_the_command_that_installs_it(

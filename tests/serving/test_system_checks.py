@@ -176,7 +176,10 @@ def test_leftovers_are_quoted_for_the_shell_and_many_get_one_word() -> None:
 def test_files_of_others_are_unknown_to_a_plain_user() -> None:
     shared = replace(HEALTHY.shared, unclear=2)
     found = one("shm_leftovers", replace(HEALTHY, shared=shared, root=False))
-    assert (found.status, found.fix) == ("warn", "sudo toolkit preflight")
+    assert (found.status, found.fix) == (
+        "warn",
+        'sudo "$(command -v toolkit)" preflight',  # sudo knows no virtual environment
+    )
     assert found.why.startswith("unknown: 2 files")
 
 
@@ -192,7 +195,7 @@ def test_files_of_others_are_unknown_to_a_plain_user() -> None:
 def test_the_cores_that_may_be_used_count_and_not_those_that_there_are(
     cpu: Cpu, status: str, told: str
 ) -> None:
-    found = one("cpu", replace(HEALTHY, cpu=cpu))
+    found = one("cpu", replace(HEALTHY, cpu=cpu), Needs(gpu=False))
     assert found.status == status
     assert found.why.startswith(told)
 
@@ -202,7 +205,16 @@ def test_each_gpu_wants_a_core_for_its_worker() -> None:
     facts = replace(HEALTHY, gpus=four, cpu=Cpu(cores=5, usable=5, governors=()))
     assert "vLLM runs 6 processes" in one("cpu", facts, Needs(vllm=None)).why  # 2 + 4
     assert one("cpu", facts, Needs(vllm=None)).status == "warn"
-    assert one("cpu", facts, SIM).status == "ok"  # the simulator sees no GPU
+    # what CUDA_VISIBLE_DEVICES hides has no worker
+    hidden = replace(facts, gpus=replace(four, visible="1"))
+    assert one("cpu", hidden, Needs(vllm=None)).status == "ok"  # 2 + 1
+
+
+def test_cores_are_too_few_for_vllm_and_enough_for_the_simulator() -> None:
+    facts = replace(HEALTHY, cpu=Cpu(cores=2, usable=2, governors=()))
+    assert one("cpu", facts, SIM).status == "ok"
+    on_cpu = one("cpu", facts, Needs(gpu=False))
+    assert (on_cpu.status, "GPU" in on_cpu.why) == ("warn", False)
 
 
 def test_a_policy_that_saves_power_is_changed_as_root() -> None:

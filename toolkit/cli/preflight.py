@@ -79,7 +79,9 @@ class Options:
     help="GPUs that share the weights.",
 )
 @click.option(
-    "--disk", type=click.Path(path_type=Path), help="Where models go.  [default: HF's cache]"
+    "--disk",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where models go.  [default: HF's cache]",
 )
 @click.option("--vllm", default="vllm", show_default=True, help="The command that starts vLLM.")
 @click.option("--cpu", is_flag=True, help="It will be served by the CPU.")

@@ -2,13 +2,12 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
 from toolkit.cli.preflight import Options
 from toolkit.errors import ToolkitError
-from toolkit.serving.disks import hub, measured
+from toolkit.serving.disks import expanded, hub, measured
 from toolkit.serving.needs import Needs
 
 
@@ -25,7 +24,9 @@ def needs_of(options: Options) -> Needs:
         vllm=None if options.sim else options.vllm,
     )
     if options.sim:
-        return replace(needs, disk_bytes=options.weights)
+        # it downloads nothing, unless somebody rehearses a model's download
+        rehearsed = options.weights or options.model or options.disk
+        return replace(needs, disk_bytes=options.weights if rehearsed else 0)
     return with_weights(
         needs, weights=options.weights, quantization=options.quantization, tp=options.tp
     )
@@ -71,7 +72,7 @@ def _known(model: str | None, quantization: str | None, tp: int) -> tuple[int | 
 def _there(needs: Needs) -> int:
     """What of the model is on the disk already: a folder of its own, or its part of the Hugging Face cache."""
     model = needs.model or ""
-    if model and Path(model).is_dir():
+    if model and os.path.isdir(model):  # noqa: PTH112 (Path's own raises behind another user's folder)
         return 1 << 62  # nothing is to be downloaded, however it is counted
-    cache = Path(needs.disk_path).expanduser() if needs.disk_path else hub(os.environ)
+    cache = expanded(needs.disk_path) if needs.disk_path else hub(os.environ)
     return measured(cache / ("models--" + model.replace("/", "--"))).used_bytes if model else 0

@@ -3,6 +3,7 @@
 A limit stands at any level between the process' own group and the top that can be seen; the tightest one holds.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ def _levels(root: Path, controller: str) -> Iterator[Path]:
         below = group.removeprefix(inside) if inside != "/" else group
         level = top / below.strip("/")
         # a group outside the container's view reads `/../..`; then only the top tells anything
-        level = top if ".." in below or not level.is_dir() else level
+        level = top if ".." in below or not os.path.isdir(level) else level  # noqa: PTH112 (never raises)
         yield level
         while level != top:
             level = level.parent

@@ -16,6 +16,12 @@ FEW_FILES = 1_000
 """A start of vLLM writes some hundred small files."""
 NAMED = 3
 CODES = {"models": "disk", "vllm_cache": "disk_vllm_cache", "temporary": "disk_tmp"}
+LOST = {
+    "models": "no model can be downloaded to it",
+    "vllm_cache": "vLLM cannot keep there what it compiles, and compiles it anew at each start, if it starts at all",
+    "temporary": "vLLM's processes meet in files there",
+}
+"""What goes wrong where nobody may write."""
 LESSON = 'vLLM then says "Engine core initialization failed" and never names the disk'
 
 
@@ -32,7 +38,9 @@ def check(disk: Disk, needs: Needs, *, root: bool) -> Check:
         return doubtful(code, f"unknown: `{disk.path}` cannot be looked at: {disk.error}")
     room = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} free at `{disk.path}`"
     if disk.read_only or disk.writable is False:
-        return _shut(code, disk, root=root)
+        if _is_written(disk, needs):
+            return _shut(code, disk, root=root)
+        return good(code, f"{room}; nothing is to be written there")
     weights = (needs.disk_bytes or 0) if disk.role == "models" else 0
     wanted = weights + _least(disk)
     asked = f"{room}, and {size(weights)} of weights are to come" if weights else room
@@ -49,16 +57,28 @@ def check(disk: Disk, needs: Needs, *, root: bool) -> Check:
     return good(code, f"{asked}")
 
 
+def _is_written(disk: Disk, needs: Needs) -> bool:
+    """A model that is there already may lie where nobody writes; the simulator keeps nothing."""
+    if disk.role == "models":
+        return needs.disk_bytes != 0
+    return disk.role == "temporary" or needs.vllm is not None
+
+
 def _shut(code: str, disk: Disk, *, root: bool) -> Check:
-    place = shlex.quote(disk.path)
+    lost = LOST[disk.role]
     if disk.read_only:
         fix = as_root(f"mount -o remount,rw {shlex.quote(disk.mount or disk.path)}", root=root)
-        return bad(
-            code, f"`{disk.path}` is mounted read-only: no model can be downloaded to it", fix
-        )
+        return bad(code, f"`{disk.path}` is mounted read-only: {lost}", fix)
+    return bad(code, f"this user cannot write to `{disk.path}`: {lost}", _own(disk, root=root))
+
+
+def _own(disk: Disk, *, root: bool) -> str:
+    """The folder is made this user's; temporary files go elsewhere, for their folder is everybody's."""
+    if disk.role == "temporary":
+        return 'mkdir -p "$HOME/tmp" && export TMPDIR="$HOME/tmp"'
+    place = shlex.quote(disk.path)
     make, own = f"mkdir -p {place}", f'chown -R "$(id -un)" {place}'
-    why = f"this user cannot write to `{disk.path}`: no model can be downloaded to it"
-    return bad(code, why, f"{as_root(make, root=root)} && {as_root(own, root=root)}")
+    return f"{as_root(make, root=root)} && {as_root(own, root=root)}"
 
 
 def _least(disk: Disk) -> float:

@@ -1,7 +1,6 @@
 """The places that serving writes to: how much is free there, and what fills them. It looks, bounded in time, and removes nothing."""
 
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,42 +16,55 @@ MOST_FOLDERS = 200
 
 def disks(needs: Needs, environ: Mapping[str, str] = os.environ) -> tuple[Disk, ...]:
     """One for each file system that models, vLLM's cache or temporary files go to."""
-    models = Path(needs.disk_path).expanduser() if needs.disk_path else hub(environ)
     places = {
-        "models": models,
+        "models": expanded(needs.disk_path) if needs.disk_path else hub(environ),
         "vllm_cache": vllm_cache(environ),
-        "temporary": Path(tempfile.gettempdir()),
+        "temporary": temporary(environ),
     }
     found: dict[int | str, Disk] = {}
     for role, path in places.items():
         there = nearest(path)
-        key = _device(there)
-        found.setdefault(role if key is None else key, _disk(role, path, there))
+        device, disk = _device(there), _disk(role, path, there)
+        # one disk is told once; a folder on it that is shut is a matter of its own
+        is_known = device in found and disk.writable is not False
+        if not is_known:
+            found[role if device is None or device in found else device] = disk
     return tuple(_filled(found, _folders(places), time.monotonic() + LOOK_S))
 
 
 def hub(environ: Mapping[str, str]) -> Path:
     """Where Hugging Face's library puts models; its own order of variables."""
     if environ.get("HF_HUB_CACHE"):
-        return Path(environ["HF_HUB_CACHE"]).expanduser()
-    home = environ.get("HF_HOME") or _cache(environ) / "huggingface"
-    return Path(home).expanduser() / "hub"
+        return expanded(environ["HF_HUB_CACHE"])
+    return expanded(environ.get("HF_HOME") or _cache(environ) / "huggingface") / "hub"
 
 
 def vllm_cache(environ: Mapping[str, str]) -> Path:
     """Where vLLM puts what it compiled."""
-    return Path(environ.get("VLLM_CACHE_ROOT") or _cache(environ) / "vllm").expanduser()
+    return expanded(environ.get("VLLM_CACHE_ROOT") or _cache(environ) / "vllm")
+
+
+def temporary(environ: Mapping[str, str]) -> Path:
+    """Where temporary files go. Python's own answer is none at all where the disk is full: it tries to write one."""
+    told = next((environ[name] for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "/tmp")  # noqa: S108
+    return Path(told)
+
+
+def expanded(path: Path | str) -> Path:
+    """The path without `~`; Path's own raises for a user whom nobody knows."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def _cache(environ: Mapping[str, str]) -> Path:
-    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 (Path.home() raises for a user without one)
+    home = environ.get("HOME") or expanded("~")
     return Path(environ.get("XDG_CACHE_HOME") or Path(home) / ".cache")
 
 
 def nearest(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """The path, or the nearest folder above it that this user can see."""
     path = path.absolute()
-    while not path.exists() and path != path.parent:
+    # Path's own raises where another user's folder stands in the way
+    while not os.path.exists(path) and path != path.parent:  # noqa: PTH110
         path = path.parent
     return path
 

@@ -37,7 +37,7 @@ def checks(facts: Facts, needs: Needs) -> Iterator[Check]:
 def _install(engine: Engine, needs: Needs) -> str:
     """A folder of its own: vLLM pins a hundred packages."""
     if not needs.gpu:
-        return "tests/real/install_vllm.sh"
+        return 'export PATH="$(tests/real/install_vllm.sh)/bin:$PATH"'  # in a checkout
     if engine.command.endswith(SCRIPT):
         home = shlex.quote(engine.command.removesuffix(SCRIPT))
         return f"python3 -m venv {home} && {home}/bin/pip install vllm"

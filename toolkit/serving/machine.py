@@ -47,7 +47,7 @@ def look(needs: Needs) -> Facts:
         ports=ports(needs.ports, needs.host),
         network=network(),
         gpus=gpus(needs.gpus),
-        engine=engine(needs.vllm) if needs.vllm else None,
+        engine=None if needs.vllm is None else engine(needs.vllm),
         clock=clock(),
         cpu=cpu(allowed),
         orphans=orphans(),

@@ -17,7 +17,7 @@ LISTEN = "0A"
 def ports(numbers: Iterable[int], host: str, proc: Path = kernel.PROC) -> tuple[Port, ...]:
     """All that is known about these ports."""
     rows = [*_rows(proc / "net/tcp"), *_rows(proc / "net/tcp6")]
-    unread = not (proc / "net/tcp").exists() or kernel.text(proc / "net/tcp") is None
+    unread = kernel.text(proc / "net/tcp") is None
     reserved = kernel.text(proc / "sys/net/ipv4/ip_local_reserved_ports")
     found = []
     for number in dict.fromkeys(numbers):

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from toolkit.serving.facts import Facts, Memory, OpenFiles, SharedMemory
+from toolkit.serving.gpu_checks import visible
 from toolkit.serving.needs import Needs, open_files
 from toolkit.serving.outcome import Check, anew, as_root, bad, doubtful, good, size
 
@@ -161,7 +162,7 @@ def _leftovers(shared: SharedMemory, *, root: bool) -> Iterator[Check]:
         yield doubtful(
             "shm_leftovers",
             f"unknown: {files} in `/dev/shm` of which only their owner can tell whether they are still in use",
-            None if root else "sudo toolkit preflight",
+            None if root else 'sudo "$(command -v toolkit)" preflight',
         )
     else:
         yield good("shm_leftovers", "no killed server left files in `/dev/shm`")
@@ -174,23 +175,26 @@ def cpu_checks(facts: Facts, needs: Needs) -> Iterator[Check]:
     if not bounds:
         yield doubtful("cpu", "unknown: the number of cores cannot be read")
     else:
-        yield _cores(min(bounds), cpu.cores, _processes(facts, needs))
+        yield _cores(min(bounds), cpu.cores, _processes(facts, needs), needs)
     yield from _governor(facts)
 
 
 def _processes(facts: Facts, needs: Needs) -> int:
     """A vLLM server is its front end, its engine core and a worker for each GPU."""
-    return 2 + max(1, len(facts.gpus.gpus) if needs.gpu else 1)
+    return 2 + max(1, len(visible(facts.gpus)) if needs.gpu else 1)
 
 
-def _cores(usable: float, cores: int | None, wanted: int) -> Check:
+def _cores(usable: float, cores: int | None, wanted: int, needs: Needs) -> Check:
     of = f" of {cores}" if cores is not None and cores != usable else ""
     text = f"{usable:g}{of} cores may be used"
+    if needs.vllm is None and not needs.gpu:
+        return good("cpu", f"{text}; the simulator is one process")
     if usable >= wanted:
         return good("cpu", f"{text}; vLLM runs {wanted} processes that seldom sleep")
     return doubtful(
         "cpu",
-        f"{text}, and vLLM runs {wanted} processes that seldom sleep: the GPU waits for the slowest",
+        f"{text}, and vLLM runs {wanted} processes that seldom sleep:"
+        f" {'the GPU waits for the slowest' if needs.gpu else 'they wait for each other'}",
     )
 
 
