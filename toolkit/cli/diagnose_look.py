@@ -22,8 +22,6 @@ from toolkit.scout.sighting import sight
 EVERY_S = 1.0
 LEAST_LOOKS = 5
 HERE = frozenset({"127.0.0.1", "localhost", "::1"})
-HELD_DOWN_BY_HAND = "clocks set by somebody"
-"""NVML's reason for a clock that was locked: what the cure looks like, not the disease."""
 
 
 def seen_now(options: Options) -> list[Seen]:
@@ -97,6 +95,7 @@ def _is_here(host: Host) -> bool:
 
 def _gpu_here() -> Evidence:
     """What NVML says of this machine's GPUs; which of them a server uses it does not say, so the busiest stands for all."""
+    from toolkit.serving.gpu_checks import HELD_DOWN
     from toolkit.serving.gpus import gpus
 
     known = [gpu for gpu in gpus().gpus if gpu.busy_share is not None]
@@ -110,6 +109,6 @@ def _gpu_here() -> Evidence:
         gpu_busy_share=busiest.busy_share,
         gpu_throttled=None
         if busiest.limits is None
-        else any(limit != HELD_DOWN_BY_HAND for limit in busiest.limits),
+        else any(limit in HELD_DOWN for limit in busiest.limits),
         gpu_memory_used_share=used,
     )

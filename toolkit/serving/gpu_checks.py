@@ -10,6 +10,7 @@ FULL_SPEED = 0.95
 """Of the highest clock; steps are 15 MHz of 1,410 to 1,980."""
 IDLE_SHARE = 0.01
 HELD_DOWN = ("hardware slowdown", "heat (software)", "heat (hardware)", "power brake")
+"""Not a power cap, which is usual at full load; not a clock that somebody set, which is the cure."""
 PROHIBITED = 2
 """NVML's compute mode that lets nobody compute."""
 NAMED = 3
