@@ -158,6 +158,10 @@ def test_nobody_told_how_long_requests_are_so_all_count_as_the_longest() -> None
     assert found.request_tokens == found.max_model_len == 32_768
     assert found.flags["max-num-seqs"] == "256"
     assert any("was not told" in note for note in found.notes)
+    # on another GPU vLLM itself takes other numbers
+    h100 = plan(shape(QWEN), replace(A100, is_a100=False))
+    assert h100.flags["max-num-seqs"] == "1024"
+    assert h100.flags["max-num-batched-tokens"] == "8192"
 
 
 def test_a_hybrid_of_unknown_lengths_is_given_no_more_sequences_than_start() -> None:

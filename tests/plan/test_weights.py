@@ -57,6 +57,14 @@ def test_4_bit_files_of_hybrids_leave_attention_as_it_is() -> None:
     assert weights_bytes(shape("Qwen3-30B-A3B"), "gptq-int4") == pytest.approx(16.9e9, rel=0.01)
 
 
+def test_a_matrix_that_the_output_reuses_is_on_both_ends_of_a_pipeline() -> None:
+    model = tiny(num_hidden_layers=2, tie_word_embeddings=True, vocab_size=65_536)
+    untied = tiny(num_hidden_layers=2, tie_word_embeddings=False, vocab_size=65_536)
+    assert weights_of_gpu(model) < weights_of_gpu(untied)
+    # one layer, the matrix of 65,536 x 128 x 2 bytes, and on the last stage the last norm: as if it were not reused
+    assert weights_of_gpu(model, pp=2) == weights_of_gpu(untied, pp=2)
+
+
 def test_files_of_a_quantized_checkpoint_go_before_a_count_without_its_name() -> None:
     model = shape_of(
         config("Qwen2.5-7B-Instruct") | {"quantization_config": {"quant_method": "awq", "bits": 4}},
