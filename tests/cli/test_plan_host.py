@@ -75,6 +75,12 @@ def test_lengths_that_nobody_told_are_the_servers_limit() -> None:
     assert "was not told" in found["notes"][0]
 
 
+def test_a_plan_of_one_engine_is_compared_with_one_of_several() -> None:
+    saw(num_gpu_blocks=2 * 60_000, block_size=16, engines=2)
+    [found] = objects(*QWEN, "--tokens", "271", "--host", "alice")
+    assert found["deviation"]["reported"] == 60_000
+
+
 def test_a_model_of_the_catalog_is_known_by_what_the_server_calls_it() -> None:
     saw(num_gpu_blocks=661, block_size=1056, model="/models/Qwen3.5-35B-A3B-GPTQ-Int4")
     [found] = objects("--host", "alice", "--tokens", "271")

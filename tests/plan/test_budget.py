@@ -56,6 +56,12 @@ def test_activations_are_near_what_vllm_told(name: str, told_gib: float) -> None
     assert activation_bytes(shape(name), ON_H100) / GIB == pytest.approx(told_gib, rel=0.06)
 
 
+def test_a_step_has_no_more_logits_than_tokens() -> None:
+    few, many = (MemorySetting(batched_tokens=64, max_num_seqs=seqs) for seqs in (64, 1024))
+    model = shape("Qwen2.5-7B-Instruct")
+    assert activation_bytes(model, few) == activation_bytes(model, many)
+
+
 def test_before_0_17_the_dummy_run_took_more_than_twice_as_much() -> None:
     model = shape("Qwen2.5-7B-Instruct")
     before = MemorySetting(batched_tokens=8192, max_num_seqs=1024, version=(0, 16))
