@@ -47,7 +47,7 @@ def test_json_is_one_object_a_check_with_the_fixed_keys() -> None:
 def test_a_failing_check_is_exit_1_and_its_command_stands_alone_on_a_line(tmp_path: Path) -> None:
     folder = machine(tmp_path / "nvml", A100)
     done = run(
-        "--port", "47000", env=environment(folder, CUDA_VISIBLE_DEVICES="-1", PATH="/usr/bin:/bin")
+        "--port", "27000", env=environment(folder, CUDA_VISIBLE_DEVICES="-1", PATH="/usr/bin:/bin")
     )
     assert done.returncode == 1
     lines = done.stdout.splitlines()
@@ -143,14 +143,14 @@ def test_several_gpus_share_the_weights() -> None:
 
 
 def test_a_model_that_nobody_knows_is_told_and_the_rest_is_looked_at() -> None:
-    done = run("--json", "--model", "nobody/knows-this", "--port", "47001")
+    done = run("--json", "--model", "nobody/knows-this", "--port", "27001")
     assert "The size of `nobody/knows-this` is not known" in done.stderr
     assert "disk" in checks(done.stdout)
 
 
 def test_without_a_gpu_the_way_out_is_a_command_that_the_toolkit_knows(tmp_path: Path) -> None:
     nothing = dict(os.environ) | {"LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    found = checks(run("--json", "--port", "47003", env=nothing).stdout)["gpu"]
+    found = checks(run("--json", "--port", "27003", env=nothing).stdout)["gpu"]
     if found["fix"] is None or not found["fix"].startswith("toolkit "):
         pytest.skip("for a machine without NVIDIA hardware; test_gpus.py has the others")
     assert found["status"] == "fail"
@@ -178,7 +178,7 @@ def test_it_runs_from_a_plain_checkout_with_few_packages() -> None:
         "        heavy = 'aiohttp httpx httptools locust numpy orjson prometheus_client scapy sqlite_utils streamlit uvloop'\n"
         "        if name.partition('.')[0] in heavy.split(): raise ImportError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "sys.argv = ['toolkit', 'preflight', '--sim', '--port', '47002']\n"
+        "sys.argv = ['toolkit', 'preflight', '--sim', '--port', '27002']\n"
         "import runpy; runpy.run_module('toolkit.cli', run_name='__main__')\n"
     )
     done = subprocess.run(
@@ -186,4 +186,4 @@ def test_it_runs_from_a_plain_checkout_with_few_packages() -> None:
     )
     assert done.returncode in {0, 1}
     assert done.stderr == ""
-    assert "port 47002 is free" in done.stdout
+    assert "port 27002 is free" in done.stdout
