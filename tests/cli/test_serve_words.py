@@ -97,6 +97,37 @@ def test_a_port_that_somebody_holds_is_told_before_anything_starts() -> None:
     assert f"the proxy cannot listen on 127.0.0.1:{port}" in told.stderr
 
 
+@pytest.mark.parametrize("host", ["203.0.113.1", "2001:db8::1"])
+def test_an_address_that_is_not_ours_is_not_called_taken(host: str) -> None:
+    Path("s.toml").write_text(f'[[engine]]\nkind = "sim"\nmodel = "fp8"\nhost = "{host}"\n')
+    for told in (serve("s.toml", "--check"), serve("--sim", "fp8", "--host", host, "--check")):
+        assert told.exit_code == 1
+        assert "listen on" in told.stderr
+        assert "somebody does" not in told.stderr
+        assert "no port above" not in told.stderr
+
+
+def test_a_key_that_vllm_would_find_by_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "geheim")
+    fake = Path("vllm")
+    fake.write_text("#!/bin/sh\n")
+    fake.chmod(0o755)
+    told = serve("org/m", "--vllm", str(fake.absolute()), "--check")
+    assert told.exit_code == 1
+    assert "`VLLM_API_KEY` is set" in told.stderr
+    assert "geheim" not in told.output
+    assert serve("--sim", "fp8", "--check").exit_code == 0
+
+
+def test_prompts_that_nobody_knows_are_told_before_anything_starts() -> None:
+    Path("s.toml").write_text(
+        '[[engine]]\nkind = "sim"\nmodel = "fp8"\n[warm]\nprofile = "nobody"\n'
+    )
+    told = serve("s.toml", "--check")
+    assert told.exit_code == 1
+    assert "nobody" in told.stderr
+
+
 @pytest.mark.parametrize("order", ["status", "restart", "stop"])
 def test_an_order_to_nobody_says_so(order: str) -> None:
     told = serve(order)

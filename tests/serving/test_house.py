@@ -175,6 +175,33 @@ def test_what_another_model_answered_is_not_shown_after_a_new_start(stage: Stage
     assert opened == ["open", "open", "open, what is stored was others'"]
 
 
+def test_whose_answers_are_stored_is_nobodys_until_the_proxy_is_open(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the first answer of the new model and the note, the old one would show what the new one answered."""
+    asyncio.run(stage.serve(SETTING))
+    noted: list[object] = []
+
+    async def look(*_: object) -> None:
+        noted.append(answered(stage.folder))
+
+    monkeypatch.setattr(house.Gate, "open", look)
+    asyncio.run(stage.serve(replace(SETTING, model="new"), proxy=PROXY))
+    assert noted == [{}]
+
+
+def test_engines_end_though_the_proxy_does_not_end_well(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise ToolkitError("the proxy fell")
+
+    monkeypatch.setattr(MadeUpFront, "stop", fail)
+    with pytest.raises(ToolkitError, match="the proxy fell"):
+        asyncio.run(stage.serve(SETTING))
+    assert stage.journal[-1] == "stop old at e.a"
+
+
 def test_what_answers_is_noted_after_a_swap_too(stage: Stage) -> None:
     async def swap(_: House) -> None:
         await order(stage, "swap", changes={"model": "new"}, yes=True)

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from support.served import runs, wait_until
 
+from toolkit.errors import ToolkitError
 from toolkit.serving.leftovers import answered, end_orphans, write_answered
 
 HOUSE = """
@@ -62,9 +64,21 @@ def test_half_a_note_hinders_nobody(tmp_path: Path) -> None:
     assert asyncio.run(end_orphans(tmp_path)) == []
 
 
-def test_who_answered_last_is_kept_and_what_is_no_note_is_nobody(tmp_path: Path) -> None:
+def test_who_answered_last_is_kept(tmp_path: Path) -> None:
     assert answered(tmp_path) is None
     write_answered(tmp_path, {"e": "one"})
     assert answered(tmp_path) == {"e": "one"}
-    (tmp_path / "answered.json").write_text("[1]")
-    assert answered(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", ""])
+def test_a_note_that_cannot_be_read_is_somebody_elses(tmp_path: Path, text: str) -> None:
+    """Of one that is damaged nobody knows whose answers are stored: none of them may be shown."""
+    (tmp_path / "answered.json").write_text(text)
+    assert answered(tmp_path) == {}
+
+
+def test_a_folder_that_takes_nothing_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "answered.json").mkdir()
+    with pytest.raises(ToolkitError, match="cannot be written") as told:
+        write_answered(tmp_path, {"e": "one"})
+    assert f"df -h {tmp_path}" in told.value.hint

@@ -131,6 +131,38 @@ def test_only_its_owner_may_give_orders(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_a_folder_that_it_makes_is_its_owners_alone(tmp_path: Path) -> None:
+    with held(tmp_path / "new"):
+        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+def test_a_lock_that_is_a_link_empties_nobodys_file(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / LOCK).symlink_to(precious)
+    with pytest.raises(ToolkitError, match="cannot be written"), held(tmp_path):
+        pass
+    assert precious.read_text() == "kept"
+
+
+def test_what_takes_the_sockets_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).mkdir()
+    with pytest.raises(ToolkitError, match="no orders can be heard"):
+        asyncio.run(answer_to(tmp_path, {"order": "status"}))
+
+
+def test_who_may_give_no_orders_is_told_so_and_not_that_nobody_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # root may connect to everybody's: the system's refusal is made up
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    with pytest.raises(ToolkitError, match="takes no orders from you"):
+        asyncio.run(give(tmp_path, {"order": "status"}, print))
+
+
 def test_a_socket_that_was_left_behind_is_no_hindrance(tmp_path: Path) -> None:
     import socket
 

@@ -82,6 +82,23 @@ def test_more_room_for_the_same_model_keeps_what_was_stored() -> None:
     assert scene.events[0].text == "--max-num-seqs - -> 8"
 
 
+def test_what_a_secret_flag_says_stands_in_no_event() -> None:
+    setting = replace(SETTING, flags=(("hf-token", "hf_geheim"), ("max-num-seqs", "8")))
+    assert swapped(swap.beside, setting).events[0].text == "--hf-token, --max-num-seqs - -> 8"
+
+
+def test_the_old_one_ends_though_the_proxy_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise ToolkitError("no answer")
+
+    async def play(scene: Scene) -> None:
+        monkeypatch.setattr(Gate, "let_in", fail)
+        with pytest.raises(ToolkitError, match="no answer"):
+            await swap.beside(scene.seat, NEW, 0.01, lambda: forget(scene))
+
+    assert played(play).journal[-1] == "stop old at e.a"
+
+
 def test_a_new_one_that_does_not_start_leaves_the_old_one_serving() -> None:
     scene = swapped(swap.beside, NEW, bad={"new"})
     assert scene.journal == ["keep out e.b", "start new at e.b", "stop new at e.b"]

@@ -53,8 +53,11 @@ class Door:
 
     async def state(self) -> Mapping[str, Any]:
         """As its admin tells it."""
-        async with self._session.get(f"{self.admin_url}/state") as answer:
-            return dict(await answer.json())
+        try:
+            async with self._session.get(f"{self.admin_url}/state") as answer:
+                return dict(await answer.json())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _unanswered(error) from error
 
     async def forget(self, model: str | None) -> None:
         """Let a model's stored answers go; None: all."""
@@ -68,9 +71,12 @@ class Door:
             await self._session.close()
 
     async def _do(self, path: str, what: Mapping[str, Any]) -> None:
-        async with self._session.post(f"{self.admin_url}{path}", json=what) as answer:
-            if answer.status != 200:
-                raise ToolkitError(f"the proxy refused `{path}`: {await answer.text()}")
+        try:
+            async with self._session.post(f"{self.admin_url}{path}", json=what) as answer:
+                if answer.status != 200:
+                    raise ToolkitError(f"the proxy refused `{path}`: {await answer.text()}")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _unanswered(error) from error
 
 
 Closing = Callable[[], Any]
@@ -167,6 +173,11 @@ def _begin_generation(settings: Settings) -> None:
             file.bump(model)
     finally:
         file.close()
+
+
+def _unanswered(error: Exception) -> ToolkitError:
+    why = str(error) or type(error).__name__
+    return ToolkitError(f"the proxy's admin does not answer: {why}", "Is the machine overloaded?")
 
 
 def _reached(host: str) -> str:

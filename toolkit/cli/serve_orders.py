@@ -44,6 +44,9 @@ def order_swap(folder: Path, options: Mapping[str, Any]) -> None:
     changes: dict[str, Any] = {
         key: options[key] for key in ("model", "preset", "served_name") if options[key] is not None
     }
+    if changes.get("model", "").startswith(("./", "../")):
+        # serve may run in another folder than we do
+        changes["model"] = str(Path(changes["model"]).resolve())
     if options["flags"]:
         changes["flags"] = flags_told(options["flags"])
     if not changes:
@@ -82,7 +85,12 @@ def _given(
     def agree(question: Mapping[str, Any]) -> bool:
         return _agrees(question, costs or {})
 
-    return asyncio.run(give(folder, order, lambda line: click.echo(line, err=True), agree))
+    try:
+        return asyncio.run(give(folder, order, lambda line: click.echo(line, err=True), agree))
+    except KeyboardInterrupt:
+        if order["order"] != "status":
+            click.echo("Serve goes on with it; `toolkit serve status` tells how it is", err=True)
+        raise
 
 
 def _agrees(question: Mapping[str, Any], costs: Mapping[str, Any]) -> bool:

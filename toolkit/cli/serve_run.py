@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -42,6 +43,9 @@ ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at o
 TINY_NAME = "tiny"
 SECRET_FLAGS = ("hf-token", "ssl-keyfile")
 COMMAND_LINE = "the command line"
+TAKEN = "somebody does already"
+NOT_ALLOWED = "ports below 1024 are not for everybody"
+VLLM_KEY = "VLLM_API_KEY"
 
 
 def run_serve(options: Mapping[str, Any]) -> None:
@@ -51,6 +55,8 @@ def run_serve(options: Mapping[str, Any]) -> None:
     if stack.proxy is not None:
         variables_and_keys(stack.proxy)
         _refuse_taken(stack.proxy)
+    if stack.warm.profile is not None:
+        profile_from(stack.warm.profile)
     if options["check"]:
         for line in told(stack):
             say(line)
@@ -141,15 +147,26 @@ def _text(path: Path) -> str:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether nobody holds a port."""
+    """Whether one can listen there. Raises ToolkitError for an address at which nobody can: each port would look taken."""
+    refusal = why_taken(host, port)
+    if refusal not in (None, TAKEN, NOT_ALLOWED):
+        raise ToolkitError(f"nothing can listen on `{host}`: {refusal}", "E.g., `127.0.0.1`")
+    return refusal is None
+
+
+def why_taken(host: str, port: int) -> str | None:
+    """Why nobody can listen there any more; None: one can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+    except UnicodeError:
+        return "that is no address"
+    except OSError as error:
+        words = {errno.EADDRINUSE: TAKEN, errno.EACCES: NOT_ALLOWED}
+        return words.get(error.errno or 0, (error.strerror or "no reason given").lower())
+    return None
 
 
 def _refuse_taken(proxy: Settings) -> None:
@@ -158,11 +175,15 @@ def _refuse_taken(proxy: Settings) -> None:
         ("port", proxy.host, proxy.port),
         ("admin_port", proxy.admin_host, admin_port(proxy)),
     ):
-        if port and not is_free(host, port):
-            raise ToolkitError(
-                f"the proxy cannot listen on {host}:{port}: somebody does already",
-                f"End that, or choose another `{key}`" + (" with --port" if key == "port" else ""),
-            )
+        refusal = why_taken(host, port) if port else None
+        if refusal is None:
+            continue
+        if refusal == TAKEN:
+            word = " with --port" if key == "port" else ""
+            hint = f"End that, or choose another `{key}`{word}"
+        else:
+            hint = "Choose another `host`, or a port from 1024 on"
+        raise ToolkitError(f"the proxy cannot listen on {host}:{port}: {refusal}", hint)
 
 
 def _with_vllm(stack: Stack, command: str | None) -> Stack:
@@ -192,6 +213,7 @@ def keys_of(stack: Stack) -> dict[str, str]:
     keys = {}
     for setting in stack.engines:
         if setting.key_env is None:
+            _refuse_stray_key(setting)
             continue
         key = os.environ.get(setting.key_env, "").strip()
         if not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -201,6 +223,15 @@ def keys_of(stack: Stack) -> dict[str, str]:
             )
         keys[setting.key_env] = key
     return keys
+
+
+def _refuse_stray_key(setting: EngineSetting) -> None:
+    """The variable is vLLM's own: it takes it without being told, and would then answer neither us nor the proxy."""
+    if setting.kind != "sim" and os.environ.get(VLLM_KEY):
+        raise ToolkitError(
+            f"`{VLLM_KEY}` is set, so vLLM will want that key, and engine `{setting.name}` names none",
+            f'Write `key_env = "{VLLM_KEY}"` into a stack file, or `unset {VLLM_KEY}`',
+        )
 
 
 def told(stack: Stack) -> list[str]:

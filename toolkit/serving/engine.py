@@ -5,6 +5,7 @@ Its process is launch.py's, its words are engine_words.py's; here they come toge
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from toolkit.serving.causes import cause
 from toolkit.serving.engine_words import Speller, max_num_seqs
 from toolkit.serving.gpus import gpus
 from toolkit.serving.launch import Process
+from toolkit.serving.leftovers import unwritten
 from toolkit.serving.ports import ports
 from toolkit.serving.readiness import ready
 from toolkit.serving.stack import EngineSetting, WarmSetting
@@ -26,6 +28,8 @@ from toolkit.serving.warm_rounds import Warmed
 
 LEAST_STEP_SHARE = 0.25
 """A step's progress is said again when it has come so much further: a screen is no log."""
+LEAST_FREE_BYTES = 2**16
+"""Of a disk that takes another line."""
 
 Say = Callable[[str], None]
 
@@ -97,9 +101,12 @@ class Engine:
         await asyncio.to_thread(_refuse_taken, self.setting)
         self.ready_s = self.kv_cache_tokens = self.warmed = None
         self._startup = Startup()
-        self.process = await Process.start(
-            words.argv, words.env, self.log, within_s=self._outfit.stop_s
-        )
+        try:
+            self.process = await Process.start(
+                words.argv, words.env, self.log, within_s=self._outfit.stop_s
+            )
+        except OSError as error:
+            raise unwritten(self._outfit.folder, error) from error
         self._reading = asyncio.create_task(self._read(self.process))
         try:
             self.ready_s = await self._ready(self.process)
@@ -165,6 +172,9 @@ class Engine:
         if self.setting.kind == "sim":
             errors = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
             sentence, hint = (errors or [sentence])[-1], "`toolkit sim list` names what it can be"
+        if not said and shutil.disk_usage(self._outfit.folder).free < LEAST_FREE_BYTES:
+            # whatever it had to say went into its log, which took nothing
+            sentence, hint = "the disk of its log is full", f"`df -h {self._outfit.folder}`"
         return ToolkitError(
             f"`{self.setting.name}` did not start: {sentence}", hint or f"Its log: `{self.log}`"
         )

@@ -75,7 +75,7 @@ class Speller:
             env["CUDA_VISIBLE_DEVICES"] = setting.gpus
         if setting.key_env is not None and setting.kind != "sim":
             # on the command line every user of the machine could read it
-            env["VLLM_API_KEY"] = os.environ[setting.key_env]
+            env["VLLM_API_KEY"] = os.environ[setting.key_env].strip()
         return env
 
 

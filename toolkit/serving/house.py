@@ -124,7 +124,11 @@ class House:
                 await self.gate.keep_out(seat.beside(seat.setting).upstream)
         now = self._meanings()
         before = answered(self.folder)
-        front = await self._given.open_proxy(settings, before is not None and before != now)
+        is_others = before is not None and before != now
+        if is_others:
+            # killed before it is noted who answers now, the next serve must not show it either
+            write_answered(self.folder, {})
+        front = await self._given.open_proxy(settings, is_others)
         await self.gate.open(front)
         self._note_who_answers({})
 
@@ -153,8 +157,13 @@ class House:
         self._is_open = False
         for seat in self.seats.values():
             await seat.unwatch()
-        if self.gate.front is not None:
-            await self.gate.front.stop()
+        try:
+            if self.gate.front is not None:
+                await self.gate.front.stop()
+        finally:
+            await self._close_seats()
+
+    async def _close_seats(self) -> None:
         ends = [seat.close() for seat in self.seats.values()]
         for result in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(result, ToolkitError):
@@ -194,7 +203,7 @@ class House:
     async def _restart(self, asker: Asker, order: Order) -> Mapping[str, Any]:
         self._refuse_early()
         seat = self._meant(order.get("engine"))
-        self._refuse_in_blast(order)
+        await self._refuse_in_blast(order)
         asker.say(f"{seat.name}: finishes what is under way, and is started again")
         await seat.restart(self._drain_s)
         return asdict(seat.standing())
@@ -204,7 +213,7 @@ class House:
         seat = self._meant(order.get("engine"))
         setting = self._successor(seat, order.get("changes") or {})
         async with seat.alone("swapped"):
-            self._refuse_in_blast(order)
+            await self._refuse_in_blast(order)
             why = await asyncio.to_thread(self._why_in_place, seat, setting, order)
             if why is not None:
                 await self._agreed(asker, seat, why, order)
@@ -280,8 +289,9 @@ class House:
                 "the stack is not open yet", "Wait until `toolkit serve status` says so"
             )
 
-    def _refuse_in_blast(self, order: Order) -> None:
-        run = None if order.get("yes") else self._given.blasting()
+    async def _refuse_in_blast(self, order: Order) -> None:
+        # in a thread: a database that is locked must hold up no answer
+        run = None if order.get("yes") else await asyncio.to_thread(self._given.blasting)
         if run is not None:
             raise ToolkitError(
                 f"a blast is on (run `{run}`), and clients would notice",

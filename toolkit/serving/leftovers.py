@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.errors import ToolkitError
 from toolkit.serving.launch import end_leftovers
 from toolkit.serving.processes import is_same
 
@@ -31,19 +32,33 @@ def _notes(folder: Path) -> list[Path]:
 
 
 def answered(folder: Path) -> Mapping[str, str] | None:
-    """What answered last, by what clients call it (standing.meaning); None: nobody knows."""
+    """What answered last, by what clients call it (standing.meaning); None: nothing yet. Empty: nobody knows, and it was somebody else."""
     try:
         told = json.loads((folder / ANSWERED).read_bytes())
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return None
-    return told if isinstance(told, dict) else None
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def write_answered(folder: Path, meanings: Mapping[str, str]) -> None:
-    """Keep it, whole or not at all."""
+    """Keep it, whole or not at all. Raises ToolkitError where the disk is full."""
     draft = folder / f".{ANSWERED}"
-    draft.write_text(json.dumps(dict(meanings), indent=1))
-    draft.replace(folder / ANSWERED)
+    try:
+        draft.write_text(json.dumps(dict(meanings), indent=1))
+        draft.replace(folder / ANSWERED)
+    except OSError as error:
+        raise unwritten(folder, error) from error
+
+
+def unwritten(folder: Path, error: OSError) -> ToolkitError:
+    """What the user is told where the folder takes nothing more."""
+    why = (error.strerror or "no reason given").lower()
+    return ToolkitError(
+        f"`{folder}` cannot be written: {why}",
+        f"`df -h {folder}` tells how full its disk is; --folder names another",
+    )
 
 
 def _engine_in(note: Path) -> tuple[int | None, bool]:

@@ -61,8 +61,11 @@ class Asker:
 def held(folder: Path) -> Iterator[None]:
     """Hold a folder for one serve; raise if another has it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # logs may hold prompts: what it makes is its owner's alone, as are socket and lock
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # no link is followed: it would be somebody else's file that is emptied
+        how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(folder / LOCK, how, 0o600)
     except OSError as error:
         raise ToolkitError(
             f"`{folder}` cannot be written: {(error.strerror or 'no reason given').lower()}",
@@ -192,17 +195,20 @@ async def _line(reader: asyncio.StreamReader) -> dict[str, Any] | None:
 
 def _listener(folder: Path) -> socket.socket:
     path = folder / SOCKET
-    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     try:
+        path.unlink(missing_ok=True)
         with _short(path) as address:
             listener.bind(address)
             # nobody can connect before it listens: there is no moment at which others may
             path.chmod(0o600)
             listener.listen(16)
-    except BaseException:
+    except OSError as error:
         listener.close()
-        raise
+        raise ToolkitError(
+            f"no orders can be heard at `{path}`: {(error.strerror or 'no reason given').lower()}",
+            "Name another folder with --folder, on a disk that takes sockets",
+        ) from error
     listener.setblocking(False)
     return listener
 
@@ -215,6 +221,11 @@ async def _connected(folder: Path) -> tuple[asyncio.StreamReader, asyncio.Stream
             caller.connect(address)
     except OSError as error:
         caller.close()
+        if isinstance(error, PermissionError):
+            raise ToolkitError(
+                f"the serve in `{folder}` takes no orders from you",
+                "Give them as the user who started it",
+            ) from error
         if is_served(folder):
             raise ToolkitError(
                 f"the serve in `{folder}` takes no orders yet, or none any more",

@@ -22,6 +22,8 @@ OWN_FLAGS = {
     "api-key": "key_env",
 }
 """Flags that a stack says with keys of its own, and those keys."""
+KEY_VARIABLE = "VLLM_API_KEY"
+"""In which vLLM looks for its key; the stack fills it from the engine's `key_env`."""
 LONGEST_S = 7 * 86400.0
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -161,7 +163,8 @@ def flag_name(word: str, where: str) -> str:
         raise ToolkitError(f"{where}: `{checks.shown(word)}` is no flag", "E.g., `max-model-len`")
     if name in OWN_FLAGS:
         raise ToolkitError(
-            f"{where}: `{name}` is no flag of yours here", f"Set the engine's `{OWN_FLAGS[name]}`"
+            f"{where}: `{name}` is said by another key here",
+            f"Set the engine's `{OWN_FLAGS[name]}`",
         )
     return name
 
@@ -185,6 +188,11 @@ def _env(told: Any, where: str) -> tuple[tuple[str, str], ...]:
         if not _VARIABLE.fullmatch(key):
             raise ToolkitError(
                 f"{where}: `{checks.shown(key)}` is no variable's name", "E.g., `HF_HOME`"
+            )
+        if key == KEY_VARIABLE:
+            raise ToolkitError(
+                f"{where}: a key does not stand in a file",
+                f'`export {KEY_VARIABLE}=...`, and `key_env = "{KEY_VARIABLE}"` here',
             )
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ToolkitError(f"{where}: `{key}` is not a text", 'Write, e.g., `"1"`')

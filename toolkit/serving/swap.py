@@ -23,6 +23,9 @@ UTILIZATION = 0.92
 SPARE_SHARE = 0.1
 """Of the machine's memory stays free for everybody else, where an engine runs on the CPU."""
 
+SECRET = frozenset({"hf-token", "api-key"})
+"""Flags whose values stand in no event: a board shows those to everybody."""
+
 Forget = Callable[[], Awaitable[None]]
 """Makes what was stored of the old engine unreachable."""
 
@@ -36,12 +39,12 @@ async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: For
     except BaseException:
         await new.stop()
         raise
-    await seat.unwatch()
-    seat.take(setting, new)
-    await seat.back()
-    seat.watch()
-    seat.tell("model", _words(was, setting))
     try:
+        await seat.unwatch()
+        seat.take(setting, new)
+        await seat.back()
+        seat.watch()
+        seat.tell("model", _words(was, setting))
         await seat.gate.keep_out(old.upstream)
         if not await seat.gate.until_idle(old.upstream, drain_s):
             old.say(f"the old engine has requests under way after {drain_s:g} s, which are lost")
@@ -95,7 +98,10 @@ def _words(was: EngineSetting, setting: EngineSetting) -> str:
         return f"preset {was.preset or 'none'} -> {setting.preset or 'none'}"
     old, new = dict(was.flags), dict(setting.flags)
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-    changed = ", ".join(f"--{name} {old.get(name, '-')} -> {new.get(name, '-')}" for name in names)
+    changed = ", ".join(
+        f"--{name}" if name in SECRET else f"--{name} {old.get(name, '-')} -> {new.get(name, '-')}"
+        for name in names
+    )
     return changed or "the same settings"
 
 
