@@ -15,13 +15,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from at_length import at_length
+
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.sim_fleet import running  # noqa: E402 (path first)
 
 HOSTS = 20
-ROUNDS = 3
+ROUNDS = at_length(3, 1)
 BAR = 1.2
 
 

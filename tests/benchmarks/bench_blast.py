@@ -26,11 +26,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from at_length import at_length
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 BARS = {"whole": 0.90, "trickle": 0.90, "burst": 0.75}
 USERS = {"whole": 32, "trickle": 100, "burst": 32}
-PAIRS = 12
+PAIRS = at_length(12, 3)
 TURN_S = 0.5
 AT_ONCE_S = 1.5
 SETTLE_S = 0.15

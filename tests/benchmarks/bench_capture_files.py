@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from at_length import at_length
 from capture_traffic import PORT, Digest, Written, write
 
-REQUESTS, FEW_REQUESTS = 20_000, 3_000
-ROUNDS, SCAPY_ROUNDS = 3, 2
+REQUESTS, FEW_REQUESTS = at_length(20_000, 4_000), at_length(3_000, 500)
+ROUNDS, SCAPY_ROUNDS = at_length(3, 1), at_length(2, 1)
 LIMIT_KB = 64 * 1024
 WANTED_PACKETS_PER_S = 700_000
 

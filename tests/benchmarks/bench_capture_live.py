@@ -39,6 +39,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from at_length import at_length
+
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -65,7 +67,7 @@ BODY = (
 READER_BAR_US = 25
 SERVER_BAR = 0.97
 WORK_US = 180
-PAIRS = 18
+PAIRS = at_length(18, 3)
 TURN_S = 0.5
 SETTLE_S = 0.05
 

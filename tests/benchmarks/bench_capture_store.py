@@ -23,10 +23,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from at_length import at_length
 from capture_traffic import PORT, Digest, body
 
-REQUESTS = 20_000
-ROUNDS = 3
+REQUESTS = at_length(20_000, 4_000)
+ROUNDS = at_length(3, 1)
 COMMAND = [sys.executable, "-c", "from toolkit.cli import main; main()", "capture"]
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from at_length import at_length
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.small_proxy import Request, serve
@@ -32,8 +33,8 @@ from toolkit.workload.forecast import hit_curve
 from toolkit.workload.logs import read
 from toolkit.workload.prefixes import shared_prefix
 
-COUNT = 200_000
-SERVED = 20_000
+COUNT = at_length(200_000, 40_000)
+SERVED = at_length(20_000, 4_000)
 SIZES = (10, 100, 1_000, 10_000, None)
 TTLS_S = (60.0, 600.0, None)
 TRACE = Path(__file__).parent.parent / "data" / "traces" / "mooncake_conversation.jsonl.xz"

@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from at_length import at_length
+
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -25,7 +27,7 @@ from support.raw_server import RECORDED, RawServer, http, recorded  # noqa: E402
 HOSTS = 100
 HANGING = 10
 DELAY_S = 0.020
-ROUNDS = 7
+ROUNDS = at_length(7, 2)
 TIMEOUT_S = 5.0
 BAR_S = 2.0
 BAR_OVER_TIMEOUT_S = 0.5

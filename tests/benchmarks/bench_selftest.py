@@ -21,7 +21,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-ROUNDS = 3
+from at_length import at_length
+
+ROUNDS = at_length(3, 1)
 LEVELS = (1, 10, 100, 500)
 PEERS = ("guidellm", "aiperf", "vllm")
 CROWD = 100

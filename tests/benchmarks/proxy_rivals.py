@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parent.parent.parent
 SERVER_CORE, CLIENT_CORE = 0, (os.cpu_count() or 1) - 1
@@ -48,6 +49,15 @@ http {{
       proxy_pass http://engine;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
+      {way}
+      add_header X-Cache $upstream_cache_status;
+      add_header X-Request-Id $request_id;
+    }}
+  }}
+}}
+"""
+
+CACHES = """
       proxy_cache answers;
       proxy_cache_methods GET HEAD POST;
       proxy_cache_key "$request_uri $http_authorization $request_body";
@@ -55,12 +65,9 @@ http {{
       proxy_cache_lock on;
       proxy_cache_lock_timeout 600s;
       proxy_cache_lock_age 600s;
-      add_header X-Cache $upstream_cache_status;
-      add_header X-Request-Id $request_id;
-    }}
-  }}
-}}
 """
+PASSES = "proxy_buffering off;"
+"""Caches nothing, so that a stream's events go on as they come."""
 
 PLAIN = '''
 """A response cache as one writes it first: a hash of the body, a dict, aiohttp and uvloop."""
@@ -149,29 +156,37 @@ def _ran_s(pid: int) -> float:
 @contextmanager
 def started(name: str, port: int, command: Sequence[str], **more: object) -> Iterator[Server]:
     """Run a server on the server's core until it listens; end it at the end."""
-    process = subprocess.Popen(
-        ["taskset", "-c", str(SERVER_CORE), *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        **more,  # type: ignore[call-overload]
-    )
-    try:
-        _wait_for(port, process)
-        yield Server(name, port, process.pid)
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            ["taskset", "-c", str(SERVER_CORE), *command],
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+            **more,  # type: ignore[call-overload]
+        )
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _wait_for(port, process, said)
+            yield Server(name, port, process.pid)
+        finally:
+            _end(process)
 
 
-def _wait_for(port: int, process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen, said: IO[bytes]) -> None:
     give_up = time.monotonic() + STARTED_S
     while time.monotonic() < give_up:
-        assert process.poll() is None, f"it ended with {process.returncode}: {process.args}"
+        if process.poll() is not None:
+            said.seek(0)
+            raise ChildProcessError(f"{process.args} ended:\n{said.read()[-2000:].decode()}")
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except OSError:
@@ -182,7 +197,7 @@ def _wait_for(port: int, process: subprocess.Popen) -> None:
 
 
 @contextmanager
-def nginx(upstream: int) -> Iterator[Server]:
+def nginx(upstream: int, way: str = CACHES) -> Iterator[Server]:
     """proxy_cache with the body and Authorization in the key, a buffered JSON log, its files on tmpfs, one worker."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     # its worker gives up root's rights, and must reach its own files
@@ -190,7 +205,7 @@ def nginx(upstream: int) -> Iterator[Server]:
     port = free_port()
     (folder / "nginx.conf").write_text(
         ("user root;" if os.geteuid() == 0 else "")
-        + NGINX.format(folder=folder, port=port, upstream=upstream)
+        + NGINX.format(folder=folder, port=port, upstream=upstream, way=way)
     )
     binary = shutil.which("nginx") or "/usr/sbin/nginx"
     try:
@@ -228,7 +243,13 @@ def litellm(upstream: int, program: Path) -> Iterator[Server]:
             "--host",
             "127.0.0.1",
         ]
-        quiet = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+        quiet = os.environ | {
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_LOG": "ERROR",
+            # it does not start without a key, nor with one that is as weak as a benchmark's
+            "LITELLM_MASTER_KEY": KEY,
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+        }
         with started("litellm", port, command, env=quiet) as server:
             yield server
 

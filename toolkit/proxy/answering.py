@@ -25,6 +25,7 @@ from toolkit.proxy.sending import Sent
 from toolkit.proxy.splices import SALTED, salt, spliced, wants_usage
 from toolkit.proxy.verifying import Verifying
 from toolkit.proxy.views import can_join
+from toolkit.records import Asked
 from toolkit.request_key import KEY_BYTES
 
 SEEN = 131_072
@@ -43,6 +44,11 @@ class Answering(Hits):
         self._verifying = Verifying(kit.settings.cache.verify_share, calls, kit.counters, kit.event)
         self._seen: set[int] = set()
         self._seen_before: set[int] = set()
+        all_teams, teams = kit.settings.admission, kit.settings.teams
+        limits = [all_teams.max_prompt_tokens, *(team.max_prompt_tokens for team in teams)]
+        limits += [all_teams.max_output_tokens, *(team.max_output_tokens for team in teams)]
+        self._weighs = kit.settings.routing.affinity or limits.count(None) < len(limits)
+        """Whether its length or its beginning says where a request may go, and so is wanted before it is sent."""
         self._most_seen = min(SEEN, kit.settings.cache.memory_bytes // NOTES_SHARE // SEEN_BYTES)
         self._alone = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,16 +138,20 @@ class Answering(Hits):
         if self._settings.cache.asks_usage:
             case.usage_is_ours = wants_usage(fields, case.endpoint, case.view)
         case.body = spliced(case.request.body, fields, usage=case.usage_is_ours, salt=team_salt)
-        if case.key is not None:
-            self._kit.memory.note(
-                case.key,
-                case.form,
-                tenant=case.tenant,
-                endpoint=case.endpoint,
-                model=case.generation,
-                now=self._wall(),
-            )
         self._ask(case)
+        if case.key is not None:
+            # behind the turn in which the call is sent
+            asyncio.get_running_loop().call_soon(self._note, case, case.key)
+
+    def _note(self, case: Case, key: bytes) -> None:
+        self._kit.memory.note(
+            key,
+            case.form,
+            tenant=case.tenant,
+            endpoint=case.endpoint,
+            model=case.generation,
+            now=self._wall(),
+        )
 
     def _ask(self, case: Case) -> None:
         """Lead a call or join one; `_ended` comes when this client has its answer, or none."""
@@ -189,7 +199,8 @@ class Answering(Hits):
         return can_join(led, case.view, case.endpoint, has_usage=has_usage)
 
     def _job(self, case: Case) -> Job:
-        request, team, told = case.request, case.team, case.asked
+        request, team = case.request, case.team
+        told = self.told(case) if self._weighs else None
         return Job(
             method=request.method,
             path=request.path,
@@ -205,25 +216,24 @@ class Answering(Hits):
             usage_is_ours=case.usage_is_ours,
             priority=0 if team is None else team.priority,
             arrived_s=request.arrived_s,
-            prompt_tokens=self._prompt_tokens(case),
+            prompt_tokens=self._prompt_tokens(case.model, told),
             output_tokens=None if told is None else told.max_tokens,
-            prefix=self._prefix(case),
+            prefix=self._prefix(told),
             is_cacheable=case.ruling.write,
             ttl_s=case.ruling.ttl_s,
             tenant=case.tenant,
         )
 
-    def _prompt_tokens(self, case: Case) -> int | None:
-        told = case.asked
+    def _prompt_tokens(self, model: str | None, told: Asked | None) -> int | None:
         if told is None or told.prompt_tokens is not None or told.prompt_chars is None:
             return None if told is None else told.prompt_tokens
-        return self._estimates.tokens(case.model, told.prompt_chars)
+        return self._estimates.tokens(model, told.prompt_chars)
 
-    def _prefix(self, case: Case) -> int | None:
+    def _prefix(self, told: Asked | None) -> int | None:
         """The prompt's first 16 blocks of 16 tokens, where upstreams are chosen by them."""
-        if not self._settings.routing.affinity or case.asked is None:
+        if not self._settings.routing.affinity or told is None:
             return None
-        blocks = case.asked.prompt_blocks[: 16 * 8]
+        blocks = told.prompt_blocks[: 16 * 8]
         return int.from_bytes(blocks[-8:]) if blocks else None
 
     # --- the end -----------------------------------------------------------------------------------
@@ -256,7 +266,7 @@ class Answering(Hits):
         why_not = None if call.recorded is None else call.recorded.why_not
         if why_not is not None and case.key is not None and not case.was_shared:
             self._kit.memory.not_stored(case.key, why_not)
-        told, tokens = case.asked, case.served.prompt_tokens
+        told, tokens = self.told(case), case.served.prompt_tokens
         if told is not None and told.prompt_chars and tokens and not case.was_shared:
             self._estimates.learn(case.model, told.prompt_chars, tokens)
         self.end(case)

@@ -8,6 +8,7 @@ from toolkit.proxy.headers import NO_WISHES, Wishes
 from toolkit.proxy.policy import Ruling
 from toolkit.proxy.settings import TeamSetting
 from toolkit.records import Asked
+from toolkit.request_key import Canonical
 
 AS_A_WHOLE = View()
 NO_CACHE = Ruling(read=False, write=False, ttl_s=0.0)
@@ -25,7 +26,9 @@ class Case:
     team: TeamSetting | None = None
     endpoint: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
+    read: Canonical | None = None
     asked: Asked | None = None
+    """Made of `read` when it is first wanted."""
     form: bytes = b""
     model: str | None = None
     generation: str | None = None

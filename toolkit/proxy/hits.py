@@ -22,6 +22,7 @@ from toolkit.proxy.ready import Ready
 from toolkit.proxy.replaying import send_stored
 from toolkit.proxy.sending import Sent
 from toolkit.proxy.views import Shown, shown, view
+from toolkit.records import Asked
 from toolkit.request_body import asked
 from toolkit.request_key import Refused, canonical, request_key
 
@@ -92,10 +93,7 @@ class Hits(ABC):
         if isinstance(read, Refused):
             return read.reason
         fields = read.fields
-        case.fields, case.form = fields, read.form
-        told = case.asked = asked(
-            request.body, path=request.path, keep_text=self._settings.tell.log_prompts, read=read
-        )
+        case.read, case.fields, case.form = read, fields, read.form
         model = fields.get("model")
         case.model = served.model = model if isinstance(model, str) else None
         seen_as = view(fields, case.endpoint)
@@ -106,8 +104,6 @@ class Hits(ABC):
             self._settings.cache, case.team, fields, case.endpoint, case.wishes, query=request.query
         )
         served.stream, served.bypass = case.view.stream, case.ruling.reason
-        served.exact_key, served.request_key = told.exact_key, told.request_key
-        served.prompt_key = told.prompt_key
         case.generation = self._kit.generation(case.model)
         case.name = _name(case)
         if seen_as is None:
@@ -115,6 +111,23 @@ class Hits(ABC):
         elif case.ruling.read or case.ruling.write:
             case.key = case.name
         return None
+
+    def told(self, case: Case) -> Asked | None:
+        """What it asks, for those who are told of it; None: it was not understood.
+
+        Read when it is first wanted: as a rule at the end, for no client is to wait for it.
+        """
+        if case.asked is None and case.read is not None:
+            request, served = case.request, case.served
+            told = case.asked = asked(
+                request.body,
+                path=request.path,
+                keep_text=self._settings.tell.log_prompts,
+                read=case.read,
+            )
+            served.exact_key, served.request_key = told.exact_key, told.request_key
+            served.prompt_key = told.prompt_key
+        return case.asked
 
     # --- a stored answer ---------------------------------------------------------------------------
 
@@ -191,7 +204,7 @@ class Hits(ABC):
 
     def end(self, case: Case) -> None:
         """It is over: tell."""
-        self._kit.tell(case.served, case.asked)
+        self._kit.tell(case.served, self.told(case))
 
 
 def _name(case: Case) -> bytes:
