@@ -4,7 +4,7 @@ The built-in ratios are worked out by the engine's own timing model, driven here
 generator: 64 clients whose answers are as long as the simulator's are when 256 tokens are asked for. The contest's figures
 were 1,070, 1,211 and 3,114 tokens a second, and the simulator's own tests hold it to them at 256 tokens each.
 
-Time runs four times as fast as in the contest, so that a load of 20 s holds some twenty rounds of answers. Student's interval of few blocks
+Time runs four times as fast as in the contest, so that a load of 12 s holds some ten rounds of answers. Student's interval of few blocks
 is wide, and honest; what else the machine does meanwhile meets all configurations alike.
 """
 
@@ -23,7 +23,7 @@ from toolkit.sim.engine import Engine, EngineConfig, EngineRequest
 from toolkit.sim.personalities import personality
 
 BLOCKS = {"short": 3, "full": 6}[os.environ.get("TOOLKIT_LONG", "short")]
-LOAD_S = {"short": 20, "full": 40}[os.environ.get("TOOLKIT_LONG", "short")]
+LOAD_S = {"short": 12, "full": 40}[os.environ.get("TOOLKIT_LONG", "short")]
 CLIENTS, PROMPT_TOKENS, MOST_TOKENS = 64, 25, 256
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 
@@ -40,7 +40,7 @@ profile = "unlike"
 [load]
 users = {CLIENTS}
 duration = "{LOAD_S}s"
-settle = "5s"
+settle = "4s"
 mix = 0
 max_tokens = {MOST_TOKENS}
 
