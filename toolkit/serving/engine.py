@@ -6,9 +6,10 @@ Its process is launch.py's, its words are engine_words.py's; here they come toge
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from toolkit.bench.client import HostClient, PageError
 from toolkit.errors import ToolkitError
@@ -28,6 +29,8 @@ from toolkit.serving.warm_rounds import Warmed
 
 LEAST_STEP_SHARE = 0.25
 """A step's progress is said again when it has come so much further: a screen is no log."""
+LAST_BREATH_S = 3.0
+"""One that stops answering may be ending; its keeper knows 2 s later at most, once those are gone whom it left."""
 LEAST_FREE_BYTES = 2**16
 """Of a disk that takes another line."""
 
@@ -118,9 +121,10 @@ class Engine:
         self.kv_cache_tokens = self._startup.facts.kv_tokens or await self._counted_tokens()
 
     async def warm(self) -> Warmed:
-        """Ask it until it is warm. Raises ToolkitError where it answers nothing."""
-        setting = self.setting
-        self.warmed = warmed = await warm(
+        """Ask it until it is warm. Raises ToolkitError where it answers nothing, or ends meanwhile."""
+        setting, process = self.setting, self.process
+        assert process is not None, "it was not started"
+        asking = warm(
             setting.url,
             setting=self._outfit.warm,
             name=setting.name,
@@ -131,6 +135,7 @@ class Engine:
             log=self.log if setting.kind != "sim" else None,
             say=self.say,
         )
+        self.warmed = warmed = await self._while_it_runs(process, asking)
         if warmed.requests == warmed.errors:
             raise ToolkitError(
                 f"`{setting.name}` answers nothing: {warmed.error or 'no reason given'}",
@@ -166,7 +171,24 @@ class Engine:
             await process.gone()
             raise self._why(process.said(), process.code) from error
 
-    def _why(self, said: Sequence[str], code: int | None) -> ToolkitError:
+    async def _while_it_runs(self, process: Process, asking: Coroutine[Any, Any, Warmed]) -> Warmed:
+        """Its warm-up, and why it ended where it ends meanwhile: a dead engine is not warm, however well it began."""
+        warming, ending = asyncio.create_task(asking), asyncio.create_task(process.gone())
+        try:
+            await asyncio.wait((warming, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done() and warming.result().error:
+                await asyncio.wait((ending,), timeout=LAST_BREATH_S)
+            if ending.done():
+                raise self._why(process.said(), process.code, "ended while it was warmed up")
+            return warming.result()
+        finally:
+            warming.cancel()
+            ending.cancel()
+            await asyncio.gather(warming, ending, return_exceptions=True)
+
+    def _why(
+        self, said: Sequence[str], code: int | None, what: str = "did not start"
+    ) -> ToolkitError:
         found = cause(said, code)
         sentence, hint = found.sentence, found.hint
         if self.setting.kind == "sim":
@@ -176,7 +198,7 @@ class Engine:
             # whatever it had to say went into its log, which took nothing
             sentence, hint = "the disk of its log is full", f"`df -h {self._outfit.folder}`"
         return ToolkitError(
-            f"`{self.setting.name}` did not start: {sentence}", hint or f"Its log: `{self.log}`"
+            f"`{self.setting.name}` {what}: {sentence}", hint or f"Its log: `{self.log}`"
         )
 
     async def _read(self, process: Process) -> None:

@@ -204,8 +204,9 @@ class House:
         self._refuse_early()
         seat = self._meant(order.get("engine"))
         await self._refuse_in_blast(order)
-        asker.say(f"{seat.name}: finishes what is under way, and is started again")
-        await seat.restart(self._drain_s)
+        async with seat.alone("restarted"):
+            asker.say(f"{seat.name}: finishes what is under way, and is started again")
+            await seat.restart(self._drain_s)
         return asdict(seat.standing())
 
     async def _swap(self, asker: Asker, order: Order) -> Mapping[str, Any]:

@@ -119,13 +119,12 @@ class Seat:
         self.be("ended")
 
     async def restart(self, drain_s: float) -> None:
-        """By order: what is under way is finished first. Raises ToolkitError; then it is down."""
-        async with self.alone("restarted"):
-            await self.unwatch()
-            await self.leave(drain_s)
-            self.tell("restart", "restarted by order")
-            await self.engine.stop()
-            await self.open()
+        """By order, `alone`: what is under way is finished first. Raises ToolkitError; then it is down."""
+        await self.unwatch()
+        await self.leave(drain_s)
+        self.tell("restart", "restarted by order")
+        await self.engine.stop()
+        await self.open()
 
     async def leave(self, drain_s: float) -> None:
         """Let no new request to it, and wait for those under way."""
