@@ -130,6 +130,23 @@ def test_what_no_page_tells_is_found_where_another_source_tells_it(
     assert found.code == code
 
 
+@pytest.mark.parametrize(
+    ("interval_s", "confidence"), [(4.9, None), (5.0, "medium"), (10.0, "high")]
+)
+def test_one_long_step_is_no_standstill(interval_s: float, confidence: str | None) -> None:
+    told = Evidence(running_min=1.0, output_tokens_per_s=0.0, interval_s=interval_s)
+    found = [(each.code, each.confidence) for each in diagnose(told, TABLE).found]
+    assert found == ([("stands_still", confidence)] if confidence else [])
+
+
+def test_a_cache_without_room_for_one_more_long_request_is_no_lack_of_sequences() -> None:
+    """78 % are in use by two, so that memory looks free; the third does not fit."""
+    load = {"asks": lambda _, dice: (tuple(dice.choices(range(99_999), k=3000)), 128), "clients": 8}
+    [found] = diagnosis("awq", 3, load, {}).found
+    assert found.code == "kv_cache_small"
+    assert "one request more would make the KV blocks in use 11" in found.evidence
+
+
 def test_what_a_page_cannot_tell_is_named_and_not_guessed() -> None:
     open_codes = {
         code for each in diagnosis("gptq-int4", 0, {"looks": 4}, {}).unknown for code in each.codes

@@ -173,3 +173,10 @@ def test_a_stored_look_tells_what_its_readings_hold() -> None:
     assert found.histograms["prompt"].mean() == 100
     assert found.response_cache is True
     assert glance_of_sighting(replace(sighting, running=None), readings) is None
+
+
+def test_how_full_the_cache_were_with_one_more_is_told_where_something_runs() -> None:
+    looks = [Glance(at_s=float(at), running=2.0, waiting=5.0, kv_cache_usage=0.78) for at in (0, 1)]
+    assert evidence_of(looks).kv_cache_with_one_more == pytest.approx(1.17)  # 0.78 x 3 / 2
+    idle = [Glance(at_s=0.0, running=0.0, waiting=0.0, kv_cache_usage=0.0)]
+    assert evidence_of(idle).kv_cache_with_one_more is None

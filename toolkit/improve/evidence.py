@@ -35,6 +35,8 @@ class Evidence:
     """Share of looks at which nothing ran and nothing waited."""
     kv_cache_usage_max: float | None = None
     kv_cache_usage_mean: float | None = None
+    kv_cache_with_one_more: float | None = None
+    """What the largest use would be with another request of the same size."""
 
     # --- counters, between the first look and the last
     preemptions_per_request: float | None = None

@@ -206,6 +206,7 @@ def _gauges(seen: Sequence[Glance]) -> Evidence:
         at_ceiling_share=fmean(waiting >= 1 and running == most for running, waiting in both),
         idle_share=fmean(running == waiting == 0 for running, waiting in both),
         kv_cache_usage_max=max(usage, default=None),
+        kv_cache_with_one_more=max(usage) * (most + 1) / most if usage and most else None,
         kv_cache_usage_mean=fmean(usage) if usage else None,
     )
 
