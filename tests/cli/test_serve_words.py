@@ -12,6 +12,7 @@ from support.served import free_ports
 from toolkit.cli import main
 from toolkit.cli.serve_events import Events, blast_on
 from toolkit.cli.serve_preflight import needs_of
+from toolkit.cli.serve_run import kept
 from toolkit.proxy.settings import Settings
 from toolkit.records import Event, Host, LoaderSecond, Run, Sighting
 from toolkit.serving.stack import EngineSetting, Stack
@@ -95,6 +96,17 @@ def test_a_port_that_somebody_holds_is_told_before_anything_starts() -> None:
         told = serve("--sim", "fp8", "--port", str(port))
     assert told.exit_code == 1
     assert f"the proxy cannot listen on 127.0.0.1:{port}" in told.stderr
+
+
+def test_the_proxys_ports_are_nobody_elses_while_engines_start_and_its_own_then() -> None:
+    port, admin = free_ports(2)
+    settings = Settings(upstreams=(), port=port, admin_port=admin)
+    with kept(settings):
+        for each in (port, admin):
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", each))
+            # as the proxy listens (asyncio sets SO_REUSEADDR, and so does this)
+            socket.create_server(("127.0.0.1", each)).close()
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "2001:db8::1"])

@@ -8,8 +8,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,8 @@ def is_free(host: str, port: int) -> bool:
 
 def why_taken(host: str, port: int) -> str | None:
     """Why nobody can listen there any more; None: one can."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family) as probe:
+        with socket.socket(_family(host)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except UnicodeError:
@@ -184,6 +184,30 @@ def _refuse_taken(proxy: Settings) -> None:
         else:
             hint = "Choose another `host`, or a port from 1024 on"
         raise ToolkitError(f"the proxy cannot listen on {host}:{port}: {refusal}", hint)
+
+
+@contextlib.contextmanager
+def kept(proxy: Settings | None) -> Iterator[None]:
+    """Keep the proxy's ports until it listens, minutes from now: the system would give them to anybody's connection.
+
+    Bound but not listened on, and with SO_REUSEADDR on both sides, a port is still the proxy's to take.
+    """
+    with contextlib.ExitStack() as kept_:
+        for host, port in () if proxy is None else _doors(proxy):
+            if port:
+                keeper = kept_.enter_context(socket.socket(_family(host)))
+                keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with contextlib.suppress(OSError):
+                    keeper.bind((host, port))
+        yield
+
+
+def _doors(proxy: Settings) -> tuple[tuple[str, int], tuple[str, int]]:
+    return (proxy.host, proxy.port), (proxy.admin_host, admin_port(proxy))
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _with_vllm(stack: Stack, command: str | None) -> Stack:
@@ -256,11 +280,19 @@ async def _serve(stack: Stack, keys: Mapping[str, str]) -> int:
     folder = Path(stack.folder)
     for line in told(stack)[: len(stack.engines)]:
         say(line)
-    with held(folder), Events(stack, json.dumps(_shown(stack))) as events:
+    with (
+        held(folder),
+        Events(stack, json.dumps(_shown(stack))) as events,
+        contextlib.ExitStack() as doors,
+    ):
+        # once preflight has looked: it would take us for a server that does not listen yet
+        keep = partial(doors.enter_context, kept(stack.proxy))
+        if not stack.preflight:
+            keep()
         given = Given(
             outfit=await _outfit(stack, keys, folder),
             open_proxy=lambda settings, is_others: open_door(settings, is_others, say),
-            preflight=lambda: refuse_unfit(stack, say),
+            preflight=lambda: _refuse_unfit(stack, keep),
             changed=lambda setting, words: changed(setting, words, preset_flags, "the swap"),
             blasting=lambda: blast_on(stack.database),
             tell=events.add,
@@ -276,6 +308,11 @@ async def _serve(stack: Stack, keys: Mapping[str, str]) -> int:
         await house.run(ready)
     say("All ended")
     return 0
+
+
+async def _refuse_unfit(stack: Stack, then: Callable[[], None]) -> None:
+    await refuse_unfit(stack, say)
+    then()
 
 
 async def _outfit(stack: Stack, keys: Mapping[str, str], folder: Path) -> Outfit:
