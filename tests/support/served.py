@@ -4,6 +4,7 @@ import http.client
 import itertools
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import psutil
 
 TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 PATIENCE_S = 120
+PORTS = 1_500
+"""For each worker of pytest; the kernel's own begin at 32,768."""
 CHAT = "/v1/chat/completions"
 
 
@@ -155,15 +158,20 @@ ONE = FAST.format("one", "qwen")
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ones: all are held until the last is known."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Different ones, below those that the kernel gives to outgoing connections: a real engine takes minutes until it binds.
+
+    Each of pytest's workers has its own, as nobody holds them until then.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20_000 + PORTS * (worker % 8)
+    found: list[int] = []
+    for port in random.sample(range(first, first + PORTS), PORTS):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("no ports are free")
 
 
 def stack_file(folder: Path, *engines: str, more: str = "") -> Path:
