@@ -125,6 +125,11 @@ async def _alone(
 
     try:
         await proxy.start()
+    except ToolkitError as error:
+        await close()
+        # serve has no such option as `toolkit proxy` has
+        hint = error.hint.replace("--admin-port", "the proxy's `admin_port`")
+        raise ToolkitError(error.message, hint) from error
     except BaseException:
         await close()
         raise
