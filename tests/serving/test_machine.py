@@ -185,16 +185,18 @@ def test_the_kernel_tells_of_its_clock_without_being_changed() -> None:
     [
         "mount -t tmpfs tmpfs /proc",  # nothing of the kernel at all
         "mount -t tmpfs tmpfs /sys",
-        "mount -t tmpfs tmpfs /dev/shm; umount -l /dev/shm; mount -t tmpfs -o size=4k,nr_inodes=2 tmpfs /tmp",
+        "mount -t tmpfs tmpfs /dev/shm; umount -l /dev/shm; mount -t tmpfs -o size=4k,nr_inodes=2 tmpfs $TMPDIR",
     ],
 )
 def test_a_machine_that_hides_everything_is_told_as_unknown_and_never_crashes(
     tmp_path: Path, hidden: str
 ) -> None:
-    out = tmp_path / "out"
+    out, small = tmp_path / "out", tmp_path / "small"
+    small.mkdir()
     script = f'exec 3>"{out}"; {hidden}; "{TOOLKIT}" preflight --json >&3'
     done = subprocess.run(
         ["unshare", "--mount", "bash", "-c", script],
+        env=os.environ | {"TMPDIR": str(small)},
         capture_output=True,
         text=True,
         timeout=60,
