@@ -237,9 +237,9 @@ def report(case: Case, program: Path, machine: Machine) -> None:
 
 
 CASES = [
-    *(Case("requests", name, 10_000, 10.0) for name in ENGINES),
-    Case("answers", "scapy", 3_000, 5.0, every=1, follow=True),
-    Case("answers", "ring", 10_000, 5.0, every=2, follow=True),
+    *(Case("requests", name, 10_000, at_length(10, 2)) for name in ENGINES),
+    Case("answers", "scapy", 3_000, at_length(5, 2), every=1, follow=True),
+    Case("answers", "ring", 10_000, at_length(5, 2), every=2, follow=True),
     *(Case("stall", name, 4_000, 4.0, stall_at_s=1.5) for name in ("scapy", "ring")),
 ]
 

@@ -37,6 +37,7 @@ COUNT = at_length(200_000, 40_000)
 SERVED = at_length(20_000, 4_000)
 SIZES = (10, 100, 1_000, 10_000, None)
 TTLS_S = (60.0, 600.0, None)
+HELD = (30_000, 50_000, 70_000, 100_000, 150_000)[: at_length(5, 1)]
 TRACE = Path(__file__).parent.parent / "data" / "traces" / "mooncake_conversation.jsonl.xz"
 
 
@@ -140,7 +141,7 @@ def entry_bytes(held: int) -> float:
 
 
 def memory() -> None:
-    told = {held: entry_bytes(held) for held in (30_000, 50_000, 70_000, 100_000, 150_000)}
+    told = {held: entry_bytes(held) for held in HELD}
     print("bytes an entry: " + ", ".join(f"{size:.0f} at {held:,}" for held, size in told.items()))
     print(f"RATIO cache_entry {statistics.mean(told.values()) / 350:.2f}")
 
