@@ -27,7 +27,11 @@ LOAD_S = {"short": 12, "full": 40}[os.environ.get("TOOLKIT_LONG", "short")]
 CLIENTS, PROMPT_TOKENS, MOST_TOKENS = 64, 25, 256
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 
-pytestmark = pytest.mark.timeout(300 + 4 * BLOCKS * (LOAD_S + 40))
+# one group: two workers would each run the sweep
+pytestmark = [
+    pytest.mark.timeout(300 + 4 * BLOCKS * (LOAD_S + 40)),
+    pytest.mark.xdist_group("sweep"),
+]
 
 SWEEP = f"""
 summary = "Three quantizations, and one of them twice"
