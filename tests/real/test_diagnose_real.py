@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -48,27 +50,37 @@ def diagnosed(folder: Path, interval: str, env: dict[str, str]) -> dict[str, dic
     return {each["code"]: each for each in map(json.loads, done.stdout.splitlines())}
 
 
-def test_a_real_server_with_few_kv_blocks_is_found_out(locked_server: Any, tmp_path: Path) -> None:
-    # 63 blocks of 32 tokens: prompts of about 70 tokens and 256 of answer take eleven each in the end, so that five to
-    # ten of the sixteen that --max-num-seqs lets run find room, and others wait
-    (tmp_path / "hosts.txt").write_text(f"real {locked_server.url} api_key_env={KEY_VARIABLE}\n")
-    env = dict(os.environ) | {KEY_VARIABLE: locked_server.key}
-    load = [TOOLKIT, "bench", "hosts.txt", "--duration", "300s", "--concurrency", "24"]
-    load += ["--max-tokens", "256", "--ignore-eos", "--unique", "--no-store", "--json"]
-    silent = subprocess.DEVNULL
-    with subprocess.Popen(load, stdout=silent, stderr=silent, cwd=tmp_path, env=env) as bench:
-        try:
-            wait_for(locked_server, queue=True)
-            found = diagnosed(tmp_path, "8s", env)
-        finally:
-            bench.kill()
-    assert "kv_cache_small" in found, found
-    assert not {"seq_limited", "stands_still", "too_little_load"} & found.keys(), found
-    # the server says all that a page can say: only what no page tells is open
-    open_facts = {each["fact"] for each in found["not_known"]["unknown"]}
-    told = {"kv_cache_usage_max", "waiting_share", "gap_stretch", "api_cpu_cores", "prefix_caching"}
-    assert not told & open_facts, found
+def test_a_real_server_with_few_kv_blocks_is_found_out(
+    vllm_home: Path, serving: Callable[..., AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    # 32 blocks of 32 tokens: prompts of about 70 tokens and 256 of answer take eleven each in the end, so that three to ten of
+    # the sixteen that --max-num-seqs lets run find room, and others wait. The slow model: the quick one is done with
+    # them before the client has read them, and its pages show it idle in between
+    with serving(vllm_home, "tiny-slow", "--num-gpu-blocks-override", "33", key="secret") as server:
+        (tmp_path / "hosts.txt").write_text(f"real {server.url} api_key_env={KEY_VARIABLE}\n")
+        env = dict(os.environ) | {KEY_VARIABLE: server.key}
+        load = [TOOLKIT, "bench", "hosts.txt", "--duration", "300s", "--concurrency", "24"]
+        load += ["--max-tokens", "256", "--ignore-eos", "--unique", "--no-store", "--json"]
+        silent = subprocess.DEVNULL
+        with subprocess.Popen(load, stdout=silent, stderr=silent, cwd=tmp_path, env=env) as bench:
+            try:
+                wait_for(server, queue=True)
+                found = diagnosed(tmp_path, "8s", env)
+            finally:
+                bench.kill()
+        assert "kv_cache_small" in found, found
+        assert not {"seq_limited", "stands_still", "too_little_load"} & found.keys(), found
+        # the server says all that a page can say: only what no page tells is open
+        open_facts = {each["fact"] for each in found["not_known"]["unknown"]}
+        told = {
+            "kv_cache_usage_max",
+            "waiting_share",
+            "gap_stretch",
+            "api_cpu_cores",
+            "prefix_caching",
+        }
+        assert not told & open_facts, found
 
-    wait_for(locked_server, queue=False)
-    idle = diagnosed(tmp_path, "2s", env)
-    assert set(idle) - {"not_known"} == {"too_little_load"}
+        wait_for(server, queue=False)
+        idle = diagnosed(tmp_path, "2s", env)
+        assert set(idle) - {"not_known"} == {"too_little_load"}
