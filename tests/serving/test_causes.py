@@ -238,9 +238,9 @@ WORDED = [
         "pip uninstall",
     ),
     (
-        "OSError: [Errno 28] No space left on device: '/root/.cache/vllm/torch_compile_cache/x'",
+        "OSError: [Errno 28] No space left on device: '/home/ann/.cache/vllm/torch_compile_cache/x'",
         "disk_full",
-        "the disk is full: `/root/.cache/vllm/torch_compile_cache/x` could not be written",
+        "the disk is full: `/home/ann/.cache/vllm/torch_compile_cache/x` could not be written",
         "df -h",
     ),
     (
