@@ -83,19 +83,25 @@ def run_proxy(settings: Settings, *, only_check: bool) -> None:
 
         sys.exit(run_workers(settings, variables, keys))
     with ExitStack() as opened:
-        log = feed = None
-        if settings.tell.log is not None:
-            log = RequestLog(settings.tell.log)
-            opened.callback(log.close)
-        if settings.tell.database is not None:
-            feed = StoreFeed(
-                storing(Path(settings.tell.database), secrets.token_hex(6)),
-                server=f"{settings.host}:{settings.port}",
-            )
-            opened.callback(feed.close)
+        log, feed = tellers(settings, opened)
         proxy = Proxy(settings, variables=variables, keys=keys, log=log, feed=feed, say=say)
         code = run_loop(_serve(proxy, log))
     sys.exit(code)
+
+
+def tellers(settings: Settings, opened: ExitStack) -> tuple[RequestLog | None, StoreFeed | None]:
+    """Open the log and the way to the database, where they are wanted; `opened` closes them."""
+    log = feed = None
+    if settings.tell.log is not None:
+        log = RequestLog(settings.tell.log)
+        opened.callback(log.close)
+    if settings.tell.database is not None:
+        feed = StoreFeed(
+            storing(Path(settings.tell.database), secrets.token_hex(6)),
+            server=f"{settings.host}:{settings.port}",
+        )
+        opened.callback(feed.close)
+    return log, feed
 
 
 def refuse_without_file(settings: Settings) -> None:

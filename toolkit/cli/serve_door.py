@@ -3,26 +3,22 @@
 import asyncio
 import contextlib
 import os
-import secrets
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from toolkit.cli.proxy_run import refuse_without_file, storing, team_keys, told
+from toolkit.cli.proxy_run import refuse_without_file, team_keys, tellers, told
 from toolkit.cli.proxy_workers import WORKER
 from toolkit.errors import ToolkitError
 from toolkit.proxy.identity import ANY
 from toolkit.proxy.keyring import TeamKey
-from toolkit.proxy.request_log import RequestLog
 from toolkit.proxy.server import Proxy
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import checked
 from toolkit.proxy.shared_cache import SharedCache
-from toolkit.proxy.store_feed import StoreFeed
 from toolkit.proxy.workers import Workers
 
 Say = Callable[[str], None]
@@ -105,16 +101,7 @@ async def _alone(
     settings: Settings, variables: Mapping[str, str], keys: list[TeamKey], say: Say
 ) -> Door:
     opened = ExitStack()
-    log = feed = None
-    if settings.tell.log is not None:
-        log = RequestLog(settings.tell.log)
-        opened.callback(log.close)
-    if settings.tell.database is not None:
-        feed = StoreFeed(
-            storing(Path(settings.tell.database), secrets.token_hex(6)),
-            server=f"{settings.host}:{settings.port}",
-        )
-        opened.callback(feed.close)
+    log, feed = tellers(settings, opened)
     proxy = Proxy(settings, variables=variables, keys=keys, log=log, feed=feed, say=say)
 
     async def close() -> None:
