@@ -92,6 +92,13 @@ ROOMS = {
         ),
         {"children", "sweep", "sweep_chart", "sweep_results", "sweep_state"},
     ),
+    "deploy": (
+        set(
+            "alerts compose compose_parts grafana grafana_panels kubernetes kubernetes_parts keda metric_names names nginx prometheus quoting site site_of systemd templating"
+            " recording".split()
+        ),
+        {"write"},
+    ),
     "workload": (
         set(
             "arrivals clients columns distribution exports forecast gaps lengths levers limits log_rows"
@@ -123,6 +130,15 @@ DOORS: dict[str, frozenset[str]] = {
     "scout": frozenset(),
     "sim": frozenset(),
     "plan": frozenset(),
+    "deploy": frozenset(
+        {
+            "proxy.settings",
+            "proxy.routes",
+            "serving.flags",
+            "serving.stack",
+            "serving.stack_file",
+        }
+    ),
     "serving": frozenset(
         {
             "bench.asks",

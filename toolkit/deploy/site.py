@@ -1,0 +1,93 @@
+"""A stack as it would run elsewhere: what every template needs to know, as plain values. Nothing is rendered here."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteEngine:
+    """One inference server of the site."""
+
+    name: str
+    """As in the stack file; a valid DNS label (lower case, digits, `-`), as Kubernetes and compose want it."""
+    kind: str
+    """`vllm`, `tiny` or `sim`, as in the stack file."""
+    model: str
+    served_name: str
+    host: str
+    """Where it is asked from this machine, as the stack file says."""
+    port: int
+    spare_port: int | None = None
+    """Where a successor stands after `toolkit serve swap`; None: it has no such place."""
+    arguments: tuple[str, ...] = ()
+    """Of `vllm serve MODEL`, with dashes, without host, port and keys: `--max-model-len`, `4096`."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Further variables; never a key."""
+    key_env: str | None = None
+    """The variable that holds its API key."""
+    gpus: tuple[str, ...] = ()
+    """Indices or UUIDs as in CUDA_VISIBLE_DEVICES; empty: as many as it wants, any of them."""
+    gpu_count: int = 1
+    """Tensor times pipeline parallel, or as many as are pinned."""
+    ready_s: float = 1800.0
+    """Longest loading."""
+    team: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteProxy:
+    """The response cache in front of the engines."""
+
+    host: str = "127.0.0.1"
+    """Where it listens, as the stack file says."""
+    port: int = 8000
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8002
+    key_envs: tuple[str, ...] = ()
+    """Variables that hold its teams' keys."""
+    redis_env: str | None = None
+    """The variable that holds the address of the shared cache."""
+    body_bytes: int = 32 * 2**20
+    paths: tuple[str, ...] = ()
+    """That it lets through, uncached, beside its own."""
+    whole_s: float | None = 600.0
+    """Longest answer."""
+    drain_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """All of it, and how it is to be reached."""
+
+    name: str
+    """Of the stack: its file's name without the ending, as a DNS label."""
+    engines: tuple[SiteEngine, ...]
+    proxy: SiteProxy | None
+    """None: clients ask the engines themselves."""
+    listen: str = "127.0.0.1"
+    """The address that clients' ports are bound to, unless asked otherwise the loopback."""
+    image: str = ""
+    """vLLM's container image, with its version."""
+    stack_file: str = "stack.toml"
+    """As it is named on the machine that serves; an absolute path where one was told."""
+    stack_text: str = ""
+    """Its content, for what carries it along."""
+    database: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """One file to be written."""
+
+    path: str
+    """Below `--out`, with `/`."""
+    text: str
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """What one kind of deployment comes to."""
+
+    files: tuple[Rendered, ...]
+    next_steps: tuple[str, ...] = field(default=())
+    """Commands and sentences for who holds the files now, in order."""
