@@ -34,6 +34,7 @@ VERBS = (
     "proxy",
     "warmup",
     "watchdog",
+    "deploy",
     "sweep",
     "compare",
     "diagnose",

@@ -27,6 +27,7 @@ from toolkit.cli.serve_door import open_door, variables_and_keys
 from toolkit.cli.serve_events import Events, blast_on
 from toolkit.cli.serve_flags import flags_told
 from toolkit.cli.serve_preflight import refuse_unfit
+from toolkit.cli.stack_read import preset_flags, stack_text
 from toolkit.errors import ToolkitError
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import admin_port
@@ -36,7 +37,7 @@ from toolkit.serving.house import Given, House
 from toolkit.serving.orders import held
 from toolkit.serving.presets import preset
 from toolkit.serving.stack import EngineSetting, Stack
-from toolkit.serving.stack_file import Draft, Flags, changed, drafted, placed, read
+from toolkit.serving.stack_file import Draft, changed, drafted, placed, read
 from toolkit.serving.tiny_model import tiny
 from toolkit.serving.vllm_versions import found, interpreter
 
@@ -77,7 +78,7 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
     over = _over(options)
     if target is not None and target.endswith(".toml"):
         _refuse_engine_words(options)
-        return read(_text(Path(target)), target, preset_flags, over, {"database": DATABASE})
+        return read(stack_text(Path(target)), target, preset_flags, over, {"database": DATABASE})
     if target is None and not options["tiny"] and options["sim"] is None:
         tables = {"engine": engines_of(options["preset"]), **over}
         return drafted(
@@ -98,11 +99,6 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
         COMMAND_LINE,
         preset_flags,
     )
-
-
-def preset_flags(name: str) -> Flags:
-    """A preset of the catalog."""
-    return preset(name, table("presets")).flags
 
 
 def engines_of(name: str) -> list[Mapping[str, Any]]:
@@ -133,18 +129,6 @@ def _refuse_engine_words(options: Mapping[str, Any]) -> None:
         if options[key]:
             word = {"flags": "set"}.get(key, key.replace("_", "-"))
             raise click.UsageError(f"--{word} belongs to one engine: write it into the stack file")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise ToolkitError(
-            f"cannot read `{path}`: {(error.strerror or 'no reason given').lower()}",
-            "Name a TOML file with `[[engine]]` tables, or a model",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ToolkitError(f"`{path}` is not UTF-8", "Save it as UTF-8 text") from error
 
 
 def is_free(host: str, port: int) -> bool:

@@ -72,6 +72,8 @@ class Site:
     stack_text: str = ""
     """Its content, for what carries it along."""
     database: str | None = None
+    command: str = "/usr/local/bin/toolkit"
+    """How `toolkit` is called on the machine that serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,48 @@
+"""`toolkit deploy`: the files that run a stack elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+KINDS = ("nginx", "compose", "k8s", "systemd", "prometheus", "grafana")
+
+EXAMPLES = """
+Write the files that run a stack on other machines, from the stack file that `toolkit serve` reads.
+
+\b
+  nginx        a balancer in front of it: streams at once, only the paths that clients need
+  compose      containers on one machine, each engine on its own GPUs
+  k8s          Deployments, Services, probes, secrets by name, scaling on waiting requests
+  systemd      a service that is restarted when it hangs
+  prometheus   what to scrape, recording rules, alerts with their tests
+  grafana      a dashboard of engines and proxy
+
+\b
+  toolkit deploy systemd stack.toml --out deploy/systemd
+  toolkit deploy nginx stack.toml --out deploy/nginx --listen 0.0.0.0
+
+Nothing is started or sent. No file holds a secret: keys are named by their variables. Ports are bound
+to the loopback unless --listen says otherwise. A file that was changed by hand is not replaced.
+"""
+
+
+@click.command("deploy", help=EXAMPLES, short_help="Write the files that run a stack elsewhere.")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("stack", metavar="STACK.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path),
+    help="The folder to write to, made where it is not there.",
+)  # fmt: skip
+@click.option(
+    "--listen", metavar="ADDRESS", default="127.0.0.1", show_default=True,
+    help="Where clients are taken; 0.0.0.0 is everywhere.",
+)  # fmt: skip
+@click.option("--image", help="vLLM's container image.  [default: the version that was tested]")
+@click.option("--force", is_flag=True, help="Replace files that were not written by this, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
+def command(**options: Any) -> None:
+    """Write the files of one kind (the help text is EXAMPLES)."""
+    from toolkit.cli.deploy_run import run_deploy
+
+    run_deploy(options)
