@@ -291,11 +291,8 @@ def test_the_childs_environment_holds_keys_and_no_words_for_a_plain_locust() -> 
     assert not {"LOCUST_HOST", "TOOLKIT_MODEL"} & set(told)
 
 
-def test_a_toolkit_without_its_locustfile_says_where_it_should_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blast_child, "ROOT", tmp_path)
+def test_a_toolkit_without_its_locustfile_says_where_it_should_be(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError) as caught:
-        blast_child.locustfile()
+        blast_child.locustfile(tmp_path)
     assert str(tmp_path / "locustfiles" / "blast.py") in caught.value.message
-    assert "checkout" in caught.value.hint
+    assert "pip install" in caught.value.hint

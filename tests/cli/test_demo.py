@@ -197,7 +197,7 @@ def test_without_a_folder_for_temporary_files_the_way_out_is_told(
 def test_a_package_without_its_page_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError, match=r"leaderboard\.py` is not there") as caught:
         demo_page.page_file(tmp_path)
-    assert "--no-page" in caught.value.hint
+    assert "pip install" in caught.value.hint
 
 
 # --- the page on a terminal -----------------------------------------------------------------------------

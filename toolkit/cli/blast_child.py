@@ -12,11 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from toolkit.cli.front_doors import PACKAGE, REINSTALL, front_door
 from toolkit.errors import ToolkitError
 
-ROOT = Path(__file__).parents[2]
-"""The folder that holds the package, and beside it the load's own file."""
-LOCUSTFILE = Path("locustfiles", "blast.py")
 LEASH = Path(__file__).with_name("blast_leash.py")
 KEPT_LINES = 200
 """Of its output, the last ones: enough for a traceback."""
@@ -26,14 +24,11 @@ MOST_LINE_BYTES = 2**20
 READ_EVERY_S = 0.1
 
 
-def locustfile() -> Path:
+def locustfile(package: Path = PACKAGE) -> Path:
     """Where the load's own file is. Raises ToolkitError."""
-    path = ROOT / LOCUSTFILE
+    path = front_door("locustfiles", "blast.py", package)
     if not path.is_file():
-        raise ToolkitError(
-            f"`{path}` is not there, which makes the load",
-            "Run the toolkit from its checkout: `git clone`, then `pip install -e .` in it",
-        )
+        raise ToolkitError(f"`{path}` is not there, which makes the load", REINSTALL)
     return path
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.board.standings import Board
-from toolkit.cli.blast_child import told_error
+from toolkit.cli.blast_child import locustfile, told_error
 from toolkit.cli.blast_drive import Ended
 from toolkit.cli.inputs import DATABASE
 from toolkit.errors import ToolkitError
@@ -149,7 +149,7 @@ def _failure(blast: "Blast", ended: Ended, lines: Sequence[str], *, is_begun: bo
         said = "\n".join(lines[-TOLD_LINES:]).strip()
         return ToolkitError(
             f"the load {how} before its first request" + (f"; it said:\n{said}" if said else ""),
-            "Run it by hand to see more: `locust -f locustfiles/blast.py --headless`",
+            f"Run it by hand to see more: `locust -f {locustfile()} --headless`",
         )
     why = f": {told.message}" if told else ""
     return ToolkitError(

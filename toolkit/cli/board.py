@@ -28,6 +28,7 @@ figures; --honest leaves out who cuts answers short, claims tokens or lets anoth
   toolkit board --watch --rank-by p95
   toolkit board --at 14:32 --window 5m --honest
   toolkit board --json | jq .name
+  toolkit board --serve              the leaderboard as a page, until Ctrl-C
   toolkit board freeze               the public board stops here, for whoever may not see the database
   toolkit board reveal               and shows everything again
 """
@@ -50,14 +51,21 @@ class Options:
     everything: bool
     as_json: bool
     as_csv: bool
+    serve: bool
+    port: int | None
+    host: str | None
     database: Path
+
+    @property
+    def at_s(self) -> int | None:
+        """The last second that had ended then; None: now."""
+        return None if self.at is None else math.ceil(self.at) - 1
 
     def board(self, feed: "Feed") -> "Board":
         """The board that is asked for."""
         return feed.board(
             window_s=max(1, round(self.window)),
-            # the last second that had ended then
-            at_s=None if self.at is None else math.ceil(self.at) - 1,
+            at_s=self.at_s,
             rank_by=self.rank_by,
             honest=self.honest,
             skip_limited=self.skip_limited,
@@ -95,6 +103,19 @@ class Options:
 @click.option("--all", "everything", is_flag=True, help="See past a freeze, as the board's owner.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one line a host, below a header.")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help="Serve the leaderboard as a page until Ctrl-C, and print its link.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="With --serve.  [default: 8501, or a free one]",
+)
+@click.option(
+    "--host", metavar="ADDRESS", help="With --serve: where viewers are taken.  [default: 127.0.0.1]"
+)
 @database_option
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
@@ -108,7 +129,11 @@ def command(context: click.Context, /, **options: Any) -> None:
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)
-    if chosen.watch:
+    if chosen.serve:
+        from toolkit.cli.board_serve import serve_page
+
+        serve_page(chosen)
+    elif chosen.watch:
         from toolkit.cli.board_watch import watch
 
         watch(chosen)
@@ -127,6 +152,18 @@ def _contradiction(options: Options) -> str | None:
         (options.watch and options.at is not None, "--at is one moment; leave --watch out"),
         (options.count is not None and not options.watch, "--count goes with --watch"),
         (options.window > LONGEST_S, "--window is a day at most"),
+        (options.port is not None and not options.serve, "--port goes with --serve"),
+        (options.host is not None and not options.serve, "--host goes with --serve"),
+        *(
+            (options.serve and is_so, f"--serve is a page; leave {word} out")
+            for word, is_so in (
+                ("--watch", options.watch),
+                ("--json", options.as_json),
+                ("--csv", options.as_csv),
+                ("--all", options.everything),
+                ("--skip-limited", options.skip_limited),
+            )
+        ),
     )
     return next((message for is_so, message in cases if is_so), None)
 

@@ -1,0 +1,110 @@
+"""`toolkit board --serve`: its link says what was asked for, what it refuses, and how it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.cli import board_serve, main
+from toolkit.cli.board import Options
+from toolkit.cli.demo_page import page_url
+
+TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+WAIT_S = 60
+
+
+def options(**changes: object) -> Options:
+    usual = {
+        "watch": False,
+        "count": None,
+        "at": None,
+        "window": 900.0,
+        "rank_by": "rps",
+        "honest": False,
+        "skip_limited": False,
+        "run": None,
+        "everything": False,
+        "as_json": False,
+        "as_csv": False,
+        "serve": True,
+        "port": None,
+        "host": None,
+        "database": Path("none.db"),
+    }
+    return Options(**(usual | changes))
+
+
+def board(*words: str) -> Result:
+    return CliRunner().invoke(main, ["board", "--serve", *words])
+
+
+def test_the_link_says_what_was_asked_for_in_the_pages_own_words() -> None:
+    url = "http://127.0.0.1:8501"
+    assert board_serve.link(options(), url) == f"{url}/?window=900s"
+    asked = options(rank_by="p95", window=300.0, honest=True, run="3f9c", at=1000.0)
+    # at 1000.0 the last second that had ended is number 999
+    assert board_serve.link(asked, url) == f"{url}/?rank=p95&window=300s&honest=1&run=3f9c&t=999"
+
+
+def test_every_address_is_reached_at_this_machine() -> None:
+    assert page_url(8501, "0.0.0.0") == "http://127.0.0.1:8501"
+    assert page_url(8501, "::") == "http://[::1]:8501"
+    assert page_url(8501, "10.0.0.4") == "http://10.0.0.4:8501"
+
+
+@pytest.mark.parametrize("word", ["--watch", "--json", "--csv", "--all", "--skip-limited"])
+def test_what_a_page_cannot_do_is_a_wrong_command_line(word: str) -> None:
+    result = board(word)
+    assert result.exit_code == 2
+    assert f"--serve is a page; leave {word} out" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--port", "8600"), ("--host", "0.0.0.0")])
+def test_where_a_page_is_served_goes_with_serve(words: tuple[str, str]) -> None:
+    result = CliRunner().invoke(main, ["board", *words])
+    assert result.exit_code == 2
+    assert f"{words[0]} goes with --serve" in result.stderr
+
+
+def test_a_taken_port_is_refused_with_the_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = board("--port", str(port))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"Error: port {port} is taken\n\nHint: Leave `--port` out" in result.stderr
+
+
+def test_an_address_of_another_machine_is_refused_by_name() -> None:
+    result = board("--host", "192.0.2.1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nothing can listen on `192.0.2.1`" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_its_one_line_is_the_link_and_a_signal_ends_it_in_order(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Without a blast: the page waits for one, and says so."""
+    environ = os.environ | {"TMPDIR": str(tmp_path)}
+    words = [TOOLKIT, "board", "--serve", "--db", "nothing.db"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ
+    ) as process:
+        assert process.stdout
+        link = process.stdout.readline().strip()
+        with urllib.request.urlopen(link, timeout=WAIT_S) as answer:
+            assert answer.status == 200
+        process.send_signal(number)
+        rest, told = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, rest) == (0, "")
+    assert told == "The leaderboard starts, which takes some seconds ...\nCtrl-C ends it\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,66 @@
+"""What pyproject.toml packs: every package by name, for the load's own file and the page are mapped into the wheel.
+
+tests/long/test_plain_install.py builds and installs it.
+"""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from toolkit.cli.front_doors import front_door
+
+ROOT = Path(__file__).parents[2]
+PACKED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def folders_with_code() -> set[str]:
+    """As packages of the wheel: a folder of toolkit/ by its own name, the front doors below `toolkit`."""
+    found = set()
+    for top in ("toolkit", "locustfiles", "dashboards"):
+        for file in (ROOT / top).rglob("*.py"):
+            parts = file.parent.relative_to(ROOT).parts
+            found.add(".".join(parts if top == "toolkit" else ("toolkit", *parts)))
+    return found
+
+
+def test_every_folder_with_code_is_packed_and_nothing_else() -> None:
+    assert sorted(PACKED["packages"]) == sorted(folders_with_code())
+
+
+def test_every_file_that_is_no_code_is_packed_but_pictures() -> None:
+    packed = set()
+    for package, patterns in PACKED["package-data"].items():
+        parts = package.split(".")
+        # the front doors' folders lie at the top of the checkout
+        folder = ROOT.joinpath(*(parts if parts == ["toolkit"] else parts[1:]))
+        for pattern in patterns:
+            packed |= {file for file in folder.glob(pattern) if file.is_file()}
+    present = {
+        file
+        for top in ("toolkit", "locustfiles", "dashboards")
+        for file in (ROOT / top).rglob("*")
+        if file.is_file() and file.suffix not in {".py", ".pyc", ".png"}
+    }
+    assert present == packed
+
+
+@pytest.mark.parametrize("place", ["inside", "beside"])
+def test_a_front_door_is_found_inside_an_installed_package_and_beside_a_checkouts(
+    place: str, tmp_path: Path
+) -> None:
+    package = tmp_path / "toolkit"
+    file = (package if place == "inside" else tmp_path) / "locustfiles" / "blast.py"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert front_door("locustfiles", "blast.py", package) == file
+
+
+def test_an_installed_package_takes_its_own_file_and_not_a_strangers_beside_it(
+    tmp_path: Path,
+) -> None:
+    for folder in (tmp_path, tmp_path / "toolkit"):
+        (folder / "dashboards").mkdir(parents=True)
+        (folder / "dashboards" / "leaderboard.py").touch()
+    found = front_door("dashboards", "leaderboard.py", tmp_path / "toolkit")
+    assert found == tmp_path / "toolkit" / "dashboards" / "leaderboard.py"
