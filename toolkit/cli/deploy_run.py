@@ -36,8 +36,10 @@ def run_deploy(options: Mapping[str, Any]) -> None:
             print_json({"path": str(place), "written": place in written, "mode": f"{each.mode:o}"})
         else:
             click.echo(str(place))
+    if kit.next_steps:
+        click.echo(f"Next, in `{options['out']}`:", err=True)
     for sentence in kit.next_steps:
-        click.echo(sentence, err=True)
+        click.echo(f"  {sentence}", err=True)
 
 
 def kit_of(kind: str, found: Site) -> Kit:
