@@ -43,6 +43,7 @@ VERBS = (
     "demo",
     "sim",
     "selftest",
+    "completion",
 )
 """In the order in which a user meets them; `toolkit.cli.<verb>` holds `command`."""
 

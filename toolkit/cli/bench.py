@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
 
@@ -86,7 +87,7 @@ class Options:
 
 
 @click.command("bench", help=EXAMPLES, short_help="Time every host fairly, and say why it is fast.")
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...")
+@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option(
     "--requests",
     type=click.IntRange(max=MOST_REQUESTS),
@@ -126,6 +127,7 @@ class Options:
     default="bench",
     show_default=True,
     metavar="NAME|FILE",
+    shell_complete=suggestions.profile,
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).",
 )
 @click.option("--unique", is_flag=True, help="No prompt twice.")

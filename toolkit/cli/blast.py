@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
 
@@ -64,7 +65,7 @@ class Options:
 
 
 @click.command("blast", help=EXAMPLES, short_help="Load every host at once, and watch who leads.")
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...")
+@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option("--duration", type=DURATION, help="How long.  [default: 15m]")
 @click.option(
     "--users",
@@ -85,6 +86,7 @@ class Options:
 @click.option(
     "--profile",
     metavar="NAME|FILE",
+    shell_complete=suggestions.profile,
     help="Prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  "
     f"[default: {PROFILE}]",
 )
@@ -113,7 +115,12 @@ class Options:
     show_default=True,
     help="What the standings look back on.",
 )
-@click.option("--resume", metavar="RUN", help="Go on with a run; what is not said is as it was.")
+@click.option(
+    "--resume",
+    metavar="RUN",
+    shell_complete=suggestions.run("blast"),
+    help="Go on with a run; what is not said is as it was.",
+)
 @click.option("--dry-run", is_flag=True, help="Show who would be sent what; send nothing.")
 @click.option("--no-scout", is_flag=True, help="Let scout not look at the hosts beside the load.")
 @click.option(

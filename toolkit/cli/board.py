@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from toolkit.board.standings import RANK_BY, RankBy
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
@@ -99,7 +100,12 @@ class Options:
     is_flag=True,
     help="Leave out seconds in which the load generator was the limit, for all hosts.",
 )
-@click.option("--run", metavar="RUN", help="Of this run.  [default: the newest blast]")
+@click.option(
+    "--run",
+    metavar="RUN",
+    shell_complete=suggestions.run("blast"),
+    help="Of this run.  [default: the newest blast]",
+)
 @click.option("--all", "everything", is_flag=True, help="See past a freeze, as the board's owner.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one line a host, below a header.")
@@ -194,7 +200,13 @@ def _show_once(options: Options) -> None:
 
 @command.command("freeze", short_help="Let the public board stop at a moment.")
 @click.option("--at", type=MOMENT, default="now", show_default=True, help="The last moment shown.")
-@click.option("--run", "run_id", metavar="RUN", help="Of this run.  [default: the newest blast]")
+@click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    shell_complete=suggestions.run("blast"),
+    help="Of this run.  [default: the newest blast]",
+)
 @database_option
 def freeze(at: float, run_id: str | None, database: Path) -> None:
     """Let every public view of a blast stop at a moment, until it is revealed.
@@ -207,7 +219,13 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
 
 
 @command.command("reveal", short_help="Show everything again.")
-@click.option("--run", "run_id", metavar="RUN", help="Of this run.  [default: the newest blast]")
+@click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    shell_complete=suggestions.run("blast"),
+    help="Of this run.  [default: the newest blast]",
+)
 @database_option
 def reveal(run_id: str | None, database: Path) -> None:
     """Lift a freeze: every view shows the whole blast again."""

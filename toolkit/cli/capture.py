@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.units import DURATION, SIZE
 
@@ -70,7 +71,7 @@ class Options:
 @click.command(
     "capture", help=EXAMPLES, short_help="Read what clients really send, live or from files."
 )
-@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.argument("files", nargs=-1, metavar="[FILE]...", shell_complete=suggestions.file)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -79,7 +80,12 @@ class Options:
     show_default=True,
     help="The server's TCP port; give it again for more.",
 )
-@click.option("--iface", metavar="NAME", help=f"Interface, or `any` or `lo`.  [default: {ANY}]")
+@click.option(
+    "--iface",
+    metavar="NAME",
+    shell_complete=suggestions.interface,
+    help=f"Interface, or `any` or `lo`.  [default: {ANY}]",
+)
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -101,6 +107,7 @@ class Options:
 @click.option(
     "--jsonl",
     metavar="FILE",
+    shell_complete=suggestions.file,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append one JSON object a request to this file.",
 )

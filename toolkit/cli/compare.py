@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 
 EXAMPLES = """
@@ -38,8 +39,8 @@ class Options:
 
 
 @click.command("compare", help=EXAMPLES, short_help="Before and after, with confidence intervals.")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", shell_complete=suggestions.run("bench", "blast"))
+@click.argument("b", metavar="B", shell_complete=suggestions.run("bench", "blast"))
 @click.option(
     "--least",
     type=click.FloatRange(min=0, max=100),

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
 
@@ -45,13 +46,14 @@ class Options:
 @click.command(
     "diagnose", help=EXAMPLES, short_help="Which bottleneck it is, and which lever to turn."
 )
-@click.argument("target", metavar="TARGET")
+@click.argument("target", metavar="TARGET", shell_complete=suggestions.file)
 @click.option(
     "--interval", type=DURATION, default="10s", show_default=True, help="How long to look."
 )
 @click.option(
     "--capture",
     metavar="RUN",
+    shell_complete=suggestions.run("capture"),
     help="Judge what clients send by this capture, or by the `newest`.",
 )
 @click.option(

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
@@ -72,9 +73,14 @@ class Options:
 )
 @click.option("--left", type=DURATION, help="From the first second down to the contest's end.")
 @click.option(
-    "--run", metavar="ID", help="Look at an outage of this run.  [default: the newest blast]"
+    "--run",
+    metavar="RUN",
+    shell_complete=suggestions.run("blast"),
+    help="Look at an outage of this run.  [default: the newest blast]",
 )
-@click.option("--host", metavar="NAME", help="Whose outage, in a run.")
+@click.option(
+    "--host", metavar="NAME", shell_complete=suggestions.host, help="Whose outage, in a run."
+)
 @click.option("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
 @click.option(
     "--all", "everything", is_flag=True, help="See past a freeze of the board, too, as its owner."

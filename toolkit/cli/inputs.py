@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.errors import ToolkitError
 from toolkit.hosts import EXAMPLE, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
@@ -33,7 +34,12 @@ database_option = click.option(
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--insecure` and `--ca`."""
-    trust = click.option("--ca", metavar="FILE", help="Trust the certificates in this file, too.")
+    trust = click.option(
+        "--ca",
+        metavar="FILE",
+        shell_complete=suggestions.file,
+        help="Trust the certificates in this file, too.",
+    )
     accept = click.option("--insecure", is_flag=True, help="Accept any TLS certificate.")
     return accept(trust(command))
 

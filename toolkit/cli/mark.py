@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT, clock
 from toolkit.errors import ToolkitError
@@ -32,7 +33,7 @@ SLACK_S = 1.0
 
 
 @click.command("mark", help=EXAMPLES, short_help="Write down what somebody did to a host.")
-@click.argument("words", nargs=-1, metavar="HOST TEXT")
+@click.argument("words", nargs=-1, metavar="HOST TEXT", shell_complete=suggestions.host)
 @click.option("--all", "everyone", is_flag=True, help="It concerns all hosts; leave HOST out.")
 @click.option(
     "--at",
@@ -41,7 +42,13 @@ SLACK_S = 1.0
     show_default=True,
     help='When: `14:32`, `14:32:10`, `"5m ago"` or `2026-11-21T14:32:10`.',
 )
-@click.option("--run", "run_id", metavar="RUN", help="Of this run.  [default: of what was on then]")
+@click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    shell_complete=suggestions.run(),
+    help="Of this run.  [default: of what was on then]",
+)
 @database_option
 def command(
     words: tuple[str, ...], everyone: bool, at: float, run_id: str | None, database: Path

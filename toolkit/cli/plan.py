@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION, SIZE
 
@@ -118,8 +119,13 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @click.command(
     "plan", help=EXAMPLES, short_help="What fits into a GPU, how many requests, which flags."
 )
-@click.argument("model", required=False)
-@click.option("--gpu", metavar="NAME|SIZE", help="E.g. `a100-80gb`, `l4`, `1g.10gb`, or `80GiB`.")
+@click.argument("model", required=False, shell_complete=suggestions.model)
+@click.option(
+    "--gpu",
+    metavar="NAME|SIZE",
+    shell_complete=suggestions.gpu,
+    help="E.g. `a100-80gb`, `l4`, `1g.10gb`, or `80GiB`.",
+)
 @click.option(
     "-tp",
     "--tensor-parallel-size",
@@ -141,11 +147,17 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--quantization",
     metavar="NAME",
+    shell_complete=suggestions.quantization,
     multiple=True,
     help="Only this one; may be repeated.  [default: side by side]",
 )
 @click.option(
-    "--kv-cache-dtype", default="auto", show_default=True, metavar="NAME", help="E.g. `fp8`."
+    "--kv-cache-dtype",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=suggestions.cache_dtype,
+    help="E.g. `fp8`.",
 )
 @click.option(
     "--vllm", metavar="VERSION", help="Which vLLM, e.g. `0.17.1`.  [default: the newest known]"
@@ -154,10 +166,16 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @click.option("--prompt-tokens", type=TOKENS, help="Of a usual prompt.")
 @click.option("--output-tokens", type=TOKENS, help="Of a usual answer.")
 @click.option("--longest", type=COUNT, help="Prompt and answer of the longest request.")
-@click.option("--workload", metavar="FILE", help="Lengths as `toolkit workload --json` wrote them.")
+@click.option(
+    "--workload",
+    metavar="FILE",
+    shell_complete=suggestions.file,
+    help="Lengths as `toolkit workload --json` wrote them.",
+)
 @click.option(
     "--run",
     metavar="RUN",
+    shell_complete=suggestions.run("capture", "bench", "blast"),
     multiple=True,
     help="Lengths of this capture, or lengths and times of this bench or blast; may be repeated.",
 )
@@ -183,6 +201,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--host",
     metavar="URL|NAME",
+    shell_complete=suggestions.host,
     help="Compare with this server: looked at once, or as scout last saw it.",
 )
 @click.option("--kv-only", is_flag=True, help="Only the KV cache of --batch requests of --tokens.")

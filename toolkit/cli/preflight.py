@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.units import SIZE
 
 EXAMPLES = """
@@ -50,7 +51,12 @@ class Options:
 
 
 @click.command("preflight", help=EXAMPLES, short_help="Say whether this machine is fit to serve.")
-@click.option("--model", metavar="M", help="What will be served: its weights need room.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    shell_complete=suggestions.model,
+    help="What will be served: its weights need room.",
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
@@ -70,7 +76,12 @@ class Options:
     help="Clients at the same time.",
 )
 @click.option("--weights", type=SIZE, help="Size of the model's files, where it is not known.")
-@click.option("--quantization", metavar="Q", help="As in `toolkit plan`: fp8, awq ...")
+@click.option(
+    "--quantization",
+    metavar="NAME",
+    shell_complete=suggestions.quantization,
+    help="As in `toolkit plan`: fp8, awq ...",
+)
 @click.option(
     "--tp",
     type=click.IntRange(1),

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.units import DURATION, SIZE
 
 EXAMPLES = """
@@ -57,6 +58,7 @@ class Replay(click.ParamType[object]):
 @click.option(
     "--config",
     metavar="FILE",
+    shell_complete=suggestions.file,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Settings in TOML; flags go over it.",
 )
@@ -79,6 +81,7 @@ class Replay(click.ParamType[object]):
 @click.option(
     "--cache-file",
     metavar="FILE",
+    shell_complete=suggestions.file,
     help="Answers that survive a restart.  [default: data/proxy-cache.db]",
 )
 @click.option("--no-cache-file", is_flag=True, help="Keep answers in memory only.")
@@ -100,11 +103,17 @@ class Replay(click.ParamType[object]):
 )
 @click.option("--queue", type=click.IntRange(0), help="Most that wait.  [default: 1024]")
 @click.option("--wait", type=DURATION, help="Longest wait for a slot.  [default: 30s]")
-@click.option("--log", metavar="FILE", help="A JSON line for each request; `-`: standard output.")
+@click.option(
+    "--log",
+    metavar="FILE",
+    shell_complete=suggestions.file,
+    help="A JSON line for each request; `-`: standard output.",
+)
 @click.option(
     "--db",
     "database",
     metavar="FILE",
+    shell_complete=suggestions.file,
     envvar="TOOLKIT_PROXY_DB",
     show_envvar=True,
     help="Store each request in this database, too, as `toolkit capture` does.",

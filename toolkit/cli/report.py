@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 
 EXAMPLES = """
@@ -65,17 +66,23 @@ class Options:
 @click.command(
     "report", help=EXAMPLES, short_help="The lab report of a run: criteria, evidence, plots."
 )
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=suggestions.run("blast", "bench"))
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots."
 )
 @click.option(
     "--log",
     metavar="FILE",
+    shell_complete=suggestions.file,
     help="The request log of `toolkit proxy --log`, `-` for standard input.",
 )
 @click.option("--call", metavar="URL", help="Make one chat call there with OpenAI's own client.")
-@click.option("--call-key-env", metavar="VAR", help="The variable that holds the key for --call.")
+@click.option(
+    "--call-key-env",
+    metavar="VAR",
+    shell_complete=suggestions.variable,
+    help="The variable that holds the key for --call.",
+)
 @click.option("--gpu-hour", type=click.FloatRange(min=0), metavar="PRICE", help="Of one GPU.")
 @click.option(
     "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="That served the run."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.errors import ToolkitError
 from toolkit.quantities import bytes_of, seconds_of
@@ -34,7 +35,12 @@ List the runs in the database, the last begun first: benches, blasts and all oth
     short_help="List, export, merge and prune what was measured.",
     invoke_without_command=True,
 )
-@click.option("--verb", metavar="VERB", help="Only runs of this command, e.g., `blast`.")
+@click.option(
+    "--verb",
+    metavar="VERB",
+    shell_complete=suggestions.verb,
+    help="Only runs of this command, e.g., `blast`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @database_option
 @click.pass_context
@@ -60,7 +66,7 @@ def _database(context: click.Context, database: Path) -> Path:
 
 
 @command.command("export", short_help="Write a run's rows as CSV or JSON lines.")
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", shell_complete=suggestions.run())
 @click.option("--csv", "format_", flag_value="csv", help="With a header line.  [default]")
 @click.option("--jsonl", "format_", flag_value="jsonl", help="One JSON object a line.")
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import (
     allow_open_files,
     database_option,
@@ -76,7 +77,7 @@ class Options:
 @click.command(
     "scout", help=EXAMPLES, short_help="Look at every host: what it is, how full, what changed."
 )
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...")
+@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one host."
 )
@@ -90,7 +91,10 @@ class Options:
     "--count", type=click.IntRange(min=1), help="End --watch after so many looks at each host."
 )
 @click.option(
-    "--history", metavar="NAME", help="Show from the database how a host changed; contact nobody."
+    "--history",
+    metavar="NAME",
+    shell_complete=suggestions.host,
+    help="Show from the database how a host changed; contact nobody.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @database_option

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.units import DURATION
 
 FOLDER = "data/serve"
@@ -89,19 +90,30 @@ flags_option = click.option(
 
 
 @command.command("run", hidden=True, help=EXAMPLES)
-@click.argument("target", required=False, metavar="[STACK.toml|MODEL]")
-@click.option("--preset", help="Flags of the catalog, e.g., `throughput`; --set goes over them.")
+@click.argument(
+    "target", required=False, metavar="[STACK.toml|MODEL]", shell_complete=suggestions.target
+)
+@click.option(
+    "--preset",
+    shell_complete=suggestions.preset,
+    help="Flags of the catalog, e.g., `throughput`; --set goes over them.",
+)
 @flags_option
 @click.option("--served-name", metavar="NAME", help="What clients call the model.")
 @click.option("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
 @click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
 @click.option("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")
 @click.option("--tiny", is_flag=True, help="A tiny random model on the CPU, by a real vLLM.")
-@click.option("--sim", metavar="PERSONALITY", help="The simulator; `toolkit sim list` names them.")
+@click.option(
+    "--sim",
+    metavar="PERSONALITY",
+    shell_complete=suggestions.personality,
+    help="The simulator; `toolkit sim list` names them.",
+)
 @click.option("--vllm", metavar="COMMAND", help="Which vLLM.  [default: the one on the PATH]")
 @folder_option
 @click.option(
-    "--db", "database", metavar="FILE", envvar="TOOLKIT_DB", show_envvar=True,
+    "--db", "database", metavar="FILE", shell_complete=suggestions.file, envvar="TOOLKIT_DB", show_envvar=True,
     help="Where events go.  [default: data/toolkit.db]",
 )  # fmt: skip
 @click.option("--no-preflight", is_flag=True, help="Start on a machine that seems unfit, too.")
@@ -145,7 +157,11 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
 )
 @click.argument("engine", required=False)
 @click.option("--model", help="Another model.")
-@click.option("--preset", help="Another preset; its flags take the place of all others.")
+@click.option(
+    "--preset",
+    shell_complete=suggestions.preset,
+    help="Another preset; its flags take the place of all others.",
+)
 @flags_option
 @click.option("--served-name", metavar="NAME", help="What clients call it from then on.")
 @click.option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.units import DURATION
 from toolkit.errors import ToolkitError
 
@@ -64,7 +65,10 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
                 help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
             ),
             click.option(
-                "--api-key-env", metavar="VAR", help="Ask for the API key that this variable holds."
+                "--api-key-env",
+                metavar="VAR",
+                shell_complete=suggestions.variable,
+                help="Ask for the API key that this variable holds.",
             ),
             click.option(
                 "--time-scale",
@@ -97,7 +101,11 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
 
 @command.command("serve", help=SERVE_HELP, short_help="Serve one.")
 @click.option(
-    "--personality", default="gptq-int4", show_default=True, help="See `toolkit sim list`."
+    "--personality",
+    shell_complete=suggestions.personality,
+    default="gptq-int4",
+    show_default=True,
+    help="See `toolkit sim list`.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any."
@@ -147,7 +155,7 @@ class FleetCommand(click.Command):
 @command.command(
     "fleet", cls=FleetCommand, help=FLEET_HELP, short_help="Serve several, and name them."
 )
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=suggestions.personality)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

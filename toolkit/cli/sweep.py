@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.units import DURATION
 
@@ -53,7 +54,7 @@ class Options:
 @click.command(
     "sweep", help=EXAMPLES, short_help="Try configurations: how far does each lever move?"
 )
-@click.argument("sweep", required=False, metavar="[SWEEP]")
+@click.argument("sweep", required=False, metavar="[SWEEP]", shell_complete=suggestions.recipe)
 @click.option("--sim", is_flag=True, help="Serve the simulator's stand-ins: no GPU, no model.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run; run nothing.")
 @click.option("--list", "recipes", is_flag=True, help="Name the recipes of the catalog.")
@@ -62,13 +63,24 @@ class Options:
     is_flag=False,
     flag_value=NEWEST,
     metavar="[RUN]",
+    shell_complete=suggestions.run("sweep"),
     help="Go on with a sweep that was cut off.  [default: the newest]",
 )
-@click.option("--show", metavar="RUN", help="Print the table of a sweep again; run nothing.")
+@click.option(
+    "--show",
+    metavar="RUN",
+    shell_complete=suggestions.run("sweep"),
+    help="Print the table of a sweep again; run nothing.",
+)
 @click.option("--blocks", type=click.IntRange(1, 100), help="Repeats.  [default: the sweep's]")
 @click.option("--duration", type=DURATION, help="Of each load.  [default: the sweep's]")
 @click.option("--users", type=click.IntRange(min=1), help="Of each load.  [default: the sweep's]")
-@click.option("--profile", metavar="NAME|FILE", help="Prompts.  [default: the sweep's]")
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    shell_complete=suggestions.profile,
+    help="Prompts.  [default: the sweep's]",
+)
 @click.option(
     "--chart",
     type=click.Path(dir_okay=False, path_type=Path),

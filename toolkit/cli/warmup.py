@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.bench import Levels
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
@@ -56,7 +57,7 @@ class Options:
 @click.command(
     "warmup", help=EXAMPLES, short_help="Ask servers until they are warm; cold against warm."
 )
-@click.argument("hosts", nargs=-1, metavar="[HOSTS]...")
+@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option(
     "--concurrency",
     type=Levels(),
@@ -72,6 +73,7 @@ class Options:
 @click.option(
     "--profile",
     metavar="NAME|FILE",
+    shell_complete=suggestions.profile,
     help="Whose prompts: of the catalog, or a file (.toml, .jsonl, else one prompt a line).  [default: plain ones]",
 )
 @click.option(
@@ -79,7 +81,12 @@ class Options:
     is_flag=True,
     help="Prompts that clients sent, from the database, where texts were kept.",
 )
-@click.option("--run", metavar="RUN", help="With --seen: of this capture.  [default: the newest]")
+@click.option(
+    "--run",
+    metavar="RUN",
+    shell_complete=suggestions.run("capture"),
+    help="With --seen: of this capture.  [default: the newest]",
+)
 @click.option("--stream/--no-stream", default=None, help="Stream all, or none.  [default: both]")
 @click.option("--structured", is_flag=True, help="Also answers that must be JSON.")
 @click.option("--long", is_flag=True, help="Also prompts of up to nine tenths of what fits.")
@@ -114,6 +121,7 @@ class Options:
 @click.option(
     "--log",
     metavar="FILE",
+    shell_complete=suggestions.file,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="vLLM's log: what it compiled, and what only in the probe.",
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.units import DURATION
 
@@ -60,7 +61,12 @@ class Options:
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--url", required=True, metavar="URL", help="Of the engine itself, not of its proxy.")
 @click.option("--name", help="How events call it: as in the hosts file.  [default: from the URL]")
-@click.option("--api-key-env", metavar="VAR", help="The variable that holds its key.")
+@click.option(
+    "--api-key-env",
+    metavar="VAR",
+    shell_complete=suggestions.variable,
+    help="The variable that holds its key.",
+)
 @click.option("--model", help="Ask for this model.  [default: what it serves]")
 @click.option("--look", type=DURATION, default="1s", show_default=True, help="Between two looks.")
 @click.option(
@@ -116,7 +122,12 @@ class Options:
 @click.option(
     "--warm/--no-warm", default=True, help="Warm it up after each start.  [default: warm]"
 )
-@click.option("--profile", metavar="NAME|FILE", help="Whose prompts, as `toolkit warmup` has it.")
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    shell_complete=suggestions.profile,
+    help="Whose prompts, as `toolkit warmup` has it.",
+)
 @click.option("--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of it.")
 @click.option(
     "--warm-limit", type=DURATION, default="10m", show_default=True, help="For all of it."
@@ -124,6 +135,7 @@ class Options:
 @click.option(
     "--log",
     metavar="FILE",
+    shell_complete=suggestions.file,
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("data/watchdog.log"),
     show_default=True,

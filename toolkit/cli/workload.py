@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import click
 
+from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
@@ -56,10 +57,16 @@ class Options:
     "--from",
     "sources",
     metavar="FILE",
+    shell_complete=suggestions.file,
     multiple=True,
     help="Read a file instead of the database, `-` for standard input; may be repeated.",
 )
-@click.option("--run", metavar="RUN", help="Of this capture.  [default: the newest]")
+@click.option(
+    "--run",
+    metavar="RUN",
+    shell_complete=suggestions.run("capture"),
+    help="Of this capture.  [default: the newest]",
+)
 @click.option("--since", type=MOMENT, help='Requests from then on: `14:32`, `"15m ago"`.')
 @click.option("--until", type=MOMENT, help="Requests before then.")
 @click.option(
