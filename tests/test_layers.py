@@ -94,7 +94,7 @@ ROOMS = {
     ),
     "deploy": (
         set(
-            "alerts compose compose_parts grafana grafana_panels kubernetes kubernetes_parts keda metric_names names nginx prometheus quoting site site_of systemd templating"
+            "alerts compose compose_parts containers grafana grafana_panels image_flags kubernetes kubernetes_parts keda metric_names names nginx prometheus proxy_config quoting site site_of systemd templating"
             " recording".split()
         ),
         {"write"},
