@@ -60,11 +60,11 @@ ROOMS = {
     ),
     "proxy": (
         set(
-            "admission cache relay_header case generations ready splices counters engine_pages estimates exchange explain faults flights framing headers identity kept keyring media log_lines"
+            "admission cache relay_header case generations ready splices counters engine_pages estimates exchange explain faults flights framing headers identity leases kept keyring media log_lines"
             " metrics answer_heads chunked client_reply policy recent recorder rejections replay routes routing setting_values settings settings_file error_json statements usage_left_out stuck verify views other_answers upstream_pages assembly chunks".split()
         ),
         set(
-            "admin answering hits control kit outcome verifying layers attempt call calls connection front_state socket_facts delivery sending replaying desk front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch wire"
+            "admin answering hits control kit outcome verifying layers attempt call calls connection front_state socket_facts delivery sending replaying desk far front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch wire"
             " workers doors crew hit_server relaying relayed telling worker_desk".split()
         ),
     ),
@@ -81,7 +81,7 @@ ROOMS = {
             " warm_rounds warm_seen".split()
         ),
         set(
-            "cgroups clock disks engine engine_words fixes gate gpus house keeper kernel launch leftovers log_file machine make_tiny_model orders ports processes readiness seat shared_memory swap tiny_model vllm_probe vllm_versions pulse warm warm_log watchdog".split()
+            "cgroups clock disks engine engine_words fixes gate gpus house keeper kernel launch leftovers log_file machine make_tiny_model notify orders ports processes readiness seat shared_memory swap tiny_model vllm_probe vllm_versions pulse warm warm_log watchdog".split()
         ),
     ),
     "improve": (

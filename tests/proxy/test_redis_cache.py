@@ -182,15 +182,30 @@ def test_what_is_too_large_or_too_much_at_once_is_not_put(clean: RedisServer) ->
 
 
 @needs_redis
-def test_more_look_ups_than_connections_are_spared_and_are_no_failures(clean: RedisServer) -> None:
+def test_more_look_ups_than_connections_take_turns(clean: RedisServer) -> None:
     async def work(cache: RedisCache) -> None:
         cache.put(key(1), b"x", ends_at=None, now=NOW)
         await cache.settle()
-        found = await asyncio.gather(*(cache.get(key(1), NOW) for _ in range(40)))
-        assert found == [(b"x", math.inf)] * 32 + [None] * 8
-        assert (cache.counts().spared, cache.counts().failures) == (8, 0)
+        found = await asyncio.gather(*(cache.get(key(1), NOW) for _ in range(200)))
+        assert found == [(b"x", math.inf)] * 200
+        assert (cache.counts().spared, cache.counts().failures) == (0, 0)
 
     run(clean.url, work)
+
+
+@needs_redis
+def test_a_turn_that_does_not_come_in_time_is_a_miss_and_no_failure(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+
+        async def work(cache: RedisCache) -> None:
+            server.freeze()
+            cache._timeout_s = 0.6
+            assert await asyncio.gather(*(cache.get(key(1), NOW) for _ in range(40))) == [None] * 40
+            # 32 places, and none was given back in time
+            assert (cache.counts().failures, cache.counts().spared) == (32, 8)
+            assert cache.counts().breaks == 0
+
+        run(server.url, work)
 
 
 @needs_redis
@@ -460,11 +475,13 @@ def test_a_look_up_that_is_cancelled_leaves_room_for_others() -> None:
             cache = RedisCache(url, PATIENT_S, clock=clock)
             looks = [asyncio.create_task(cache.get(key(1), NOW)) for _ in range(32)]
             await asyncio.sleep(0)
-            assert await cache.get(key(1), NOW) is None
-            for look in looks:
+            late = asyncio.create_task(cache.get(key(1), NOW))
+            await asyncio.sleep(0)
+            assert cache._turns.locked()
+            for look in (*looks, late):
                 look.cancel()
-            await asyncio.gather(*looks, return_exceptions=True)
-            assert cache._gets == 0
+            await asyncio.gather(*looks, late, return_exceptions=True)
+            assert cache._turns._value == redis_cache.CONNECTIONS
             # left alone, then tried by one that is cancelled: the next one may try
             cache._failed_in_a_row = redis_cache.FAILURES
             trying = asyncio.create_task(cache.get(key(1), NOW))

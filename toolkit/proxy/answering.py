@@ -17,6 +17,7 @@ from toolkit.proxy.delivery import Live
 from toolkit.proxy.error_json import CONTENT_TYPE
 from toolkit.proxy.estimates import Estimates
 from toolkit.proxy.exchange import Headers, Job, Kept
+from toolkit.proxy.far import Far, Search
 from toolkit.proxy.hits import Hits
 from toolkit.proxy.kit import Kit
 from toolkit.proxy.layers import NOTES_SHARE, Found
@@ -52,6 +53,10 @@ class Answering(Hits):
         self._most_seen = min(SEEN, kit.settings.cache.memory_bytes // NOTES_SHARE // SEEN_BYTES)
         self._alone = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        redis, wait_s = kit.layers.redis, kit.settings.cache.redis_wait_s
+        self._far: Far | None = None
+        if redis is not None and wait_s:
+            self._far = Far(redis, kit.layers, calls, wait_s=wait_s, clock=kit.clock, wall=kit.wall)
 
     def wants_look(self) -> bool:
         """Whether the hit that comes now is one of those that are asked again."""
@@ -93,24 +98,70 @@ class Answering(Hits):
         return True
 
     def _go_far(self, case: Case, key: bytes) -> None:
+        if self.calls.under_way(key) is not None and self._may_join(case, key):
+            self._miss(case)
+            return
         task = asyncio.get_running_loop().create_task(self._from_far(case, key))
+
+        def leave() -> None:
+            task.cancel()
+
+        case.reply.on_gone = leave
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _from_far(self, case: Case, key: bytes) -> None:
-        found = await self._layers.find_far(key)
-        if case.reply.is_gone:
-            case.served.left = True
-            self.end(case)
-            return
+        began_s = self._clock()
         try:
-            if found is None or not self.hit(case, found):
-                self._miss(case)
+            search = await self._searched(case, key)
+        except asyncio.CancelledError:
+            self._end_left(case)
+            raise
         except Exception as error:  # noqa: BLE001 (nobody else would tell the client, which waits)
-            self._kit.event("fault", {"error": f"{type(error).__name__}: {error}"})
-            self.refuse(case, 500, "The proxy failed at this request")
-            # where something was sent already, nothing but its end can tell
-            case.reply.abort()
+            self._fail(case, error)
+            return
+        case.reply.on_gone = None
+        try:
+            if case.reply.is_gone:
+                self._end_left(case)
+            elif search.found is None or not self.hit(case, search.found, shared=search.waited):
+                case.waited_s = self._clock() - began_s if search.waited else 0.0
+                self._miss(case, search)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._fail(case, error)
+        finally:
+            if self._far is not None:
+                self._far.done(key, search)
+
+    async def _searched(self, case: Case, key: bytes) -> Search:
+        """What Redis has. Where the answer may be stored, one proxy asks for it in the place of all, and the others wait."""
+        if self._far is not None and case.ruling.write and not case.ruling.only_if_cached:
+            return await self._far.find(key)
+        search = Search()
+        search.found = await self._layers.find_far(key)
+        return search
+
+    def _end_left(self, case: Case) -> None:
+        case.served.left = True
+        self.end(case)
+
+    def _fail(self, case: Case, error: Exception) -> None:
+        self._kit.event("fault", {"error": f"{type(error).__name__}: {error}"})
+        self.refuse(case, 500, "The proxy failed at this request")
+        # where something was sent already, nothing but its end can tell
+        case.reply.abort()
+
+    async def hurry(self) -> None:
+        """Have nobody wait for other proxies any more: who does becomes a call."""
+        if self._far is not None:
+            self._far.hurry()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def close(self) -> None:
+        """Once no call is under way any more."""
+        if self._far is not None:
+            await self._far.close()
 
     def holds(self, key: bytes) -> bool:
         """Whether an answer is stored there already, e.g., where a client wanted a new one; `key` is its flight's."""
@@ -127,7 +178,7 @@ class Answering(Hits):
 
     # --- a call upstream ---------------------------------------------------------------------------
 
-    def _miss(self, case: Case) -> None:
+    def _miss(self, case: Case, search: Search | None = None) -> None:
         if case.ruling.only_if_cached:
             case.served.cache = "miss" if case.ruling.read else None
             self.refuse(case, 504, "There is no stored answer, and only one was wanted")
@@ -138,7 +189,7 @@ class Answering(Hits):
         if self._settings.cache.asks_usage:
             case.usage_is_ours = wants_usage(fields, case.endpoint, case.view)
         case.body = spliced(case.request.body, fields, usage=case.usage_is_ours, salt=team_salt)
-        self._ask(case)
+        self._ask(case, search)
         if case.key is not None:
             # behind the turn in which the call is sent
             asyncio.get_running_loop().call_soon(self._note, case, case.key)
@@ -153,15 +204,18 @@ class Answering(Hits):
             now=self._wall(),
         )
 
-    def _ask(self, case: Case) -> None:
-        """Lead a call or join one; `_ended` comes when this client has its answer, or none."""
+    def _ask(self, case: Case, search: Search | None = None) -> None:
+        """Lead a call or join one; `_ended` comes when this client has its answer, or none.
+
+        `search`: it may be that this process has to ask in the place of all proxies.
+        """
         live = Live(
             case.reply,
             case.view,
             headers=partial(self._headers, case),
             # none of these is called before the call is known: Calls.ask tells nobody from inside
             ended=lambda sent: self._ended(case, call, sent),
-            left=lambda: self.calls.leave(call, live),
+            left=lambda: self._leave(call, live),
             again=lambda: self._ask_alone(case),
             clock=self._clock,
             jitter=random.random,
@@ -170,7 +224,14 @@ class Answering(Hits):
         case.was_shared = not leads
         if case.ruling.read and case.key is not None:
             case.served.cache = "miss" if leads else "coalesced"
+        if leads and search is not None and case.key is not None and self._far is not None:
+            self._far.lead(case.key, search, call)
         live.join(call)
+
+    def _leave(self, call: Call, live: Live) -> None:
+        self.calls.leave(call, live)
+        if self._far is not None:
+            self._far.left(call)
 
     def _ask_alone(self, case: Case) -> None:
         """What it joined can't be shown as it wants to see it: it makes a call of its own."""
@@ -215,7 +276,7 @@ class Answering(Hits):
             view=case.view,
             usage_is_ours=case.usage_is_ours,
             priority=0 if team is None else team.priority,
-            arrived_s=request.arrived_s,
+            arrived_s=request.arrived_s + case.waited_s,
             prompt_tokens=self._prompt_tokens(case.model, told),
             output_tokens=None if told is None else told.max_tokens,
             prefix=self._prefix(told),

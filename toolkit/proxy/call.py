@@ -97,6 +97,8 @@ class Call:
     is_over: bool = False
     ended_s: float | None = None
     aboard: dict[Listener, None] = field(default_factory=dict)
+    for_others: Listener | None = None
+    """Aboard for those that wait at other proxies; no client."""
     _gone: int | None = None
     """Events before this place were let go; None: all are held."""
     _seen: int = 0
@@ -112,8 +114,8 @@ class Call:
 
     @property
     def clients(self) -> int:
-        """How many wait for it."""
-        return len(self.aboard)
+        """How many wait for it here."""
+        return len(self.aboard) - (self.for_others in self.aboard)
 
     @property
     def is_held(self) -> bool:

@@ -95,6 +95,13 @@ class Calls:
         else:
             call.moved()
 
+    def stay_for(self, call: Call, listener: Listener) -> None:
+        """Have a call go on for somebody who is no client of this process, until that one leaves, too."""
+        call.aboard[listener] = None
+        call.for_others = listener
+        if call.flight is not None:
+            call.flight.aboard += 1
+
     @staticmethod
     def _board(call: Call, job: Job, listener: Listener) -> None:
         call.aboard[listener] = None

@@ -48,3 +48,5 @@ class Case:
     """It joined a call under way."""
     is_alone: bool = False
     """What it joined could not be shown as it wants to see it: it asks by itself now."""
+    waited_s: float = 0.0
+    """For a call of another proxy's, in vain: its wait for a slot begins after that."""

@@ -216,7 +216,7 @@ class Control:
             slot_limit=kit.settings.admission.concurrency,
             queued={use.team: use.waiting for use in admission.teams()},
             layers=tuple(self._layers()),
-            redis_open=None if kit.layers.redis is None else kit.layers.redis.problem is not None,
+            redis_open=None if kit.layers.redis is None else kit.layers.redis.is_left_alone,
             upstreams=tuple(
                 UpstreamGauge(
                     name=one.name,

@@ -131,8 +131,11 @@ class Hits(ABC):
 
     # --- a stored answer ---------------------------------------------------------------------------
 
-    def hit(self, case: Case, found: Found) -> bool:
-        """Answer with what is stored, if it is fresh enough and can be shown as it is asked for."""
+    def hit(self, case: Case, found: Found, *, shared: bool = False) -> bool:
+        """Answer with what is stored, if it is fresh enough and can be shown as it is asked for.
+
+        `shared`: it waited for the answer, as another proxy was asking for it: coalesced, and no hit.
+        """
         now, kept = self._wall(), found.kept
         left_s = found.ends_at - now
         if not case.ruling.takes(age_s=max(0.0, now - kept.stored_at), left_s=left_s):
@@ -142,10 +145,15 @@ class Hits(ABC):
             return False
         served = case.served
         served.cache, served.layer, served.new = "hit", found.layer, False
+        ttl_s = None if left_s == float("inf") else left_s
+        if shared:
+            served.cache, served.layer = "coalesced", None
+            status = header_rules.cache_status(
+                fwd="miss", fwd_status=200, ttl_s=ttl_s, stored=True, collapsed=True
+            )
+        else:
+            status = header_rules.cache_status(hit=True, ttl_s=ttl_s)
         note_kept(served, kept)
-        status = header_rules.cache_status(
-            hit=True, ttl_s=None if left_s == float("inf") else left_s
-        )
         send_stored(
             case.reply,
             mine,
@@ -185,7 +193,7 @@ class Hits(ABC):
             content_type=mine.content_type.encode("latin-1"),
             stored_at=found.kept.stored_at,
             ends_at=found.ends_at,
-            served=replace(case.served, layer="memory"),
+            served=replace(case.served, cache="hit", layer="memory"),
             asked=case.asked,
             tally=self._kit.counters.tally(
                 case.served.team, case.model, case.endpoint, stream=case.view.stream

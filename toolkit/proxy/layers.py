@@ -77,7 +77,11 @@ class Layers:
         if self.redis is None:
             return None
         there = await self.redis.get(key, self._wall())
-        return None if there is None else self._brought(key, *there, "redis")
+        return None if there is None else self.brought(key, *there)
+
+    def brought(self, key: bytes, packed: bytes, ends_at: float) -> Found | None:
+        """What came from Redis, now in memory, too."""
+        return self._brought(key, packed, ends_at, "redis")
 
     def keep(
         self, key: bytes, kept: Kept, *, ttl_s: float | None, tenant: str, model: str | None

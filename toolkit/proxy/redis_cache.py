@@ -1,28 +1,34 @@
 """Stored answers in a Redis that proxies on several machines share. It touches that Redis's socket, and the clock.
 
 Whatever goes wrong there is a miss, within a limit of time: after a few failures it is left alone for a while. Its
-address may hold a password, and is in no message.
+address may hold a password, and is in no message. Who of the proxies asks upstream they settle there, too: by leases.
 """
 
 import asyncio
 import math
+import secrets
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from toolkit.errors import ToolkitError
+from toolkit.proxy import leases
+from toolkit.proxy.leases import Look, Renewed
 
 PREFIX = "toolkit:1"
-"""Of every key there: whose it is, and the layout of the values."""
-TIMEOUT_S = 0.05
+"""Of every answer's key there: whose it is, and the layout of the values."""
+LEASES = "toolkit:lease:1"
+"""Of leases: no purge takes or counts them."""
+TIMEOUT_S = 0.03
+"""One that is away costs a request no more than 50 ms, whatever the loop and its timer add."""
 FAILURES = 5
 """So many in a row, and it is left alone."""
-AWAY_S, LONGEST_AWAY_S = 1.0, 30.0
-"""For so long; doubles each time."""
+AWAY_S, LONGEST_AWAY_S = 1.0, 5.0
+"""For so long; doubles each time. Each time one look-up tries and takes its limit, the others wait for nothing."""
 CONNECTIONS = 32
-"""Look-ups at a time; more are misses, and no failures."""
+"""Look-ups at a time; more wait for their turn within the same limit. Past it they are misses, and no failures."""
 PUTS, PUTS_BYTES = 32, 16 * 2**20
 """Under way at a time; more are not stored there."""
 LARGEST_BYTES = 2 * 2**20
@@ -34,9 +40,14 @@ LONGEST_TTL_S = 30 * 86400.0
 PURGED_AT_ONCE = 500
 PURGE_TIMEOUT_S = 5.0
 """Of each step of a purge."""
+LEASE_MS = int(leases.LEASE_S * 1000)
 
 _HEAD = struct.Struct(">16sd")
 """The key again and when the answer ends: an answer that came over a mixed-up connection would bear another key."""
+
+
+_SPARED: Final = object()
+"""What comes of a look-up that was not made."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,8 +82,14 @@ class RedisCache:
         self._timeout_s, self._clock = timeout_s, clock
         self._client = _client(url, timeout_s)
         self._counts = RedisCounts()
-        self._gets = self._puts_bytes = 0
+        self.token = secrets.token_hex(8).encode()
+        """By what others know a lease of this process's."""
+        self.leased: set[bytes] = set()
+        """Keys of the answers that this process asks for in the place of all proxies."""
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._puts_bytes = 0
         self._puts: set[asyncio.Task[None]] = set()
+        self._words: set[asyncio.Task[None]] = set()
         self._failed_in_a_row = 0
         self._failed_at = -math.inf
         self._away_s = AWAY_S
@@ -80,25 +97,37 @@ class RedisCache:
         self._is_trying = False
         """After it was left alone: one look-up tries, the others are spared until that one is back."""
 
+    @property
+    def is_left_alone(self) -> bool:
+        """It failed too often, and is only tried now and then."""
+        return not self._is_well()
+
     async def get(self, key: bytes, now: float) -> tuple[bytes, float] | None:
         """The packed answer and when it ends (inf: never). None within the limit of time, whatever happens."""
-        if self._gets >= CONNECTIONS or not self._may_try():
-            self._counts.spared += 1
-            return None
-        self._gets += 1
-        try:
-            value = await self._tried(self._client.get(_name(key)), self._timeout_s)
-        finally:
-            self._gets -= 1
-        found = _read(key, value, now)
-        if found is None:
-            self._counts.misses += 1
-        else:
-            self._counts.hits += 1
-        return found
+        value = await self._looked(lambda: self._client.get(_name(key)))
+        return None if value is _SPARED else self._counted(_read(key, value, now))
+
+    async def look(self, key: bytes, now: float) -> Look:
+        """The same, and where there is no answer, who asks for it: this process from now on, if nobody does."""
+        if key in self.leased:
+            return Look(await self.get(key, now))
+        told = await self._looked(
+            lambda: self._client.eval(
+                *(leases.LOOK, 3, _name(key), *_lease_names(key), self.token, LEASE_MS)
+            )
+        )
+        if told is _SPARED:
+            return Look()
+        value, lease = leases.looked(told)
+        found = self._counted(_read(key, value, now))
+        if found is not None or lease is None:
+            return Look(found)
+        if lease == self.token:
+            self.leased.add(key)
+        return Look(None, lease)
 
     def put(self, key: bytes, packed: bytes, *, ends_at: float | None, now: float) -> bool:
-        """Have an answer stored, soon; False: it is not. Never waits."""
+        """Have an answer stored, soon, and its lease ended; False: it is not. Never waits."""
         is_full = len(self._puts) >= PUTS or self._puts_bytes + len(packed) > PUTS_BYTES
         if is_full or len(packed) > LARGEST_BYTES or not self._is_well():
             self._counts.lost += 1
@@ -108,10 +137,63 @@ class RedisCache:
         if ttl_ms <= 0:
             return False
         value = _HEAD.pack(key, ends) + packed
-        task = asyncio.create_task(self._put(_name(key), value, ttl_ms))
+        is_leased = key in self.leased
+        self.leased.discard(key)
+        task = asyncio.create_task(self._put(key, value, ttl_ms, is_leased=is_leased))
         self._puts.add(task)
         self._puts_bytes += len(value)
         return True
+
+    # --- leases ---------------------------------------------------------------------------------------------
+
+    def give_up(self, key: bytes) -> None:
+        """Have all know soon that a lease of ours brings no answer: each is to ask for itself."""
+        self._end_lease(key, leases.GIVE_UP, int(leases.GIVEN_UP_S * 1000))
+
+    def let_go(self, key: bytes) -> None:
+        """Have another proxy take over soon, where one waits: nothing is known of the answer."""
+        self._end_lease(key, leases.LET_GO)
+
+    def _end_lease(self, key: bytes, script: str, *more: object) -> None:
+        if key not in self.leased:
+            return
+        self.leased.discard(key)
+        if self._is_well():
+            self._say(self._client.eval(script, 1, _lease_names(key)[0], self.token, *more))
+
+    async def renew(self, keys: Sequence[bytes]) -> list[Renewed] | None:
+        """Say that this process lives and still asks; what became of each lease. None: Redis does not tell."""
+        if not self._is_well():
+            return None
+        names = [name for key in keys for name in _lease_names(key)]
+        command = self._client.eval(leases.RENEW, len(names), *names, self.token, LEASE_MS)
+        return leases.renewed(await self._tried(command, self._timeout_s), len(keys))
+
+    async def holders(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
+        """Who has the leases now. None: Redis does not tell."""
+        if not self._is_well():
+            return None
+        command = self._client.mget([_lease_names(key)[0] for key in keys])
+        told = await self._tried(command, self._timeout_s)
+        return told if isinstance(told, list) and len(told) == len(keys) else None
+
+    def want(self, keys: Sequence[bytes]) -> None:
+        """Have the holders know that somebody here waits."""
+        line = self._client.pipeline(transaction=False)
+        for key in keys:
+            line.set(_lease_names(key)[1], b"1", px=LEASE_MS)
+        self._say(line.execute())
+
+    def _say(self, command: Awaitable[Any]) -> None:
+        """Have something done there soon; nobody waits for it."""
+        task = asyncio.create_task(self._said(command))
+        self._words.add(task)
+        task.add_done_callback(self._words.discard)
+
+    async def _said(self, command: Awaitable[Any]) -> None:
+        await self._tried(command, PUT_TIMEOUT_S)
+
+    # --- the whole ------------------------------------------------------------------------------------------
 
     async def forget(self, key: bytes) -> int:
         """Delete one answer; how many it were. Raises ToolkitError where it may be there still."""
@@ -134,9 +216,9 @@ class RedisCache:
                 return count
 
     async def settle(self) -> None:
-        """Wait until what was put is stored, or is not."""
-        if self._puts:
-            await asyncio.wait(self._puts)
+        """Wait until what was put is stored, or is not, and what was said is known."""
+        while under_way := self._puts | self._words:
+            await asyncio.wait(under_way)
 
     def counts(self) -> RedisCounts:
         """All counters."""
@@ -153,17 +235,52 @@ class RedisCache:
 
     # --- one command --------------------------------------------------------------------------------------
 
-    async def _put(self, name: str, value: bytes, ttl_ms: int) -> None:
+    async def _put(self, key: bytes, value: bytes, ttl_ms: int, *, is_leased: bool) -> None:
+        names = (_name(key), *_lease_names(key))
+        # also where no lease is known: a look that came too late may have taken one all the same
+        command = self._client.eval(leases.STORE, 3, *names, value, ttl_ms, self.token)
         try:
-            if await self._tried(self._client.set(name, value, px=ttl_ms), PUT_TIMEOUT_S):
+            if await self._tried(command, PUT_TIMEOUT_S):
                 self._counts.stored += 1
-            else:
-                self._counts.lost += 1
+                return
+            self._counts.lost += 1
+            if is_leased:
+                self.leased.add(key)
+                self.give_up(key)
         finally:
             self._puts_bytes -= len(value)
             task = asyncio.current_task()
             if task is not None:
                 self._puts.discard(task)
+
+    async def _looked(self, command: Callable[[], Awaitable[Any]]) -> Any:
+        """What comes of a look-up, its wait for its turn included; None for a failure, _SPARED where none was made."""
+        if not self._may_try():
+            self._counts.spared += 1
+            return _SPARED
+        ends_s = asyncio.get_running_loop().time() + self._timeout_s
+        try:
+            # half of the limit: one that gets its turn later fails for want of time, and not for Redis' fault
+            async with asyncio.timeout_at(ends_s - self._timeout_s / 2):
+                await self._turns.acquire()
+        except TimeoutError:
+            self._is_trying = False
+            self._counts.spared += 1
+            return _SPARED
+        except asyncio.CancelledError:
+            self._is_trying = False
+            raise
+        try:
+            return await self._tried(command(), ends_s - asyncio.get_running_loop().time())
+        finally:
+            self._turns.release()
+
+    def _counted(self, found: tuple[bytes, float] | None) -> tuple[bytes, float] | None:
+        if found is None:
+            self._counts.misses += 1
+        else:
+            self._counts.hits += 1
+        return found
 
     async def _tried(self, command: Awaitable[Any], limit_s: float) -> Any:
         """What comes of a command; None for anything that is wrong, or too late."""
@@ -213,6 +330,8 @@ class RedisCache:
         self._counts.failures += 1
         self.problem = _words(error)
         was_trying, self._is_trying = self._is_trying, False
+        if self.problem == FULL:
+            return  # it told so at once, and what it has it gives still
         if began < self._failed_at:
             return  # under way together with one that failed: if this process stood still for a moment, all of them did
         self._failed_at = self._clock()
@@ -255,6 +374,12 @@ def _name(key: bytes) -> str:
     return f"{PREFIX}:{key.hex()}"
 
 
+def _lease_names(key: bytes) -> tuple[str, str]:
+    """Where an answer's lease lies, and that somebody waits for it."""
+    name = f"{LEASES}:{key.hex()}"
+    return name, f"{name}:wanted"
+
+
 def _read(key: bytes, value: Any, now: float) -> tuple[bytes, float] | None:
     if not isinstance(value, bytes) or len(value) < _HEAD.size:
         return None
@@ -269,6 +394,7 @@ def _words(error: Exception) -> str:
     return next((words for kind, words in _KINDS.items() if kind in kinds), "it answers no Redis")
 
 
+FULL = "it has no memory left"
 _KINDS = {
     # the most special first, by the names of their classes: the package may be missing
     "MaxConnectionsError": "too many look-ups at once",
@@ -277,7 +403,7 @@ _KINDS = {
     "NoPermissionError": "its user may not read and write here",
     "BusyLoadingError": "it is still reading its data",
     "ReadOnlyError": "it may not be written",
-    "OutOfMemoryError": "it has no memory left",
+    "OutOfMemoryError": FULL,
     "InvalidResponse": "what answers there is no Redis",
     "ResponseError": "it refuses the command",
     "TimeoutError": "it does not answer in time",

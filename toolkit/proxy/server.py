@@ -83,6 +83,8 @@ class Proxy:
         self._is_put_together = False
         self._file_problem: str | None = None
         """As it was told."""
+        self._is_redis_left = False
+        """As it was told."""
         self._ticking: list[asyncio.Task[None]] = []
         self._listeners: list[asyncio.Server] = []
         self._fronts: list[Front] = []
@@ -164,6 +166,7 @@ class Proxy:
         redis = None
         if cache.redis_env is not None:
             redis = RedisCache(self._variables[cache.redis_env], cache.redis_timeout_s)
+            self._opened.push_async_callback(redis.close)
         if shared is not None:
             self._opened.callback(shared.close)
         return Layers(cache, shared=shared, redis=redis, clock=time.monotonic, wall=time.time)
@@ -257,6 +260,9 @@ class Proxy:
             for warning in shared.take_warnings():
                 self._say(warning)
             self._tell_of_file(shared.problem)
+        redis = self.kit.layers.redis
+        if redis is not None:
+            self._tell_of_redis(redis)
 
     def _tell_of_file(self, problem: str | None) -> None:
         """Say once that the file can't be used, and once that it can again; no answer fails for it, so nobody would see."""
@@ -268,6 +274,17 @@ class Proxy:
         else:
             self._say(f"The shared cache {problem}; it is tried again")
         self._telling.event("cache_file", {"problem": problem})
+
+    def _tell_of_redis(self, redis: RedisCache) -> None:
+        """The same of Redis: answers come without it meanwhile."""
+        if redis.is_left_alone == self._is_redis_left:
+            return
+        self._is_redis_left = redis.is_left_alone
+        if redis.is_left_alone:
+            self._say(f"Redis is not used now: {redis.problem}; it is tried again")
+        else:
+            self._say("Redis is used again")
+        self._telling.event("redis", {"problem": redis.problem if self._is_redis_left else None})
 
     def _tell_fault(self, error: Exception) -> None:
         self._telling.event("fault", {"error": f"{type(error).__name__}: {error}"})
@@ -308,7 +325,9 @@ class Proxy:
             self.shut()
             for front in self._fronts:
                 front.drain()
+            await self._answering.hurry()
             await self._calls.drain(self.settings.drain_s if wait_s is None else wait_s)
+            await self._answering.close()
         for task in self._ticking:
             task.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)

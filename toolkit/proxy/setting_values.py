@@ -26,6 +26,7 @@ LARGEST_BYTES = 2**50
 SECONDS: dict[str, tuple[float, float]] = {
     "drain_s": (0.0, 3600.0),
     "redis_timeout_s": (0.001, 10.0),
+    "redis_wait_s": (0.0, 3600.0),
     "look_s": (0.05, 60.0),
     "probe_s": (0.1, 600.0),
     # it doubles up to a minute

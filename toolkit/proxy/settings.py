@@ -66,7 +66,9 @@ class CacheSetting:
     file_bytes: int = 2048 * MIB
     redis_env: str | None = None
     """Environment variable with the address of a Redis that several proxies share (it may hold a password)."""
-    redis_timeout_s: float = 0.05
+    redis_timeout_s: float = 0.03
+    redis_wait_s: float = 30.0
+    """As long waits a request at most while another proxy asks for the same answer; then it asks itself. 0: at once."""
     max_answer_bytes: int = 16 * MIB
     replay: Literal["instant", "original"] | float = "instant"
     """How a stored stream is sent: at once, as it came, or at so many tokens/s."""
