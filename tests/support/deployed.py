@@ -1,0 +1,209 @@
+"""Stacks as sites for `toolkit deploy`, and the rules by which others read what is rendered, written down anew here."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from toolkit.deploy.image_flags import image_arguments
+from toolkit.deploy.site import Kit, Site
+from toolkit.deploy.site_of import site_of
+from toolkit.deploy.write import templates as packaged
+from toolkit.serving.flags import known
+from toolkit.serving.stack_file import placed, read
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "tests/data/schemas"
+IMAGE = "vllm/vllm-openai:v0.32.0"
+HELP = (ROOT / "tests/data/startup/help-0.32.0.txt").read_text()
+TABLE = tomllib.loads((ROOT / "toolkit/catalog/flags.toml").read_text())
+
+HOSTILE = [
+    "a'b\"c",
+    "$HOME ${HOME} $(HOME) $$",
+    "{{ x }} {% x %} {# x #}",
+    "%n%i100%",
+    "a: b # c",
+    "- a",
+    "a\\nb\\",
+    "on",
+    "no",
+    "null",
+    "0123",
+    "0x1f",
+    "1e3",
+    "1:30",
+    "2001-01-01",
+    "~",
+    "*a &b !c",
+    "[a, b]",
+    "`id`;id|id&",
+    "é漢😀",
+]
+"""Words that mean something in YAML, TOML, a template, a shell, a unit or a compose file, and shall mean nothing."""
+
+STACK = """
+[[engine]]
+name = "qwen"
+model = "Qwen/Qwen2.5-7B-Instruct"
+gpus = "0,1"
+port = 8001
+key_env = "QWEN_KEY"
+ready = "20m"
+
+[engine.flags]
+tensor-parallel-size = 2
+max-num-seqs = 64
+
+[[engine]]
+name = "Coder_7B"
+model = "Qwen/Qwen2.5-Coder-7B"
+served_name = "coder"
+gpus = "2"
+port = 8003
+
+[proxy]
+port = 8000
+admin_port = 8005
+drain = "45s"
+
+[[proxy.team]]
+name = "red"
+key_env = "RED_KEY"
+
+[proxy.cache]
+ttl = "10m"
+redis_env = "CACHE_REDIS"
+
+[proxy.tell]
+log = "requests.jsonl"
+"""
+
+
+def site(text: str = STACK, *, image: str = IMAGE, name: str = "contest", **more: Any) -> Site:
+    """The site of a stack's text, its flags checked as for the image."""
+    stack = placed(read(text, "stack.toml", lambda _: {}), lambda _host, _port: True)
+    spelled = partial(
+        image_arguments, image=image, recorded=known(HELP), version="0.32.0", table=TABLE
+    )
+    return site_of(stack, name=name, image=image, stack_text=text, flags=spelled, **more)
+
+
+@lru_cache
+def templates() -> Mapping[str, str]:
+    """Those that come with the package."""
+    return packaged()
+
+
+def text_of(kit: Kit, path: str) -> str:
+    """One of its files."""
+    (found,) = (each.text for each in kit.files if each.path == path)
+    return found
+
+
+# --- YAML, by both rules ------------------------------------------------------------------------------
+
+
+class Core(yaml.SafeLoader):
+    """YAML 1.2's core schema: `on` and `no` are words, `0o17` is a number."""
+
+
+Core.yaml_implicit_resolvers = {}
+Core.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF")
+)
+Core.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"~|null|Null|NULL|"), [*"~nN", ""])
+Core.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+"), list("-+0123456789")
+)
+
+
+def documents(text: str) -> list[Any]:
+    """Every document of a text, which means the same by YAML 1.1 and 1.2, and names no key twice."""
+    old = [each for each in yaml.safe_load_all(text) if each is not None]
+    new = [each for each in yaml.load_all(text, Core) if each is not None]
+    assert json.dumps(old) == json.dumps(new)
+    for node in yaml.compose_all(text, yaml.SafeLoader):
+        assert twice(node) == []
+    return old
+
+
+def twice(node: Any) -> list[str]:
+    """Keys that stand twice in one mapping: parsers keep the last and say nothing."""
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value]
+        inner = [found for _, value in node.value for found in twice(value)]
+        return [key for key in keys if keys.count(key) > 1] + inner
+    if isinstance(node, yaml.SequenceNode):
+        return [found for value in node.value for found in twice(value)]
+    return []
+
+
+# --- what compose and Kubernetes put in place of variables --------------------------------------------
+
+_COMPOSE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?::(?P<how>[?-])(?P<word>[^}]*))?\})")
+
+
+def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
+    """A compose file's values with variables put in; a `$` that is neither doubled nor `${NAME...}` fails."""
+    if isinstance(value, Mapping):
+        return {key: interpolated(inner, variables) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [interpolated(inner, variables) for inner in value]
+    if not isinstance(value, str):
+        return value
+    assert "$" not in _COMPOSE.sub("", value), value
+
+    def put(match: re.Match[str]) -> str:
+        if match["escaped"]:
+            return "$"
+        default = match["word"] if match["how"] == "-" else f"<{match['name']} is not set>"
+        return variables.get(match["name"], default)
+
+    return _COMPOSE.sub(put, value)
+
+
+def expanded(word: str, variables: Mapping[str, str]) -> str:
+    """A word of a container's command as the kubelet reads it: `$$` is `$`, `$(NAME)` a variable that there is."""
+    found, at = "", 0
+    while at < len(word):
+        rest = word[at:]
+        match = re.match(r"\$\(([^()]*)\)", rest)
+        if rest.startswith("$$"):
+            found, at = f"{found}$", at + 2
+        elif match and match[1] in variables:
+            found, at = found + variables[match[1]], at + len(match[0])
+        else:
+            found, at = found + rest[0], at + 1
+    return found
+
+
+# --- schemas ------------------------------------------------------------------------------------------
+
+
+def problems(value: Any, schema: str) -> list[str]:
+    """What a schema of tests/data/schemas says against a value."""
+    found = json.loads((SCHEMAS / schema).read_text())
+    Draft202012Validator.check_schema(found)
+    errors: Iterable[Any] = Draft202012Validator(found).iter_errors(value)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def every(value: Any) -> Iterator[Any]:
+    """A value and all that is inside it."""
+    yield value
+    inner = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
+    for each in inner:
+        yield from every(each)

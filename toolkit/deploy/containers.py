@@ -1,0 +1,109 @@
+"""One engine as the process of a container: its command line, how long it may finish what is under way, and what no container can do.
+
+For compose and Kubernetes alike; nothing is rendered here.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from toolkit.deploy.image_flags import precedes, version_of
+from toolkit.deploy.site import Site, SiteEngine
+from toolkit.errors import ToolkitError
+
+TOOLKIT_IMAGE = "llm-serving-toolkit:latest"
+"""The image that is built from the Dockerfile that `deploy compose` writes."""
+ANYWHERE = "0.0.0.0"  # noqa: S104 - inside the container
+DRAIN_S = 30
+"""To finish what is under way, where no proxy says how long that may take."""
+END_S = 30
+"""From then on until the processes are gone; a vLLM at rest takes about 2 s."""
+SHUTDOWN = "--shutdown-timeout"
+SHUTDOWN_SINCE = "0.32"
+"""The oldest version whose help was read that has it. Without it SIGTERM cuts every answer that is under way."""
+DIRECTORIES = ("/", "./", "../", "~")
+
+
+def refuse_unfit(site: Site) -> None:
+    """Raise a ToolkitError for an engine that no container can run."""
+    for engine in site.engines:
+        if engine.kind == "tiny":
+            raise ToolkitError(
+                f"the engine `{engine.name}` has the tiny model, which `toolkit serve` makes on the spot",
+                'Name a model of Hugging Face, or a simulated one: `kind = "sim"`',
+            )
+        if "CUDA_VISIBLE_DEVICES" in dict(engine.env):
+            raise ToolkitError(
+                f"the engine `{engine.name}` sets CUDA_VISIBLE_DEVICES, and a container counts its GPUs anew from 0",
+                'Write `gpus = "2,3"` instead',
+            )
+
+
+def is_directory(model: str) -> bool:
+    """Whether a model is a place on a disk, and no name at Hugging Face."""
+    return model.startswith(DIRECTORIES)
+
+
+def command(engine: SiteEngine, site: Site) -> tuple[str, ...]:
+    """What the container runs, all words."""
+    at = ("--host", ANYWHERE, "--port", str(engine.port))
+    if engine.kind == "sim":
+        key = () if engine.key_env is None else ("--api-key-env", engine.key_env)
+        words = ("toolkit", "sim", "serve", "--personality", engine.model, *at)
+        return (*words, "--model", engine.served_name, *key)
+    is_renamed = engine.served_name != engine.model
+    named = ("--served-model-name", engine.served_name) if is_renamed else ()
+    return ("vllm", "serve", engine.model, *at, *named, *engine.arguments, *_shutdown(engine, site))
+
+
+def drain_s(engine: SiteEngine, site: Site) -> int:
+    """How long it finishes what is under way once it is told to end; 0: it does not."""
+    if engine.kind == "sim":
+        return 0
+    words = (*engine.arguments, *_shutdown(engine, site))
+    return _number(words, SHUTDOWN) or 0
+
+
+def max_num_seqs(engine: SiteEngine) -> int | None:
+    """Requests that it runs at a time, where its flags say."""
+    return _number(engine.arguments, "--max-num-seqs")
+
+
+def copies(engine: SiteEngine) -> int:
+    """Of the model in one engine: data parallel."""
+    return _number(engine.arguments, "--data-parallel-size", "-dp") or 1
+
+
+def seconds_to_end(site: Site) -> int:
+    """That an answer under way is given: as long as the proxy gives it, so that neither waits for the other in vain."""
+    return DRAIN_S if site.proxy is None else max(1, round(site.proxy.drain_s))
+
+
+def simulated(site: Site) -> tuple[str, ...]:
+    """What is to be said of simulated engines."""
+    if not any(engine.kind == "sim" for engine in site.engines):
+        return ()
+    return (
+        "Simulated engines run with their personality alone: their `flags` are not carried along.",
+    )
+
+
+def _shutdown(engine: SiteEngine, site: Site) -> tuple[str, ...]:
+    version = version_of(site.image)
+    is_told = any(name == SHUTDOWN for name, _ in _pairs(engine.arguments))
+    is_too_old = version is not None and precedes(version, SHUTDOWN_SINCE)
+    return () if is_told or is_too_old else (SHUTDOWN, str(seconds_to_end(site)))
+
+
+def _number(words: Iterable[str], *names: str) -> int | None:
+    """What stands last behind one of these flags, as vLLM reads them."""
+    told = [word for name, word in _pairs(words) if name in names]
+    return int(told[-1]) if told and told[-1].isdecimal() else None
+
+
+def _pairs(words: Iterable[str]) -> list[tuple[str, str]]:
+    """Each word and the one behind it; `--flag=value` is both."""
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        found += [name, value] if equals and word.startswith("--") else [word]
+    return list(pairwise([*found, ""]))
