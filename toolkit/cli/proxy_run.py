@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from toolkit.cli.inputs import allow_open_files
+from toolkit.cli.proxy_standing import Standing
 from toolkit.errors import ToolkitError
 from toolkit.proxy.counters import Counters
 from toolkit.proxy.keyring import TeamKey, from_environment, from_file, keyring, refuse_open
@@ -24,6 +25,7 @@ from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import admin_port, checked, read
 from toolkit.proxy.store_feed import StoreFeed
 from toolkit.records import Run, Seen
+from toolkit.serving.notify import Notify
 from toolkit.wording import share, span
 
 INTERRUPTED = 130
@@ -77,15 +79,16 @@ def run_proxy(settings: Settings, *, only_check: bool) -> None:
             keyring(settings.teams, keys, secret=b"")
         click.echo("These settings are good", err=True)
         return
+    notify = Notify.from_environment(os.environ)
     allow_open_files()
     if settings.workers > 1:
         from toolkit.cli.proxy_workers import run_workers
 
-        sys.exit(run_workers(settings, variables, keys))
+        sys.exit(run_workers(settings, variables, keys, notify))
     with ExitStack() as opened:
         log, feed = tellers(settings, opened)
         proxy = Proxy(settings, variables=variables, keys=keys, log=log, feed=feed, say=say)
-        code = run_loop(_serve(proxy, log))
+        code = run_loop(_serve(proxy, log, notify))
     sys.exit(code)
 
 
@@ -125,7 +128,7 @@ def run_loop(serving: Any) -> int:
     return int(uvloop.run(serving))
 
 
-async def _serve(proxy: Proxy, log: RequestLog | None) -> int:
+async def _serve(proxy: Proxy, log: RequestLog | None, notify: Notify) -> int:
     stop, began = asyncio.Event(), time.monotonic()
     loop = asyncio.get_running_loop()
 
@@ -139,21 +142,17 @@ async def _serve(proxy: Proxy, log: RequestLog | None) -> int:
         loop.add_signal_handler(number, end)
     if log is not None:
         loop.add_signal_handler(signal.SIGHUP, log.reopen)
-    try:
-        await proxy.start()
-        port, admin = proxy.ports
-        say(ready_line(proxy.settings, port, admin))
-        await stop.wait()
-    finally:
-        await proxy.stop()
+    standing = Standing(proxy.settings)
+    async with notify.telling(standing.in_a_line, standing.is_well, stop.wait):
+        try:
+            await proxy.start()
+            say(standing.opened(*proxy.ports))
+            notify.ready(standing.in_a_line())
+            await stop.wait()
+        finally:
+            await proxy.stop()
     say(summary(proxy.kit.counters, time.monotonic() - began))
     return 0
-
-
-def ready_line(settings: Settings, port: int, admin: int) -> str:
-    """Where it listens."""
-    clients, admins = f"http://{settings.host}:{port}", f"http://{settings.admin_host}:{admin}"
-    return f"Ready: clients on {clients}, admin on {admins}"
 
 
 def told(settings: Settings) -> Iterator[str]:

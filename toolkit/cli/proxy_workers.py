@@ -7,15 +7,19 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from toolkit.cli.proxy_run import ENDING, INTERRUPTED, ready_line, say, summary
+from toolkit.cli.proxy_run import ENDING, INTERRUPTED, say, summary
+from toolkit.cli.proxy_standing import Standing
 from toolkit.proxy.keyring import TeamKey
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.workers import Workers
+from toolkit.serving.notify import Notify
 
 WORKER = "toolkit.cli.proxy_worker"
 
 
-def run_workers(settings: Settings, variables: Mapping[str, str], keys: Sequence[TeamKey]) -> int:
+def run_workers(
+    settings: Settings, variables: Mapping[str, str], keys: Sequence[TeamKey], notify: Notify
+) -> int:
     """Serve until Ctrl-C or SIGTERM."""
     workers = Workers(
         settings,
@@ -27,12 +31,12 @@ def run_workers(settings: Settings, variables: Mapping[str, str], keys: Sequence
         say=say,
     )
     began = time.monotonic()
-    asyncio.run(_serve(workers, settings))
+    asyncio.run(_serve(workers, settings, notify))
     say(summary(workers.counters, time.monotonic() - began))
     return 0
 
 
-async def _serve(workers: Workers, settings: Settings) -> None:
+async def _serve(workers: Workers, settings: Settings, notify: Notify) -> None:
     loop = asyncio.get_running_loop()
     asked: list[bool] = []
 
@@ -48,6 +52,11 @@ async def _serve(workers: Workers, settings: Settings) -> None:
         loop.add_signal_handler(number, end)
     if settings.tell.log is not None:
         loop.add_signal_handler(signal.SIGHUP, workers.reopen_logs)
-    await workers.run(
-        lambda port, admin: say(f"{ready_line(settings, port, admin)}, {settings.workers} workers")
-    )
+    standing = Standing(settings)
+
+    def ready(port: int, admin: int) -> None:
+        say(f"{standing.opened(port, admin)}, {settings.workers} workers")
+        notify.ready(standing.in_a_line())
+
+    async with notify.telling(standing.in_a_line, standing.is_well, workers.wanted_to_end):
+        await workers.run(ready)

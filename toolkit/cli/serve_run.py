@@ -34,6 +34,7 @@ from toolkit.proxy.settings_file import admin_port
 from toolkit.serving.engine import Outfit
 from toolkit.serving.engine_words import Speller
 from toolkit.serving.house import Given, House
+from toolkit.serving.notify import Notify
 from toolkit.serving.orders import held
 from toolkit.serving.presets import preset
 from toolkit.serving.stack import EngineSetting, Stack
@@ -64,9 +65,11 @@ def run_serve(options: Mapping[str, Any]) -> None:
             say(line)
         say("This stack is good")
         return
+    # before anybody copies the environment for an engine
+    notify = Notify.from_environment(os.environ)
     allow_open_files()
     occupy_standard_files()
-    sys.exit(run_loop(_serve(stack, keys)))
+    sys.exit(run_loop(_serve(stack, keys, notify)))
 
 
 # --- what is to be served --------------------------------------------------------------------------------
@@ -260,7 +263,7 @@ def told(stack: Stack) -> list[str]:
 # --- serving ---------------------------------------------------------------------------------------------
 
 
-async def _serve(stack: Stack, keys: Mapping[str, str]) -> int:
+async def _serve(stack: Stack, keys: Mapping[str, str], notify: Notify) -> int:
     folder = Path(stack.folder)
     for line in told(stack)[: len(stack.engines)]:
         say(line)
@@ -288,8 +291,10 @@ async def _serve(stack: Stack, keys: Mapping[str, str]) -> int:
         def ready(url: str) -> None:
             events.opened(url)
             _ready(stack, url, folder)
+            notify.ready(house.in_a_line())
 
-        await house.run(ready)
+        async with notify.telling(house.in_a_line, house.is_well, house.wanted_to_stop):
+            await house.run(ready)
     say("All ended")
     return 0
 

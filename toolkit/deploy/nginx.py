@@ -59,7 +59,7 @@ class Path:
 
 
 def kit(site: Site, templates: Mapping[str, str]) -> Kit:
-    """nginx's part of a site."""
+    """What nginx needs of a site."""
     found = groups(site)
     text = render(
         templates["nginx.conf.j2"],
@@ -79,9 +79,9 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
 
 def paths(proxy: SiteProxy | None) -> tuple[Path, ...]:
     """All that is let through; the proxy's own pages but those that tell what others do."""
-    found = {path: ("POST",) for path in routes.ANSWERS}
-    found |= {
-        path: ("POST",) if method == "POST" else READS for path, method in routes.PASSED.items()
+    every = dict.fromkeys(routes.ANSWERS, "POST") | routes.PASSED
+    found: dict[str, tuple[str, ...]] = {
+        path: READS if method == "GET" else (method,) for path, method in every.items()
     }
     found |= dict.fromkeys(routes.OWN, READS)
     if proxy is None:
@@ -144,11 +144,14 @@ def _read_why(proxy: SiteProxy | None) -> str:
 def _next_steps(site: Site, path: str, found: Sequence[Group]) -> tuple[str, ...]:
     place = f"/etc/nginx/conf.d/{path}"
     asked = [f"Clients ask http://{group.listen}: {group.what}" for group in found]
+    room = (
+        "A stream holds two of nginx's connections: in /etc/nginx/nginx.conf set `worker_connections 8192;` in `events`, and"
+        " above it `worker_rlimit_nofile 32768;` (Debian's 768 are 384 streams for each worker)"
+    )
     steps = [
         f"sudo cp {path} {place} && sudo nginx -t && sudo systemctl reload nginx",
         *asked,
-        "A stream holds two of nginx's connections: in /etc/nginx/nginx.conf set `worker_connections 8192;` in `events`, and"
-        " above it `worker_rlimit_nofile 32768;` (Debian's 768 are 384 streams for each worker)",
+        room,
     ]
     if site.listen not in ("127.0.0.1", "::1"):
         steps.append(

@@ -74,6 +74,10 @@ class Site:
     database: str | None = None
     command: str = "/usr/local/bin/toolkit"
     """How `toolkit` is called on the machine that serves."""
+    stop_s: float = 10.0
+    """From SIGTERM to SIGKILL of an engine."""
+    writes: tuple[str, ...] = ()
+    """Whole paths that the stack writes to; relative ones lie in a folder of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

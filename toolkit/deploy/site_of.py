@@ -55,6 +55,8 @@ def site_of(  # noqa: PLR0913 - each is one thing that the command line says
         stack_file=stack_file,
         stack_text=stack_text,
         database=stack.database,
+        stop_s=stack.guard.stop_s,
+        writes=_writes(stack),
     )
 
 
@@ -93,6 +95,13 @@ def _proxy(settings: Settings) -> SiteProxy:
         whole_s=settings.admission.whole_s,
         drain_s=settings.drain_s,
     )
+
+
+def _writes(stack: Stack) -> tuple[str, ...]:
+    told = [stack.folder, stack.database]
+    if stack.proxy is not None:
+        told += [stack.proxy.cache.file, stack.proxy.tell.database, stack.proxy.tell.log]
+    return tuple(dict.fromkeys(each for each in told if each is not None and each.startswith("/")))
 
 
 def _chosen(port: int | None, where: str) -> int:

@@ -152,6 +152,10 @@ class Workers:
         self._ends.set()
         self._moved.set()
 
+    async def wanted_to_end(self) -> None:
+        """Wait until somebody wants the end."""
+        await self._ends.wait()
+
     def kill(self) -> None:
         """End at once."""
         for worker in self._workers.values():

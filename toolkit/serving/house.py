@@ -70,6 +70,28 @@ class House:
         """Have it end in order."""
         self._stop.set()
 
+    async def wanted_to_stop(self) -> None:
+        """Wait until somebody wants its end, by a signal or an order."""
+        await self._stop.wait()
+
+    async def is_well(self) -> bool:
+        """Whether what it must do is done: each engine that serves is looked at, and the proxy answers its admin."""
+        if not all(seat.is_looked_after for seat in self.seats.values()):
+            return False
+        if self.gate.front is not None:
+            try:
+                await self.gate.front.state()
+            except ToolkitError:
+                return False
+        return True
+
+    def in_a_line(self) -> str:
+        """What it does, in one line."""
+        engines = ", ".join(f"{seat.name} {seat.state}" for seat in self.seats.values())
+        if self._stop.is_set():
+            return f"Ending: {engines}"
+        return f"Clients on {self.url}: {engines}" if self._is_open else f"Starting: {engines}"
+
     async def run(self, ready: Callable[[str], None]) -> None:
         """Serve until `stop`; the folder must be held. `ready` is told the clients' URL once.
 

@@ -16,6 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.records import Event, EventKind
 from toolkit.serving.engine import Engine
 from toolkit.serving.gate import Gate
+from toolkit.serving.progress import Look
 from toolkit.serving.pulse import EnginePulse
 from toolkit.serving.stack import EngineSetting, GuardSetting
 from toolkit.serving.stack_file import SLOTS, upstream_name
@@ -23,6 +24,8 @@ from toolkit.serving.standing import Standing, State
 from toolkit.serving.warm_rounds import Warmed, sentence
 from toolkit.serving.watchdog import Deeds, Senses, Watchdog
 
+UNSEEN_S = 60.0
+"""Beyond two pauses between looks, each of which has 10 s: then the watchdog itself hangs."""
 Make = Callable[[EngineSetting, str], Engine]
 """A setting, with its port, and the upstream's name."""
 
@@ -50,6 +53,7 @@ class Seat:
         self.since = time.time()
         self._launches = 0
         self._watching: asyncio.Task[None] | None = None
+        self._looked_s = 0.0
         self._doing: str | None = None
 
     @property
@@ -66,6 +70,16 @@ class Seat:
     def upstream(self) -> str:
         """What the proxy calls the place where it serves now."""
         return self.engine.upstream
+
+    @property
+    def is_looked_after(self) -> bool:
+        """Whether its watchdog looks at it, where one has to: not one that ended by a fault of ours, or hangs."""
+        if self._watching is None or self.state == "down":
+            return True
+        if self.state != "up":
+            return not self._watching.done()
+        unseen_s = time.monotonic() - self._looked_s
+        return not self._watching.done() and unseen_s < 2 * self._guard.look_s + UNSEEN_S
 
     def standing(self) -> Standing:
         """Where it stands."""
@@ -156,6 +170,7 @@ class Seat:
 
     def watch(self) -> None:
         """Have the watchdog look from now on."""
+        self._looked_s = time.monotonic()
         self._watching = asyncio.create_task(self._watch())
 
     async def unwatch(self) -> None:
@@ -177,7 +192,12 @@ class Seat:
         )
         try:
             async with EnginePulse(engine.host, answer_s=guard.answer_s, key=engine.key) as pulse:
-                senses = Senses(look=pulse.look, token=pulse.token, code=engine.code)
+
+                async def look() -> Look:
+                    self._looked_s = time.monotonic()
+                    return await pulse.look()
+
+                senses = Senses(look=look, token=pulse.token, code=engine.code)
                 await Watchdog(engine.host, guard, senses, deeds, self._tell).run()
         except Exception as error:
             engine.say(f"its watchdog ended by a fault of ours: {type(error).__name__}: {error}")

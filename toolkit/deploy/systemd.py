@@ -1,0 +1,98 @@
+"""A systemd service for what `toolkit serve` runs: started after boot, ended in order, restarted when it hangs. Pure text."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from toolkit.deploy.site import Kit, Rendered, Site
+from toolkit.deploy.templating import render
+
+CONFIGURATION = "/etc/toolkit"
+DRAIN_S = 30.0
+"""As `serve` waits where no proxy says how long."""
+MORE_S = 60.0
+"""For what follows: a GPU's memory to become free (30 s at most), what is to be written, and killing what does not end."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOMES = ("/home/", "/root/")
+
+
+def kit(site: Site, templates: Mapping[str, str]) -> Kit:
+    """What systemd needs of a site."""
+    unit, example = f"toolkit-{site.name}.service", f"{site.name}.env.example"
+    needed = variables(site)
+    words = {
+        "site": site,
+        "unit": unit,
+        "folder": f"toolkit-{site.name}",
+        "stack_file": f"{CONFIGURATION}/{site.name}.toml",
+        "env_file": f"{CONFIGURATION}/{site.name}.env",
+        "variables": needed,
+        "path": f"{PurePosixPath(site.command).parent}:{SYSTEM_PATH}",
+        "stop_s": round(stop_s(site)),
+        "stop_why": _stop_why(site),
+        "writes": site.writes,
+        "example": example,
+        "place": f"{CONFIGURATION}/{site.name}.env",
+    }
+    service = render(templates["systemd.service.j2"], language="systemd", **words)
+    env = render(templates["systemd.env.j2"], language="systemd", **words)
+    files = (
+        Rendered(path=unit, text=service),
+        Rendered(path=f"{site.name}.toml", text=site.stack_text),
+        # an example: filled in it is a secret, and nobody's second `deploy` is to write over it
+        Rendered(path=example, text=env, mode=0o600),
+    )
+    return Kit(files=files, next_steps=_next_steps(site, unit, example))
+
+
+def variables(site: Site) -> tuple[str, ...]:
+    """All that must be set for `serve` to start: names, never values."""
+    named = [each.key_env for each in site.engines]
+    if site.proxy is not None:
+        named += [*site.proxy.key_envs, site.proxy.redis_env]
+    return tuple(dict.fromkeys(each for each in named if each is not None))
+
+
+def stop_s(site: Site) -> float:
+    """From the wish to end until everything that is left is killed."""
+    return _drain_s(site) + site.stop_s + MORE_S
+
+
+def _drain_s(site: Site) -> float:
+    return site.proxy.drain_s if site.proxy is not None else DRAIN_S
+
+
+def _stop_why(site: Site) -> str:
+    drained = f"{_drain_s(site):g} s in which answers under way are finished"
+    return f"{drained}, {site.stop_s:g} s for engines to end, and {MORE_S:g} s for their memory"
+
+
+def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
+    place = f"{CONFIGURATION}/{site.name}"
+    steps = [
+        f"sudo install -D -m 0644 {site.name}.toml {place}.toml",
+        f"sudo install -m 0600 {example} {place}.env   # and fill it in",
+        f"sudo cp {unit} /etc/systemd/system/ && sudo systemctl daemon-reload",
+        f"sudo systemctl enable --now {unit}   # back once clients are let in",
+        f"systemctl status {unit}; journalctl -fu {unit}",
+    ]
+    if not variables(site):
+        del steps[1]
+    steps += [_moved(each) for each in _in_homes(site)]
+    steps += [
+        f"`{each}` is written to: it must belong to the service's user, so name one (`systemctl edit {unit}`)"
+        for each in site.writes
+    ]
+    return tuple(steps)
+
+
+def _in_homes(site: Site) -> list[str]:
+    """What lies where the service's user may not look."""
+    paths = [site.command, *(each.model for each in site.engines)]
+    return [each for each in dict.fromkeys(paths) if each.startswith(HOMES)]
+
+
+def _moved(path: str) -> str:
+    return (
+        f"`{path}` lies in a home, where the service's user may not look: move it, e.g., to /opt, or name your own user"
+        " as the unit says"
+    )
