@@ -3,7 +3,8 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from toolkit.deploy.image_flags import image_arguments
-from toolkit.deploy.site import Kit, Site
+from toolkit.deploy.site import Kit, Site, SiteEngine
 from toolkit.deploy.site_of import site_of
 from toolkit.deploy.write import templates as packaged
 from toolkit.serving.flags import known
@@ -86,6 +87,21 @@ log = "requests.jsonl"
 """
 
 
+def hostile(engine: SiteEngine, word: str, number: int) -> SiteEngine:
+    """An engine of which everything that somebody may name freely is one word."""
+    return replace(
+        engine,
+        name=f"e{number}",
+        port=8100 + number,
+        # `~` and `-` begin what no model's name begins with
+        model=f"m{word}",
+        served_name=word,
+        arguments=("--chat-template", word),
+        env=(("WORD", word),),
+        gpus=(str(number),),
+    )
+
+
 def site(text: str = STACK, *, image: str = IMAGE, name: str = "contest", **more: Any) -> Site:
     """The site of a stack's text, its flags checked as for the image."""
     stack = placed(read(text, "stack.toml", lambda _: {}), lambda _host, _port: True)
@@ -110,26 +126,32 @@ def text_of(kit: Kit, path: str) -> str:
 # --- YAML, by both rules ------------------------------------------------------------------------------
 
 
-class Core(yaml.SafeLoader):
+Plain: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's, which follows YAML 1.1: written in C it is ten times as fast."""
+
+
+class Core(Plain):
     """YAML 1.2's core schema: `on` and `no` are words, `0o17` is a number."""
 
 
 Core.yaml_implicit_resolvers = {}
 Core.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF")
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")
 )
-Core.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"~|null|Null|NULL|"), [*"~nN", ""])
 Core.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+"), list("-+0123456789")
+    "tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)\Z"), [*"~nN", ""]
+)
+Core.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"([-+]?[0-9]+|0x[0-9a-fA-F]+)\Z"), list("-+0123456789")
 )
 
 
 def documents(text: str) -> list[Any]:
     """Every document of a text, which means the same by YAML 1.1 and 1.2, and names no key twice."""
-    old = [each for each in yaml.safe_load_all(text) if each is not None]
+    old = [each for each in yaml.load_all(text, Plain) if each is not None]
     new = [each for each in yaml.load_all(text, Core) if each is not None]
     assert json.dumps(old) == json.dumps(new)
-    for node in yaml.compose_all(text, yaml.SafeLoader):
+    for node in yaml.compose_all(text, Plain):
         assert twice(node) == []
     return old
 
@@ -189,21 +211,13 @@ def expanded(word: str, variables: Mapping[str, str]) -> str:
 
 def problems(value: Any, schema: str) -> list[str]:
     """What a schema of tests/data/schemas says against a value."""
-    found = json.loads((SCHEMAS / schema).read_text())
-    Draft202012Validator.check_schema(found)
-    errors: Iterable[Any] = Draft202012Validator(found).iter_errors(value)
+    errors: Iterable[Any] = validator(schema).iter_errors(value)
     return [f"{error.json_path}: {error.message}" for error in errors]
 
 
-def every(value: Any) -> Iterator[Any]:
-    """A value and all that is inside it."""
-    yield value
-    inner = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list | tuple)
-        else ()
-    )
-    for each in inner:
-        yield from every(each)
+@lru_cache
+def validator(schema: str) -> Draft202012Validator:
+    """A schema that is one itself."""
+    found = json.loads((SCHEMAS / schema).read_text())
+    Draft202012Validator.check_schema(found)
+    return Draft202012Validator(found)

@@ -1,0 +1,132 @@
+"""A stack as containers on one machine: compose.yaml, the proxy's image and settings. It opens nothing and starts nothing."""
+
+from collections.abc import Mapping
+
+from toolkit.deploy import compose_parts as parts
+from toolkit.deploy.containers import TOOLKIT_IMAGE, refuse_unfit, simulated
+from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
+from toolkit.deploy.quoting import Plain
+from toolkit.deploy.site import Kit, Rendered, Site
+from toolkit.deploy.templating import render
+
+PROXY_FILE = "proxy/proxy.toml"
+REDIS_IMAGE = "redis:7.4-alpine"
+REDIS_ADDRESS = "redis://redis:6379/0"
+LOOPBACK = "127.0.0.1"
+
+
+def kit(site: Site, templates: Mapping[str, str], *, toolkit_image: str = TOOLKIT_IMAGE) -> Kit:
+    """The files of `toolkit deploy compose`. Raises ToolkitError for a stack that containers can't run."""
+    refuse_unfit(site)
+    engines = parts.services(site)
+    proxy = _proxy_file(site, engines)
+    has_image = site.proxy is not None or any(each.is_simulated for each in engines)
+    redis_env = None if site.proxy is None else site.proxy.redis_env
+    variables = _variables(site, proxy)
+    text = render(
+        templates["compose/compose.yaml.j2"],
+        language="compose",
+        site=site,
+        engines=engines,
+        proxy=site.proxy,
+        proxy_environment=_proxy_environment(proxy, redis_env),
+        proxy_health=None if site.proxy is None else parts.health(site.proxy.port, "/health"),
+        proxy_stop_s=parts.proxy_stop_s(site),
+        # what clients reach; engines behind the proxy are for this machine alone
+        engine_address=site.listen if site.proxy is None else LOOPBACK,
+        redis_env=redis_env,
+        redis_image=REDIS_IMAGE,
+        state=STATE,
+        toolkit_image=toolkit_image,
+        label=Plain,
+    )
+    files = [
+        Rendered(path="compose.yaml", text=text),
+        Rendered(
+            path=".env.example",
+            text=render(
+                templates["compose/env.example.j2"],
+                language="shell",
+                variables=[Plain(name) for name in variables],
+                redis_env=None if redis_env is None else Plain(redis_env),
+                redis_address=Plain(REDIS_ADDRESS),
+                has_engines=any(not each.is_simulated for each in engines),
+            ),
+        ),
+    ]
+    if has_image:
+        files += _image(templates, has_redis=redis_env is not None)
+    if proxy is not None:
+        files.append(_settings(site, proxy, templates))
+    return Kit(files=tuple(files), next_steps=_next_steps(site, variables, has_image=has_image))
+
+
+def _proxy_file(site: Site, engines: tuple[parts.ComposeEngine, ...]) -> ProxyFile | None:
+    if site.proxy is None:
+        return None
+    urls = {
+        engine.name: f"http://{service.name}:{engine.port}"
+        for engine, service in zip(site.engines, engines, strict=True)
+    }
+    return proxy_file(site, site.proxy, urls)
+
+
+def _settings(site: Site, proxy: ProxyFile, templates: Mapping[str, str]) -> Rendered:
+    text = render(
+        templates["proxy.toml.j2"],
+        language="shell",
+        stack_file=site.stack_file,
+        settings=Plain(proxy.text),
+    )
+    return Rendered(path=PROXY_FILE, text=text)
+
+
+def _image(templates: Mapping[str, str], *, has_redis: bool) -> list[Rendered]:
+    package = Plain("llm-serving-toolkit[redis]" if has_redis else "llm-serving-toolkit")
+    dockerfile = render(
+        templates["compose/Dockerfile.j2"], language="shell", package=package, state=Plain(STATE)
+    )
+    return [
+        Rendered(path="proxy/Dockerfile", text=dockerfile),
+        Rendered(path="proxy/wheels/README.txt", text=templates["compose/wheels.txt.j2"]),
+    ]
+
+
+def _proxy_environment(proxy: ProxyFile | None, redis_env: str | None) -> tuple[Plain, ...]:
+    if proxy is None:
+        return ()
+    found = [parts.passed(name) for name in proxy.variables]
+    if redis_env is not None:
+        found.append(Plain(f'"{redis_env}=${{{redis_env}:-{REDIS_ADDRESS}}}"'))
+    return tuple(found)
+
+
+def _variables(site: Site, proxy: ProxyFile | None) -> tuple[str, ...]:
+    """Names of what must be set before anything starts."""
+    own = [each.key_env for each in site.engines if each.key_env is not None]
+    return tuple(dict.fromkeys([*own, *(() if proxy is None else proxy.variables)]))
+
+
+def _next_steps(site: Site, variables: tuple[str, ...], *, has_image: bool) -> tuple[str, ...]:
+    steps = []
+    if has_image:
+        steps.append("Put the toolkit's wheel into proxy/wheels/, as proxy/wheels/README.txt says.")
+    if variables:
+        steps.append(f"Set {', '.join(variables)} in the shell, or in a .env like .env.example.")
+    steps += [
+        "docker compose config --quiet && docker compose up --detach --build",
+        "docker compose ps    # `healthy` once the weights are loaded; the proxy waits for that",
+        *_warm(site),
+    ]
+    return (*steps, *simulated(site))
+
+
+def _warm(site: Site) -> list[str]:
+    """`serve` warms engines by itself; containers don't."""
+    real = [each for each in site.engines if each.kind == "vllm"]
+    return [
+        f"toolkit warmup http://{LOOPBACK}:{each.port}"
+        if each.key_env is None
+        else f"echo '{each.name} http://{LOOPBACK}:{each.port} api_key_env={each.key_env}' | toolkit warmup -"
+        for each in real
+    ]
