@@ -12,6 +12,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,44 @@ def pair(*, names: Sequence[str] = ("client0", "server0")) -> Iterator[tuple[str
             ip("-n", end, "addr", "add", f"fd09::{number}/64", "dev", name, "nodad")
             ip("-n", end, "link", "set", name, "up")
         yield ends[0], ends[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Star:
+    """Machines at one switch, each a namespace with one interface, `eth0`."""
+
+    switch: str
+    machines: tuple[str, ...]
+
+    def address(self, number: int) -> str:
+        """Of a machine, counted from 0."""
+        return f"10.9.1.{number + 1}"
+
+    def cut(self, number: int) -> None:
+        """Pull its cable, at the switch: it is told nothing but that nothing comes any more."""
+        ip("-n", self.switch, "link", "set", f"port{number}", "down")
+
+    def join(self, number: int) -> None:
+        """Put it back."""
+        ip("-n", self.switch, "link", "set", f"port{number}", "up")
+
+
+@contextmanager
+def star(machines: int) -> Iterator[Star]:
+    """So many namespaces that reach one another through another one, and nothing else."""
+    with ExitStack() as stack:
+        switch = stack.enter_context(namespace())
+        found = Star(switch, tuple(stack.enter_context(namespace()) for _ in range(machines)))
+        ip("-n", switch, "link", "add", "bridge", "type", "bridge", "forward_delay", "0")
+        ip("-n", switch, "link", "set", "bridge", "up")
+        for number, name in enumerate(found.machines):
+            port = f"port{number}"
+            ends = ("type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", switch, "link", "add", port, *ends)
+            ip("-n", switch, "link", "set", port, "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"{found.address(number)}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+        yield found
 
 
 @contextmanager

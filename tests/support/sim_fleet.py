@@ -9,7 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,10 @@ async def serve(spec: list[Any]) -> None:
 
 
 @contextmanager
-def running(spec: Spec) -> Iterator[str]:
-    """Start such a fleet; the hosts file's text."""
+def running(spec: Spec, *, enter: Sequence[str] = ()) -> Iterator[str]:
+    """Start such a fleet; the hosts file's text. `enter`: a command that starts it elsewhere."""
     words = json.dumps([[name, person, changes] for name, (person, changes) in spec.items()])
-    command = [sys.executable, str(Path(__file__)), words]
+    command = [*enter, sys.executable, str(Path(__file__)), words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
