@@ -1,0 +1,190 @@
+"""A stack as objects of Kubernetes: engines, proxy, who may reach whom, and how they are scaled. It opens nothing and asks no cluster."""
+
+import hashlib
+from collections.abc import Mapping
+
+from toolkit.deploy import kubernetes_parts as parts
+from toolkit.deploy.containers import TOOLKIT_IMAGE, refuse_unfit, simulated
+from toolkit.deploy.keda import PROMETHEUS, scaling
+from toolkit.deploy.names import dns_label
+from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
+from toolkit.deploy.quoting import Plain
+from toolkit.deploy.site import Kit, Rendered, Site, SiteProxy
+from toolkit.deploy.templating import render
+from toolkit.errors import ToolkitError
+
+Engines = tuple[parts.KubernetesEngine, ...]
+Templates = Mapping[str, str]
+MOST = 4
+"""Replicas of one engine, where scaling is applied."""
+
+
+def kit(
+    site: Site,
+    templates: Templates,
+    *,
+    gpus_per_node: int | None = None,
+    toolkit_image: str = TOOLKIT_IMAGE,
+    prometheus: str = PROMETHEUS,
+    most: int = MOST,
+) -> Kit:
+    """The files of `toolkit deploy k8s`. Raises ToolkitError for a stack that no cluster can run.
+
+    `gpus_per_node`: an engine that takes more spans several nodes; None: every engine fits on one. `most`: replicas of each engine.
+    """
+    refuse_unfit(site)
+    if most < 1 or (gpus_per_node is not None and gpus_per_node < 1):
+        raise ToolkitError("a number of GPUs or replicas is less than 1", "Write 1 or more")
+    proxy_name, names = parts.names(site)
+    engines = parts.engines(site, names, gpus_per_node)
+    secret = Plain(dns_label(f"{site.name}-keys", parts.LONGEST_NAME))
+    proxy = None
+    if site.proxy is not None:
+        urls = {
+            each.name: f"http://{name}:{each.port}"
+            for each, name in zip(site.engines, names, strict=True)
+        }
+        proxy = proxy_file(site, site.proxy, urls)
+    files = [_engine(site, each, templates, secret, toolkit_image) for each in engines]
+    files.append(_disruption(site, templates))
+    if site.proxy is not None and proxy is not None:
+        files += [
+            _proxy(site, site.proxy, proxy, proxy_name, templates, secret, toolkit_image),
+            _network(site, site.proxy, engines, proxy_name, templates),
+        ]
+    files += scaling(
+        site,
+        engines,
+        templates,
+        prometheus=prometheus,
+        most=most,
+        slots=None if proxy is None else proxy.slots,
+    )
+    return Kit(files=tuple(files), next_steps=_next_steps(site, engines, proxy, proxy_name, secret))
+
+
+def _engine(
+    site: Site,
+    engine: parts.KubernetesEngine,
+    templates: Templates,
+    secret: Plain,
+    toolkit_image: str,
+) -> Rendered:
+    pods = {
+        role.name: render(
+            templates["k8s/pod.yaml.j2"],
+            language="yaml",
+            engine=engine,
+            role=role,
+            secret=secret,
+            image=site.image,
+            toolkit_image=toolkit_image,
+            home=parts.HOME,
+            probe_s=parts.PROBE_S,
+            leaving_s=parts.LEAVING_S,
+            label=Plain,
+        ).rstrip("\n")
+        for role in engine.roles
+    }
+    text = render(
+        templates["k8s/engine.yaml.j2"],
+        language="yaml",
+        site=site,
+        engine=engine,
+        pods=pods,
+        label=Plain,
+    )
+    return Rendered(path=f"engine-{engine.name}.yaml", text=text)
+
+
+def _proxy(  # noqa: PLR0913, PLR0917 - what a proxy stands beside
+    site: Site,
+    proxy: SiteProxy,
+    file: ProxyFile,
+    name: Plain,
+    templates: Templates,
+    secret: Plain,
+    toolkit_image: str,
+) -> Rendered:
+    settings = render(
+        templates["proxy.toml.j2"],
+        language="shell",
+        stack_file=site.stack_file,
+        settings=Plain(file.text),
+    )
+    text = render(
+        templates["k8s/proxy.yaml.j2"],
+        language="yaml",
+        site=site,
+        proxy=proxy,
+        name=name,
+        settings=settings.rstrip("\n") + "\n",
+        settings_sum=hashlib.sha256(settings.encode()).hexdigest(),
+        has_redis=proxy.redis_env is not None,
+        has_public_metrics=file.has_public_metrics,
+        variables=parts.proxy_variables(file.variables, proxy.redis_env),
+        secret=secret,
+        toolkit_image=toolkit_image,
+        state=STATE,
+        grace_s=parts.proxy_grace_s(site),
+        leaving_s=parts.LEAVING_S,
+        label=Plain,
+    )
+    return Rendered(path="proxy.yaml", text=text)
+
+
+def _disruption(site: Site, templates: Templates) -> Rendered:
+    name = Plain(dns_label(f"{site.name}-engines", parts.LONGEST_NAME))
+    text = render(templates["k8s/disruption.yaml.j2"], language="yaml", site=site, name=name)
+    return Rendered(path="disruption.yaml", text=text)
+
+
+def _network(
+    site: Site, proxy: SiteProxy, engines: Engines, proxy_name: Plain, templates: Templates
+) -> Rendered:
+    text = render(
+        templates["k8s/network.yaml.j2"],
+        language="yaml",
+        site=site,
+        proxy=proxy,
+        proxy_name=proxy_name,
+        engines=engines,
+        engines_name=Plain(dns_label(f"{site.name}-engines", parts.LONGEST_NAME)),
+        ports=sorted({each.port for each in engines}),
+        master_port=parts.MASTER_PORT,
+    )
+    return Rendered(path="network.yaml", text=text)
+
+
+def _next_steps(
+    site: Site, engines: Engines, proxy: ProxyFile | None, proxy_name: Plain, secret: Plain
+) -> tuple[str, ...]:
+    keys = _keys(site, proxy)
+    steps = []
+    if keys:
+        steps.append(
+            f"Write {', '.join(f'{name}=...' for name in keys)} (and HF_TOKEN=... for a gated model) into keys.env,"
+            " which is no file to commit."
+        )
+        steps.append(f"kubectl create secret generic {secret} --from-env-file=keys.env")
+    if site.proxy is not None or any(each.is_simulated for each in engines):
+        steps.append(
+            "Build the toolkit's image (`toolkit deploy compose` writes its Dockerfile), push it, and name it with --toolkit-image."
+        )
+    # not recursive: scaling/ is applied when it is wanted
+    steps.append("kubectl apply -f .    # in the folder of these files; scaling/ is left out")
+    waiting = (
+        "deployment,leaderworkerset" if any(each.nodes > 1 for each in engines) else "deployment"
+    )
+    steps.append(f"kubectl get {waiting},pods -l app.kubernetes.io/part-of={site.name}")
+    if site.proxy is not None:
+        steps.append(f"kubectl port-forward service/{proxy_name} {site.proxy.port}")
+    else:
+        steps += [f"kubectl port-forward service/{each.name} {each.port}" for each in engines]
+    return (*steps, *simulated(site))
+
+
+def _keys(site: Site, proxy: ProxyFile | None) -> tuple[str, ...]:
+    own = [each.key_env for each in site.engines if each.key_env is not None]
+    redis = [] if site.proxy is None or site.proxy.redis_env is None else [site.proxy.redis_env]
+    return tuple(dict.fromkeys([*own, *(() if proxy is None else proxy.variables), *redis]))

@@ -1,0 +1,223 @@
+"""What Kubernetes is told of each engine and of the proxy, as plain values for the templates. Nothing is rendered here."""
+
+import math
+from dataclasses import dataclass
+
+from toolkit.deploy.containers import (
+    END_S,
+    command,
+    copies,
+    drain_s,
+    is_directory,
+    max_num_seqs,
+    seconds_to_end,
+)
+from toolkit.deploy.image_flags import precedes, version_of
+from toolkit.deploy.names import unlike
+from toolkit.deploy.quoting import Plain
+from toolkit.deploy.site import Site, SiteEngine
+from toolkit.errors import ToolkitError
+
+LONGEST_NAME = 46
+"""Of a Deployment or a group: their pods' names and labels add up to 17 characters, and 63 is the end."""
+HOME = "/cache"
+"""Where the claim is mounted: the home of the container's user, so that every cache lies there."""
+SHM_GIB = 2
+"""Shared memory for each GPU, as vLLM's own Kubernetes sample has it; only what is used is taken."""
+PROBE_S = 10
+LEAVING_S = 15
+"""From the moment that a pod is to end until nobody sends it anything new: endpoints are told in turn."""
+MASTER_PORT = 29501
+"""vLLM's own default; named, as it must be open between the pods."""
+NODES_SINCE = "0.32"
+"""The oldest version whose help was read that has `--nnodes`."""
+USUAL_SEQS = 256
+"""vLLM's default on GPUs with less than 70 GiB, and on the A100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One of a container's."""
+
+    name: Plain
+    value: str | None = None
+    secret_key: Plain | None = None
+    """In the site's Secret."""
+    is_optional: bool = False
+    field: str | None = None
+    """Of the pod itself, e.g., `status.podIP`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One kind of an engine's pods: the only one, or leader and workers of several nodes."""
+
+    name: str
+    """`engine`, `leader` or `worker`."""
+    words: tuple[str, ...]
+    variables: tuple[Variable, ...]
+    answers: bool = True
+    """It has an HTTP port; a worker has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesEngine:
+    """One engine, all of its pods."""
+
+    name: Plain
+    """Of all its objects, and of its Service: how it is asked."""
+    title: str
+    served_name: str
+    is_simulated: bool
+    port: int
+    nodes: int
+    gpus_each: int
+    """On each node."""
+    shm_gib: int
+    roles: tuple[Role, ...]
+    starts: int
+    """Probes until it counts as failed."""
+    ready_s: int
+    grace_s: int
+    seqs: int
+    """Requests that it runs at a time."""
+
+
+def engines(
+    site: Site, names: tuple[str, ...], gpus_per_node: int | None
+) -> tuple[KubernetesEngine, ...]:
+    """Each engine under its name. Raises ToolkitError for what nodes don't have."""
+    return tuple(
+        _engine(engine, name, site, gpus_per_node)
+        for engine, name in zip(site.engines, names, strict=True)
+    )
+
+
+def names(site: Site) -> tuple[Plain, tuple[str, ...]]:
+    """What the proxy's objects and each engine's are called, all within a namespace that others use, too."""
+    words = ("proxy", *(each.name for each in site.engines))
+    proxy, *own = unlike((f"{site.name}-{word}" for word in words), LONGEST_NAME)
+    return Plain(proxy), tuple(own)
+
+
+def proxy_variables(names_of_keys: tuple[str, ...], redis_env: str | None) -> tuple[Variable, ...]:
+    """Everything that the proxy's settings name."""
+    named = (*names_of_keys, *(() if redis_env is None else (redis_env,)))
+    return tuple(_secret(name) for name in dict.fromkeys(named))
+
+
+def proxy_grace_s(site: Site) -> int:
+    """Leaving, finishing, ending."""
+    return LEAVING_S + seconds_to_end(site) + END_S
+
+
+def _engine(
+    engine: SiteEngine, name: str, site: Site, gpus_per_node: int | None
+) -> KubernetesEngine:
+    is_simulated = engine.kind == "sim"
+    if not is_simulated:
+        _refuse_directory(engine)
+    nodes = 1 if is_simulated else _nodes(engine, site, gpus_per_node)
+    gpus_each = engine.gpu_count // nodes
+    return KubernetesEngine(
+        name=Plain(name),
+        title=engine.model,
+        served_name=engine.served_name,
+        is_simulated=is_simulated,
+        port=engine.port,
+        nodes=nodes,
+        gpus_each=gpus_each,
+        shm_gib=SHM_GIB * max(1, gpus_each),
+        roles=_roles(engine, site, nodes),
+        starts=max(1, math.ceil(engine.ready_s / PROBE_S)),
+        ready_s=math.ceil(engine.ready_s),
+        grace_s=LEAVING_S + drain_s(engine, site) + END_S,
+        seqs=max_num_seqs(engine) or USUAL_SEQS,
+    )
+
+
+def _nodes(engine: SiteEngine, site: Site, gpus_per_node: int | None) -> int:
+    if gpus_per_node is None or engine.gpu_count <= gpus_per_node:
+        return 1
+    if engine.gpu_count % gpus_per_node:
+        raise ToolkitError(
+            f"the engine `{engine.name}` takes {engine.gpu_count} GPUs, and nodes have {gpus_per_node} each:"
+            " vLLM wants as many on every node",
+            f"Let tensor- times pipeline-parallel-size be a multiple of {gpus_per_node}",
+        )
+    if copies(engine) > 1:
+        raise ToolkitError(
+            f"the engine `{engine.name}` spans nodes with several copies of its model (data-parallel-size)",
+            "Make each copy an engine of its own; the proxy spreads requests over them",
+        )
+    version = version_of(site.image)
+    if version is not None and precedes(version, NODES_SINCE):
+        raise ToolkitError(
+            f"the engine `{engine.name}` spans nodes, and whether vLLM {version} can is not known",
+            f"Name an --image of {NODES_SINCE} or newer",
+        )
+    return engine.gpu_count // gpus_per_node
+
+
+def _roles(engine: SiteEngine, site: Site, nodes: int) -> tuple[Role, ...]:
+    words = tuple(literal(word) for word in command(engine, site))
+    variables = _variables(engine)
+    if nodes == 1:
+        return (Role(name="engine", words=words, variables=variables),)
+    of_nodes = (
+        *variables,
+        # the address that the others reach; the one that it would pick itself may be another network's
+        Variable(name=Plain("VLLM_HOST_IP"), field="status.podIP"),
+    )
+    rank = Variable(
+        name=Plain("NODE_RANK"),
+        field="metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']",
+    )
+    leader = Role(name="leader", words=(*words, *node_words(nodes, "0")), variables=of_nodes)
+    worker = Role(
+        name="worker",
+        words=(*words, *node_words(nodes, "$(NODE_RANK)"), "--headless"),
+        variables=(*of_nodes, rank),
+        answers=False,
+    )
+    return leader, worker
+
+
+def node_words(nodes: int, rank: str) -> tuple[str, ...]:
+    """Where one node of several stands; LeaderWorkerSet sets the leader's address in every pod."""
+    return (
+        *("--nnodes", str(nodes), "--node-rank", rank),
+        *("--master-addr", "$(LWS_LEADER_ADDRESS)", "--master-port", str(MASTER_PORT)),
+    )
+
+
+def literal(word: str) -> str:
+    """A word of a command, or a variable's value: Kubernetes puts variables where `$(NAME)` stands, and reads `$$` as `$`."""
+    return word.replace("$", "$$")
+
+
+def _variables(engine: SiteEngine) -> tuple[Variable, ...]:
+    own = tuple(Variable(name=Plain(name), value=literal(value)) for name, value in engine.env)
+    if engine.kind == "sim":
+        return (*own, *(() if engine.key_env is None else (_secret(engine.key_env),)))
+    told = dict(engine.env)
+    # without an entry in the image's passwd, torch asks these two for the user's name and fails without
+    usual = {"HOME": HOME, "USER": "vllm", "LOGNAME": "vllm"}
+    places = tuple(
+        Variable(name=Plain(name), value=value) for name, value in usual.items() if name not in told
+    )
+    token = Variable(name=Plain("HF_TOKEN"), secret_key=Plain("HF_TOKEN"), is_optional=True)
+    key = () if engine.key_env is None else (_secret(engine.key_env, "VLLM_API_KEY"),)
+    return (*places, token, *own, *key)
+
+
+def _secret(variable: str, name: str | None = None) -> Variable:
+    return Variable(name=Plain(name or variable), secret_key=Plain(variable))
+
+
+def _refuse_directory(engine: SiteEngine) -> None:
+    if is_directory(engine.model) and not engine.model.startswith(f"{HOME}/"):
+        raise ToolkitError(
+            f"the model `{engine.model}` of `{engine.name}` is a directory of this machine, which nodes don't have",
+            f"Name one of Hugging Face's, or copy it to the engine's claim and write `{HOME}/NAME`",
+        )
