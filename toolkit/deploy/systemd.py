@@ -1,7 +1,6 @@
 """A systemd service for what `toolkit serve` runs: started after boot, ended in order, restarted when it hangs. Pure text."""
 
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 
 from toolkit.deploy.site import Kit, Rendered, Site
 from toolkit.deploy.templating import render
@@ -26,7 +25,7 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         "stack_file": f"{CONFIGURATION}/{site.name}.toml",
         "env_file": f"{CONFIGURATION}/{site.name}.env",
         "variables": needed,
-        "path": f"{PurePosixPath(site.command).parent}:{SYSTEM_PATH}",
+        "path": f"{site.command.rpartition('/')[0]}:{SYSTEM_PATH}",
         "stop_s": round(stop_s(site)),
         "stop_why": _stop_why(site),
         "writes": site.writes,

@@ -1,0 +1,339 @@
+"""The real nginx with the rendered file, in front of scripted engines, simulated ones, and the proxy."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support.chat import token
+from support.nginxes import serving
+from support.proxied import ASKED, CHAT, Answer, Client, proxied, raw, whole
+from support.proxy_verb import ask
+from support.scripted_upstream import (
+    ScriptedUpstream,
+    dying,
+    hanging_in_stream,
+    plain,
+    refusing,
+    slow,
+)
+from support.sim_fleet import running
+from support.sites import site
+
+from toolkit.deploy.site import Site
+
+PATIENCE_S = 30
+BARE = "proxy = false\n"
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def engines(ports: Sequence[int], more: str = "") -> Site:
+    """A site without a proxy, whose engines listen there."""
+    tables = "".join(
+        f'[[engine]]\nname = "e{port}"\nkind = "sim"\nmodel = "gptq-int4"\nport = {port}\n'
+        for port in ports
+    )
+    return site(BARE + tables + more)
+
+
+def behind(port: int, more: str = "") -> Site:
+    """A site whose proxy listens there."""
+    return site(
+        f'[[engine]]\nkind = "sim"\nmodel = "gptq-int4"\nport = 1\nspare_port = 2\n[proxy]\nport = {port}\nadmin_port = 3\n{more}'
+    )
+
+
+async def connected(port: int) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", port))
+
+
+async def read_until(client: Client, wanted: bytes) -> bytes:
+    async with asyncio.timeout(PATIENCE_S):
+        return await client.reader.readuntil(wanted)
+
+
+@pytest.mark.parametrize("through", ["engines", "proxy"])
+def test_each_token_of_a_stream_arrives_before_the_next_one_is_made(
+    tmp_path: Path, through: str
+) -> None:
+    async def main() -> None:
+        gates = [asyncio.Event() for _ in range(3)]
+        script = slow(["one", "two", "three"], gates)
+        async with ScriptedUpstream(script) as upstream, proxied(upstream) as proxy:
+            direct = engines([port_of(upstream.url)])
+            made = direct if through == "engines" else behind(proxy.port)
+            with serving(tmp_path, made) as nginx:
+                client = await connected(nginx.port)
+                client.writer.write(raw(ASKED | {"stream": True}))
+                # the head comes before any token, and each token before the next one's gate opens
+                assert b" 200 " in await read_until(client, b"\r\n\r\n")
+                for text, gate in zip((b"one", b"two", b"three"), gates, strict=True):
+                    gate.set()
+                    await read_until(client, text)
+                assert await read_until(client, b"[DONE]")
+                client.close()
+
+    asyncio.run(main())
+
+
+LET_THROUGH = [
+    ("POST", CHAT, CHAT),
+    ("POST", f"{CHAT}?beta=true", f"{CHAT}?beta=true"),
+    ("POST", "/v1/embeddings", "/v1/embeddings"),
+    ("GET", "/v1/models", "/v1/models"),
+    ("GET", "/health", "/health"),
+    # nginx reads these as an allowed path, and so the server behind must not read them as another one
+    ("GET", "/invocations/../v1/models", "/v1/models"),
+    ("GET", "//v1//models", "/v1/models"),
+    ("GET", "/v1/%6dodels", "/v1/models"),
+    ("GET", "/v1/models#/metrics", "/v1/models"),
+]
+UNKNOWN = (
+    "/ /metrics /metrics/ /v1/models/../../metrics /%6detrics /v1 /V1/models /v1/models/ /v1/models/.. /v1/modelsx"
+    " /v1/models%20 /v1/chat/completions/ /invocations /score /rerank /pooling /classify /tokenize /detokenize /version"
+    " /load /server_info /docs /openapi.json /sleep /wake_up /reset_prefix_cache /reset_mm_cache /collective_rpc"
+    " /start_profile /pause /abort_requests /update_weights /v1/load_lora_adapter /v1/unload_lora_adapter"
+    " /inference/v1/generate /ready"
+).split()
+"""What vLLM would answer without a key, what steers it, and near misses of what is let through."""
+REFUSED = [
+    *((404, method, path) for method in ("GET", "POST") for path in UNKNOWN),
+    (405, "GET", CHAT),
+    (405, "PUT", CHAT),
+    (405, "DELETE", "/v1/models"),
+    (405, "POST", "/v1/models"),
+    (405, "OPTIONS", CHAT),
+    (405, "POST", "/health"),
+    (400, "GET", "/v1/models%00"),
+]
+
+
+def test_paths_that_clients_need_pass_as_they_are_written_in_the_list_and_no_other_one_does(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(plain("200 OK")) as upstream:
+            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+                for method, path, arrives in LET_THROUGH:
+                    client = await connected(nginx.port)
+                    answer = await client.ask({}, path=path, method=method)
+                    told = (answer.status, upstream.lines.pop().target)
+                    assert told == (200, arrives), path
+                    client.close()
+                for status, method, path in REFUSED:
+                    client = await connected(nginx.port)
+                    answer = await client.ask({}, path=path, method=method)
+                    assert answer.status == status, (method, path)
+                    client.close()
+                assert upstream.lines == []
+
+    asyncio.run(main())
+
+
+def test_what_is_refused_is_told_as_an_engine_tells_it_and_names_no_server(tmp_path: Path) -> None:
+    async def main() -> None:
+        with serving(tmp_path, engines([1])) as nginx:
+            client = await connected(nginx.port)
+            for method, path, code in (
+                ("GET", "/metrics", 404),
+                ("GET", CHAT, 405),
+                ("POST", CHAT, 502),
+            ):
+                answer = await client.ask({}, path=path, method=method)
+                assert (answer.status, answer.json["error"]["code"]) == (code, code)
+                assert answer.headers["server"] == "nginx"
+                assert answer.headers["content-type"] == "application/json"
+                assert answer.headers.get("allow") == ("post" if code == 405 else None)
+            client.close()
+
+    asyncio.run(main())
+
+
+def test_a_refused_connection_is_followed_by_the_next_server_and_a_post_that_was_sent_is_not(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(refusing()) as ill, ScriptedUpstream(plain("200 OK")) as well:
+            ports = [port_of(ill.url), port_of(well.url)]
+            # never left alone here: each request may meet the ill one
+            with serving(tmp_path, engines(ports), (("max_fails=2", "max_fails=0"),)) as nginx:
+                posts = [await _status(nginx.port, "POST", CHAT) for _ in range(8)]
+                assert sorted(set(posts)) == [200, 502]
+                # whoever got no answer was sent once, to the ill one alone
+                assert (posts.count(502), posts.count(200)) == (len(ill.lines), len(well.lines))
+                gets = [await _status(nginx.port, "GET", "/v1/models") for _ in range(8)]
+                assert set(gets) == {200}
+                ill.stop_listening()
+                assert {await _status(nginx.port, "POST", CHAT) for _ in range(8)} == {200}
+
+    asyncio.run(main())
+
+
+async def _status(port: int, method: str, path: str) -> int:
+    client = await connected(port)
+    answer = await client.ask({}, path=path, method=method)
+    client.close()
+    return answer.status
+
+
+def test_a_stream_that_breaks_off_is_not_begun_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(dying("one")) as ill, ScriptedUpstream(dying("one")) as other:
+            made = engines([port_of(ill.url), port_of(other.url)])
+            with serving(tmp_path, made) as nginx:
+                client = await connected(nginx.port)
+                answer = await client.ask(ASKED | {"stream": True})
+                assert not answer.is_whole
+                assert answer.body.count(b'"one"') == 1
+                assert len(ill.lines) + len(other.lines) == 1
+                client.close()
+
+    asyncio.run(main())
+
+
+def test_an_engine_stops_when_its_client_leaves(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(hanging_in_stream("one")) as upstream:
+            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+                client = await connected(nginx.port)
+                client.writer.write(raw(ASKED | {"stream": True}))
+                await read_until(client, b"one")
+                client.close()
+                line = await upstream.asked()
+                async with asyncio.timeout(PATIENCE_S):
+                    await line.gone.wait()
+
+    asyncio.run(main())
+
+
+def test_connections_to_engines_are_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(plain("200 OK")) as upstream:
+            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+                client = await connected(nginx.port)
+                for _ in range(20):
+                    assert (await client.ask({})).status == 200
+                client.close()
+            # one client is served by one worker process, which keeps one connection
+            assert (upstream.connections, len(upstream.lines)) == (1, 20)
+            assert "connection" not in upstream.lines[0].headers
+
+    asyncio.run(main())
+
+
+async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers one request with the length of its body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.partition("content-length: ")[2].split("\r\n")[0])
+    body = await reader.readexactly(length)
+    told = str(len(body))
+    writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(told)}\r\n\r\n{told}".encode())
+    writer.close()
+
+
+def test_a_body_of_20_mb_passes_where_the_proxy_takes_it_and_is_refused_where_it_does_not(
+    tmp_path: Path,
+) -> None:
+    length = 20 * 2**20
+
+    async def sent(folder: Path, port: int, limit: str, length: int) -> Answer:
+        with serving(folder, behind(port, f'[proxy.front]\nbody_size = "{limit}"\n')) as nginx:
+            client = await connected(nginx.port)
+            answer = await client.ask(b"x" * length)
+            client.close()
+            return answer
+
+    async def main() -> None:
+        async with await asyncio.start_server(taken, "127.0.0.1", 0, limit=length) as server:
+            port = server.sockets[0].getsockname()[1]
+            exact = await sent(tmp_path / "a", port, "20MiB", length)
+            assert (exact.status, exact.body) == (200, b"20971520")
+            over = await sent(tmp_path / "b", port, "20MiB", length + 1)
+            assert (over.status, over.json["error"]["code"]) == (413, 413)
+
+    asyncio.run(main())
+
+
+def test_no_key_and_no_query_stands_in_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(plain("200 OK")) as upstream:
+            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+                client = await connected(nginx.port)
+                await client.ask({}, path=f"{CHAT}?api_key=sk-query", key="sk-header")
+                await client.ask({}, path="/x%22%0aevil?sk-query", key="sk-header", method="GET")
+                client.close()
+                # what clients send as their key reaches the engine, which asks for it
+                assert upstream.lines[0].headers["authorization"] == "Bearer sk-header"
+        assert "sk-" not in nginx.log
+        first, second = map(json.loads, nginx.log.splitlines())
+        assert (first["request_uri"], first["status"]) == (CHAT, 200)
+        assert (second["request_uri"], second["status"]) == ('/x"\nevil', 404)
+
+    asyncio.run(main())
+
+
+def test_a_server_behind_steers_nothing_by_its_headers(tmp_path: Path) -> None:
+    async def main() -> None:
+        odd = plain("200 OK", b"{}", "X-Accel-Redirect: /health", "X-Accel-Buffering: yes")
+        async with ScriptedUpstream(odd) as upstream:
+            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+                client = await connected(nginx.port)
+                answer = await client.ask({}, headers=["x-forwarded-for: 6.6.6.6"])
+                client.close()
+        assert (answer.status, answer.body) == (200, b"{}")
+        # those further out are not to gather a stream either
+        assert answer.headers["x-accel-buffering"] == "no"
+        assert upstream.lines[0].headers["x-forwarded-for"] == "127.0.0.1"
+        assert len(upstream.lines) == 1
+
+    asyncio.run(main())
+
+
+def test_hits_of_the_proxy_come_through_with_its_word_on_the_cache(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(whole()) as upstream, proxied(upstream) as proxy:
+            with serving(tmp_path, behind(proxy.port)) as nginx:
+                client = await connected(nginx.port)
+                answers = [await client.ask() for _ in range(3)]
+                client.close()
+            assert [each.is_hit for each in answers] == [False, True, True]
+            assert len(upstream.lines) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_one_engine_killed_clients_keep_getting_answers(tmp_path: Path) -> None:
+    settings = {"seed": 1, "time_scale": 0.02}
+    message = {"role": "user", "content": "Hi"}
+    asked = json.dumps(
+        {"model": "Qwen3.5-35B-A3B", "messages": [message], "max_tokens": 4}
+    ).encode()
+
+    def answers(port: int) -> list[int]:
+        return [ask(port, "POST", CHAT, asked)[0] for _ in range(10)]
+
+    with ExitStack() as ends, ExitStack() as kills:
+        hosts = [
+            each.enter_context(running({"sim": ("gptq-int4", settings)})) for each in (ends, kills)
+        ]
+        ports = [port_of(each.split()[1]) for each in hosts]
+        nginx = ends.enter_context(serving(tmp_path, engines(ports)))
+        before = answers(nginx.port)
+        kills.close()
+        assert [set(before), set(answers(nginx.port))] == [{200}, {200}]
+        stays, dies = (f"127.0.0.1:{port}" for port in ports)
+        asked_of = [json.loads(line)["upstream_addr"] for line in nginx.log.splitlines()]
+    assert set(asked_of[:10]) == {stays, dies}
+    # refused by the dead one and answered by the other, within one request of the client's
+    assert f"{dies}, {stays}" in asked_of[10:]
+
+
+def test_a_token_is_what_the_scripts_send() -> None:
+    # the tests above look for bare words in a stream of chunks
+    assert b"one" in token("one")
