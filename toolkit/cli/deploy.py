@@ -21,6 +21,8 @@ Write the files that run a stack on other machines, from the stack file that `to
 \b
   toolkit deploy systemd stack.toml --out deploy/systemd
   toolkit deploy nginx stack.toml --out deploy/nginx --listen 0.0.0.0
+  toolkit deploy compose stack.toml --out deploy/compose
+  toolkit deploy k8s stack.toml --out deploy/k8s --gpus-per-node 8
 
 Nothing is started or sent. No file holds a secret: keys are named by their variables. Ports are bound
 to the loopback unless --listen says otherwise. A file that was changed by hand is not replaced.
@@ -39,6 +41,19 @@ to the loopback unless --listen says otherwise. A file that was changed by hand 
     help="Where clients are taken; 0.0.0.0 is everywhere.",
 )  # fmt: skip
 @click.option("--image", help="vLLM's container image.  [default: the version that was tested]")
+@click.option(
+    "--toolkit-image", metavar="IMAGE",
+    help="compose, k8s: the toolkit's own image.  [default: llm-serving-toolkit:latest]",
+)  # fmt: skip
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1), metavar="N",
+    help="k8s: what a node has; an engine that takes more spans several nodes.",
+)  # fmt: skip
+@click.option(
+    "--replicas", type=click.IntRange(1), metavar="N",
+    help="k8s: most of each engine, once scaling is applied.  [default: 4]",
+)  # fmt: skip
+@click.option("--prometheus", metavar="URL", help="k8s: where scaling asks for waiting requests.")
 @click.option("--force", is_flag=True, help="Replace files that were not written by this, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
 def command(**options: Any) -> None:

@@ -15,20 +15,29 @@ from toolkit.cli.catalog import table
 from toolkit.cli.inputs import DATABASE
 from toolkit.cli.output import print_json
 from toolkit.cli.stack_read import preset_flags, stack_text
+from toolkit.deploy.image_flags import image_arguments
 from toolkit.deploy.site import Kit, Site
 from toolkit.deploy.site_of import site_of
 from toolkit.deploy.write import templates, write
 from toolkit.errors import ToolkitError
-from toolkit.serving.flags import Flags, Value, arguments, known
+from toolkit.serving.flags import Flags, Value, known
 from toolkit.serving.stack_file import placed, read
 
 MODULES = {"k8s": "kubernetes"}
 """Kinds whose module is called otherwise."""
+ONLY = {
+    # option: (the kinds that take it, what their `kit` calls it)
+    "toolkit_image": (("compose", "k8s"), "toolkit_image"),
+    "gpus_per_node": (("k8s",), "gpus_per_node"),
+    "replicas": (("k8s",), "most"),
+    "prometheus": (("k8s",), "prometheus"),
+}
 
 
 def run_deploy(options: Mapping[str, Any]) -> None:
     """Write the files of one kind, and say what to do with them."""
-    kit = kit_of(options["kind"], site(options))
+    more = more_told(options)
+    kit = kit_of(options["kind"], site(options), more)
     written = write(kit.files, options["out"], force=options["force"])
     for each in kit.files:
         place = options["out"] / each.path
@@ -42,11 +51,22 @@ def run_deploy(options: Mapping[str, Any]) -> None:
         click.echo(f"  {sentence}", err=True)
 
 
-def kit_of(kind: str, found: Site) -> Kit:
+def kit_of(kind: str, found: Site, more: Mapping[str, Any] | None = None) -> Kit:
     """What one kind of deployment comes to."""
     module = importlib.import_module(f"toolkit.deploy.{MODULES.get(kind, kind)}")
-    kit: Kit = module.kit(found, templates())
+    kit: Kit = module.kit(found, templates(), **(more or {}))
     return kit
+
+
+def more_told(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What only some kinds take, by the names of `kit`; another kind's is a wrong command line."""
+    told = {name: options.get(name) for name in ONLY}
+    for name, value in told.items():
+        kinds, _ = ONLY[name]
+        if value is not None and options["kind"] not in kinds:
+            word = name.replace("_", "-")
+            raise click.UsageError(f"--{word} is for {' and '.join(kinds)}, not {options['kind']}")
+    return {ONLY[name][1]: value for name, value in told.items() if value is not None}
 
 
 def site(options: Mapping[str, Any]) -> Site:
@@ -55,10 +75,12 @@ def site(options: Mapping[str, Any]) -> Site:
     text = stack_text(path)
     draft = read(text, str(path), preset_flags, {}, {"database": DATABASE})
     vllm = table("vllm")
+    image = options["image"] or vllm["image"]
     notes: list[str] = []
 
     def spelled(flags: Iterable[tuple[str, Value]]) -> Flags:
-        found = arguments(flags, known(vllm["flags"]), vllm["version"], table("flags"))
+        recorded = known(vllm["flags"])
+        found = image_arguments(flags, image, recorded, vllm["version"], table("flags"))
         notes.extend(found.notes)
         return found
 
@@ -68,12 +90,12 @@ def site(options: Mapping[str, Any]) -> Site:
         stack,
         name=path.name.removesuffix(".toml"),
         listen=address(options["listen"]),
-        image=options["image"] or vllm["image"],
+        image=image,
         stack_file=str(path.absolute()),
         stack_text=text,
         flags=spelled,
     )
-    for note in notes:
+    for note in dict.fromkeys(notes):
         click.echo(note, err=True)
     return replace(found, command=_command())
 
