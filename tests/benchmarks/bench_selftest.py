@@ -52,7 +52,7 @@ def one_round(against: list[str]) -> list[Part]:
     parts = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode in (0, 1), done.returncode
     assert parts[-1]["part"] == "verdict", parts[-1:]
-    assert all(not part["failed"] for part in parts if part["part"] == "level"), parts
+    assert all(not part["errors"] for part in parts if part["part"] == "level"), parts
     return parts
 
 

@@ -51,16 +51,16 @@ def test_requests_are_counted_by_what_became_of_them() -> None:
     )
     assert (found.requests, found.complete, found.damaged) == (6, 5, 1)
     assert (found.prompts, found.other, found.unreadable) == (3, 2, 1)
-    assert (found.unique, found.unique_error) == (2, None)
+    assert (found.unique, found.unique_error_share) == (2, None)
     assert found.repeat_share == pytest.approx(1 / 3)
     assert found.stream_share == pytest.approx(1 / 3)
     assert (found.clients, found.clients_at_least) == (2, False)
     assert (found.from_ts, found.to_ts) == (1.0, 9.0)
-    assert found.models == (NameCount(name="tiny", count=3),)
+    assert found.models == (NameCount(name="tiny", requests=3),)
     assert found.paths == (
-        NameCount(name="/v1/chat/completions", count=3),
-        NameCount(name="/metrics", count=1),
-        NameCount(name="/v1/x", count=1),
+        NameCount(name="/v1/chat/completions", requests=3),
+        NameCount(name="/metrics", requests=1),
+        NameCount(name="/v1/x", requests=1),
     )
 
 
@@ -79,9 +79,9 @@ def test_a_damaged_request_counts_for_no_prompt() -> None:
 def test_the_top_prompts_come_with_their_share_and_a_preview_only_where_text_was_kept() -> None:
     found = told(chat("b"), chat("a", prompt_text="x" * 100), chat("a"), chat("a"), METRICS)
     first, second = found.top
-    assert (first.prompt_key, first.count, first.share, first.error) == ("a" * 32, 3, 0.75, 0)
-    assert first.preview == "x" * 80
-    assert (second.prompt_key, second.count, second.preview) == ("b" * 32, 1, None)
+    assert (first.prompt_key, first.requests, first.share, first.too_many) == ("a" * 32, 3, 0.75, 0)
+    assert first.prompt_preview == "x" * 80
+    assert (second.prompt_key, second.requests, second.prompt_preview) == ("b" * 32, 1, None)
 
 
 def test_times_that_run_backwards_still_span_the_capture() -> None:
@@ -166,7 +166,7 @@ def test_an_estimate_is_called_about() -> None:
     new = [tally.add(chat(prompt)) for prompt in "abab"]
     assert new == [True, None, False, None]
     found = tally.summary(Losses())
-    assert found.unique_error
+    assert found.unique_error_share
     assert requests_in_words(found) == "4 requests, about 2 unique prompts, 50.0 % repeats"
 
 
@@ -175,7 +175,7 @@ def test_a_scanner_s_paths_cost_bounded_memory(monkeypatch: pytest.MonkeyPatch) 
     for name in "abcabd":
         names.add(name)
     assert (len(names), names.others) == (2, 2)
-    assert names.top() == (NameCount(name="a", count=2), NameCount(name="b", count=2))
+    assert names.top() == (NameCount(name="a", requests=2), NameCount(name="b", requests=2))
     monkeypatch.setattr(module, "MOST_CLIENTS", 1)
     found = told(chat("a", client="x"), chat("a", client="y"))
     assert (found.clients, found.clients_at_least) == (1, True)

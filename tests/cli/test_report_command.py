@@ -233,7 +233,7 @@ def test_figures_are_those_of_the_run(store: Store) -> None:
     assert (host["rps"], host["output_tokens_per_s"]) == (10, 2560)
     assert host["error_rate"] == pytest.approx(2 / 202)
     assert host["ttft_p95_ms"] == pytest.approx(20, rel=0.01)
-    assert host["kinds"] == {"timeout": 2}
+    assert host["error_kinds"] == {"timeout": 2}
 
 
 def test_the_cost_is_reckoned_from_the_runs_own_tokens(store: Store) -> None:
@@ -272,7 +272,7 @@ def test_a_benchs_rate_counts_from_its_first_request_and_not_from_its_warm_up(st
     store.add_shots([timed(99, planned_at=S + 1.0, kind="warmup"), *shots])
     (host,) = json.loads(run("r", "--json").stdout)["hosts"]
     # ten answers of less than a second, sent a second apart: ten seconds
-    assert (host["seconds"], host["rps"]) == (10, 1)
+    assert (host["duration_s"], host["rps"]) == (10, 1)
 
 
 def test_a_stack_that_was_killed_long_ago_is_not_the_one_that_is_on(store: Store) -> None:

@@ -73,7 +73,7 @@ def refused(*words: str) -> ToolkitError:
 def test_all_runs_are_listed_the_last_begun_first() -> None:
     blast, bench = [json.loads(line) for line in said("--json").splitlines()]
     assert blast == {
-        "id": RUN.id,
+        "run": RUN.id,
         "verb": "blast",
         "state": "cut",
         "started_at": S + 0.25,
@@ -84,7 +84,7 @@ def test_all_runs_are_listed_the_last_begun_first() -> None:
         "errors": 3,
         "client_ok": None,
     }
-    assert (bench["id"], bench["state"], bench["took_s"]) == (BENCH.id, "ended", 3.5)
+    assert (bench["run"], bench["state"], bench["took_s"]) == (BENCH.id, "ended", 3.5)
     assert (bench["hosts"], bench["requests"], bench["errors"]) == (1, 2, 1)
     assert bench["client_ok"] is True
 
@@ -114,7 +114,7 @@ def test_a_run_that_wrote_lately_is_still_on() -> None:
         store.add_run(Run(id="silent", verb="bench", started_at=now - 100))
         store.add_run(Run(id="busy", verb="blast", started_at=now - 100))
         store.add_loader_seconds([second(int(now) - 5, run="busy")])
-    states = {each["id"]: each["state"] for each in map(json.loads, said("--json").splitlines())}
+    states = {each["run"]: each["state"] for each in map(json.loads, said("--json").splitlines())}
     assert states == {"begun": "on", "silent": "cut", "busy": "on"}
     assert "still on" in said()
 

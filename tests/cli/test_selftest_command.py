@@ -16,7 +16,7 @@ from toolkit.cli import main
 
 QUICK = ("--tokens", "3", "--interval", "1ms")
 LEVEL_KEYS = (
-    "part streams requests failed tokens ttft_delay_p50_ms ttft_delay_p99_ms ttft_delay_mean_ms"
+    "part streams requests errors tokens ttft_delay_p50_ms ttft_delay_p99_ms ttft_delay_mean_ms"
     " token_delay_p50_ms itl_error_p50_ms itl_error_p99_ms cpu_us_per_event server_late_p99_ms"
 ).split()
 

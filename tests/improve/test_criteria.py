@@ -17,7 +17,7 @@ from toolkit.improve.criteria import (
 )
 from toolkit.improve.log_facts import LogFacts
 
-GOOD = Requests(ok=990, errors=10, kinds={"timeout": 10}, streamed=500, window_s=60.0)
+GOOD = Requests(ok=990, errors=10, error_kinds={"timeout": 10}, streamed=500, window_s=60.0)
 LOG = LogFacts(
     name="requests.jsonl",
     requests=1000,
@@ -60,7 +60,7 @@ def test_without_any_evidence_nothing_is_claimed_and_each_says_what_would_settle
 
 def test_what_is_not_met_says_how_to_mend_it() -> None:
     broken = Evidence(
-        requests=Requests(errors=100, kinds={"timeout": 100}),
+        requests=Requests(errors=100, error_kinds={"timeout": 100}),
         starts=Starts(by="`toolkit serve`", cold_s=41.2),
         call=ClientCall(ok=False, told="refused"),
         costs=Costs(gpu_hour=2.0, gpus=1, per_million_tokens=None, api_per_million_tokens=0.6),
@@ -108,7 +108,7 @@ def test_the_official_clients_word_goes_before_our_own_readers() -> None:
 
 
 def test_a_server_that_answered_nobody_is_not_compatible() -> None:
-    found = judged(requests=Requests(errors=5, kinds={"http_404": 5}))["api_compatibility"]
+    found = judged(requests=Requests(errors=5, error_kinds={"http_404": 5}))["api_compatibility"]
     assert (found.status, found.evidence) == (
         "not met",
         "none of 5 chat calls was answered: 5 http_404",
@@ -137,14 +137,14 @@ def test_a_server_that_answered_nobody_is_not_compatible() -> None:
 def test_stability_counts_what_the_course_counts(
     ok: int, kinds: dict[str, int], memory: int, status: str
 ) -> None:
-    requests = Requests(ok=ok, errors=sum(kinds.values()), kinds=kinds, out_of_memory=memory)
+    requests = Requests(ok=ok, errors=sum(kinds.values()), error_kinds=kinds, out_of_memory=memory)
     assert judged(requests=requests)["stability"].status == status
 
 
 def test_of_several_hosts_the_worst_is_told_by_name() -> None:
-    bad = Requests(ok=50, errors=50, kinds={"timeout": 50})
+    bad = Requests(ok=50, errors=50, error_kinds={"timeout": 50})
     fine = Requests(ok=100_000)
-    both = Requests(ok=100_050, errors=50, kinds={"timeout": 50}, of_several=True)
+    both = Requests(ok=100_050, errors=50, error_kinds={"timeout": 50}, of_several=True)
     found = judged(requests=both, hosts={"alice": bad, "bob": fine})["stability"]
     assert found.status == "not met"
     assert found.evidence.startswith("`alice`: 50 timeouts")

@@ -21,7 +21,7 @@ def test_each_second_of_a_short_run_is_a_stretch() -> None:
     assert found.stretches[0].e2e_p50_ms == pytest.approx(100, rel=0.01)
     assert found.stretches[1].e2e_p50_ms is None
     # 6 in 4 s; 2 of 8 failed
-    assert (found.rps, found.error_rate, dict(found.kinds)) == (1.5, 0.25, {"timeout": 2})
+    assert (found.rps, found.error_rate, dict(found.error_kinds)) == (1.5, 0.25, {"timeout": 2})
 
 
 def test_a_long_run_has_equal_stretches_and_no_part_of_one_at_its_end() -> None:

@@ -15,7 +15,7 @@ def seen(**told: object) -> Sighting:
 def test_the_winners_661_blocks_are_38_sequences() -> None:
     found = checkup(seen(num_gpu_blocks=661, block_size=16), 271)
     assert found.at_once == 38
-    assert found.words == (
+    assert found.text == (
         "661 blocks of 16, one of them reserved; at 271 tokens, 17 blocks each, that is 38 sequences"
     )
 
@@ -28,7 +28,7 @@ def test_a_hybrid_counts_its_states_as_blocks() -> None:
     # (661 - 1) / 7 = 94.3
     found = checkup(seen(num_gpu_blocks=661, block_size=1056), 271, STATES)
     assert (found.at_once, found.notes) == (94, ())
-    assert found.words.endswith("7 blocks each over all groups of layers, that is 94 sequences")
+    assert found.text.endswith("7 blocks each over all groups of layers, that is 94 sequences")
 
 
 def test_windows_need_more_to_begin_than_a_request_holds_at_its_end() -> None:
@@ -36,7 +36,7 @@ def test_windows_need_more_to_begin_than_a_request_holds_at_its_end() -> None:
     # 1 + (5,000 - 1,652) // 908 = 1 + 3
     found = checkup(seen(num_gpu_blocks=5001, block_size=16), 8192, windows)
     assert found.at_once == 4
-    assert found.words.endswith(
+    assert found.text.endswith(
         "908 blocks each over all groups of layers (1,652 to begin), that is 4 sequences"
     )
 
@@ -60,7 +60,7 @@ def test_each_of_two_engines_reserves_a_block_and_none_borrows_from_the_other() 
     found = checkup(seen(num_gpu_blocks=2 * 51, block_size=16, engines=2), 271)
     # (51 - 1) / 17 = 2.9
     assert found.at_once == 4
-    assert found.words == (
+    assert found.text == (
         "51 blocks of 16, one of them reserved; at 271 tokens, 17 blocks each, that is 2 sequences; 2 engines: 4"
     )
 
@@ -68,7 +68,7 @@ def test_each_of_two_engines_reserves_a_block_and_none_borrows_from_the_other() 
 def test_a_host_that_does_not_tell_its_block_size_is_asked_nothing_of() -> None:
     found = checkup(seen(num_gpu_blocks=661), 271)
     assert found.at_once is None
-    assert "does not tell how many tokens a block holds" in found.words
+    assert "does not tell how many tokens a block holds" in found.text
 
 
 def test_a_host_that_tells_tokens_but_no_blocks_is_divided_by_tokens() -> None:
@@ -80,7 +80,7 @@ def test_a_host_that_tells_tokens_but_no_blocks_is_divided_by_tokens() -> None:
 def test_a_host_that_tells_nothing_is_unknown() -> None:
     found = checkup(seen(), 271)
     assert (found.at_once, found.num_gpu_blocks) == (None, None)
-    assert found.words == "the host tells neither its blocks nor how many tokens it can keep"
+    assert found.text == "the host tells neither its blocks nor how many tokens it can keep"
 
 
 def test_more_running_than_fits_is_said() -> None:
@@ -94,25 +94,25 @@ def test_the_plan_is_told_how_far_it_was_off() -> None:
     # (700 - 661) / 661 = 5.9 %; 39 blocks of 16 MiB are 0.6 GiB
     found = deviation(700, 661, block_bytes=16 * 2**20)
     assert found is not None
-    assert found.words == "the plan has 700 blocks, the server reports 661: 5.9% more, 0.6 GiB"
+    assert found.text == "the plan has 700 blocks, the server reports 661: 5.9% more, 0.6 GiB"
     exact = deviation(661, 661, block_bytes=None)
     assert exact is not None
-    assert exact.words == "the plan has 661 blocks, the server reports 661: exact"
+    assert exact.text == "the plan has 661 blocks, the server reports 661: exact"
     many = deviation(6610, 661, block_bytes=None)
     assert many is not None
-    assert many.words.endswith("reports 661: 10 times as many")
+    assert many.text.endswith("reports 661: 10 times as many")
     # twice as many are still a share, and more are times
     for planned, end in ((1322, "100.0% more"), (1653, "3 times as many")):
         told = deviation(planned, 661, block_bytes=None)
         assert told is not None
-        assert told.words.endswith(end)
+        assert told.text.endswith(end)
     assert deviation(700, None, block_bytes=None) is None
 
 
 def test_a_plan_that_would_not_start_there_says_so() -> None:
     found = deviation(0, 661, block_bytes=None)
     assert found is not None
-    assert found.words == "would not even start with what the server tells of itself"
+    assert found.text == "would not even start with what the server tells of itself"
 
 
 def test_what_a_server_tells_of_its_settings_goes_before_what_is_planned() -> None:
@@ -167,7 +167,7 @@ def test_whatever_a_server_tells_is_counted_or_unknown(
     )
     for states in (None, STATES):
         found = checkup(told, 271, states)
-        assert found.words
+        assert found.text
         assert found.at_once is None or found.at_once >= 0
     served = as_served(Settings(), told)
     assert served.gpu_memory_utilization is None or 0 < served.gpu_memory_utilization <= 1

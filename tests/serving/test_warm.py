@@ -210,7 +210,7 @@ def test_a_host_that_refuses_every_request_is_asked_for_one_level_only() -> None
     assert phases(told) == [("cold", 1)]
     assert told.error is not None
     assert told.measure is None
-    assert told.rounds[0].errors[0].kind == "http_500"
+    assert told.rounds[0].error_kinds[0].kind == "http_500"
 
 
 def test_a_level_that_fails_as_a_whole_ends_the_ramp_and_is_told() -> None:

@@ -86,7 +86,7 @@ def test_a_round_sums_up_its_requests() -> None:
     assert (told.requests, told.ok, told.took_s) == (6, 3, 2.0)
     assert told.ttft_ms == 30.0, "of two the higher: the cold one"
     assert told.e2e_ms == 250.0, "of whole answers alone"
-    assert told.errors == (
+    assert told.error_kinds == (
         ErrorCount(kind="http_500", count=2),
         ErrorCount(kind="timeout", count=1),
     )

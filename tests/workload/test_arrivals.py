@@ -24,13 +24,13 @@ def poisson(rate: float, seconds: float, seed: int = 0) -> np.ndarray:
 def test_the_rate_counts_gaps_not_requests() -> None:
     found = arrivals(np.array([5.0, 5.5, 6.0, 6.5, 7.0]))
     assert (found.first_ts, found.last_ts, found.duration_s) == (5.0, 7.0, 2.0)
-    assert found.rate_per_s == 2.0  # 4 gaps in 2 s
+    assert found.requests_per_s == 2.0  # 4 gaps in 2 s
 
 
 def test_the_peak_is_that_of_any_second_wherever_it_begins() -> None:
     # 4 requests from 10.6 to 11.5: no second of the clock has more than 2
     found = arrivals(np.array([1.0, 10.6, 10.9, 11.1, 11.5, 20.0]))
-    assert found.peak_per_s == 4
+    assert found.peak_requests_per_s == 4
 
 
 def test_the_series_counts_each_second_from_the_first_arrival_on() -> None:
@@ -127,8 +127,8 @@ def test_in_a_capture_of_seconds_the_gaps_decide() -> None:
 
 def test_all_at_the_same_instant_have_no_rate_and_a_reason() -> None:
     found = arrivals(np.full(50, START))
-    assert (found.rate_per_s, found.gap_cv, found.burstiness) == (None, None, None)
-    assert (found.peak_per_s, found.fits, found.dispersion) == (50, (), ())
+    assert (found.requests_per_s, found.gap_cv, found.burstiness) == (None, None, None)
+    assert (found.peak_requests_per_s, found.fits, found.dispersion) == (50, (), ())
     assert found.why == "all arrived at the same instant"
 
 
@@ -140,7 +140,7 @@ def test_one_request_and_none_have_their_own_reasons() -> None:
 
 def test_two_requests_have_a_rate_and_no_more() -> None:
     found = arrivals(np.array([START, START + 0.5]))
-    assert found.rate_per_s == pytest.approx(2)
+    assert found.requests_per_s == pytest.approx(2)
     assert (found.gap_cv, found.burstiness) == (None, None)
 
 

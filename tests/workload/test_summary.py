@@ -57,7 +57,7 @@ def test_the_contests_report_tells_what_the_winner_saw() -> None:
     assert found.stream_share == 0.5
     assert found.recommended_max_model_len == 512
     assert found.clients.clients == 1
-    assert found.arrivals.rate_per_s == pytest.approx(50)
+    assert found.arrivals.requests_per_s == pytest.approx(50)
     assert found.concurrency.mean == pytest.approx(150)
 
 
@@ -288,7 +288,7 @@ def test_where_nothing_tells_requests_alike_nothing_that_repeats_is_told() -> No
         assert lever.caveat == "the source does not tell which requests are alike"
     # lengths and arrivals are told all the same: 100 + 50, * 1.15 = 172.5
     assert found.lengths.output_tokens is not None
-    assert found.arrivals.rate_per_s == 1.0
+    assert found.arrivals.requests_per_s == 1.0
     assert "does not tell which requests are alike" in words(found)
 
 
@@ -310,7 +310,7 @@ def test_where_only_prompts_tell_requests_apart_settings_are_unknown_and_that_is
 def test_a_source_without_times_has_no_rates_no_flights_and_no_times_to_live() -> None:
     rows = arrived(["a", "b"] * 50, usage=10, max_tokens=10)
     found = summarise(rows, options=Options(arrivals=False, latency_s=5.0))
-    assert found.arrivals.rate_per_s is found.arrivals.first_ts is None
+    assert found.arrivals.requests_per_s is found.arrivals.first_ts is None
     assert found.arrivals.why == "the source tells no times"
     assert (found.concurrency.basis, found.concurrency.p99) == (None, None)
     assert {cell.ttl_s for cell in found.hit_curve} == {None}

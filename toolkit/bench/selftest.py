@@ -87,9 +87,9 @@ class Level:
 
     streams: int
     requests: int
-    failed: int
+    errors: int
     tokens: int
-    wall_s: float
+    took_s: float
     ttft_delay_p50_ms: float | None
     """The client's TTFT - the server's."""
     ttft_delay_p99_ms: float | None
@@ -198,9 +198,9 @@ def level(load: Load, pace: Pace) -> Level:
     return Level(
         streams=load.streams,
         requests=len(load.timed) + load.failed,
-        failed=load.failed,
+        errors=load.failed,
         tokens=len(token),
-        wall_s=load.wall_s,
+        took_s=load.wall_s,
         ttft_delay_p50_ms=quantile(ttft, 0.5),
         ttft_delay_p99_ms=quantile(ttft, 0.99),
         ttft_delay_mean_ms=mean(ttft),
@@ -246,8 +246,8 @@ def conclusion(levels: Sequence[Level]) -> str:
 def _fault(one: Level) -> str | None:
     """The first bar that a level misses."""
     where = f"at {_streams(one.streams)}"
-    if one.failed or one.ttft_delay_p50_ms is None:
-        return f"{where} {one.failed} of {one.requests} requests failed: {one.error}"
+    if one.errors or one.ttft_delay_p50_ms is None:
+        return f"{where} {one.errors} of {one.requests} requests failed: {one.error}"
     if one.streams > MANY_STREAMS:
         bars = [("on average", one.ttft_delay_mean_ms, MOST_MEAN_MS)]
     else:

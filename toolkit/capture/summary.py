@@ -26,12 +26,12 @@ class TopPrompt:
     """A prompt that came often."""
 
     prompt_key: str
-    count: int
+    requests: int
     share: float
     """Of the requests with a prompt."""
-    error: int = 0
-    """By how much `count` may be too high; above 0 only beyond the cap of exact counting."""
-    preview: str | None = None
+    too_many: int = 0
+    """By how much `requests` may be too high; above 0 only beyond the cap of exact counting."""
+    prompt_preview: str | None = None
     """Only where the user asked to keep texts."""
 
 
@@ -40,7 +40,7 @@ class NameCount:
     """How often a path or a model was asked for."""
 
     name: str
-    count: int
+    requests: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Summary:
     """Of these: with a body that could not be read in full."""
     repeat_share: float | None
     """Of the requests with a prompt, those whose prompt had come before."""
-    unique_error: float | None
+    unique_error_share: float | None
     """Standard error of `unique`, as a share of it; None: it is exact."""
     stream_share: float | None
     """Of the requests with a prompt."""
@@ -156,10 +156,10 @@ class Tally:
         return tuple(
             TopPrompt(
                 prompt_key=one.key.hex(),
-                count=one.arrivals,
+                requests=one.arrivals,
                 share=one.arrivals / self.with_prompt,
-                error=one.error,
-                preview=self._previews.get(one.key),
+                too_many=one.error,
+                prompt_preview=self._previews.get(one.key),
             )
             for one in self.prompts.top(most)
         )
@@ -178,7 +178,7 @@ class Tally:
             other=self.requests - self.damaged - self.with_prompt,
             unreadable=self.unreadable,
             repeat_share=self.repeat_share,
-            unique_error=self.prompts.error,
+            unique_error_share=self.prompts.error,
             stream_share=streams,
             clients=len(self._clients),
             clients_at_least=self._clients.others > 0,
@@ -219,7 +219,7 @@ class Names:
     def top(self, most: int = TOP) -> tuple[NameCount, ...]:
         """The names that came most often, the first of equal ones first."""
         order = sorted(self._counts.items(), key=lambda item: -item[1])
-        return tuple(NameCount(name=name, count=count) for name, count in order[:most])
+        return tuple(NameCount(name=name, requests=count) for name, count in order[:most])
 
 
 # --- in words ---------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def requests_in_words(summary: Summary) -> str:
     said = f"{summary.requests:,} {'request' if summary.requests == 1 else 'requests'}"
     if not summary.prompts:
         return f"{said}, none with a prompt" if summary.requests else said
-    about = "about " if summary.unique_error is not None else ""
+    about = "about " if summary.unique_error_share is not None else ""
     unique = f"{about}{summary.unique:,} unique prompt{'' if summary.unique == 1 else 's'}"
     if summary.prompts < summary.requests:
         said += f" ({summary.prompts:,} with a prompt)"

@@ -81,7 +81,7 @@ def _clock(at: float) -> str:
 
 
 def _prompts(summary: Summary, console: Console) -> RenderableType:
-    has_preview = any(one.preview for one in summary.top)
+    has_preview = any(one.prompt_preview for one in summary.top)
     columns = [
         Column(title="prompt"),
         Column(title="requests", right=True),
@@ -91,9 +91,11 @@ def _prompts(summary: Summary, console: Console) -> RenderableType:
         columns.append(Column(title="begins"))
     rows = []
     for one in summary.top[:LISTED]:
-        count = f"{one.count:,}" if not one.error else f"{one.count - one.error:,} to {one.count:,}"
+        count = f"{one.requests:,}"
+        if one.too_many:
+            count = f"{one.requests - one.too_many:,} to {count}"
         row = [one.prompt_key[:KEY_DIGITS], count, share(one.share)]
-        rows.append([*row, *([_one_line(one.preview)] if has_preview else [])])
+        rows.append([*row, *([_one_line(one.prompt_preview)] if has_preview else [])])
     return fit_table(columns, rows, console)
 
 
@@ -106,5 +108,5 @@ def _names(title: str, names: Sequence[NameCount]) -> Iterator[Text]:
     """What was asked for, the most frequent first."""
     if not names:
         return
-    told = [f"{one.name[:WIDEST_NAME]} {one.count:,}" for one in names[:LISTED]]
+    told = [f"{one.name[:WIDEST_NAME]} {one.requests:,}" for one in names[:LISTED]]
     yield Text(f"{title}: {', '.join(told)}{', ...' if len(names) > LISTED else ''}")

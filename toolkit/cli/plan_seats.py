@@ -36,7 +36,7 @@ def show_seats(
     if options.as_json:
         print_json(_as_object(replace(found, notes=(*found.notes, *notes)), seen, float(tokens)))
         return
-    click.echo(f"{seen.name}: {found.words}")
+    click.echo(f"{seen.name}: {found.text}")
     for note in (*found.notes, *notes):
         click.echo(f"- {note}")
 

@@ -125,12 +125,12 @@ def host_words(answers: Sequence[Answer], name: str) -> Iterator[str]:
     first = next((one.checkup for one in answers if one.checkup), None)
     if first is None:
         return
-    yield f"{name}: {first.words}"
+    yield f"{name}: {first.text}"
     yield from first.notes
     told = [one for one in answers if one.deviation]
     for one in told:
         if one.deviation:
-            yield f"{one.plan.quantization}: {one.deviation.words}"
+            yield f"{one.plan.quantization}: {one.deviation.text}"
     if len(told) > 1:
         yield f"Nearest: {_nearest(told)}"
 

@@ -160,12 +160,12 @@ def _requests(
     return Requests(
         ok=sum(each.ok for each in tallies),
         errors=sum(each.errors for each in tallies),
-        kinds=dict(kinds),
+        error_kinds=dict(kinds),
         streamed=sum(each.streamed for each in tallies),
         prompt_tokens=sum(each.prompt_tokens for each in tallies),
         output_tokens=sum(each.output_tokens for each in tallies),
         out_of_memory=sum(bool(MEMORY.search(event.text)) for event in events),
-        window_s=max(host.seconds for host in hosts),
+        window_s=max(host.duration_s for host in hosts),
         of_several=len(hosts) > 1,
     )
 

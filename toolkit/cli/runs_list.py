@@ -17,7 +17,7 @@ LIVE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A run and what is stored of it; the fields are the keys of `--json`."""
+    """A run and what is stored of it; the fields are the keys of `--json`, where `id` is `run` as everywhere."""
 
     id: str
     verb: str
@@ -64,7 +64,8 @@ def print_list(runs: Sequence[Listed], verb: str | None, *, as_json: bool) -> No
     """Print them in their order; `verb` is the only one that was asked for."""
     if as_json:
         for run in runs:
-            print_json(asdict(run))
+            told = asdict(run)
+            print_json({"run": told.pop("id"), **told})
     elif runs:
         _print_table(runs)
     elif verb:

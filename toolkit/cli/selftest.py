@@ -202,7 +202,7 @@ def _level_rows(levels: "list[Level]") -> "tuple[list[Column], list[list[str]]]"
     rows = [
         [
             str(one.streams),
-            f"{one.requests - one.failed:,}/{one.requests:,}",
+            f"{one.requests - one.errors:,}/{one.requests:,}",
             milliseconds(one.ttft_delay_p50_ms),
             milliseconds(one.ttft_delay_p99_ms),
             milliseconds(one.ttft_delay_mean_ms),

@@ -20,7 +20,7 @@ def show(told: Sequence[Warmed], *, as_json: bool) -> None:
     """Print all hosts."""
     if as_json:
         for each in told:
-            print_json(asdict(each))
+            print_json(_as_object(each))
         return
     console = screen()
     console.print(fit_table(_columns("host"), [_row(each) for each in told], console))
@@ -32,6 +32,14 @@ def show(told: Sequence[Warmed], *, as_json: bool) -> None:
     for each in told:
         for line in notes(each):
             click.echo(line, err=True)
+
+
+def _as_object(told: Warmed) -> dict[str, object]:
+    """Keys as in the record; errors by kind as bench and blast tell them."""
+    found = asdict(told)
+    for each, one in zip(found["rounds"], told.rounds, strict=True):
+        each["error_kinds"] = {error.kind: error.count for error in one.error_kinds}
+    return found
 
 
 def notes(told: Warmed) -> Iterator[str]:

@@ -62,7 +62,7 @@ class Requests:
 
     ok: int = 0
     errors: int = 0
-    kinds: Mapping[str, int] = field(default_factory=dict)
+    error_kinds: Mapping[str, int] = field(default_factory=dict)
     """Of the errors, by kind."""
     streamed: int = 0
     """Of ok."""
@@ -228,7 +228,7 @@ def compatibility(requests: Requests, call: ClientCall | None) -> Criterion:
     if requests.errors:
         return told(
             "not met",
-            f"none of {requests.errors:,} chat calls was answered: {_kinds(requests.kinds)}",
+            f"none of {requests.errors:,} chat calls was answered: {_kinds(requests.error_kinds)}",
             "`toolkit scout` tells what is at that address",
         )
     return told(
@@ -251,9 +251,9 @@ def stability(requests: Requests) -> Criterion:
 
     if not requests.all:
         return told("unknown", "no request ended", "Load it: `toolkit blast` or `toolkit bench`")
-    timeouts = sum(requests.kinds.get(kind, 0) for kind in OUT_OF_TIME)
+    timeouts = sum(requests.error_kinds.get(kind, 0) for kind in OUT_OF_TIME)
     sure = timeouts + requests.out_of_memory
-    perhaps = sum(requests.kinds.get(kind, 0) for kind in MAY_BE_MEMORY)
+    perhaps = sum(requests.error_kinds.get(kind, 0) for kind in MAY_BE_MEMORY)
     rate, most = (100 * count / requests.all for count in (sure, sure + perhaps))
     found = (
         f"{timeouts:,} timeouts and {requests.out_of_memory:,} out-of-memory errors of {requests.all:,} requests, "
@@ -267,7 +267,7 @@ def stability(requests: Requests) -> Criterion:
     if most > MOST_FAILURES:
         return told(
             "unknown",
-            f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {_kinds(requests.kinds)}",
+            f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {_kinds(requests.error_kinds)}",
             "Look for `out of memory` in the engine's log; `toolkit serve` records each restart's cause",
         )
     return told("met", found)

@@ -75,7 +75,7 @@ def _criteria(found: Sequence[Criterion]) -> Markup:
 
 
 def _host(host: HostReport) -> Markup:
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in host.kinds.items())
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in host.error_kinds.items())
     verdicts = [
         Markup.joined([tag("b", one.code), f" ({one.confidence}): ", said(one.evidence)])
         for one in host.verdicts

@@ -21,7 +21,7 @@ class Stretch:
 
     t_s: float
     """Its middle, from the run's first second."""
-    seconds: float
+    duration_s: float
     ok: int
     errors: int
     output_tokens: int
@@ -33,7 +33,7 @@ class Stretch:
     @property
     def rps(self) -> float:
         """Ok requests that ended in it / its length."""
-        return self.ok / self.seconds
+        return self.ok / self.duration_s
 
     @property
     def error_rate(self) -> float | None:
@@ -48,11 +48,11 @@ class HostReport:
 
     name: str
     url: str
-    seconds: float
+    duration_s: float
     """From the run's first second to its last."""
     ok: int
     errors: int
-    kinds: Mapping[str, int]
+    error_kinds: Mapping[str, int]
     streamed: int
     prompt_tokens: int | None
     output_tokens: int
@@ -69,12 +69,12 @@ class HostReport:
     @property
     def rps(self) -> float | None:
         """Ok requests / seconds."""
-        return self.ok / self.seconds if self.seconds else None
+        return self.ok / self.duration_s if self.duration_s else None
 
     @property
     def output_tokens_per_s(self) -> float | None:
         """Of ok answers."""
-        return self.output_tokens / self.seconds if self.seconds else None
+        return self.output_tokens / self.duration_s if self.duration_s else None
 
     @property
     def error_rate(self) -> float | None:
@@ -95,10 +95,10 @@ def host_report(
     return HostReport(
         name=tallies[0].name,
         url=tallies[0].url,
-        seconds=float(seconds),
+        duration_s=float(seconds),
         ok=sum(each.ok for each in tallies),
         errors=sum(each.errors for each in tallies),
-        kinds=dict(kinds.most_common()),
+        error_kinds=dict(kinds.most_common()),
         streamed=sum(each.streamed for each in tallies),
         prompt_tokens=sum(each.prompt_tokens for each in tallies),
         output_tokens=sum(each.output_tokens for each in tallies),
@@ -130,7 +130,7 @@ def _stretch(part: Sequence[Tally], place: int, width: int) -> Stretch:
     e2e, ttft = _merged(each.e2e for each in part), _merged(each.ttft for each in part)
     return Stretch(
         t_s=(place + 0.5) * width,
-        seconds=float(width),
+        duration_s=float(width),
         ok=sum(each.ok for each in part),
         errors=sum(each.errors for each in part),
         output_tokens=sum(each.output_tokens for each in part),

@@ -59,7 +59,7 @@ def figures(host: HostReport) -> list[Figure]:
         Figure(
             name="Requests/s",
             value=rate(host.rps),
-            definition=f"{host.ok:,} ok requests that ended in the run / its {span(host.seconds)}",
+            definition=f"{host.ok:,} ok requests that ended in the run / its {span(host.duration_s)}",
         ),
         Figure(
             name="Output tokens/s",
@@ -151,8 +151,8 @@ def text_lines(report: Report) -> Iterator[str]:
         yield f"{host.name} ({host.url})"
         for figure in figures(host):
             yield f"  {figure.name:<18} {figure.value:<26} {figure.definition}"
-        if host.kinds:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in host.kinds.items())
+        if host.error_kinds:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in host.error_kinds.items())
             yield f"  {'Errors by kind':<18} {kinds}"
         for verdict in host.verdicts:
             yield f"  Verdict {verdict.code} ({verdict.confidence}): {verdict.evidence}"

@@ -54,7 +54,7 @@ class Checkup:
     blocks_per_request: int | None
     at_once: int | None
     """Requests in memory at the same time."""
-    words: str
+    text: str
     """The same in a sentence."""
     notes: tuple[str, ...] = ()
 
@@ -88,7 +88,7 @@ def checkup(seen: Sighting, request_tokens: float, states: States | None = None)
             block_size=None,
             blocks_per_request=None,
             at_once=None,
-            words=words,
+            text=words,
         )
     hybrid = states is not None and size >= states.block_size
     each = states.blocks_per_request if states and hybrid else blocks(request_tokens, size)
@@ -100,7 +100,7 @@ def checkup(seen: Sighting, request_tokens: float, states: States | None = None)
         block_size=size,
         blocks_per_request=each,
         at_once=number,
-        words=_of_engines(told, engines, number),
+        text=_of_engines(told, engines, number),
         notes=(
             *_other_reading(count // engines, size, states, hybrid=hybrid),
             *_running(seen, number),
@@ -168,7 +168,7 @@ def _by_tokens(seen: Sighting, request_tokens: float) -> Checkup:
         block_size=seen.block_size,
         blocks_per_request=None,
         at_once=at_once,
-        words=words,
+        text=words,
     )
 
 
@@ -190,7 +190,7 @@ class Deviation:
     reported: int
     share: float
     """(planned - reported) / reported; above 0: the plan hoped for more."""
-    words: str
+    text: str
 
 
 def deviation(planned: int, reported: int | None, *, block_bytes: int | None) -> Deviation | None:
@@ -210,4 +210,4 @@ def deviation(planned: int, reported: int | None, *, block_bytes: int | None) ->
         words += f": {planned / reported:,.0f} times as many{size}"
     else:
         words += f": {abs(share):.1%} {side}{size}"
-    return Deviation(planned=planned, reported=reported, share=share, words=words)
+    return Deviation(planned=planned, reported=reported, share=share, text=words)

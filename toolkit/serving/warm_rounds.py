@@ -39,7 +39,7 @@ class Round:
     """Median over the ok streams; of an even number the higher of the two in the middle."""
     e2e_ms: float | None = None
     """Median over the ok answers that were not streamed; over all of them where all were."""
-    errors: tuple[ErrorCount, ...] = ()
+    error_kinds: tuple[ErrorCount, ...] = ()
     error: str | None = None
     """What the first failed request was told."""
     took_s: float
@@ -107,7 +107,7 @@ def round_of(
         ok=len(good),
         ttft_ms=median(shot.ttft_ms for shot in good if shot.stream),
         e2e_ms=median(shot.e2e_ms for shot in whole),
-        errors=tuple(ErrorCount(kind=word, count=n) for word, n in sorted(counts.items())),
+        error_kinds=tuple(ErrorCount(kind=word, count=n) for word, n in sorted(counts.items())),
         error=next((_told(shot) for shot in shots if not shot.ok), None),
         took_s=took_s,
     )

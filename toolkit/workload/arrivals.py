@@ -68,9 +68,9 @@ class Arrivals:
     last_ts: float | None = None
     duration_s: float | None = None
     """From the first arrival to the last."""
-    rate_per_s: float | None = None
+    requests_per_s: float | None = None
     """Gaps / duration: of two requests a second apart, 1."""
-    peak_per_s: int | None = None
+    peak_requests_per_s: int | None = None
     """Most requests that arrived within one second, wherever it begins."""
     series: Series | None = None
     resolution_s: float | None = None
@@ -92,7 +92,7 @@ def arrivals(ts: Numbers) -> Arrivals:
     first, last = float(ts[0]), float(ts[-1])
     duration = last - first
     bare = Arrivals(
-        first_ts=first, last_ts=last, duration_s=duration, peak_per_s=_most_within(ts, 1.0)
+        first_ts=first, last_ts=last, duration_s=duration, peak_requests_per_s=_most_within(ts, 1.0)
     )
     if duration <= 0:
         why = "one request has no rate" if len(ts) == 1 else "all arrived at the same instant"
@@ -104,7 +104,7 @@ def arrivals(ts: Numbers) -> Arrivals:
     verdict, why = burstiness(dispersed, laws)
     return replace(
         bare,
-        rate_per_s=len(gaps) / duration,
+        requests_per_s=len(gaps) / duration,
         series=_series(ts, duration),
         resolution_s=step,
         gap_cv=float(gaps.std() / gaps.mean()) if len(gaps) > 1 else None,
@@ -210,7 +210,9 @@ class Concurrency:
     max: int | None = None
 
 
-def concurrency(columns: Columns, rate_per_s: float | None, latency_s: float | None) -> Concurrency:
+def concurrency(
+    columns: Columns, requests_per_s: float | None, latency_s: float | None
+) -> Concurrency:
     """What was counted, else what latencies say, else what the user's latency says, else nothing."""
     if not len(columns):
         return Concurrency(basis=None, why="no requests")
@@ -227,7 +229,7 @@ def concurrency(columns: Columns, rate_per_s: float | None, latency_s: float | N
         return Concurrency(basis=None, why="latencies are unknown, and none was given")
     found = under_way(columns.ts, np.full(len(columns), latency_s))
     told = f"by Little's law, with the given latency of {latency_s:g} s for every request"
-    little = None if rate_per_s is None else rate_per_s * latency_s
+    little = None if requests_per_s is None else requests_per_s * latency_s
     return _spread(found, "assumed_latency", told, little)
 
 

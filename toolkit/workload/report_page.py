@@ -268,7 +268,7 @@ def _rate_chart(report: Workload) -> Markup:
         key="arrivals",
         title="Arrivals",
         axes="" if series is None else f"requests per {length_of_time(series.bin_s)}",
-        told=f"{rate(report.arrivals.rate_per_s)} requests a second on average",
+        told=f"{rate(report.arrivals.requests_per_s)} requests a second on average",
     )
     if series is None or len(series.requests) < 2 or report.arrivals.first_ts is None:
         return empty(frame, "Too few requests, or too little time, for a line.")

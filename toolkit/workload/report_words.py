@@ -167,11 +167,11 @@ def _prefixes(report: Workload) -> Figure:
 
 def _arrivals(report: Workload) -> Figure:
     found = report.arrivals
-    if found.rate_per_s is None:
+    if found.requests_per_s is None:
         return "rate", UNKNOWN, found.why
     told = [f"over {span(found.duration_s)}"]
-    if found.peak_per_s is not None:
-        told.append(f"up to {found.peak_per_s:,} in a second")
+    if found.peak_requests_per_s is not None:
+        told.append(f"up to {found.peak_requests_per_s:,} in a second")
     if found.burstiness is not None:
         words = {
             "burstier": "burstier than Poisson",
@@ -179,7 +179,7 @@ def _arrivals(report: Workload) -> Figure:
             "poisson": "as Poisson",
         }
         told.append(f"{words.get(found.burstiness, found.burstiness)} ({found.why})")
-    return "rate", f"{rate(found.rate_per_s)} /s", ", ".join(told)
+    return "rate", f"{rate(found.requests_per_s)} /s", ", ".join(told)
 
 
 def _under_way(report: Workload) -> Figure:

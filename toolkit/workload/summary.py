@@ -212,7 +212,7 @@ def _reuse(
 def _concurrency(columns: Columns, when: Arrivals, options: Options) -> Concurrency:
     if not options.arrivals:
         return Concurrency(basis=None, why=when.why)
-    return concurrency(columns, when.rate_per_s, options.latency_s)
+    return concurrency(columns, when.requests_per_s, options.latency_s)
 
 
 def eligible_mask(columns: Columns, policy: Policy) -> Mask:
