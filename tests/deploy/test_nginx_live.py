@@ -12,6 +12,7 @@ from support.nginxes import serving
 from support.proxied import ASKED, CHAT, Answer, Client, proxied, raw, whole
 from support.proxy_verb import ask
 from support.scripted_upstream import (
+    Line,
     ScriptedUpstream,
     dying,
     hanging_in_stream,
@@ -76,6 +77,31 @@ def test_each_token_of_a_stream_arrives_before_the_next_one_is_made(
                     gate.set()
                     await read_until(client, text)
                 assert await read_until(client, b"[DONE]")
+                client.close()
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_not_chunked_is_not_gathered_either(tmp_path: Path) -> None:
+    gates = [asyncio.Event() for _ in range(2)]
+
+    async def play(line: Line) -> None:
+        line.send(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+        )
+        for text, gate in zip((b"one", b"two"), gates, strict=True):
+            await gate.wait()
+            line.send(b"data: " + text + b"\n\n")
+        line.close()
+
+    async def main() -> None:
+        async with ScriptedUpstream(play) as upstream:
+            with serving(tmp_path, engines([port_of(upstream.url)])) as nginx:
+                client = await connected(nginx.port)
+                client.writer.write(raw(ASKED | {"stream": True}))
+                for text, gate in zip((b"one", b"two"), gates, strict=True):
+                    gate.set()
+                    await read_until(client, text)
                 client.close()
 
     asyncio.run(main())
