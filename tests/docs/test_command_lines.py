@@ -1,0 +1,97 @@
+"""Every `toolkit ...` that a page shows is one that click takes, whether or not it can be run here."""
+
+import pytest
+from support.command_lines import complaint
+from support.readme import PAGES, README, ROOT, blocks, calls, inline_commands
+
+NEEDS = (
+    "systemctl",
+    "kubectl",
+    "docker",
+    "ssh",
+    "sudo",
+    "vllm",
+    "nvidia-smi",
+    "curl",
+    "nginx -",
+    "promtool",
+    "git ",
+    "tcpdump",
+)
+"""Programs and rights that a test has not; a block that is not run names one of them, or a machine of the reader's."""
+
+LINES = sorted({line for page in PAGES for each in blocks(ROOT / page) for line in each.commands})
+INLINE = sorted({words for page in PAGES for words in inline_commands(ROOT / page)})
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if list(calls(line))])
+def test_a_line_to_paste_is_taken(line: str) -> None:
+    assert [complaint(call) for call in calls(line) if complaint(call)] == []
+
+
+@pytest.mark.parametrize("words", INLINE)
+def test_a_command_in_the_prose_has_options_that_exist(words: str) -> None:
+    found = list(calls(words))
+    assert found
+    assert [complaint(call, whole=False) for call in found if complaint(call, whole=False)] == []
+
+
+def test_the_lines_are_found_where_shells_would_find_them() -> None:
+    assert list(
+        calls("a=1 && toolkit sim fleet fp8 -- toolkit bench --requests 8 | head  # toolkit x")
+    ) == [
+        ["sim", "fleet", "fp8", "--"],
+        ["bench", "--requests", "8"],
+    ]
+    assert list(
+        calls("RUN=$(toolkit runs --json | head -1); sudo .venv/bin/toolkit capture &")
+    ) == [
+        ["runs", "--json"],
+        ["capture"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about"),
+    [
+        ("scout --nonesuch", "--nonesuch"),
+        ("nonesuch", "nonesuch"),
+        ("bench --requests many", "many"),
+        ("serve swap --presets x", "--presets"),
+        ("proxy --policy sometimes", "sometimes"),
+        ("blast --duration 90", "90"),
+        ("compare RUN", "B"),
+    ],
+)
+def test_what_click_refuses_is_refused(arguments: str, about: str) -> None:
+    assert about in (complaint(arguments.split()) or "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["serve stack.toml --port 8000", "serve swap --yes", "runs prune --keep 7d", "--help"],
+)
+def test_what_click_takes_is_taken(arguments: str) -> None:
+    assert complaint(arguments.split()) is None
+
+
+def test_a_block_that_is_not_run_says_why_and_needs_what_no_test_has() -> None:
+    for each in blocks(README):
+        reason = each.notes.get("not-run")
+        if reason is not None:
+            assert each.is_shell, each.name
+            assert any(word in f"{each.script} {reason}" for word in NEEDS), each.name
+
+
+def test_blocks_are_of_kinds_that_are_known() -> None:
+    kinds = {each.info for page in PAGES for each in blocks(ROOT / page)}
+    assert kinds <= {"sh", "console", "text", "toml", "python", "json", "promql"}
+
+
+def test_no_command_hides_in_a_block_that_is_only_shown() -> None:
+    for page in PAGES:
+        for each in blocks(ROOT / page):
+            hidden = [
+                line for line in each.text.splitlines() if line.startswith(("$ ", "toolkit "))
+            ]
+            assert each.is_shell or hidden == [], f"{page}:{each.line}"
