@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from support.proxied import ASKED, Client, proxied, whole
+from support.proxied import ASKED, Client, whole
 from support.proxy_calls import gates, run
 from support.redis_server import RedisServer, needs_redis, redis_server
 from support.scripted_upstream import (
@@ -17,8 +17,6 @@ from support.scripted_upstream import (
     streaming,
 )
 from support.two_proxies import HELLO, PATIENT, gated, two, until, waits
-
-from toolkit.proxy import far, leases, redis_cache
 
 STREAMED = ASKED | {"stream": True}
 
@@ -197,31 +195,6 @@ def test_a_call_that_nobody_waits_for_any_more_is_ended(clean: RedisServer) -> N
     run(test())
 
 
-def test_a_call_goes_on_for_others_only_while_they_wait(
-    clean: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(far, "RENEW_S", 0.05)
-    monkeypatch.setattr(redis_cache, "LEASE_MS", 500)
-
-    async def test() -> None:
-        async with ScriptedUpstream(hanging()) as engine, two(clean.url, engine) as (one, other):
-            leader, follower = await one.client(), await other.client()
-            asked = [asyncio.create_task(leader.ask())]
-            line = await engine.asked()
-            asked.append(asyncio.create_task(follower.ask()))
-            await waits(other)
-            leader.close()
-            await until(lambda: one.total("left") == 1)
-            assert not line.gone.is_set()
-            follower.close()
-            await line.gone.wait()
-            await until(lambda: other.total("left") == 1)
-            for each in asked:
-                each.cancel()
-
-    run(test())
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -298,63 +271,32 @@ def test_a_leader_that_may_not_ask_keeps_nobody_waiting(clean: RedisServer) -> N
     run(test())
 
 
-@pytest.mark.slow
-def test_a_dead_leader_is_followed_by_another(
-    clean: RedisServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "given-up"])
+def test_many_different_misses_at_both_are_as_many_calls(
+    clean: RedisServer, is_stored: bool
 ) -> None:
-    """Nothing renews its lease: in a second another proxy asks, and a third waits for that one."""
-    monkeypatch.setattr(redis_cache, "LEASE_MS", 1000)
-
-    async def test() -> None:
-        gate = asyncio.Event()
-        async with ScriptedUpstream(whole()) as engine, two(clean.url, engine) as proxies:
-            key = await _key_of(engine, clean)
-            engine.script = gated(gate, whole())
-            dead = redis_cache.RedisCache(clean.url, 10.0)
-            assert (await dead.look(key, 0.0)).lease == dead.token
-            asked = [asyncio.create_task(proxy.ask()) for proxy in proxies]
-            await asyncio.gather(*map(waits, proxies))
-            await engine.asked()
-            follower = next(p for p in proxies if not p.proxy._calls)
-            await waits(follower)
-            gate.set()
-            assert [(await each).text for each in asked] == [HELLO] * 2
-            assert len(engine.lines) == 1
-            await dead.close()
-
-    run(test())
-
-
-async def _key_of(engine: ScriptedUpstream, server: RedisServer) -> bytes:
-    """What an answer to ASKED is stored by; nothing of it is left."""
-    async with proxied(engine, PATIENT, environ={"CACHE": server.url}) as proxy:
-        await proxy.ask()
-    (name,) = server.command("keys", f"{redis_cache.PREFIX}:*").split()
-    server.command("flushall")
-    engine.lines.clear()
-    return bytes.fromhex(name.rpartition(":")[2])
-
-
-@pytest.mark.slow
-def test_a_lease_lives_as_long_as_its_call(
-    clean: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_cache, "LEASE_MS", 700)
-    monkeypatch.setattr(far, "RENEW_S", 0.1)
+    """More at once than there are connections to Redis. Of those that can't be stored each has its own."""
+    script = whole() if is_stored else plain("500 Internal Server Error")
 
     async def test() -> None:
         gate = asyncio.Event()
         async with (
-            ScriptedUpstream(gated(gate, whole())) as engine,
+            ScriptedUpstream(gated(gate, script)) as engine,
             two(clean.url, engine) as (one, other),
         ):
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            second = asyncio.create_task(other.ask())
-            await asyncio.sleep(1.5)  # twice as long
+            bodies = [ASKED | {"seed": number} for number in range(80)]
+            asked = [
+                asyncio.create_task(each.ask(body)) for body in bodies for each in (one, other)
+            ]
+            await engine.asked(80)
+            await until(
+                lambda: sum(len(p.proxy._answering._far._waits) for p in (one, other)) == 80
+            )
             gate.set()
-            assert [(await first).text, (await second).text] == [HELLO] * 2
-            assert len(engine.lines) == 1
+            assert {(await each).status for each in asked} == {200 if is_stored else 500}
+            assert len(engine.lines) == (80 if is_stored else 160)
+            counts = [each.proxy.kit.layers.redis.counts() for each in (one, other)]
+            assert [each.failures for each in counts] == [0, 0]
 
     run(test())
 
@@ -436,9 +378,3 @@ def test_a_proxy_that_ends_has_those_that_wait_ask_themselves(clean: RedisServer
             await first
 
     run(test())
-
-
-def test_the_words_left_in_redis_are_what_the_other_side_reads() -> None:
-    """Two releases of the toolkit on one Redis would have to agree."""
-    assert leases.GIVEN_UP == b"-"
-    assert redis_cache.LEASES == "toolkit:lease:1"

@@ -168,9 +168,9 @@ def test_purging_takes_ours_and_leaves_others(clean: RedisServer) -> None:
 def test_what_is_too_large_or_too_much_at_once_is_not_put(clean: RedisServer) -> None:
     async def work(cache: RedisCache) -> None:
         assert not cache.put(key(0), b"x" * (2 * 2**20 + 1), ends_at=None, now=NOW)
-        # nothing has run in between: 32 are under way, the limit
-        puts = [cache.put(key(number), b"x", ends_at=None, now=NOW) for number in range(40)]
-        assert puts == [True] * 32 + [False] * 8
+        # nothing has run in between: 1,024 are under way or wait, the limit
+        puts = [cache.put(key(number), b"x", ends_at=None, now=NOW) for number in range(1030)]
+        assert puts == [True] * 1024 + [False] * 6
         await cache.settle()
         # 8 of 2 MiB are 16 MiB less their heads: a ninth is more than may be
         puts = [cache.put(key(n), b"x" * (2 * 2**20 - 24), ends_at=None, now=NOW) for n in range(9)]
@@ -178,7 +178,8 @@ def test_what_is_too_large_or_too_much_at_once_is_not_put(clean: RedisServer) ->
         await cache.settle()
         assert cache.put(key(9), b"x", ends_at=None, now=NOW)
 
-    assert run(clean.url, work).counts().lost == 1 + 8 + 1
+    counts = run(clean.url, work).counts()
+    assert (counts.lost, counts.stored) == (1 + 6 + 1, 1024 + 8 + 1)
 
 
 @needs_redis

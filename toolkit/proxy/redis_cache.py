@@ -29,8 +29,10 @@ AWAY_S, LONGEST_AWAY_S = 1.0, 5.0
 """For so long; doubles each time. Each time one look-up tries and takes its limit, the others wait for nothing."""
 CONNECTIONS = 32
 """Look-ups at a time; more wait for their turn within the same limit. Past it they are misses, and no failures."""
-PUTS, PUTS_BYTES = 32, 16 * 2**20
-"""Under way at a time; more are not stored there."""
+PUTS = 32
+"""At a time, ends of leases included; more take turns."""
+WAITING_PUTS, PUTS_BYTES = 1024, 16 * 2**20
+"""Most that are under way or wait for their turn; more are not stored there."""
 LARGEST_BYTES = 2 * 2**20
 """Of one answer: 2 MiB take 17 ms on a wire of 1 Gbit/s."""
 PUT_TIMEOUT_S = 0.5
@@ -86,7 +88,7 @@ class RedisCache:
         """By what others know a lease of this process's."""
         self.leased: set[bytes] = set()
         """Keys of the answers that this process asks for in the place of all proxies."""
-        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._turns, self._put_turns = asyncio.Semaphore(CONNECTIONS), asyncio.Semaphore(PUTS)
         self._puts_bytes = 0
         self._puts: set[asyncio.Task[None]] = set()
         self._words: set[asyncio.Task[None]] = set()
@@ -128,7 +130,7 @@ class RedisCache:
 
     def put(self, key: bytes, packed: bytes, *, ends_at: float | None, now: float) -> bool:
         """Have an answer stored, soon, and its lease ended; False: it is not. Never waits."""
-        is_full = len(self._puts) >= PUTS or self._puts_bytes + len(packed) > PUTS_BYTES
+        is_full = len(self._puts) >= WAITING_PUTS or self._puts_bytes + len(packed) > PUTS_BYTES
         if is_full or len(packed) > LARGEST_BYTES or not self._is_well():
             self._counts.lost += 1
             return False
@@ -191,7 +193,8 @@ class RedisCache:
         task.add_done_callback(self._words.discard)
 
     async def _said(self, command: Awaitable[Any]) -> None:
-        await self._tried(command, PUT_TIMEOUT_S)
+        async with self._put_turns:
+            await self._tried(command, PUT_TIMEOUT_S)
 
     # --- the whole ------------------------------------------------------------------------------------------
 
@@ -236,11 +239,10 @@ class RedisCache:
     # --- one command --------------------------------------------------------------------------------------
 
     async def _put(self, key: bytes, value: bytes, ttl_ms: int, *, is_leased: bool) -> None:
-        names = (_name(key), *_lease_names(key))
-        # also where no lease is known: a look that came too late may have taken one all the same
-        command = self._client.eval(leases.STORE, 3, *names, value, ttl_ms, self.token)
         try:
-            if await self._tried(command, PUT_TIMEOUT_S):
+            async with self._put_turns:
+                is_stored = self._is_well() and await self._stored(key, value, ttl_ms)
+            if is_stored:
                 self._counts.stored += 1
                 return
             self._counts.lost += 1
@@ -252,6 +254,12 @@ class RedisCache:
             task = asyncio.current_task()
             if task is not None:
                 self._puts.discard(task)
+
+    async def _stored(self, key: bytes, value: bytes, ttl_ms: int) -> bool:
+        # also where no lease is known: a look that came too late may have taken one all the same
+        names = (_name(key), *_lease_names(key))
+        command = self._client.eval(leases.STORE, 3, *names, value, ttl_ms, self.token)
+        return bool(await self._tried(command, PUT_TIMEOUT_S))
 
     async def _looked(self, command: Callable[[], Awaitable[Any]]) -> Any:
         """What comes of a look-up, its wait for its turn included; None for a failure, _SPARED where none was made."""
@@ -358,7 +366,8 @@ def _client(url: str, timeout_s: float) -> Any:
             # Python 3.11 may lose a cancellation: a look-up past its limit then waited until the package's, too.
             socket_timeout=None,
             socket_connect_timeout=timeout_s,
-            max_connections=CONNECTIONS + PUTS + 1,
+            # beside look-ups and puts: a purge, renewals, and the watch of leases
+            max_connections=CONNECTIONS + PUTS + 4,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
