@@ -371,6 +371,14 @@ def test_each_node_knows_its_rank_and_the_leader_and_only_the_leader_answers() -
     assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & set(worker)
 
 
+def test_a_worker_stays_until_its_leader_has_answered_what_is_under_way() -> None:
+    spec = group()["workerTemplate"]["spec"]
+    (worker,) = spec["containers"]
+    # 15 s until nobody asks the leader any more, 30 s for what it still answers
+    assert worker["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "45"]
+    assert spec["terminationGracePeriodSeconds"] > 45
+
+
 def test_a_groups_service_asks_its_leader_and_its_claim_is_for_many() -> None:
     made = objects(kit(site(BIG), templates(), gpus_per_node=8))
     assert one("Service", "contest-qwen", made)["spec"]["selector"]["role"] == "leader"

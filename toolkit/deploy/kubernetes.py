@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from toolkit.deploy import kubernetes_parts as parts
 from toolkit.deploy.containers import TOOLKIT_IMAGE, refuse_unfit, simulated
 from toolkit.deploy.keda import PROMETHEUS, scaling
-from toolkit.deploy.names import dns_label
 from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
 from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Kit, Rendered, Site, SiteProxy
@@ -35,22 +34,21 @@ def kit(
     refuse_unfit(site)
     if most < 1 or (gpus_per_node is not None and gpus_per_node < 1):
         raise ToolkitError("a number of GPUs or replicas is less than 1", "Write 1 or more")
-    proxy_name, names = parts.names(site)
-    engines = parts.engines(site, names, gpus_per_node)
-    secret = Plain(dns_label(f"{site.name}-keys", parts.LONGEST_NAME))
+    names = parts.names(site)
+    engines = parts.engines(site, names.each, gpus_per_node)
     proxy = None
     if site.proxy is not None:
         urls = {
             each.name: f"http://{name}:{each.port}"
-            for each, name in zip(site.engines, names, strict=True)
+            for each, name in zip(site.engines, names.each, strict=True)
         }
         proxy = proxy_file(site, site.proxy, urls)
-    files = [_engine(site, each, templates, secret, toolkit_image) for each in engines]
-    files.append(_disruption(site, templates))
+    files = [_engine(site, each, templates, names.secret, toolkit_image) for each in engines]
+    files.append(_disruption(site, names, templates))
     if site.proxy is not None and proxy is not None:
         files += [
-            _proxy(site, site.proxy, proxy, proxy_name, templates, secret, toolkit_image),
-            _network(site, site.proxy, engines, proxy_name, templates),
+            _proxy(site, site.proxy, proxy, names, templates, toolkit_image),
+            _network(site, site.proxy, engines, names, templates),
         ]
     files += scaling(
         site,
@@ -60,7 +58,7 @@ def kit(
         most=most,
         slots=None if proxy is None else proxy.slots,
     )
-    return Kit(files=tuple(files), next_steps=_next_steps(site, engines, proxy, proxy_name, secret))
+    return Kit(files=tuple(files), next_steps=_next_steps(site, engines, proxy, names))
 
 
 def _engine(
@@ -81,7 +79,6 @@ def _engine(
             toolkit_image=toolkit_image,
             home=parts.HOME,
             probe_s=parts.PROBE_S,
-            leaving_s=parts.LEAVING_S,
             label=Plain,
         ).rstrip("\n")
         for role in engine.roles
@@ -97,13 +94,12 @@ def _engine(
     return Rendered(path=f"engine-{engine.name}.yaml", text=text)
 
 
-def _proxy(  # noqa: PLR0913, PLR0917 - what a proxy stands beside
+def _proxy(
     site: Site,
     proxy: SiteProxy,
     file: ProxyFile,
-    name: Plain,
+    names: parts.Names,
     templates: Templates,
-    secret: Plain,
     toolkit_image: str,
 ) -> Rendered:
     settings = render(
@@ -117,13 +113,13 @@ def _proxy(  # noqa: PLR0913, PLR0917 - what a proxy stands beside
         language="yaml",
         site=site,
         proxy=proxy,
-        name=name,
+        name=names.proxy,
         settings=settings.rstrip("\n") + "\n",
         settings_sum=hashlib.sha256(settings.encode()).hexdigest(),
         has_redis=proxy.redis_env is not None,
         has_public_metrics=file.has_public_metrics,
         variables=parts.proxy_variables(file.variables, proxy.redis_env),
-        secret=secret,
+        secret=names.secret,
         toolkit_image=toolkit_image,
         state=STATE,
         grace_s=parts.proxy_grace_s(site),
@@ -133,23 +129,23 @@ def _proxy(  # noqa: PLR0913, PLR0917 - what a proxy stands beside
     return Rendered(path="proxy.yaml", text=text)
 
 
-def _disruption(site: Site, templates: Templates) -> Rendered:
-    name = Plain(dns_label(f"{site.name}-engines", parts.LONGEST_NAME))
-    text = render(templates["k8s/disruption.yaml.j2"], language="yaml", site=site, name=name)
+def _disruption(site: Site, names: parts.Names, templates: Templates) -> Rendered:
+    template = templates["k8s/disruption.yaml.j2"]
+    text = render(template, language="yaml", site=site, name=names.engines)
     return Rendered(path="disruption.yaml", text=text)
 
 
 def _network(
-    site: Site, proxy: SiteProxy, engines: Engines, proxy_name: Plain, templates: Templates
+    site: Site, proxy: SiteProxy, engines: Engines, names: parts.Names, templates: Templates
 ) -> Rendered:
     text = render(
         templates["k8s/network.yaml.j2"],
         language="yaml",
         site=site,
         proxy=proxy,
-        proxy_name=proxy_name,
+        proxy_name=names.proxy,
         engines=engines,
-        engines_name=Plain(dns_label(f"{site.name}-engines", parts.LONGEST_NAME)),
+        engines_name=names.engines,
         ports=sorted({each.port for each in engines}),
         master_port=parts.MASTER_PORT,
     )
@@ -157,7 +153,7 @@ def _network(
 
 
 def _next_steps(
-    site: Site, engines: Engines, proxy: ProxyFile | None, proxy_name: Plain, secret: Plain
+    site: Site, engines: Engines, proxy: ProxyFile | None, names: parts.Names
 ) -> tuple[str, ...]:
     keys = _keys(site, proxy)
     steps = []
@@ -166,7 +162,7 @@ def _next_steps(
             f"Write {', '.join(f'{name}=...' for name in keys)} (and HF_TOKEN=... for a gated model) into keys.env,"
             " which is no file to commit."
         )
-        steps.append(f"kubectl create secret generic {secret} --from-env-file=keys.env")
+        steps.append(f"kubectl create secret generic {names.secret} --from-env-file=keys.env")
     if site.proxy is not None or any(each.is_simulated for each in engines):
         steps.append(
             "Build the toolkit's image (`toolkit deploy compose` writes its Dockerfile), push it, and name it with --toolkit-image."
@@ -178,7 +174,7 @@ def _next_steps(
     )
     steps.append(f"kubectl get {waiting},pods -l app.kubernetes.io/part-of={site.name}")
     if site.proxy is not None:
-        steps.append(f"kubectl port-forward service/{proxy_name} {site.proxy.port}")
+        steps.append(f"kubectl port-forward service/{names.proxy} {site.proxy.port}")
     else:
         steps += [f"kubectl port-forward service/{each.name} {each.port}" for each in engines]
     return (*steps, *simulated(site))

@@ -56,6 +56,8 @@ class Role:
     """`engine`, `leader` or `worker`."""
     words: tuple[str, ...]
     variables: tuple[Variable, ...]
+    leaving_s: int
+    """From the word that it is to end until it is told so itself."""
     answers: bool = True
     """It has an HTTP port; a worker has none."""
 
@@ -93,11 +95,23 @@ def engines(
     )
 
 
-def names(site: Site) -> tuple[Plain, tuple[str, ...]]:
-    """What the proxy's objects and each engine's are called, all within a namespace that others use, too."""
-    words = ("proxy", *(each.name for each in site.engines))
-    proxy, *own = unlike((f"{site.name}-{word}" for word in words), LONGEST_NAME)
-    return Plain(proxy), tuple(own)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What objects are called, in a namespace that others use, too."""
+
+    proxy: Plain
+    engines: Plain
+    """Of what holds for all engines together."""
+    secret: Plain
+    each: tuple[str, ...]
+    """Of each engine's, in the site's order."""
+
+
+def names(site: Site) -> Names:
+    """Names that are unlike each other, and short enough for what Kubernetes adds to them."""
+    words = ("proxy", "engines", "keys", *(each.name for each in site.engines))
+    proxy, engines, secret, *each = unlike((f"{site.name}-{word}" for word in words), LONGEST_NAME)
+    return Names(proxy=Plain(proxy), engines=Plain(engines), secret=Plain(secret), each=tuple(each))
 
 
 def proxy_variables(names_of_keys: tuple[str, ...], redis_env: str | None) -> tuple[Variable, ...]:
@@ -163,7 +177,7 @@ def _roles(engine: SiteEngine, site: Site, nodes: int) -> tuple[Role, ...]:
     words = tuple(literal(word) for word in command(engine, site))
     variables = _variables(engine)
     if nodes == 1:
-        return (Role(name="engine", words=words, variables=variables),)
+        return (Role(name="engine", words=words, variables=variables, leaving_s=LEAVING_S),)
     of_nodes = (
         *variables,
         # the address that the others reach; the one that it would pick itself may be another network's
@@ -173,11 +187,18 @@ def _roles(engine: SiteEngine, site: Site, nodes: int) -> tuple[Role, ...]:
         name=Plain("NODE_RANK"),
         field="metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']",
     )
-    leader = Role(name="leader", words=(*words, *node_words(nodes, "0")), variables=of_nodes)
+    leader = Role(
+        name="leader",
+        words=(*words, *node_words(nodes, "0")),
+        variables=of_nodes,
+        leaving_s=LEAVING_S,
+    )
     worker = Role(
         name="worker",
         words=(*words, *node_words(nodes, "$(NODE_RANK)"), "--headless"),
         variables=(*of_nodes, rank),
+        # it computes what the leader still answers
+        leaving_s=LEAVING_S + drain_s(engine, site),
         answers=False,
     )
     return leader, worker
