@@ -74,7 +74,7 @@ def systemd(value: object) -> str:
 
 
 def systemd_variable(value: object) -> Plain:
-    """A whole assignment of `Environment=`, where `$` stands for itself."""
+    """A word of a list, e.g., of `Environment=` or of paths, where `$` stands for itself."""
     return Plain(_in_systemd_quotes(_one_line(_text(value)).replace("%", "%%")))
 
 

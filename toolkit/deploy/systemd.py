@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from toolkit.deploy.site import Kit, Rendered, Site
 from toolkit.deploy.templating import render
+from toolkit.errors import ToolkitError
 
 CONFIGURATION = "/etc/toolkit"
 DRAIN_S = 30.0
@@ -16,6 +17,7 @@ HOMES = ("/home/", "/root/")
 
 def kit(site: Site, templates: Mapping[str, str]) -> Kit:
     """What systemd needs of a site."""
+    _refuse_strange(site.command)
     unit, example = f"toolkit-{site.name}.service", f"{site.name}.env.example"
     needed = variables(site)
     words = {
@@ -54,6 +56,15 @@ def variables(site: Site) -> tuple[str, ...]:
 def stop_s(site: Site) -> float:
     """From the wish to end until everything that is left is killed."""
     return _drain_s(site) + site.stop_s + MORE_S
+
+
+def _refuse_strange(command: str) -> None:
+    strange = sorted(set(command) & set("\"'\\$"))
+    if strange:
+        raise ToolkitError(
+            f"`{command}` has a {strange[0]} in its path, and systemd starts no such command",
+            "Install the toolkit elsewhere, e.g., below /opt",
+        )
 
 
 def _drain_s(site: Site) -> float:
