@@ -363,6 +363,32 @@ def test_a_client_that_leaves_while_it_waits_is_told_as_left(clean: RedisServer)
     run(test())
 
 
+def test_who_comes_when_the_last_one_has_just_left_is_answered(clean: RedisServer) -> None:
+    """In the very turn in which that one's search is being ended."""
+
+    async def test() -> None:
+        gate = asyncio.Event()
+        async with (
+            ScriptedUpstream(gated(gate, whole())) as engine,
+            two(clean.url, engine) as (one, other),
+        ):
+            first = asyncio.create_task(one.ask())
+            await engine.asked()
+            (lease,) = clean.command("keys", "toolkit:lease:1:*[0-9a-f]").split()
+            key, searches = bytes.fromhex(lease.rpartition(":")[2]), other.proxy._answering._far
+            leaving = asyncio.create_task(searches.find(key))
+            await waits(other)
+            leaving.cancel()
+            coming = asyncio.create_task(searches.find(key))
+            await asyncio.gather(leaving, return_exceptions=True)
+            await waits(other)
+            gate.set()
+            assert (await coming).found is not None
+            assert (await first).text == HELLO
+
+    run(test())
+
+
 def test_a_proxy_that_ends_has_those_that_wait_ask_themselves(clean: RedisServer) -> None:
     async def test() -> None:
         gate = asyncio.Event()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -172,3 +172,53 @@ def test_one_that_never_answers_is_given_up_within_its_limit() -> None:
         server.close()
 
     run(test())
+
+
+@needs_redis
+@pytest.mark.slow
+@pytest.mark.parametrize(("late_s", "calls"), [(0.01, 6), (0.2, 12)], ids=["within", "beyond"])
+def test_a_slow_redis_is_used_within_its_limit_and_costs_no_answer_beyond_it(
+    tmp_path: Path, late_s: float, calls: int
+) -> None:
+    """All that it says comes late. What is asked at both at once is one call within the limit, and two beyond it."""
+
+    async def test(server: RedisServer) -> None:
+        settings = PATIENT if late_s < 0.1 else PATIENT.replace("10s", "30ms")
+        async with (
+            late(server.port, late_s) as url,
+            ScriptedUpstream(whole()) as engine,
+            two(url, engine, settings) as proxies,
+        ):
+            for number in range(6):
+                body = ASKED | {"seed": number}
+                answers = await asyncio.gather(*(proxy.ask(body) for proxy in proxies))
+                assert [answer.text for answer in answers] == [HELLO] * 2
+            assert len(engine.lines) == calls
+
+    with redis_server(tmp_path) as server:
+        run(test(server))
+
+
+@contextlib.asynccontextmanager
+async def late(port: int, late_s: float) -> AsyncIterator[str]:
+    """The address of something that passes on what a server says, so much later."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def back() -> None:
+            while data := await far_reader.read(65536):
+                loop.call_later(late_s, writer.write, data)
+
+        returning = asyncio.create_task(back())
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                far_writer.write(data)
+        far_writer.close()
+        returning.cancel()
+        writer.close()
+
+    server = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()

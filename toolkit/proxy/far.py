@@ -110,7 +110,8 @@ class Far:
         try:
             look = await self._sought(key, search)
         finally:
-            del self._searches[key]
+            if self._searches.get(key) is search:
+                del self._searches[key]
         if look.found is not None:
             search.found = self._layers.brought(key, *look.found)
         search.is_leased = look.lease == self._redis.token
@@ -139,12 +140,14 @@ class Far:
         except TimeoutError:
             return False
         finally:
-            del self._waits[key]
+            if self._waits[key][1] is told:
+                del self._waits[key]
 
     def _abandon(self, key: bytes, search: Search) -> None:
-        """Nobody wants it any more."""
+        """Nobody wants it any more; who comes next begins another one."""
         if not search.task.done():
             search.task.cancel()
+            del self._searches[key]
         elif search.is_leased:
             search.is_leased = False
             self._redis.let_go(key)
