@@ -29,7 +29,6 @@ class Notify:
         """`address` is the socket's, with `@` where it is abstract; `watchdog_s`: a sign of life is wanted so often."""
         self.watchdog_s = watchdog_s if address else None
         self._address = _path(address) if address else None
-        self._socket: socket.socket | None = None
         self._waiting: deque[bytes] = deque(maxlen=KEPT)
         self._is_ready = False
 
@@ -73,9 +72,6 @@ class Notify:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
 
     async def _tell_on(
         self,
@@ -119,13 +115,10 @@ class Notify:
             return
         self._waiting.append(words.encode())
         # a manager that is gone, or a socket that we may not write to, must not end what we do for others
-        with contextlib.suppress(OSError):
-            if self._socket is None:
-                self._socket = socket.socket(
-                    socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-                )
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+            way.setblocking(False)
             while self._waiting:
-                self._socket.sendto(self._waiting[0], self._address)
+                way.sendto(self._waiting[0], self._address)
                 self._waiting.popleft()
 
 
