@@ -83,7 +83,7 @@ def test_every_key_is_explained_to_the_user() -> None:
         "best_concurrency",
         "knee_concurrency",
     }
-    assert {key for key in keys if f"`{key}`" not in text} == {"name", "url"}
+    assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
 def test_a_p99_comes_with_a_hundred_answers(start: Callable[..., SimThread]) -> None:

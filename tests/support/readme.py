@@ -10,6 +10,7 @@ others are what they printed. What a test must know to run a block stands in a c
     until=WORD       runs on: once it printed WORD it is interrupted, as by Ctrl-C
     beside=previous  the block before it, which has an `until`, runs meanwhile
     exit=N           ends with this code; 0 otherwise; `any` where that is the machine's to say
+    columns=no       what a test runs of it is too little for the table that it shows
     ids=VERB         run ids in it stand for the newest run of this verb
 """
 
