@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from support.deployed import STACK
 
@@ -117,3 +118,36 @@ def test_an_old_flag_is_translated_and_said_so(stack: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "--no-enable-log-requests" in written(stack)["compose.yaml"]
     assert "the other way round" in result.stderr
+
+
+def test_the_proxy_takes_the_settings_that_are_written(
+    stack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert deploy("compose", stack).exit_code == 0
+    config = str(stack.parent / "out/proxy/proxy.toml")
+    for name in ("QWEN_KEY", "RED_KEY"):
+        monkeypatch.setenv(name, "k-1")
+    monkeypatch.setenv("CACHE_REDIS", "redis://redis:6379/0")
+    result = CliRunner().invoke(main, ["proxy", "--config", config, "--check"])
+    assert result.exit_code == 0, result.output
+    assert "These settings are good" in result.stderr
+    monkeypatch.delenv("QWEN_KEY")
+    result = CliRunner().invoke(main, ["proxy", "--config", config, "--check"])
+    assert "QWEN_KEY" in result.stderr
+
+
+def test_a_simulated_engines_command_has_only_options_that_the_simulator_takes(
+    stack: Path,
+) -> None:
+    stack.write_text(
+        '[[engine]]\nname = "s"\nkind = "sim"\nmodel = "gptq-int4"\nserved_name = "m"\n'
+        'port = 8001\nkey_env = "QWEN_KEY"\n'
+    )
+    assert deploy("compose", stack).exit_code == 0
+    found = yaml.safe_load(written(stack)["compose.yaml"])
+    toolkit, *words = found["services"]["s"]["command"]
+    assert toolkit == "toolkit"
+    # click refuses an unknown option before it shows its help
+    result = CliRunner().invoke(main, [*words, "--help"])
+    assert result.exit_code == 0, result.output
+    assert CliRunner().invoke(main, [*words, "--no-such", "--help"]).exit_code == 2

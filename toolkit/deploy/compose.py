@@ -20,45 +20,66 @@ def kit(site: Site, templates: Mapping[str, str], *, toolkit_image: str = TOOLKI
     refuse_unfit(site)
     engines = parts.services(site)
     proxy = _proxy_file(site, engines)
-    has_image = site.proxy is not None or any(each.is_simulated for each in engines)
-    redis_env = None if site.proxy is None else site.proxy.redis_env
     variables = _variables(site, proxy)
+    files = [
+        _services(site, engines, proxy, templates, toolkit_image),
+        _example(site, engines, variables, templates),
+    ]
+    has_image = site.proxy is not None or any(each.is_simulated for each in engines)
+    if has_image:
+        files += _image(templates, has_redis=_redis_env(site) is not None)
+    if proxy is not None:
+        files.append(_settings(site, proxy, templates))
+    return Kit(files=tuple(files), next_steps=_next_steps(site, variables, has_image=has_image))
+
+
+def _services(
+    site: Site,
+    engines: tuple[parts.ComposeEngine, ...],
+    proxy: ProxyFile | None,
+    templates: Mapping[str, str],
+    toolkit_image: str,
+) -> Rendered:
     text = render(
         templates["compose/compose.yaml.j2"],
         language="compose",
         site=site,
         engines=engines,
         proxy=site.proxy,
-        proxy_environment=_proxy_environment(proxy, redis_env),
+        proxy_environment=_proxy_environment(proxy, _redis_env(site)),
         proxy_health=None if site.proxy is None else parts.health(site.proxy.port, "/health"),
         proxy_stop_s=parts.proxy_stop_s(site),
         # what clients reach; engines behind the proxy are for this machine alone
         engine_address=site.listen if site.proxy is None else LOOPBACK,
-        redis_env=redis_env,
+        redis_env=_redis_env(site),
         redis_image=REDIS_IMAGE,
         state=STATE,
         toolkit_image=toolkit_image,
         label=Plain,
     )
-    files = [
-        Rendered(path="compose.yaml", text=text),
-        Rendered(
-            path=".env.example",
-            text=render(
-                templates["compose/env.example.j2"],
-                language="shell",
-                variables=[Plain(name) for name in variables],
-                redis_env=None if redis_env is None else Plain(redis_env),
-                redis_address=Plain(REDIS_ADDRESS),
-                has_engines=any(not each.is_simulated for each in engines),
-            ),
-        ),
-    ]
-    if has_image:
-        files += _image(templates, has_redis=redis_env is not None)
-    if proxy is not None:
-        files.append(_settings(site, proxy, templates))
-    return Kit(files=tuple(files), next_steps=_next_steps(site, variables, has_image=has_image))
+    return Rendered(path="compose.yaml", text=text)
+
+
+def _example(
+    site: Site,
+    engines: tuple[parts.ComposeEngine, ...],
+    variables: tuple[str, ...],
+    templates: Mapping[str, str],
+) -> Rendered:
+    redis_env = _redis_env(site)
+    text = render(
+        templates["compose/env.example.j2"],
+        language="shell",
+        variables=[Plain(name) for name in variables],
+        redis_env=None if redis_env is None else Plain(redis_env),
+        redis_address=Plain(REDIS_ADDRESS),
+        has_engines=any(not each.is_simulated for each in engines),
+    )
+    return Rendered(path=".env.example", text=text)
+
+
+def _redis_env(site: Site) -> str | None:
+    return None if site.proxy is None else site.proxy.redis_env
 
 
 def _proxy_file(site: Site, engines: tuple[parts.ComposeEngine, ...]) -> ProxyFile | None:

@@ -36,13 +36,7 @@ def kit(
         raise ToolkitError("a number of GPUs or replicas is less than 1", "Write 1 or more")
     names = parts.names(site)
     engines = parts.engines(site, names.each, gpus_per_node)
-    proxy = None
-    if site.proxy is not None:
-        urls = {
-            each.name: f"http://{name}:{each.port}"
-            for each, name in zip(site.engines, names.each, strict=True)
-        }
-        proxy = proxy_file(site, site.proxy, urls)
+    proxy = _proxy_file(site, names)
     files = [_engine(site, each, templates, names.secret, toolkit_image) for each in engines]
     files.append(_disruption(site, names, templates))
     if site.proxy is not None and proxy is not None:
@@ -59,6 +53,16 @@ def kit(
         slots=None if proxy is None else proxy.slots,
     )
     return Kit(files=tuple(files), next_steps=_next_steps(site, engines, proxy, names))
+
+
+def _proxy_file(site: Site, names: parts.Names) -> ProxyFile | None:
+    if site.proxy is None:
+        return None
+    urls = {
+        each.name: f"http://{name}:{each.port}"
+        for each, name in zip(site.engines, names.each, strict=True)
+    }
+    return proxy_file(site, site.proxy, urls)
 
 
 def _engine(
