@@ -149,6 +149,31 @@ def test_another_prompt_waits_for_nobody(clean: RedisServer) -> None:
     run(test())
 
 
+def test_a_user_of_redis_needs_no_more_than_its_own_keys_and_nine_commands(
+    clean: RedisServer,
+) -> None:
+    """As README says."""
+    rights = "~toolkit:* +get +set +mget +del +unlink +scan +eval +pexpire +exists"
+    clean.command("acl", "setuser", "proxies", "reset", "on", ">secret", *rights.split())
+    url = clean.url.replace("redis://", "redis://proxies:secret@")
+
+    async def test() -> None:
+        gate = asyncio.Event()
+        async with ScriptedUpstream(gated(gate, whole())) as engine, two(url, engine) as proxies:
+            asked = [asyncio.create_task(proxy.ask()) for proxy in proxies]
+            await engine.asked()
+            await waits(next(p for p in proxies if not p.proxy._calls))
+            gate.set()
+            assert [(await each).text for each in asked] == [HELLO] * 2
+            assert len(engine.lines) == 1
+            caches = [each.proxy.kit.layers.redis for each in proxies]
+            await asyncio.gather(*(cache.settle() for cache in caches))
+            assert [cache.problem for cache in caches] == [None, None]
+            assert await caches[0].purge() == 1
+
+    run(test())
+
+
 # --- a leader that brings nothing ------------------------------------------------------------------------------
 
 
