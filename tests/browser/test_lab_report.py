@@ -28,7 +28,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     database = folder / "blast.db"
     blasted.blasted(database, hosts=4, seconds=300)
     listed = CliRunner().invoke(main, ["runs", "--json", "--db", str(database)])
-    run = listed.stdout.split('"id": "')[1].split('"')[0]
+    run = listed.stdout.split('"run": "')[1].split('"')[0]
     report = folder / "report.html"
     words = ["report", run, "--html", str(report), "--db", str(database)]
     result = CliRunner().invoke(main, words, catch_exceptions=False)

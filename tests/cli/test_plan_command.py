@@ -115,7 +115,7 @@ def test_the_same_as_one_object() -> None:
     assert found["chain"]["busy_share"] == 0.5
     # 1 - 0.5 ** 4 = 0.9375 is under 0.95
     assert found["chain"]["users_busy"] == 5
-    assert found["cost"]["hour"] == 2
+    assert found["costs"]["hour"] == 2
     assert found["checkup"] is None
 
 

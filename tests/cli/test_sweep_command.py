@@ -203,7 +203,7 @@ def test_a_sweep_of_the_simulator_ends_with_a_table_a_chart_and_a_page() -> None
     assert Path("a.svg").read_text().count("<svg") == 1
     assert "nobody" in Path("a.html").read_text()
     run_id = json.loads(CliRunner().invoke(main, ["runs", "--verb", "sweep", "--json"]).stdout)[
-        "id"
+        "run"
     ]
     again = run("--show", run_id, "--json")
     assert again.stdout == done.stdout

@@ -11,7 +11,10 @@ from toolkit.cli.diagnose_cases import Case
 from toolkit.cli.output import print_json
 from toolkit.improve.diagnose import Diagnosis, Unknown
 
-NOTHING: dict[str, Any] = {"lever": None, "risk": None, "watch": None}
+NOTHING: dict[str, Any] = {
+    "lever": None, "risk": None, "watch": None, "what": None, "source": None, "unknown": None,
+}  # fmt: skip
+"""What a line that names no bottleneck has all the same: every line has the same keys."""
 WIDTH = 100
 
 
@@ -36,7 +39,7 @@ def objects(case: Case) -> Iterator[dict[str, Any]]:
         yield _object("not_seen", case.error) | who
         return
     for each in diagnosis.found:
-        yield asdict(each) | who
+        yield asdict(each) | {"unknown": None} | who
     if not diagnosis.found:
         sure = "medium" if diagnosis.unknown else "high"
         yield _object("none_found", diagnosis.looked_at) | who | {"confidence": sure}

@@ -51,8 +51,9 @@ def _words(known: Known, settings: Settings, tokens: float, batch: int, kv_gib: 
 def _as_object(
     known: Known, settings: Settings, tokens: float, batch: int, kv_gib: float
 ) -> dict[str, object]:
-    """The keys of a plan; what only a GPU tells is null."""
-    unknown: dict[str, object] = {field.name: None for field in fields(Plan)}
+    """The keys of a plan and of what stands beside one; what only a GPU tells is null."""
+    beside = ("costs", "chain", "headroom", "checkup", "deviation", "host")
+    unknown: dict[str, object] = dict.fromkeys((*(field.name for field in fields(Plan)), *beside))
     return unknown | {
         "model": known.shape.name,
         "gpus": settings.gpus,

@@ -66,7 +66,7 @@ def as_object(one: Answer, runs: Measured, seen: Sighting | None) -> dict[str, o
     beside = {
         name: asdict(value) if value is not None else None
         for name, value in (
-            ("cost", one.cost),
+            ("costs", one.cost),
             ("chain", one.chain),
             ("headroom", one.headroom),
             ("checkup", one.checkup),

@@ -25,7 +25,7 @@ def show(plan: SweepPlan, known: Sequence[Measured], options: Options) -> tuple[
     rows = table(known, plan.look_at)
     levers = moved(known, plan.look_at[0])
     if options.as_json:
-        _print_json(plan, rows, levers)
+        print_objects(plan, rows, levers)
     else:
         _print(plan, rows, levers)
     if options.chart:
@@ -54,7 +54,8 @@ def _written(write: Callable[[Path], None], path: Path, what: str) -> None:
     click.echo(f"{what}: {path}", err=True)
 
 
-def _print_json(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> None:
+def print_objects(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> None:
+    """An object for each configuration, and a last one about all of them."""
     for row in rows:
         told = asdict(row)
         print_json({**told, "compared": [asdict(each) for each in row.compared]})
