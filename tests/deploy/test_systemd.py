@@ -64,13 +64,14 @@ def verified(folder: Path, made: Site, *, change: tuple[str, str] = ("", "")) ->
         site(),
         site(KEYS),
         site("proxy = false\n" + TWO),
+        site(listen="::"),
         site('[[engine]]\nkind = "sim"\nmodel = "fp8"\n'),
         site(
             'folder = "/srv/50% of it"\n[[engine]]\nkind = "tiny"\n',
             name="50% $x; \\ Ünï\n[Service]",
         ),
     ],
-    ids=["proxy", "keys", "engines", "sim", "hostile"],
+    ids=["proxy", "keys", "engines", "everywhere", "sim", "hostile"],
 )
 def test_systemd_takes_what_is_rendered_without_a_word(tmp_path: Path, made: Site) -> None:
     assert verified(tmp_path, replace(made, command=TOOLKIT)) == ""
@@ -109,6 +110,15 @@ def test_it_runs_what_serve_runs_from_the_folder_in_which_its_files_lie() -> Non
     assert found["WorkingDirectory"] == ["/var/lib/toolkit-prod"]
     # vLLM's own command is found beside it
     assert found["Environment"][0].startswith("PATH=/opt/toolkit/bin:/usr/local/sbin:")
+
+
+def test_clients_are_taken_elsewhere_only_where_that_is_told() -> None:
+    assert settings(site(listen="0.0.0.0"))["ExecStart"][0].endswith("stack.toml --host 0.0.0.0")
+    assert settings(site())["ExecStart"][0].endswith("/stack.toml")
+    bare = site("proxy = false\n" + TWO, listen="0.0.0.0")
+    # serve refuses that option where there is no proxy
+    assert settings(bare)["ExecStart"][0].endswith("/stack.toml")
+    assert any("each engine's `host`" in each for each in kit(bare, TEMPLATES).next_steps)
 
 
 def test_it_waits_for_the_word_that_clients_are_let_in_and_for_signs_of_life() -> None:

@@ -11,9 +11,9 @@ EXAMPLES = """
 Write the files that run a stack on other machines, from the stack file that `toolkit serve` reads.
 
 \b
-  nginx        a balancer in front of it: streams at once, only the paths that clients need
-  compose      containers on one machine, each engine on its own GPUs
-  k8s          Deployments, Services, probes, secrets by name, scaling on waiting requests
+  nginx        a balancer: streams at once, only the paths that clients need
+  compose      containers on one machine, each engine on GPUs of its own
+  k8s          Deployments, Services, probes, scaling on waiting requests
   systemd      a service that is restarted when it hangs
   prometheus   what to scrape, recording rules, alerts with their tests
   grafana      a dashboard of engines and proxy

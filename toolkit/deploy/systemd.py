@@ -12,6 +12,7 @@ DRAIN_S = 30.0
 MORE_S = 60.0
 """For what follows: a GPU's memory to become free (30 s at most), what is to be written, and killing what does not end."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LOOPBACK = ("127.0.0.1", "::1")
 HOMES = ("/home/", "/root/")
 
 
@@ -24,6 +25,7 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         "site": site,
         "unit": unit,
         "folder": f"toolkit-{site.name}",
+        "host": site.listen if site.proxy and site.listen not in LOOPBACK else None,
         "stack_file": f"{CONFIGURATION}/{site.name}.toml",
         "env_file": f"{CONFIGURATION}/{site.name}.env",
         "variables": needed,
@@ -87,6 +89,13 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
     ]
     if not variables(site):
         del steps[1]
+    steps.append(
+        f"Relative paths in {site.name}.toml are looked for below /var/lib/toolkit-{site.name}"
+    )
+    if site.proxy is None and site.listen not in LOOPBACK:
+        steps.append(
+            f"Engines are asked without a proxy: for {site.listen} set each engine's `host`"
+        )
     steps += [_moved(each) for each in _in_homes(site)]
     steps += [
         f"`{each}` is written to: it must belong to the service's user, so name one (`systemctl edit {unit}`)"
