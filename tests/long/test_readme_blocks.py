@@ -180,11 +180,12 @@ def run(reader: Reader, block: Block, before: Block | None) -> str:
     """Paste one block; what it printed, or AssertionError."""
     with ExitStack() as around:
         (reader.folder / "hosts.txt").write_text(reader.hosts)
-        if "server" in block.notes:
-            around.enter_context(reader.server(block.notes["server"]))
-        if "beside" in block.notes:
-            assert before is not None
-            around.enter_context(reader.beside(reader.script_of(before), before.notes["until"]))
+        beside = before if block.notes.get("beside") == "previous" else None
+        for each in (beside, block):
+            if each is not None and "server" in each.notes:
+                around.enter_context(reader.server(each.notes["server"]))
+        if beside is not None:
+            around.enter_context(reader.beside(reader.script_of(beside), beside.notes["until"]))
         script = reader.script_of(block)
         if "until" in block.notes:
             with reader.beside(script, block.notes["until"]) as printed:
