@@ -68,6 +68,33 @@ def test_a_full_redis_gives_what_it_has_and_leases_nothing(tmp_path: Path) -> No
         run(test(server))
 
 
+@needs_redis
+@pytest.mark.parametrize("why", ["full", "too-large"])
+def test_an_answer_that_redis_does_not_take_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    async def test(server: RedisServer) -> None:
+        gate = asyncio.Event()
+        async with ScriptedUpstream(whole()) as engine, two(server.url, engine) as (one, other):
+            engine.scripts = [gated(gate, whole("first"))]
+            first = asyncio.create_task(one.ask())
+            await engine.asked()
+            second = asyncio.create_task(other.ask())
+            await waits(other)
+            if why == "full":
+                server.command("config", "set", "maxmemory", "1")
+            else:
+                monkeypatch.setattr(redis_cache, "LARGEST_BYTES", 1)
+            gate.set()
+            # at once: the bound is 30 s, a dead leader's lease 3 s
+            async with asyncio.timeout(2.5):
+                assert ((await first).text, (await second).text) == ("first", HELLO)
+            assert len(engine.lines) == 2
+
+    with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
+        run(test(server))
+
+
 @pytest.mark.slow
 @needs_redis
 def test_a_wrong_password_costs_no_answer_and_is_told_once(tmp_path: Path) -> None:
