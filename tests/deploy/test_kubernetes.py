@@ -482,3 +482,13 @@ def test_the_next_steps_name_the_secret_and_every_key() -> None:
     assert "kubectl create secret generic contest-keys --from-env-file=keys.env" in steps
     assert "QWEN_KEY=..., RED_KEY=..., CACHE_REDIS=..." in steps[0]
     assert text_of(kit(site(), templates()), "proxy.yaml")
+
+
+def test_an_address_to_listen_on_is_said_to_open_nothing() -> None:
+    def said(listen: str) -> bool:
+        steps = kit(site(listen=listen), templates()).next_steps
+        return any("--listen 0.0.0.0 opens nothing" in step for step in steps)
+
+    assert said("0.0.0.0")
+    assert not said("127.0.0.1")
+    assert {each["spec"]["type"] for each in usual() if each["kind"] == "Service"} == {"ClusterIP"}

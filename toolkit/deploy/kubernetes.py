@@ -14,6 +14,7 @@ from toolkit.errors import ToolkitError
 
 Engines = tuple[parts.KubernetesEngine, ...]
 Templates = Mapping[str, str]
+LOOPBACK = ("127.0.0.1", "::1")
 MOST = 4
 """Replicas of one engine, where scaling is applied."""
 
@@ -181,6 +182,10 @@ def _next_steps(
         steps.append(f"kubectl port-forward service/{names.proxy} {site.proxy.port}")
     else:
         steps += [f"kubectl port-forward service/{each.name} {each.port}" for each in engines]
+    if site.listen not in LOOPBACK:
+        steps.append(
+            f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one."
+        )
     return (*steps, *simulated(site))
 
 
