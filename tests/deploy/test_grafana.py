@@ -1,0 +1,203 @@
+"""The dashboard: known to Grafana's own schema in every key, drawn without gaps, and right in every query and mark."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from support.dashboard import board_of, panels, queries
+from support.promtool import SITE, needs_promtool, promtool
+
+from toolkit.deploy import grafana
+from toolkit.deploy.site import Site
+from toolkit.deploy.write import templates
+from toolkit.records import Event
+from toolkit.store import Store
+
+STORED = replace(SITE, database="data/toolkit.db", stack_file="/srv/lab/stack.toml")
+SITES = {
+    "proxy and marks": STORED,
+    "no marks": SITE,
+    "engines alone": replace(STORED, proxy=None),
+}
+every_site = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
+
+OPEN = re.compile(r"annotations\.list\.(titleFormat|tagKeys|step|useValueForTime|target\..*)")
+"""Where the schema ends in `...`: a data source's own words, which are Prometheus' (its annotations.ts) and the SQLite plugin's."""
+
+
+@every_site
+def test_grafanas_own_schema_knows_every_key(site: Site) -> None:
+    register_default_plugins()
+    board = board_of(site)
+    known = json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+    assert [each for each in lost(board, known) if not OPEN.fullmatch(each)] == []
+
+
+def test_a_key_that_grafana_does_not_know_would_be_found_out() -> None:
+    register_default_plugins()
+    board = board_of(SITE)
+    board["panels"][1]["fieldConfig"]["defaults"]["custom"]["lineWith"] = 2
+    board["panels"][1]["grid"] = {}
+    board["templating"]["list"][1]["include_all"] = True
+    known = json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+    assert {"panels.fieldConfig.defaults.custom.lineWith", "panels.grid"} <= set(lost(board, known))
+    assert "templating.list.include_all" in lost(board, known)
+
+
+def lost(ours: Any, theirs: Any, place: str = "") -> Iterator[str]:
+    """Places of keys and values that did not come back from Grafana's classes."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key, value in ours.items():
+            inner = f"{place}.{key}" if place else key
+            if key in theirs:
+                yield from lost(value, theirs[key], inner)
+            else:
+                yield inner
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for one, other in zip(ours, theirs, strict=True):
+            yield from lost(one, other, place)
+    elif ours != theirs:
+        yield place
+
+
+@every_site
+def test_panels_lie_side_by_side_and_bear_numbers_of_their_own(site: Site) -> None:
+    board = board_of(site)
+    numbers = [each["id"] for each in board["panels"]]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    boxes = [each["gridPos"] for each in board["panels"]]
+    assert all(box["x"] >= 0 and box["x"] + box["w"] <= 24 and box["h"] > 0 for box in boxes)
+    for one, other in combinations(boxes, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        apart = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or apart, (one, other)
+
+
+@every_site
+def test_every_panel_says_what_it_means_and_asks_the_chosen_source(site: Site) -> None:
+    board = board_of(site)
+    for panel in panels(board):
+        assert panel["description"].endswith((".", ")")), panel["title"]
+        assert panel["targets"], panel["title"]
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs)
+        for asked in (panel, *panel["targets"]):
+            assert asked["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    titles = [panel["title"] for panel in panels(board)]
+    assert len(set(titles)) == len(titles)
+
+
+@every_site
+def test_what_a_query_leaves_open_can_be_chosen(site: Site) -> None:
+    board = board_of(site)
+    chosen = {each["name"] for each in board["templating"]["list"]}
+    text = json.dumps([board["panels"], board["annotations"], board["templating"]])
+    used = set(re.findall(r"\$\{?([a-z_]+)", text)) - {"__rate_interval", "__from", "__to", "__all"}
+    assert used == chosen
+
+
+@needs_promtool
+@every_site
+def test_prometheus_takes_every_query(site: Site, tmp_path: Path) -> None:
+    found = dict.fromkeys(expr for _, expr in queries(board_of(site)))
+    rules = [{"record": f"q{number}", "expr": expr} for number, expr in enumerate(found)]
+    file = tmp_path / "queries.yml"
+    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+    checked = promtool("check", "rules", file)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(found)} rules found" in checked.stdout
+
+
+def test_rows_are_what_clients_see_then_engines_then_the_cache() -> None:
+    def rows(site: Site) -> list[str]:
+        return [each["title"] for each in board_of(site)["panels"] if each["type"] == "row"]
+
+    assert rows(SITE) == ["Clients", "Engines", "Cache and proxy"]
+    assert rows(replace(SITE, proxy=None)) == ["Clients", "Engines"]
+
+
+def test_marks_and_restarts_come_with_their_host_and_reason_from_a_real_database(
+    tmp_path: Path,
+) -> None:
+    with Store.open(tmp_path / "toolkit.db") as store:
+        told = {"name": "alice", "url": "http://127.0.0.1:8001"}
+        store.add_event(Event(at=1000.25, kind="mark", text="swapped to GPTQ", **told))
+        store.add_event(Event(at=1001.0, kind="mark", text="lunch"))
+        store.add_event(Event(at=1002.0, kind="restart", text="no token for 31 s", **told))
+        store.add_event(Event(at=1003.0, kind="start", text="a blast"))
+        store.add_event(Event(at=5000.0, kind="mark", text="later", **told))
+    # Grafana's window is in milliseconds
+    asked = marks_query(STORED).replace("$__from", "999000").replace("$__to", "2000000")
+    with closing(sqlite3.connect(f"file:{tmp_path}/toolkit.db?mode=ro", uri=True)) as database:
+        rows = database.execute(asked).fetchall()
+    assert rows == [
+        (1000.25, "alice: swapped to GPTQ", "mark"),
+        (1001.0, "lunch", "mark"),
+        (1002.0, "alice: no token for 31 s", "restart"),
+    ]
+
+
+def marks_query(site: Site) -> str:
+    (marks,) = (x for x in board_of(site)["annotations"]["list"] if x["name"] == "Marks")
+    assert marks["target"]["queryText"] == marks["target"]["rawQueryText"]
+    assert marks["datasource"] == {"type": "frser-sqlite-datasource", "uid": "${marks}"}
+    found: str = marks["target"]["queryText"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("database", "stack_file", "path"),
+    [
+        ("data/toolkit.db", "/srv/lab/stack.toml", "/srv/lab/data/toolkit.db"),
+        ("/var/lib/toolkit.db", "/srv/lab/stack.toml", "/var/lib/toolkit.db"),
+        ("toolkit.db", "stack.toml", "toolkit.db"),
+        (None, "/srv/lab/stack.toml", None),
+    ],
+)
+def test_grafana_is_told_where_the_database_lies(
+    database: str | None, stack_file: str, path: str | None
+) -> None:
+    site = replace(SITE, database=database, stack_file=stack_file)
+    sources = provisioned(site, "datasources")["datasources"]
+    assert sources[0]["type"] == "prometheus"
+    assert [each["jsonData"]["path"] for each in sources[1:]] == ([path] if path else [])
+
+
+def test_dashboards_are_looked_for_where_the_next_step_puts_them() -> None:
+    kit = grafana.kit(SITE, templates())
+    assert "/etc/grafana/" in kit.next_steps[0]
+    (provider,) = provisioned(SITE, "dashboards")["providers"]
+    assert provider["options"]["path"] == "/etc/grafana/dashboards"
+    assert "dashboards/toolkit.json" in {each.path for each in kit.files}
+
+
+def test_sources_of_two_stacks_have_names_of_their_own() -> None:
+    uids = [
+        each["uid"]
+        for name in ("lab", "shop")
+        for each in provisioned(replace(STORED, name=name), "datasources")["datasources"]
+    ]
+    assert len(set(uids)) == 4
+    assert all(len(uid) <= 40 for uid in uids)  # Grafana's longest
+    boards = {board_of(replace(SITE, name=name))["uid"] for name in ("lab", "shop", "x" * 63)}
+    assert len(boards) == 3
+    assert all(len(uid) <= 40 for uid in boards)
+
+
+def provisioned(site: Site, kind: str) -> Any:
+    files = grafana.kit(site, templates()).files
+    path = f"provisioning/{kind}/toolkit.yml"
+    found = yaml.safe_load(next(each.text for each in files if each.path == path))
+    assert found["apiVersion"] == 1
+    return found

@@ -1,0 +1,61 @@
+"""What a site's rules and dashboard ask Prometheus for."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from toolkit.deploy import alerts, grafana, recording
+from toolkit.deploy.site import Site
+from toolkit.deploy.write import templates
+
+CHOSEN = {
+    "$job": "engine",
+    "$host": ".*",
+    "$model": ".*",
+    "$proxy": ".*",
+    "$__rate_interval": "1m",
+    "$__interval": "15s",
+}
+"""As Grafana puts them in, where all is chosen."""
+
+
+def board_of(site: Site) -> dict[str, Any]:
+    """The dashboard, as its file says it."""
+    files = grafana.kit(site, templates()).files
+    text = next(each.text for each in files if each.path.endswith(".json"))
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in board["panels"] if each["type"] != "row"]
+
+
+def chosen(expr: str, window: str = "1m") -> str:
+    """An expression as Prometheus gets it."""
+    for name, value in {**CHOSEN, "$__rate_interval": window}.items():
+        expr = expr.replace(name, value)
+    assert "$" not in expr, expr
+    return expr
+
+
+def queries(board: dict[str, Any], window: str = "1m") -> Iterator[tuple[str, str]]:
+    """Title and expression of every panel and annotation that asks Prometheus."""
+    for panel in panels(board):
+        for target in panel["targets"]:
+            yield panel["title"], chosen(target["expr"], window)
+    for each in board["annotations"]["list"]:
+        if each["datasource"]["type"] == "prometheus":
+            yield each["name"], chosen(each["expr"], window)
+
+
+def rules_and_panels(site: Site) -> list[str]:
+    """Every expression."""
+    records = (*recording.of_engines(), *(recording.of_proxies() if site.proxy else ()))
+    found = [each.expr for each in (*records, *alerts.of_site(site))]
+    return [*found, *(expr for _, expr in queries(board_of(site)))]
+
+
+def recorded_names() -> set[str]:
+    """Series that the rules make."""
+    return {each.name for each in (*recording.of_engines(), *recording.of_proxies())}
