@@ -76,7 +76,7 @@ def test_a_png_that_cannot_be_written_is_told_with_a_hint() -> None:
     result = impact(*CONTEST, "--png", "file/i.png")
     assert result.exit_code == 1
     assert "Error: the picture `file/i.png` cannot be written" in result.stderr
-    assert "--png" in result.stderr
+    assert "--chart" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_png_that_cannot_be_written_is_told_with_a_hint() -> None:
         (("--downtime", "5m", "--error-rps", "-1"), "--error-rps must be 0 or above"),
         (("--downtime", "5m", "--gain", "inf"), "--gain must be above 0"),
         (("--downtime", "5m", "--gain", "1e308"), "at most 1,000,000,000"),
-        (("--downtime", "5m", "--png", "i.jpg"), "--png writes a PNG"),
+        (("--downtime", "5m", "--png", "i.jpg"), "--chart writes a PNG"),
         (("--downtime", "5m", "--host", "alice"), "leave --downtime"),
         (("--run", "abc"), "add --host"),
         (("--downtime", "5m", "--at", "now"), "add --host"),

@@ -25,12 +25,16 @@ a verdict for each host (a response cache, cut answers, somebody else's load, ..
 files (`-` for standard input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
 
 \b
-  toolkit bench hosts.txt                                 16 requests, 8 at once, each host
+  toolkit bench hosts.txt          16 requests, 8 at once, each host
   toolkit bench hosts.txt --duration 60s --concurrency 32 --warmup 64
-  toolkit bench hosts.txt --rate 4 --duration 2m          4 a second, whatever answers take
-  toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms --sweep-concurrency 1,2,4,8,16,32
+  toolkit bench hosts.txt --rate 4 --duration 2m
+      4 a second, whatever answers take
+  toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms \\
+      --sweep-concurrency 1,2,4,8,16,32
   toolkit bench hosts.txt --profile contest --mix 50 --repeat
-  toolkit bench hosts.txt --json                          one object a host
+  toolkit bench hosts.txt --json   one object a host
+
+Exits with 1 when no host answered anything, 130 when it was interrupted; what was measured is kept.
 """
 
 
@@ -150,7 +154,9 @@ class Options:
     help="Requests before, with other prompts, uncounted.",
 )
 @click.option("--goodput", metavar="ttft:500ms,tpot:50ms,e2e:10s", help="What a good answer keeps.")
-@click.option("--model", help="Ask for this model.  [default: what each host lists or serves]")
+@click.option(
+    "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
+)
 @click.option(
     "--timeout", type=DURATION, default="120s", show_default=True, help="For one request."
 )
@@ -172,7 +178,7 @@ class Options:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where a sweep's picture goes, a PNG.  [default: sweep-RUN.png beside the database]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
 @database_option
 @click.option("--no-store", is_flag=True, help="Keep nothing.")
 @tls_options

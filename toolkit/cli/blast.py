@@ -25,14 +25,19 @@ HOSTS are files (`-` for standard input) or URLs; without any, the file in TOOLK
 hosts.txt. Ctrl-C ends it cleanly; what was counted is kept, and `--resume` goes on.
 
 \b
-  toolkit blast hosts.txt --dry-run                       who would be sent what; sends nothing
-  toolkit blast hosts.txt --duration 2h --users 32        users are shared out evenly
-  toolkit blast hosts.txt --rate 4 --duration 10m         4 requests a second to each host
-  toolkit blast hosts.txt --profile bench --mix 100       other prompts, all answers streamed
-  toolkit blast hosts.txt --resume 3f2a9c01d4e7           go on with a run that was cut off
-  toolkit blast hosts.txt --json                          the final standings, one object a host
+  toolkit blast hosts.txt --dry-run   who would be sent what; sends nothing
+  toolkit blast hosts.txt --duration 2h --users 32
+      users are shared out evenly
+  toolkit blast hosts.txt --rate 4 --duration 10m
+      4 requests a second to each host
+  toolkit blast hosts.txt --profile bench --mix 100
+      other prompts, all answers streamed
+  toolkit blast hosts.txt --resume 3f2a9c01d4e7
+      go on with a run that was cut off
+  toolkit blast hosts.txt --json      the final standings, one object a host
 
-Watch from elsewhere with `toolkit board --watch` or the leaderboard page.
+Watch from elsewhere with `toolkit board --watch` or `toolkit board --serve`. Exits with 1 when nobody
+answered anything, 130 when it was interrupted.
 """
 
 
@@ -94,7 +99,9 @@ class Options:
 @click.option(
     "--max-tokens", type=click.IntRange(min=1), help="Per answer.  [default: the profile's]"
 )
-@click.option("--model", help="Ask for this model.  [default: what each host lists or serves]")
+@click.option(
+    "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
+)
 @click.option(
     "--canaries",
     type=click.FloatRange(0, 100),
@@ -135,7 +142,9 @@ class Options:
     is_flag=True,
     help="Run although a host is on this machine; the run is marked as such.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a host of the final standings."
+)
 @database_option
 @tls_options
 def command(**options: Any) -> None:

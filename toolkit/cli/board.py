@@ -29,9 +29,10 @@ figures; --honest leaves out who cuts answers short, claims tokens or lets anoth
   toolkit board --watch --rank-by p95
   toolkit board --at 14:32 --window 5m --honest
   toolkit board --json | jq .name
-  toolkit board --serve              the leaderboard as a page, until Ctrl-C
-  toolkit board freeze               the public board stops here, for whoever may not see the database
-  toolkit board reveal               and shows everything again
+  toolkit board --serve   the leaderboard as a page, until Ctrl-C
+  toolkit board freeze
+      the public board stops here, for whoever may not see the database
+  toolkit board reveal    and shows everything again
 """
 LONGEST_S = 86_400
 """Of a window: a cold one reads all its seconds."""
@@ -212,7 +213,11 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
     """Let every public view of a blast stop at a moment, until it is revealed.
 
     The blast goes on and is stored; who holds the database sees it with `toolkit board --all`.
-    """
+
+    \b
+      toolkit board freeze
+      toolkit board freeze --at 16:45
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.board_read import freeze_board
 
     freeze_board(at, run_id, database)
@@ -228,7 +233,11 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
 )
 @database_option
 def reveal(run_id: str | None, database: Path) -> None:
-    """Lift a freeze: every view shows the whole blast again."""
+    """Lift a freeze: every view shows the whole blast again.
+
+    \b
+      toolkit board reveal
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.board_read import reveal_board
 
     reveal_board(run_id, database)

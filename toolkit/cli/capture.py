@@ -25,12 +25,13 @@ nothing stands in the way: the server does not notice. Only hashes and lengths a
 prompts' text with --store-prompts alone. What was lost on the way is always told, by class.
 
 \b
-  toolkit capture                                 port 8000, live, until Ctrl-C
+  toolkit capture                               port 8000, live, until Ctrl-C
   toolkit capture --iface eth0 --port 8000 --port 8001 --duration 10m --full
-  toolkit capture monday.pcap tuesday.pcap.gz     no rights needed
+  toolkit capture monday.pcap tuesday.pcap.gz   no rights needed
   ssh gpu1 sudo tcpdump -i any -s 0 -U -w - tcp port 8000 | toolkit capture -
-  toolkit capture monday.pcap --json --bodies     one object a request
-  toolkit workload                                what follows from what was captured
+  toolkit capture monday.pcap --json --bodies   one object a request
+  toolkit workload
+      what follows from what was captured
 """
 
 
@@ -78,7 +79,7 @@ class Options:
     multiple=True,
     default=(PORT,),
     show_default=True,
-    help="The server's TCP port; give it again for more.",
+    help="The server's TCP port; may be repeated.",
 )
 @click.option(
     "--iface",
@@ -102,7 +103,9 @@ class Options:
 @click.option("--duration", type=DURATION, help="End after so long.  [default: Ctrl-C ends it]")
 @click.option("--follow", is_flag=True, help="Go on with what is appended to FILE.")
 @click.option("--path", metavar="GLOB", help="Only requests for such a path, e.g. `/v1/*`.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a request, and one of all."
+)
 @click.option("--bodies", is_flag=True, help="With --json: print each body in full.")
 @click.option(
     "--jsonl",

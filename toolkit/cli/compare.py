@@ -15,8 +15,9 @@ difference shown? A and B are ids as `toolkit runs` lists them, of benches or bl
 several hosts add the host; without, hosts of the same name are compared.
 
 \b
-  toolkit compare 3f9c2a7b1d04 8a10b2c3d4e5            before and after
-  toolkit compare 3f9c2a7b1d04:alice 3f9c2a7b1d04:bob  two hosts under the same load
+  toolkit compare 3f9c2a7b1d04 8a10b2c3d4e5   before and after
+  toolkit compare 3f9c2a7b1d04:alice 3f9c2a7b1d04:bob
+      two hosts under the same load
   toolkit compare 3f9c2a7b1d04 8a10b2c3d4e5 --json
 
 Each interval holds the true difference in 95 of 100 cases. It comes from blocks of seconds or of
@@ -49,7 +50,7 @@ class Options:
     metavar="PERCENT",
     help="A smaller difference is called none.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a metric.")
 @database_option
 def command(**options: Any) -> None:
     """Compare two runs (the help text is EXAMPLES)."""

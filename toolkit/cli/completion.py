@@ -7,9 +7,9 @@ Print the script that lets your shell complete verbs, options, files, and names:
 models, GPUs, runs. SHELL is bash, zsh or fish. Put the line for yours where your shell reads it first:
 
 \b
-  eval "$(toolkit completion bash)"                   in ~/.bashrc
-  eval "$(toolkit completion zsh)"                    in ~/.zshrc, below compinit
-  toolkit completion fish | source                    in ~/.config/fish/config.fish
+  eval "$(toolkit completion bash)"   in ~/.bashrc
+  eval "$(toolkit completion zsh)"    in ~/.zshrc, below compinit
+  toolkit completion fish | source    in ~/.config/fish/config.fish
 
 It completes the command called `toolkit`, which must be on the PATH: of an environment that is not
 active, say where it is: `PATH=$PATH:~/toolkit/.venv/bin`.

@@ -19,7 +19,8 @@ and nothing is kept unless you say --keep.
   toolkit demo
   toolkit demo --no-page              end with the story
   toolkit demo --seconds 300 --keep   a longer blast, whose database stays
-  toolkit demo --real                 with a real vLLM on this machine's CPU among the hosts
+  toolkit demo --real
+      with a real vLLM on this machine's CPU among the hosts
 """
 
 

@@ -18,10 +18,11 @@ which indicator to watch. TARGET is a URL or a hosts file, whose servers are loo
 blast with what scout saw beside it.
 
 \b
-  toolkit diagnose 10.0.0.4:8000                    look for ten seconds
+  toolkit diagnose 10.0.0.4:8000        look for ten seconds
   toolkit diagnose hosts.txt --interval 30s
-  toolkit diagnose 3f9c2a7b1d04:alice               what a blast's seconds say
-  toolkit diagnose 10.0.0.4:8000 --capture newest   and what clients send, from a capture
+  toolkit diagnose 3f9c2a7b1d04:alice   what a blast's seconds say
+  toolkit diagnose 10.0.0.4:8000 --capture newest
+      and what clients send, from a capture
   toolkit diagnose 10.0.0.4:8000 --json
 
 Only what was seen counts. What nobody could look at is named, with what would tell it. Turn one
@@ -59,7 +60,7 @@ class Options:
 @click.option(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one look."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a bottleneck.")
 @database_option
 @tls_options
 def command(**options: Any) -> None:

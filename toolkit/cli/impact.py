@@ -23,8 +23,9 @@ the first second down.
 
 \b
   toolkit impact --downtime 5m --rps 10 --gain 1.3
-  toolkit impact --downtime 90s --window 15m --rps 4 --gain 1.1 --left 40m --png impact.png
-  toolkit impact --host alice                    the worst outage of the newest blast
+  toolkit impact --downtime 90s --window 15m --rps 4 --gain 1.1 --left 40m \\
+      --chart impact.png
+  toolkit impact --host alice   the worst outage of the newest blast
   toolkit impact --run 4f0c9a2b7d1e --host alice --at 14:32 --json
 
 Clients that are refused at once fail faster than answers come; clients that wait fail slower.
@@ -87,7 +88,12 @@ class Options:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
-    "--png", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into this file."
+    "--chart",
+    "--png",
+    "png",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw it into this file, a PNG.",
 )
 @database_option
 def command(**options: Any) -> None:
@@ -148,7 +154,7 @@ def _contradiction(options: Options) -> str | None:
         ),
         (
             options.png is not None and options.png.suffix.lower() != ".png",
-            "--png writes a PNG; call it, e.g., `impact.png`",
+            "--chart writes a PNG; call it, e.g., `impact.png`",
         ),
     )
     return next((message for is_so, message in cases if is_so), None)

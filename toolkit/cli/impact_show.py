@@ -101,6 +101,6 @@ def draw_to(path: Path, impact: Impact, *, title: str = "") -> None:
     except OSError as error:
         reason = (error.strerror or str(error) or "no reason given").lower()
         raise ToolkitError(
-            f"the picture `{path}` cannot be written: {reason}", "Give another file: `--png`"
+            f"the picture `{path}` cannot be written: {reason}", "Give another file: `--chart`"
         ) from error
     click.echo(f"Picture: {path}", err=True)

@@ -17,14 +17,20 @@ and which of vLLM's flags follow from it, each with its reason. MODEL is a model
 config.json or a folder with one. No GPU and no network are needed, and no model hub is ever asked.
 
 \b
-  toolkit plan --list                             models and GPUs of the catalog
-  toolkit plan qwen2.5-7b --gpu a100-80gb --prompt-tokens 500 --output-tokens 50
-  toolkit workload --json | toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --workload -
-  toolkit plan ./my-model --gpu 24GiB --tokens 550 --seconds-per-request 5s --target-rps 10
-  toolkit plan qwen2.5-7b --gpu l4 --run 4f0c9a2b7d1e --gpu-hour 1.20 --api-price 0.15/0.60
-  toolkit plan qwen2.5-7b --gpu l4 --tokens 300 --calls 300ms,300ms,300ms,100ms --idle 430ms
+  toolkit plan --list   models and GPUs of the catalog
+  toolkit plan qwen2.5-7b --gpu a100-80gb --prompt-tokens 500 \\
+      --output-tokens 50
+  toolkit workload --json | toolkit plan qwen3.5-35b-a3b --gpu a100-80gb \\
+      --workload -
+  toolkit plan ./my-model --gpu 24GiB --tokens 550 --seconds-per-request 5s \\
+      --target-rps 10
+  toolkit plan qwen2.5-7b --gpu l4 --run 4f0c9a2b7d1e --gpu-hour 1.20 \\
+      --api-price 0.15/0.60
+  toolkit plan qwen2.5-7b --gpu l4 --tokens 300 \\
+      --calls 300ms,300ms,300ms,100ms --idle 430ms
   toolkit plan qwen2.5-7b --kv-only --tokens 8192 --batch 64
-  toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 --host http://10.0.0.4:8000
+  toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 \\
+      --host http://10.0.0.4:8000
 
 What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
 from what a server reports. Time and price are never guessed: tell them, or measure them first.
@@ -239,9 +245,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
     help="Of one GPU beside weights and KV cache, as measured.  [default: estimated]",
 )
 @click.option("--list", "names", is_flag=True, help="Name the models and GPUs of the catalog.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object for each quantization."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a quantization.")
 @database_option
 @tls_options
 def command(**options: Any) -> None:

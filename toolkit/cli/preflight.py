@@ -18,7 +18,8 @@ that fix it, to be pasted. Nothing is changed without --fix, and nobody else is 
 
 \b
   toolkit preflight
-  toolkit preflight --model Qwen/Qwen2.5-7B-Instruct --port 8000 --port 8001 --users 500
+  toolkit preflight --model Qwen/Qwen2.5-7B-Instruct --port 8000 --port 8001 \\
+      --users 500
   toolkit preflight --model ./my-model --cpu
   toolkit preflight --model Qwen2.5-7B --quantization fp8 --tp 2
   toolkit preflight --fix
@@ -63,9 +64,15 @@ class Options:
     multiple=True,
     default=(8000,),
     show_default="8000",
-    help="To be listened on; can be repeated.",
+    help="To be listened on; may be repeated.",
 )
-@click.option("--host", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="0.0.0.0",  # noqa: S104 (asked about, not bound)
+    show_default=True,
+    help="Where clients will be taken.",
+)
 @click.option(
     "--users",
     "--for",
@@ -94,7 +101,13 @@ class Options:
     type=click.Path(path_type=Path, file_okay=False),
     help="Where models go.  [default: HF's cache]",
 )
-@click.option("--vllm", default="vllm", show_default=True, help="The command that starts vLLM.")
+@click.option(
+    "--vllm",
+    metavar="COMMAND",
+    default="vllm",
+    show_default=True,
+    help="The command that starts vLLM.",
+)
 @click.option("--cpu", is_flag=True, help="It will be served by the CPU.")
 @click.option("--sim", is_flag=True, help="The simulator will serve: neither GPU nor vLLM.")
 @click.option("--fix", is_flag=True, help="Do what needs no risk, then look again.")

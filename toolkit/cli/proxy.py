@@ -17,12 +17,16 @@ temperature 0 or a seed.
 
 \b
   toolkit proxy --upstream http://127.0.0.1:8001 --port 8000
-  toolkit proxy --upstream http://gpu1:8000 --upstream http://gpu2:8000 --concurrency 64
-  toolkit proxy --config proxy.toml               teams, keys, limits: see the README
-  toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m --log requests.jsonl
-  toolkit proxy --config proxy.toml --check       read the settings, say what they mean, and end
-  toolkit workload --from requests.jsonl          what follows from its log
-  curl http://127.0.0.1:8002/metrics              what it counts, on the next free port
+  toolkit proxy --upstream http://gpu1:8000 --upstream http://gpu2:8000 \\
+      --concurrency 64
+  toolkit proxy --config proxy.toml        teams, keys, limits: see the README
+  toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m \\
+      --log requests.jsonl
+  toolkit proxy --config proxy.toml --check
+      read the settings, say what they mean, and end
+  toolkit workload --from requests.jsonl   what follows from its log
+  curl http://127.0.0.1:8002/metrics
+      what it counts, on the next free port
 """
 
 POLICIES = ("all", "declared", "off")
@@ -66,7 +70,7 @@ class Replay(click.ParamType[object]):
     "--upstream",
     metavar="[NAME=]URL",
     multiple=True,
-    help="A server that answers what is not stored; give it again for more.",
+    help="A server that answers what is not stored; may be repeated.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
 @click.option("--host", metavar="ADDRESS", help="Where clients are taken.  [default: 127.0.0.1]")

@@ -17,9 +17,12 @@ blast or a bench, or `RUN:HOST` for one host of it.
 
 \b
   toolkit report 3f9c2a7b1d04
-  toolkit report 3f9c2a7b1d04 --html report.html       one file with plots, to send around
-  toolkit report 3f9c2a7b1d04:alice --log requests.jsonl --gpu-hour 2.00 --api-price 0.15/0.60
-  toolkit report 3f9c2a7b1d04 --call http://10.0.0.4:8000   and make one call with OpenAI's client
+  toolkit report 3f9c2a7b1d04 --html report.html
+      one file with plots, to send around
+  toolkit report 3f9c2a7b1d04:alice --log requests.jsonl --gpu-hour 2.00 \\
+      --api-price 0.15/0.60
+  toolkit report 3f9c2a7b1d04 --call http://10.0.0.4:8000
+      and make one call with OpenAI's client
   toolkit report 3f9c2a7b1d04 --json
 
 Starts, warm-ups and settings are what `toolkit serve` recorded in the same database.

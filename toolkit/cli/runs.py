@@ -24,8 +24,8 @@ List the runs in the database, the last begun first: benches, blasts and all oth
   toolkit runs
   toolkit runs --json
   toolkit runs export 3f9c2a7b1d04 --csv -o blast.csv
-  toolkit runs merge other-machine.db         take over another database's runs
-  toolkit runs prune --keep 7d                forget what is older than a week
+  toolkit runs merge other-machine.db   take over another database's runs
+  toolkit runs prune --keep 7d          forget what is older than a week
 """
 
 
@@ -41,7 +41,7 @@ List the runs in the database, the last begun first: benches, blasts and all oth
     shell_complete=suggestions.verb,
     help="Only runs of this command, e.g., `blast`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run.")
 @database_option
 @click.pass_context
 def command(context: click.Context, verb: str | None, as_json: bool, database: Path) -> None:
@@ -83,7 +83,9 @@ def _database(context: click.Context, database: Path) -> Path:
 )
 @click.option(
     "-o",
+    "--out",
     "--output",
+    "output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Into this file.  [default: standard output]",
 )
@@ -102,7 +104,11 @@ def export(
     RUN is an id as `toolkit runs` lists it. A blast's rows are its tallies, a capture's the requests that arrived, in
     the words of `toolkit capture --json`, any other run's its timed requests, unless --shots, --tallies or --requests
     says otherwise. Without --csv or --jsonl the output file's ending decides.
-    """
+
+    \b
+      toolkit runs export 3f9c2a7b1d04 --csv -o blast.csv
+      toolkit runs export 3f9c2a7b1d04 --jsonl --shots > shots.jsonl
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.runs_export import USUAL_ROWS, run_rows, write_rows
     from toolkit.store import Store
 
@@ -139,7 +145,11 @@ def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> N
     """Copy all runs of other databases into this one, with everything that belongs to them, and scout's sightings.
 
     A run that is here already is skipped, and so is one that is still on. The other files keep what they have.
-    """
+
+    \b
+      toolkit runs merge other-machine.db
+      toolkit runs merge one.db two.db --db data/toolkit.db
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.runs_merge import merge_from
     from toolkit.store import Store
 
@@ -197,7 +207,11 @@ def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None
 
     With a time, what scout saw before then goes, too. Nothing is deleted before you say yes, and never a run that
     is still on. Writing the file anew takes up to twice as much disk again as is kept, for a moment.
-    """
+
+    \b
+      toolkit runs prune --keep 7d
+      toolkit runs prune --keep 2GB --yes
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.runs_prune import prune_by
     from toolkit.store import Store
 

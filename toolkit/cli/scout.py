@@ -38,9 +38,12 @@ input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
 \b
   toolkit scout hosts.txt
   toolkit scout 127.0.0.1:8000 --json
-  toolkit scout hosts.txt --interval 5s       two looks and true rates between them
-  toolkit scout hosts.txt --watch             a live table, every look stored
-  toolkit scout --history alice               how a host changed
+  toolkit scout hosts.txt --interval 5s
+      two looks and true rates between them
+  toolkit scout hosts.txt --watch   a live table, every look stored
+  toolkit scout --history alice     how a host changed
+
+Exits with 1 when no host is up; one that is down is a row with its reason. 130: interrupted.
 """
 
 
@@ -96,7 +99,7 @@ class Options:
     shell_complete=suggestions.host,
     help="Show from the database how a host changed; contact nobody.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
 @database_option
 @click.option(
     "--no-store", is_flag=True, help="Keep nothing; changes since the last look stay unseen."

@@ -73,7 +73,7 @@ class Options:
     "--against",
     multiple=True,
     metavar="NAME[=PATH]",
-    help="Let guidellm, aiperf or vllm (its `bench serve`) time the same server; can be repeated.",
+    help="Let guidellm, aiperf or vllm (its `bench serve`) time the same server; may be repeated.",
 )
 @click.option(
     "--against-streams",
@@ -82,7 +82,9 @@ class Options:
     show_default=True,
     help="How many, with --against.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a level, and one of all."
+)
 def command(**options: Any) -> None:
     """Test the clock (the help text is EXAMPLES)."""
     chosen = Options(**options)

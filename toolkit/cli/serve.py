@@ -19,13 +19,15 @@ TARGET is a stack file (it ends in `.toml`), or a model: a name at Hugging Face,
 
 \b
   toolkit serve Qwen/Qwen2.5-7B-Instruct --preset throughput
-  toolkit serve --preset multi-team --check       a preset that is several engines
-  toolkit serve stack.toml                        several engines, teams, limits: see the README
-  toolkit serve --tiny                            a tiny random model on the CPU, by a real vLLM
-  toolkit serve --sim gptq-int4                   the simulator: the whole stack on any laptop
+  toolkit serve --preset multi-team --check
+      a preset that is several engines
+  toolkit serve stack.toml   several engines, teams, limits: see the README
+  toolkit serve --tiny       a tiny random model on the CPU, by a real vLLM
+  toolkit serve --sim gptq-int4
+      the simulator: the whole stack on any laptop
   toolkit serve status
   toolkit serve restart
-  toolkit serve swap --model Qwen/Qwen2.5-7B-Instruct-AWQ --preset awq
+  toolkit serve swap --model Qwen/Qwen2.5-7B-Instruct-AWQ --preset latency
   toolkit serve stop
 
 Orders go to the serve that runs in --folder. Ctrl-C ends it: what is under way is finished first.
@@ -36,7 +38,7 @@ beside the old one, is warmed, and takes over without a gap; else it says what t
 asks. What is not named stays as it is; the name that clients ask for stays, too.
 
 \b
-  toolkit serve swap --model Qwen/Qwen2.5-7B-Instruct-AWQ --preset awq
+  toolkit serve swap --model Qwen/Qwen2.5-7B-Instruct-AWQ --preset latency
   toolkit serve swap red --set max-num-seqs=128
   toolkit serve swap --model ./finetuned --in-place --yes
 """
@@ -77,15 +79,17 @@ folder_option = click.option(
     help=f"Logs, orders, and what is to be known after a crash.  [default: {FOLDER}]",
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object for each engine."
+    "--json", "as_json", is_flag=True, help="Print one JSON object an engine."
 )
-yes_option = click.option("--yes", is_flag=True, help="Whatever it costs, and during a blast, too.")
+yes_option = click.option(
+    "--yes", is_flag=True, help="Do not ask, whatever it costs, and during a blast, too."
+)
 flags_option = click.option(
     "--set",
     "flags",
     multiple=True,
     metavar="FLAG=VALUE",
-    help="A flag of `vllm serve`, e.g., `max-model-len=4096`; again for more.",
+    help="A flag of `vllm serve`, e.g., `max-model-len=4096`; may be repeated.",
 )
 
 
@@ -95,6 +99,7 @@ flags_option = click.option(
 )
 @click.option(
     "--preset",
+    metavar="NAME",
     shell_complete=suggestions.preset,
     help="Flags of the catalog, e.g., `throughput`; --set goes over them.",
 )
@@ -133,7 +138,12 @@ def run(**options: Any) -> None:
 @folder_option
 @json_option
 def status(folder: Path | None, as_json: bool) -> None:
-    """Tell how each engine of a running stack is, and how often the proxy's cache hits."""
+    """Tell how each engine of a running stack is, and how often the proxy's cache hits.
+
+    \b
+      toolkit serve status
+      toolkit serve status --json
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.serve_orders import show_status
 
     show_status(folder or Path(FOLDER), as_json=as_json)
@@ -144,7 +154,12 @@ def status(folder: Path | None, as_json: bool) -> None:
 @folder_option
 @yes_option
 def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
-    """Restart ENGINE, or the only one: what is under way is finished first, and it is warm before it is asked again."""
+    """Restart ENGINE, or the only one: what is under way is finished first, and it is warm before it is asked again.
+
+    \b
+      toolkit serve restart
+      toolkit serve restart red --yes
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.serve_orders import order_restart
 
     order_restart(folder or Path(FOLDER), engine, yes=yes)
@@ -156,9 +171,12 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
     short_help="Put another model, preset or flag in, without a gap where it can.",
 )
 @click.argument("engine", required=False)
-@click.option("--model", help="Another model.")
+@click.option(
+    "--model", metavar="NAME", help="Another model: a name at Hugging Face, or a directory."
+)
 @click.option(
     "--preset",
+    metavar="NAME",
     shell_complete=suggestions.preset,
     help="Another preset; its flags take the place of all others.",
 )
@@ -187,7 +205,12 @@ def swap(folder: Path | None, **options: Any) -> None:
 @command.command("stop", short_help="End a stack in order.")
 @folder_option
 def stop(folder: Path | None) -> None:
-    """Finish what is under way, and end the proxy and every engine; back when all are gone."""
+    """Finish what is under way, and end the proxy and every engine; back when all are gone.
+
+    \b
+      toolkit serve stop
+      toolkit serve stop --folder data/serve
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.serve_orders import order_stop
 
     order_stop(folder or Path(FOLDER))

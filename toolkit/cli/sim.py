@@ -27,7 +27,8 @@ Serve one simulated vLLM until Ctrl-C, and print its URL once it listens.
 
 \b
   toolkit sim serve
-  toolkit sim serve --personality fp8 --load 64          one that is busy, as scout sees it
+  toolkit sim serve --personality fp8 --load 64
+      one that is busy, as scout sees it
   toolkit sim serve --dialect rust --api-key-env KEY
   toolkit sim serve --set num_gpu_blocks=64 --set prefix_caching=false
 """
@@ -48,15 +49,29 @@ the contest's whole cast. SIGUSR1 lets every `switcher` fall at once, whatever i
 
 @click.group("sim", short_help="Simulated vLLM servers, one or a fleet: practice without a GPU.")
 def command() -> None:
-    """Simulate vLLM: batching, KV cache, queue, preemption; no GPU, no model."""
+    """Simulate vLLM: batching, KV cache, queue, preemption; no GPU, no model.
+
+    \b
+      toolkit sim list
+      toolkit sim serve
+      toolkit sim fleet -- toolkit scout {hosts}
+    """  # noqa: D301 (click reads the character itself)
 
 
 def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
     """Options that one server and a fleet have in common."""
     for option in reversed(
         (
-            click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind."),
-            click.option("--model", help="Served name instead of the personality's own."),
+            click.option(
+                "--host",
+                metavar="ADDRESS",
+                default="127.0.0.1",
+                show_default=True,
+                help="Where clients are taken.",
+            ),
+            click.option(
+                "--model", metavar="NAME", help="Served name instead of the personality's own."
+            ),
             click.option(
                 "--dialect",
                 type=click.Choice(("v0", "v1", "rust")),
@@ -90,7 +105,7 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
                 "settings",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help="Change one setting, again for more; a wrong NAME gets the list of them.",
+                help="Change one setting; may be repeated. A wrong NAME gets the list of them.",
             ),
             click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
         )
@@ -99,16 +114,21 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
     return function
 
 
-@command.command("serve", help=SERVE_HELP, short_help="Serve one.")
+@command.command("serve", help=SERVE_HELP, short_help="Serve one simulated vLLM.")
 @click.option(
     "--personality",
+    metavar="NAME",
     shell_complete=suggestions.personality,
     default="gptq-int4",
     show_default=True,
     help="See `toolkit sim list`.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="To listen on; 0 takes any free one.",
 )
 @_shared
 @click.option(
@@ -153,7 +173,10 @@ class FleetCommand(click.Command):
 
 
 @command.command(
-    "fleet", cls=FleetCommand, help=FLEET_HELP, short_help="Serve several, and name them."
+    "fleet",
+    cls=FleetCommand,
+    help=FLEET_HELP,
+    short_help="Serve several simulated ones, and name them.",
 )
 @click.argument("names", nargs=-1, shell_complete=suggestions.personality)
 @click.option(
@@ -195,9 +218,14 @@ def fleet(
 
 
 @command.command("list", short_help="Name the personalities.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a personality.")
 def list_(as_json: bool) -> None:
-    """Name the personalities and what they do."""
+    """Name the personalities and what they do.
+
+    \b
+      toolkit sim list
+      toolkit sim list --json
+    """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.output import print_json
     from toolkit.cli.tables import Column, fit_table, screen
     from toolkit.sim.personalities import BOTTLENECKS, PERSONALITIES

@@ -20,12 +20,13 @@ of them, or a grid. Blocks are interleaved (A B C, A B C), so that drift is no d
 a file, or a recipe's name.
 
 \b
-  toolkit sweep --list                               the recipes
-  toolkit sweep quantizations --dry-run              what would be run, and for how long
-  toolkit sweep quantizations --sim --duration 20s   simulated, on any laptop
+  toolkit sweep --list                    the recipes
+  toolkit sweep quantizations --dry-run   what would be run, and for how long
+  toolkit sweep quantizations --sim --duration 20s
+      simulated, on any laptop
   toolkit sweep mine.toml --chart sweep.png --html sweep.html
-  toolkit sweep --resume                             go on after a crash or Ctrl-C
-  toolkit sweep --show 3f9c2a7b1d04                  the table of a sweep that was run
+  toolkit sweep --resume                  go on after a crash or Ctrl-C
+  toolkit sweep --show 3f9c2a7b1d04       the table of a sweep that was run
 
 A sweep's own words stand in the head of toolkit/improve/sweep_file.py.
 """
@@ -89,7 +90,9 @@ class Options:
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write table and plots."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a configuration, and one of all."
+)
 @database_option
 def command(**options: Any) -> None:
     """Run a sweep (the help text is EXAMPLES)."""

@@ -24,7 +24,8 @@ the clients' own requests, so that prefix and response caches hold them. HOSTS a
   toolkit warmup 127.0.0.1:8000 --profile contest
   toolkit warmup hosts.txt --max-num-seqs 256 --limit 15m
   toolkit warmup 127.0.0.1:8000 --structured --long --log vllm.log
-  toolkit warmup 127.0.0.1:8000 --seen               what the last capture or proxy saw, from the database
+  toolkit warmup 127.0.0.1:8000 --seen
+      what the last capture or proxy saw, from the database
   toolkit warmup hosts.txt --json
 """
 
@@ -125,7 +126,9 @@ class Options:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="vLLM's log: what it compiled, and what only in the probe.",
 )
-@click.option("--model", help="Ask for this model.  [default: what each host lists or serves]")
+@click.option(
+    "--model", metavar="NAME", help="Ask for this model.  [default: what each host lists or serves]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
 @database_option
 @tls_options

@@ -18,9 +18,10 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 
 \b
   toolkit watchdog --url 127.0.0.1:8000 -- vllm serve MODEL --port 8000
-  toolkit watchdog --url 127.0.0.1:8000 --name alice --profile contest -- sh serve.sh
-  toolkit watchdog --url 127.0.0.1:8000 --json               one object an event; 1 when it ended in trouble
-  toolkit watchdog --url 127.0.0.1:8000 --until-trouble || mail -s "it is down" me@example.com
+  toolkit watchdog --url 127.0.0.1:8000 --name alice -- sh serve.sh
+  toolkit watchdog --url 127.0.0.1:8000 --json
+      one object an event; 1 when it ended in trouble
+  toolkit watchdog --url 127.0.0.1:8000 --until-trouble; echo "in trouble"
 """
 
 
@@ -60,14 +61,18 @@ class Options:
 )
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--url", required=True, metavar="URL", help="Of the engine itself, not of its proxy.")
-@click.option("--name", help="How events call it: as in the hosts file.  [default: from the URL]")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="How events call it: as in the hosts file.  [default: from the URL]",
+)
 @click.option(
     "--api-key-env",
     metavar="VAR",
     shell_complete=suggestions.variable,
     help="The variable that holds its key.",
 )
-@click.option("--model", help="Ask for this model.  [default: what it serves]")
+@click.option("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
 @click.option("--look", type=DURATION, default="1s", show_default=True, help="Between two looks.")
 @click.option(
     "--stuck",
@@ -104,7 +109,7 @@ class Options:
     show_default=True,
     help="Before the first restart; twice as long before each that follows.",
 )
-@click.option("--backoff-most", type=DURATION, default="60s", show_default=True, help="At most.")
+@click.option("--backoff-most", type=DURATION, default="60s", show_default=True, help="The longest of these waits.")
 @click.option(
     "--restarts",
     type=click.IntRange(min=0),
@@ -144,7 +149,7 @@ class Options:
 @click.option("--until-trouble", is_flag=True, help="Without COMMAND: end at the first trouble.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an event.")
 @database_option
-@click.option("--no-store", is_flag=True, help="Keep no event.")
+@click.option("--no-store", is_flag=True, help="Keep nothing.")
 def command(**options: Any) -> None:
     """Watch a server (the help text is EXAMPLES)."""
     chosen = Options(**options)

@@ -21,8 +21,9 @@ request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake
   toolkit capture data/sample.pcap && toolkit workload
   toolkit workload --from requests.jsonl --latency 2s
   toolkit workload --since "15m ago" --max-model-len 8192
-  toolkit workload --html report.html              one file with plots, to send around
-  toolkit workload --profile mine.toml             then: toolkit blast hosts.txt --profile mine.toml
+  toolkit workload --html report.html   one file with plots, to send around
+  toolkit workload --profile mine.toml
+      then: toolkit blast hosts.txt --profile mine.toml
   toolkit workload --export mooncake > trace.jsonl for other tools to replay
 """
 
