@@ -9,7 +9,7 @@ from support.command_lines import every_command
 from support.option_tables import with_tables
 from support.readme import README, ROOT, blocks, prose, section
 
-from toolkit.cli import VERBS
+from toolkit.cli import ROOMS, VERBS
 from toolkit.sim.personalities import BOTTLENECKS, PERSONALITIES
 
 CATALOG = ROOT / "toolkit" / "catalog"
@@ -36,6 +36,15 @@ def test_every_verb_is_on_the_map_and_shown_at_work(verb: str) -> None:
     assert any(
         re.search(rf"\btoolkit {verb}\b", command) for each in blocks() for command in each.commands
     ), "no block calls it"
+
+
+def test_the_map_has_the_rooms_and_their_verbs_in_the_order_of_help() -> None:
+    # `    ROOM   verb  verb   what it is`; a row without a name goes on with the one above
+    rows = re.findall(r"^ {4}([A-Z]+| ) *(.*?)   ", section("## The verbs"), re.MULTILINE)
+    told: dict[str, list[str]] = {}
+    for room, verbs in rows:
+        told.setdefault(room.strip() or list(told)[-1], []).extend(verbs.split())
+    assert told == {room.upper(): list(verbs) for room, verbs in ROOMS.items()}
 
 
 def test_every_simulated_server_is_named() -> None:

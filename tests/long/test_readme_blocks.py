@@ -33,6 +33,8 @@ CHANGED = (
     (re.compile(r"--interval \d+s"), "--interval 2s"),
     # the load comes from the servers' own machine, which a reader's must not
     (re.compile(r"\btoolkit blast hosts\.txt"), "toolkit blast hosts.txt --non-neutral"),
+    # its own port is anybody's here
+    (re.compile(r"\btoolkit serve --sim gptq-int4"), "toolkit serve --sim gptq-int4 --port 8000"),
     # nine loads are minutes; test_sweep_ratios.py runs such a sweep whole
     (re.compile(r"(sweep quantizations --sim)"), r"\1 --dry-run"),
     (re.compile(r"\btoolkit selftest *$", re.MULTILINE), "toolkit selftest --streams 1,10"),
