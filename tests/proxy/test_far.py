@@ -18,6 +18,8 @@ from support.scripted_upstream import (
 )
 from support.two_proxies import HELLO, PATIENT, gated, two, until, waits
 
+from toolkit.proxy import redis_cache
+
 STREAMED = ASKED | {"stream": True}
 
 pytestmark = needs_redis
@@ -27,6 +29,12 @@ pytestmark = needs_redis
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with redis_server(tmp_path_factory.mktemp("redis")) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _patient_puts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is lost because this machine is busy."""
+    monkeypatch.setattr(redis_cache, "PUT_TIMEOUT_S", 20.0)
 
 
 @pytest.fixture
