@@ -68,18 +68,3 @@ def quoted(text: str) -> str:
     """A label's value as PromQL reads it."""
     # PromQL's strings are Go's, whose escapes hold all of JSON's but `\\/`, which is not written here
     return json.dumps(text, ensure_ascii=False)
-
-
-def waiting_query(model: str, *, matchers: str = "", proxy: bool = False) -> str:
-    """Requests that wait for a model, in its engines and before them; what its servers are scaled by.
-
-    `matchers` narrow it down further, e.g., `namespace="llm"`. Without an engine on the page it is nothing, and never 0.
-    """
-    # production-stack's router tells the name again, for the same requests, and has no label `engine`
-    engines = ",".join(filter(None, (matchers, f"model_name={quoted(model)}", 'engine!=""')))
-    query = f"sum({WAITING}{{{engines}}})"
-    if not proxy:
-        return query
-    # what waits in the proxy for a slot vLLM does not see yet
-    selector = f"{{{matchers}}}" if matchers else ""
-    return f"{query} + (sum({PROXY_QUEUE}{selector}) or vector(0))"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from toolkit.deploy import alerts, recording
 from toolkit.deploy.metric_names import ENGINES
+from toolkit.deploy.quoting import shell
 from toolkit.deploy.site import Kit, Rendered, Site, SiteEngine
 from toolkit.deploy.templating import render
 
@@ -113,7 +114,7 @@ def _steps(site: Site, groups: Sequence[Group]) -> Iterator[str]:
         if group.key_env is not None:
             yield (
                 f"Put the key into {group.key_file}, beside prometheus.yml, readable for Prometheus alone:"
-                f" `mkdir -p {KEYS} && (umask 077; printenv {group.key_env} > {group.key_file})`."
+                f" `mkdir -p {KEYS} && (umask 077; printenv {shell(group.key_env)} > {shell(group.key_file)})`."
                 " vLLM itself asks none for /metrics: where nothing stands before it, take `authorization` out."
             )
     yield "Check it: `promtool check config prometheus.yml`"
