@@ -15,7 +15,7 @@ from toolkit.proxy.layers import Found, Layers
 from toolkit.proxy.leases import RENEW_S, Look, step, turned
 from toolkit.proxy.redis_cache import RedisCache
 
-POLL_S: Final = 0.02
+POLL_S: Final = 0.01
 """So often those who wait look whether they still have to, all in one round trip: as late comes an answer at most."""
 POLL_SHARE: Final = 0.1
 """Most of the time that may be spent with it, however many wait."""

@@ -11,7 +11,7 @@ LEASE_S: Final = 3.0
 RENEW_S: Final = 1.0
 """So often a holder says that it lives, and who waits that it does."""
 GIVEN_UP_S: Final = 1.0
-"""For so long everybody may see that there will be no answer; who waits looks fifty times a second."""
+"""For so long everybody may see that there will be no answer; who waits looks a hundred times a second."""
 GIVEN_UP: Final = b"-"
 """In place of a token."""
 
