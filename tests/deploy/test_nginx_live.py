@@ -24,6 +24,7 @@ from support.sim_fleet import running
 from support.sites import site
 
 from toolkit.deploy.site import Site
+from toolkit.workload.logs import read
 
 PATIENCE_S = 30
 BARE = "proxy = false\n"
@@ -296,6 +297,10 @@ def test_no_key_and_no_query_stands_in_the_log(tmp_path: Path) -> None:
                 # what clients send as their key reaches the engine, which asks for it
                 assert upstream.lines[0].headers["authorization"] == "Bearer sk-header"
         assert "sk-" not in nginx.log
+        with (nginx.folder / "stack.jsonl").open("rb") as lines:
+            found = read(lines, "stack.jsonl", client=str)
+            (answered, _) = found.seen
+        assert (found.kind, answered.path, answered.status) == ("nginx", CHAT, 200)
         first, second = map(json.loads, nginx.log.splitlines())
         assert (first["request_uri"], first["status"]) == (CHAT, 200)
         assert (second["request_uri"], second["status"]) == ('/x"\nevil', 404)

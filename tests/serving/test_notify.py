@@ -231,3 +231,16 @@ def test_of_many_words_that_nobody_reads_the_newest_are_kept() -> None:
         kept = [each["STATUS"] for each in listener.waiting()]
         # of 12 words the last 8
         assert kept == ["4", "5", "6", "7", "8", "9", "10", "last"]
+
+
+def test_a_fault_of_ours_is_not_hidden() -> None:
+    def broken() -> str:
+        raise ValueError("no line")
+
+    async def main() -> None:
+        async with Notify("@nobody", None).telling(broken, well, never):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    with pytest.raises(ValueError, match="no line"):
+        asyncio.run(main())

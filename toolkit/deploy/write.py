@@ -25,7 +25,7 @@ def templates() -> dict[str, str]:
 
 
 def write(rendered: Sequence[Rendered], out: Path, *, force: bool = False) -> list[Path]:
-    """Write all files or none; those that were not there or have changed. Raises ToolkitError."""
+    """Write those that were not there or have changed, once none of them would replace what is not ours. Raises ToolkitError."""
     try:
         sums = _sums(out)
         places = {each.path: _place(out, each.path) for each in rendered}

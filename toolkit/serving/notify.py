@@ -71,14 +71,17 @@ class Notify:
         finally:
             if task is not None:
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                (result,) = await asyncio.gather(task, return_exceptions=True)
+                if isinstance(result, Exception):
+                    raise result
 
     async def _tell_on(
         self,
         status: Callable[[], str],
         is_well: Callable[[], Awaitable[bool]],
-        ending: "asyncio.Future[object]",
+        ends: Callable[[], Awaitable[object]],
     ) -> None:
+        ending = asyncio.ensure_future(ends())
         try:
             while not ending.done():
                 await self._tell_how(status, is_well)
