@@ -63,9 +63,7 @@ class Notify:
         """
         task = None
         if self._address is not None:
-            task = asyncio.create_task(
-                self._tell_on(status, is_well, asyncio.ensure_future(ends()))
-            )
+            task = asyncio.create_task(self._tell_on(status, is_well, ends))
         try:
             yield
         finally:
