@@ -226,6 +226,22 @@ def test_an_engine_that_ran_out_of_memory_counts_against_stability(store: Store)
     assert "3 out-of-memory errors of 100 requests" in found["evidence"]
 
 
+def test_a_restart_that_serve_told_the_board_of_is_one_restart(store: Store) -> None:
+    blasted(store, ok=4)  # 80 requests
+    kinds = (ErrorCount(kind="http_500", count=20),)
+    store.add_tallies([tally(S + 19, errors=20, error_kinds=kinds)])
+    served(store, (S + 5.0, "restart", "the GPU is out of memory"))
+    # as serve writes it for whatever blast is on: the clients' address, no run, the engine's name before the text
+    name, url = ALICE
+    text = "engine: the GPU is out of memory"
+    store.add_event(Event(at=S + 5.0, kind="restart", text=text, name=name, url=url))
+    # somebody else's words at another moment stay
+    store.add_event(Event(at=S + 6.0, kind="restart", text=text, name=name, url=url))
+    told = [(each["at"] - S, each["text"]) for each in report()["events"]]
+    assert told == [(5.0, "the GPU is out of memory"), (6.0, text)]
+    assert "2 out-of-memory errors of 100" in report()["by_code"]["stability"]["evidence"]
+
+
 def test_figures_are_those_of_the_run(store: Store) -> None:
     blasted(store, timeouts=2)
     (host,) = report()["hosts"]
@@ -271,8 +287,23 @@ def test_a_benchs_rate_counts_from_its_first_request_and_not_from_its_warm_up(st
     shots = [timed(slot, planned_at=S + 50.0 + slot, tokens=10) for slot in range(10)]
     store.add_shots([timed(99, planned_at=S + 1.0, kind="warmup"), *shots])
     (host,) = json.loads(run("r", "--json").stdout)["hosts"]
-    # ten answers of less than a second, sent a second apart: ten seconds
-    assert (host["duration_s"], host["rps"]) == (10, 1)
+    # the last is sent 9 s after the first, and its end is 280 ms later: 100 to its first token, 9 more of 20 each
+    assert host["duration_s"] == pytest.approx(9.28)
+    assert host["rps"] == pytest.approx(10 / 9.28)
+
+
+def test_each_host_of_a_bench_has_the_rate_that_the_bench_told(store: Store) -> None:
+    store.add_run(Run(id="r", verb="bench", started_at=S + 0.0))
+    fast = [timed(slot, planned_at=S + slot / 2, tokens=10) for slot in range(10)]
+    slow = [
+        timed(slot, planned_at=S + slot, tokens=10, name="bob", url="http://b:1")
+        for slot in range(10)
+    ]
+    store.add_shots([*fast, *slow])
+    hosts = {each["name"]: each for each in json.loads(run("r", "--json").stdout)["hosts"]}
+    # 4.5 s and 9 s between first and last send, and 280 ms for the last answer
+    assert hosts["alice"]["rps"] == pytest.approx(10 / 4.78)
+    assert hosts["bob"]["rps"] == pytest.approx(10 / 9.28)
 
 
 def test_a_stack_that_was_killed_long_ago_is_not_the_one_that_is_on(store: Store) -> None:

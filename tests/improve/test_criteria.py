@@ -202,6 +202,7 @@ def test_each_open_boundary_is_named(found: Boundaries, told: str) -> None:
     ("changes", "status", "told"),
     [
         ({}, "met", "while team `bob` had 100 % of their requests served"),
+        ({"own_rejections": 1}, "met", "1 rejection ("),
         ({"rejected": 0, "reasons": {}}, "unknown", "holds no rejection"),
         ({"own_rejections": 0}, "not met", "from a queue that all share"),
         ({"nameless_rejections": 3}, "not met", "from a queue that all share"),

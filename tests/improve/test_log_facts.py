@@ -69,6 +69,15 @@ def test_events_are_no_requests_and_rejections_are_both() -> None:
     assert (found.requests, found.rejected, dict(found.reasons)) == (2, 1, {"team_queue_full": 1})
 
 
+def test_a_page_that_asks_no_model_is_no_request() -> None:
+    # bench and blast ask for the models' names, scout looks at pages; none of them has tokens to tell
+    page = {"ts": 99.0, "request_id": "p-1", "method": "GET", "path": "/v1/models", "status": 200}
+    found = log_facts("f", [page, page | {"path": "/metrics", "status": 404}, line(method="POST")])
+    assert (found.requests, dict(found.missing)) == (1, {})
+    lacking = log_facts("f", [page, line(method="POST", model=None)])
+    assert (lacking.requests, dict(lacking.missing)) == (1, {"model": 1})
+
+
 def test_who_was_served_beside_a_rejection_is_told() -> None:
     found = log_facts(
         "f",

@@ -95,7 +95,7 @@ def summary(  # noqa: PLR0913 (the record's own facts, each of which only the ca
     """Count one host's shots at one concurrency, or at one rate."""
     measured = [shot for shot in shots if shot.kind != "warmup"]
     answers = [shot for shot in measured if shot.ok]
-    window_s = _window_s(measured)
+    length_s = window_s(measured)
     output_tokens = _sum(shot.output_tokens for shot in answers)
     good = None if limits is None else sum(is_good(shot, limits) for shot in answers)
     return Summary(
@@ -105,11 +105,11 @@ def summary(  # noqa: PLR0913 (the record's own facts, each of which only the ca
         ok=len(answers),
         errors=len(measured) - len(answers),
         error_kinds=_error_kinds(measured),
-        rps=_per(len(answers), window_s),
-        output_tokens_per_s=_per(output_tokens, window_s),
+        rps=_per(len(answers), length_s),
+        output_tokens_per_s=_per(output_tokens, length_s),
         rtt_ms=None if ledger is None else ledger.rtt_ms,
         client_ok=client_ok,
-        goodput=_per(good, window_s),
+        goodput=_per(good, length_s),
         verdicts=verdicts,
         run=run,
         concurrency=concurrency,
@@ -117,7 +117,7 @@ def summary(  # noqa: PLR0913 (the record's own facts, each of which only the ca
         planned=len(measured),
         missed=sum(shot.sent_at is None for shot in measured),
         good_share=_per(good, len(measured)),
-        window_s=window_s,
+        window_s=length_s,
         output_tokens=output_tokens,
         prompt_tokens=_sum(shot.prompt_tokens for shot in answers),
         output_tokens_estimated=any(
@@ -160,7 +160,8 @@ def ended_at(shot: Shot) -> float:
     return started_at(shot) + (shot.took_ms or 0.0) / 1000
 
 
-def _window_s(measured: Sequence[Shot]) -> float | None:
+def window_s(measured: Sequence[Shot]) -> float | None:
+    """From the first planned send to the end of the last request; None where that is no time."""
     if not measured:
         return None
     first, last = min(shot.planned_at for shot in measured), max(map(ended_at, measured))

@@ -5,9 +5,11 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.bench.summary import window_s
 from toolkit.cli.report import Options
 from toolkit.cli.runs import run_of
 from toolkit.errors import ToolkitError
@@ -91,9 +93,19 @@ def _hosts(store: Store, run: Run, tallies: Sequence[Tally]) -> tuple[HostReport
     for each in tallies:
         by_host.setdefault((each.name, each.url), []).append(each)
     verdicts = _verdicts(store, run, last_s - first_s + 1)
-    return tuple(
+    told = [
         host_report(mine, first_s, last_s, verdicts.get(key, ())) for key, mine in by_host.items()
-    )
+    ]
+    return tuple(_over_its_own_time(store, run, each) for each in told)
+
+
+def _over_its_own_time(store: Store, run: Run, host: HostReport) -> HostReport:
+    """A bench tells each host's rate from its first planned send to its last end: so does a report on it, to the same figure."""
+    if run.verb != "bench":
+        return host
+    shots = [each for each in store.shots(run.id, name=host.name) if each.url == host.url]
+    length_s = window_s([each for each in shots if each.kind != "warmup"])
+    return replace(host, duration_s=length_s or host.duration_s)
 
 
 def _first_second(store: Store, run: Run, tallies: Sequence[Tally]) -> int:
@@ -246,6 +258,9 @@ def _events(store: Store, run: Run, serve: Run | None, name: str) -> tuple[Event
     if serve is not None:
         end = run.ended_at or float("inf")
         found += [event for _, event in store.events(serve.id) if event.at <= end]
+    # serve tells the board of a restart, too, under the address that clients know and with the engine's name before it
+    boards = {(event.at, event.kind, f"{event.name}: {event.text}") for event in found}
+    found = [event for event in found if (event.at, event.kind, event.text) not in boards]
     once = {(event.at, event.kind, event.name, event.text): event for event in found}
     return tuple(sorted(once.values(), key=lambda event: event.at))[-MOST_EVENTS:]
 

@@ -435,20 +435,24 @@ def admission(log: LogFacts | None, rejected: int | None) -> Criterion:
     if log.nameless_rejections or not log.own_rejections:
         return told(
             "not met",
-            f"{log.rejected:,} rejections ({reasons}), but from a queue that all share",
-            "Give teams keys and queues of their own: `[[teams]]` in the proxy's settings",
+            f"{_rejections(log.rejected)} ({reasons}), but from a queue that all share",
+            "Give teams keys and queues of their own: `[[team]]` in the proxy's settings",
         )
     if not log.served_beside:
         return told(
             "unknown",
-            f"{log.rejected:,} rejections ({reasons}), but nobody else asked meanwhile",
+            f"{_rejections(log.rejected)} ({reasons}), but nobody else asked meanwhile",
             provoke,
         )
     return told(
         "met",
-        f"{log.own_rejections:,} rejections ({reasons}) of {_teams(log.rejected_teams)} were logged, while "
+        f"{_rejections(log.own_rejections)} ({reasons}) of {_teams(log.rejected_teams)} stand in the log, while "
         f"{_teams(log.served_beside)} had {share(log.beside_ok_share)} of their requests served",
     )
+
+
+def _rejections(number: int) -> str:
+    return f"{number:,} rejection{'s' * (number != 1)}"
 
 
 def _teams(names: tuple[str, ...]) -> str:

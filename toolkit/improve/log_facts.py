@@ -42,12 +42,17 @@ class LogFacts:
 
 
 def log_facts(name: str, lines: Iterable[Mapping[str, Any]]) -> LogFacts:
-    """Count a log's lines; those without a `request_id` that are events of their own are no requests."""
+    """Count a log's lines; events of their own, without a `request_id`, are no requests, and pages that ask no model neither."""
     counted = _Counted()
     for line in lines:
-        if "request_id" in line or "event" not in line:
+        if ("request_id" in line or "event" not in line) and _asks_a_model(line):
             counted.add(line)
     return counted.facts(name)
+
+
+def _asks_a_model(line: Mapping[str, Any]) -> bool:
+    """A `GET` of /v1/models or /metrics has no tokens to tell; who logs no method logs what was asked of the model."""
+    return line.get("method") in (None, "POST")
 
 
 class _Counted:
