@@ -57,7 +57,7 @@ class Progress:
     def say(self, sentence: str) -> None:
         """Print a line for the user, above the one that moves; any thread may call it."""
         if self._bar:
-            self._bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(sentence, markup=False, highlight=False)
         else:
             click.echo(sentence, err=True)
 

@@ -10,7 +10,7 @@ from toolkit.bench.ladder import Rung
 from toolkit.bench.result import Result
 from toolkit.bench.summary import Summary
 from toolkit.cli.bench_show import Show, client_warning
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, milliseconds, screen
+from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, milliseconds, screen
 from toolkit.records import Verdict
 
 WIDEST_NAME = 40
@@ -87,8 +87,8 @@ class TableShow(Show):
         """Print everything at the end of a run."""
         console = screen()
         for part in page(told, fitness, console):
-            # a sentence is the terminal's to break, and nobody's in a pipe
-            console.print(part, soft_wrap=isinstance(part, Text))
+            # a screen folds a sentence between words; in a pipe it stays one line
+            console.print(part, soft_wrap=isinstance(part, Text) and keeps_lines(console))
 
 
 def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from math import fsum
 from typing import Any
 
-import click
 from rich.text import Text
 
 from toolkit.bench.asks import proportions
@@ -12,8 +11,8 @@ from toolkit.board.impact import spoken
 from toolkit.cli.blast import Options
 from toolkit.cli.blast_plan import Plan
 from toolkit.cli.blast_progress import many
-from toolkit.cli.output import print_json
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
+from toolkit.cli.output import print_json, say
+from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, screen
 from toolkit.profiles import Prompt
 
 ANSWER_S = 2.0
@@ -24,11 +23,9 @@ WIDEST = 40
 def show(plan: Plan, options: Options, not_neutral: str | None) -> None:
     """Print the plan: one JSON object a host, or tables and sentences."""
     for note in plan.notes:
-        click.echo(note, err=True)
+        say(note, err=True)
     if not_neutral and not options.non_neutral:
-        click.echo(
-            f"Warning: {not_neutral}; without `--non-neutral` the blast will not begin", err=True
-        )
+        say(f"Warning: {not_neutral}; without `--non-neutral` the blast will not begin", err=True)
     if options.as_json:
         for host in as_objects(plan):
             print_json(host)
@@ -37,7 +34,7 @@ def show(plan: Plan, options: Options, not_neutral: str | None) -> None:
     for part in (_hosts(plan), _prompts(plan)):
         console.print(fit_table(*part, console))
     for sentence in sentences(plan, options):
-        console.print(Text(sentence), soft_wrap=True)
+        console.print(Text(sentence), soft_wrap=keeps_lines(console))
 
 
 def as_objects(plan: Plan) -> Iterator[dict[str, Any]]:

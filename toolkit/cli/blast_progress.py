@@ -46,7 +46,7 @@ class Progress:
         """Print a line for the user, above what moves; any thread may call it."""
         with suppress(OSError):  # a terminal that is gone ends no load
             if self._live:
-                self._live.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+                self._live.console.print(sentence, markup=False, highlight=False)
             else:
                 click.echo(sentence, err=True)
 

@@ -13,7 +13,7 @@ from toolkit.board.standings import Board, Standing
 from toolkit.board.taints import sentence
 from toolkit.cli.impact_read import time_of_day
 from toolkit.cli.moments import clock
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, milliseconds, screen
+from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, milliseconds, screen
 from toolkit.records import Event, Verdict
 
 WIDEST_NAME = 40
@@ -111,8 +111,8 @@ def print_board(board: Board, events: Sequence[Event] = (), now: float | None = 
     """Print a board; `now` is the reader's clock, for the age of a live one."""
     console = screen()
     for part in page(board, console, events=events, now=now):
-        # a sentence is the terminal's to break, and nobody's in a pipe
-        console.print(part, soft_wrap=isinstance(part, Text))
+        # a screen folds a sentence between words; in a pipe it stays one line
+        console.print(part, soft_wrap=isinstance(part, Text) and keeps_lines(console))
 
 
 def picture(

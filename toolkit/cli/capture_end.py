@@ -19,6 +19,7 @@ from toolkit.cli.capture import ANY, Options
 from toolkit.cli.capture_progress import servers_here
 from toolkit.cli.capture_sinks import OutputSink
 from toolkit.cli.inputs import DATABASE
+from toolkit.cli.output import say
 from toolkit.errors import ToolkitError
 from toolkit.wording import span
 
@@ -51,10 +52,10 @@ def tell(end: EndOf, options: Options) -> int:
 
         print_capture(end.summary, options)
     if end.output is not None or not end.summary.requests or not _on_one_screen():
-        click.echo(requests_in_words(end.summary), err=True)
-        click.echo(losses_in_words(end.summary, is_live=options.is_live), err=True)
+        say(requests_in_words(end.summary), err=True)
+        say(losses_in_words(end.summary, is_live=options.is_live), err=True)
     for note in _notes(end, options):
-        click.echo(note, err=True)
+        say(note, err=True)
     if end.output is not None and end.output.error is not None:
         raise end.output.error
     others = (_unkept(end.summary, options), _nothing(end, options))

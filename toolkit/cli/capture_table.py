@@ -14,7 +14,7 @@ from toolkit.capture.summary import (
 )
 from toolkit.cli.capture import Options
 from toolkit.cli.moments import clock
-from toolkit.cli.tables import Column, fit_table, screen
+from toolkit.cli.tables import Column, fit_table, keeps_lines, screen
 from toolkit.wording import rate, share, span
 
 KEY_DIGITS = 12
@@ -27,8 +27,8 @@ def print_capture(summary: Summary, options: Options) -> None:
     """Print the whole page."""
     console = screen()
     for part in page(summary, options, console):
-        # a sentence is the terminal's to break, and nobody's in a pipe
-        console.print(part, soft_wrap=isinstance(part, Text))
+        # a screen folds a sentence between words; in a pipe it stays one line
+        console.print(part, soft_wrap=isinstance(part, Text) and keeps_lines(console))
 
 
 def page(summary: Summary, options: Options, console: Console) -> Iterator[RenderableType]:

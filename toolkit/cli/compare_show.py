@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from toolkit.cli.output import print_json
+from toolkit.cli.output import print_json, say
 from toolkit.improve.compare import Comparison, Row
 from toolkit.wording import milliseconds, rate, share
 
@@ -53,9 +53,9 @@ def _print_table(found: Comparison) -> None:
     for letter, side in (("A", found.a), ("B", found.b)):
         click.echo(f"{letter}: {side.name} in run {side.run} ({side.verb})")
     for reason in found.not_comparable:
-        click.echo(f"Not comparable: {reason}")
+        say(f"Not comparable: {reason}")
     for note in found.notes:
-        click.echo(f"Note: {note}")
+        say(f"Note: {note}")
     click.echo()
     columns = [
         Column(title="metric"),
@@ -67,7 +67,7 @@ def _print_table(found: Comparison) -> None:
     ]
     console = screen()
     console.print(fit_table(columns, [_cells(row) for row in found.rows], console))
-    click.echo(sentence(found))
+    say(sentence(found))
 
 
 def _cells(row: Row) -> list[str]:

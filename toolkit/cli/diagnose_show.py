@@ -1,5 +1,7 @@
 """How `toolkit diagnose` shows what it found: a few lines for each bottleneck, or JSON."""
 
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -27,7 +29,7 @@ def show(cases: Sequence[Case], *, as_json: bool) -> None:
         else:
             if index:
                 click.echo()
-            for line in lines(case):
+            for line in lines(case, _width()):
                 click.echo(line)
 
 
@@ -52,7 +54,13 @@ def _object(code: str, evidence: str) -> dict[str, Any]:
     return {"code": code, "confidence": "high", "evidence": evidence} | NOTHING
 
 
-def lines(case: Case) -> Iterator[str]:
+def _width() -> int:
+    """Of the lines: as the screen is, but no wider than reads well."""
+    is_seen = sys.stdout is not None and sys.stdout.isatty()
+    return min(WIDTH, shutil.get_terminal_size().columns) if is_seen else WIDTH
+
+
+def lines(case: Case, width: int = WIDTH) -> Iterator[str]:
     """The same for people."""
     diagnosis = case.diagnosis
     where = f"in run {case.run}" if case.run else case.url
@@ -60,24 +68,24 @@ def lines(case: Case) -> Iterator[str]:
     if case.error:
         yield f"  not seen: {case.error}"
         return
-    yield from _wrapped("looked at ", diagnosis.looked_at)
+    yield from _wrapped("looked at ", diagnosis.looked_at, width)
     for each in diagnosis.found:
         yield ""
-        yield f"  {each.code} ({each.confidence}): {each.what}"
+        yield from _wrapped(f"{each.code} ({each.confidence}): ", each.what, width)
         for title, text in (
             ("seen", each.evidence),
             ("turn", each.lever),
             ("risk", each.risk),
             ("watch", each.watch),
         ):
-            yield from _wrapped(f"  {title:<6}", text)
+            yield from _wrapped(f"  {title:<6}", text, width)
     if not diagnosis.found:
         yield "  none found"
     if diagnosis.unknown:
         yield ""
         yield "  Not known:"
         for text in _open(diagnosis):
-            yield from _wrapped("  - ", text)
+            yield from _wrapped("  - ", text, width)
 
 
 def _open(diagnosis: Diagnosis) -> list[str]:
@@ -91,10 +99,10 @@ def _open(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
-def _wrapped(title: str, text: str) -> list[str]:
+def _wrapped(title: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
         text,
-        WIDTH,
+        width,
         initial_indent=f"  {title}",
         subsequent_indent=" " * (2 + len(title)),
         break_long_words=False,

@@ -6,6 +6,7 @@ from toolkit.board.impact import explained, outcome, recorded, spoken
 from toolkit.cli.impact import Options
 from toolkit.cli.impact_read import Fall, fall_of, time_of_day
 from toolkit.cli.impact_show import show
+from toolkit.cli.output import say
 from toolkit.store import Store
 
 
@@ -22,7 +23,8 @@ def show_recorded(options: Options) -> None:
     outage, told = fall.outage, fall.course
     impact = recorded(told, outage, options.window, fall.others)
     if not options.as_json:
-        click.echo(_heading(fall) + "\n")
+        say(_heading(fall))
+        click.echo()
     lines = explained(impact)
     if outage.is_over:
         lines.append(outcome(impact, told.end_s - outage.from_s))

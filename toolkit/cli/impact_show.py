@@ -22,7 +22,7 @@ from toolkit.board.impact import (
     turning_points,
 )
 from toolkit.cli.impact import GAIN, RPS, Options
-from toolkit.cli.output import print_json
+from toolkit.cli.output import print_json, say
 from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
 from toolkit.errors import ToolkitError
 
@@ -64,7 +64,7 @@ def show(
     else:
         _print_table(impact)
         for line in sentences:
-            click.echo(line)
+            say(line)
     if options.png:
         draw_to(options.png, impact, title=title)
 

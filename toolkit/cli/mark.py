@@ -10,6 +10,7 @@ import click
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT, clock
+from toolkit.cli.output import say
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def command(
         host = None if wanted == EVERYONE else _host(store, wanted, run, database)
         name, url = (host.name, host.url) if host else (None, None)
         store.add_event(Event(run=run_id, name=name, url=url, at=at, kind="mark", text=text))
-    click.echo(_told(host, at, text, run), err=True)
+    say(_told(host, at, text, run), err=True)
 
 
 def _host_and_text(words: "Sequence[str]", *, everyone: bool) -> tuple[str, str]:

@@ -1,7 +1,9 @@
-"""JSON lines: the data of every verb that has `--json`."""
+"""JSON lines, the data of every verb that has `--json`; and sentences as the screen takes them."""
 
 import json
 import math
+import re
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
@@ -17,6 +19,28 @@ def print_json(record: Mapping[str, Any]) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     only_ascii = not encoding.lower().startswith("utf")
     click.echo(json.dumps(plain, ensure_ascii=only_ascii, allow_nan=False))
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print a sentence: on a terminal folded between words, in a pipe whole, as other programs read lines."""
+    stream = sys.stderr if err else sys.stdout
+    is_seen = stream is not None and stream.isatty()
+    click.echo(folded(line, shutil.get_terminal_size().columns) if is_seen else line, err=err)
+
+
+def folded(line: str, width: int) -> str:
+    """No wider than that where its words allow it; what follows stands below the text behind a title or an arrow."""
+    import textwrap
+
+    if len(line) <= width:
+        return line
+    title = re.match(r"\s*(?:\S(?:.{0,26}?\S)?\s{2,})?(?:-> |- )?", line)
+    indent = len(title[0]) if title else 0
+    lines = textwrap.wrap(
+        line, width, subsequent_indent=" " * (indent if indent < width // 2 else 2),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return "\n".join(lines)
 
 
 def _plain(value: Any) -> Any:

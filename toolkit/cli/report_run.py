@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.cli.output import print_json
+from toolkit.cli.output import print_json, say
 from toolkit.cli.report import Options
 from toolkit.cli.report_read import report_of
 from toolkit.errors import ToolkitError
@@ -19,7 +19,7 @@ def run_report(options: Options) -> None:
         print_json(_as_object(report))
     elif options.html is None:
         for line in text_lines(report):
-            click.echo(line)
+            say(line)
     if options.html:
         from toolkit.improve.report_page import page
 

@@ -167,7 +167,7 @@ def _print_conclusion(levels: "list[Level]") -> None:
 
 def _print_tables(results: Results) -> None:
     from toolkit.bench.selftest import conclusion
-    from toolkit.cli.tables import fit_table, screen
+    from toolkit.cli.tables import fit_table, keeps_lines, screen
 
     console = screen()
     for columns, rows in (_level_rows(results.levels), _peer_rows(results.peers)):
@@ -178,10 +178,10 @@ def _print_tables(results: Results) -> None:
         console.print(
             f"Without pauses, with {rate.streams} streams, one core reads "
             f"{rate.events_per_cpu_s or 0:,.0f} events a second.",
-            soft_wrap=True,
+            soft_wrap=keeps_lines(console),
         )
-    console.print(LEGEND, soft_wrap=True)
-    console.print(conclusion(results.levels), soft_wrap=True)
+    console.print(LEGEND, soft_wrap=keeps_lines(console))
+    console.print(conclusion(results.levels), soft_wrap=keeps_lines(console))
 
 
 def _level_rows(levels: "list[Level]") -> "tuple[list[Column], list[list[str]]]":

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from toolkit.cli.output import print_json
+from toolkit.cli.output import print_json, say
 from toolkit.cli.sweep import Options
-from toolkit.cli.tables import Column, fit_table, screen
+from toolkit.cli.tables import Column, fit_table, keeps_lines, screen
 from toolkit.errors import ToolkitError
 from toolkit.improve.configurations import Configuration
 from toolkit.improve.figures import metric
@@ -91,12 +91,12 @@ def _print(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> Non
         console.print(fit_table(columns, [_cells(row, names) for row in mine], console))
         line = progression(mine, plan.look_at[0])
         if line:
-            console.print(Text(f"\n{line}"), soft_wrap=True)
+            console.print(Text(f"\n{line}"), soft_wrap=keeps_lines(console))
         console.print()
     for one in levers:
-        console.print(Text(lever(one, plan.look_at[0])), soft_wrap=True)
+        console.print(Text(lever(one, plan.look_at[0])), soft_wrap=keeps_lines(console))
     for note in dict.fromkeys(f"{row.name}: {note}" for row in rows for note in row.notes):
-        click.echo(f"Note: {note}", err=True)
+        say(f"Note: {note}", err=True)
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str | Text]:
@@ -132,7 +132,7 @@ def show_steps(plan: SweepPlan, options: Options) -> None:
         return
     console = screen()
     if plan.summary:
-        console.print(Text(plan.summary), soft_wrap=True)
+        console.print(Text(plan.summary), soft_wrap=keeps_lines(console))
     for number, stage in enumerate(stages):
         if number and plan.configurations:
             console.print(
@@ -145,7 +145,7 @@ def show_steps(plan: SweepPlan, options: Options) -> None:
         titles = [Column(title="configuration"), Column(title="served by", widest=110)]
         console.print(fit_table([*titles, Column(title="skipped, as")], rows, console))
     for line in _load(plan, stages, sim=options.sim):
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(line), soft_wrap=keeps_lines(console))
 
 
 def _served(kind: str | None, one: Configuration) -> str:

@@ -41,6 +41,11 @@ def screen() -> Console:
     return Console(width=PIPE_WIDTH, highlight=False, color_system=None, force_terminal=False)
 
 
+def keeps_lines(console: Console) -> bool:
+    """Whether a sentence stays one line however long it is: in a pipe. A screen folds it between words."""
+    return not console.is_terminal
+
+
 def fit_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], console: Console
 ) -> Table:
