@@ -13,7 +13,7 @@ def test_a_line_that_fits_stays_as_it_is() -> None:
     ("line", "expected"),
     [
         ("one two three four five", "one two three\nfour five"),
-        ("  one two three four five", "  one two\n  three four\n  five"),
+        ("  one two three four five", "  one two three\n  four five"),
         ("  -> one two three four", "  -> one two\n     three four"),
         ("met  one two three four", "met  one two\n     three four"),
     ],
