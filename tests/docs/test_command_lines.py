@@ -1,5 +1,7 @@
 """Every `toolkit ...` that a page shows is one that click takes, whether or not it can be run here."""
 
+import re
+
 import pytest
 from support.command_lines import complaint
 from support.readme import PAGES, README, ROOT, blocks, calls, inline_commands
@@ -22,6 +24,22 @@ NEEDS = (
 
 LINES = sorted({line for page in PAGES for each in blocks(ROOT / page) for line in each.commands})
 INLINE = sorted({words for page in PAGES for words in inline_commands(ROOT / page)})
+
+
+CATALOG = sorted(
+    {
+        words
+        for file in (ROOT / "toolkit" / "catalog").rglob("*.toml")
+        for words in re.findall(r"`(toolkit [^`]+)`", file.read_text())
+    }
+)
+
+
+@pytest.mark.parametrize("words", CATALOG)
+def test_a_command_that_the_catalog_advises_exists(words: str) -> None:
+    found = list(calls(words))
+    assert found
+    assert [complaint(call, whole=False) for call in found if complaint(call, whole=False)] == []
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if list(calls(line))])
