@@ -172,7 +172,7 @@ def _machine() -> Rows:
     by_part = {part["part"]: [part] for part in parts}
     dead = ("watchdog", "--url", "127.0.0.1:9", "--until-trouble", "--refused", "50ms")
     return {
-        "toolkit preflight": objects("preflight", "--sim", "--port", "0", code=None),
+        "toolkit preflight": objects("preflight", "--sim", "--port", "1", code=None),
         "toolkit selftest, a level": by_part["level"],
         "toolkit selftest, the rate": by_part["rate"],
         "toolkit selftest, last line": by_part["verdict"],
