@@ -17,11 +17,11 @@ from toolkit.deploy.templating import render
 Json = dict[str, Any]
 
 SCHEMA = 41
-"""Of dashboards, Grafana 12's; newer ones carry it over, and 11 shows it too."""
+"""Of dashboards, as Grafana 12 writes them; what is older is carried over when it is read."""
 FOLDER = "grafana/"
 """Of the templates."""
 PLACE = "/etc/grafana"
-"""Where Debian's package and the container image have their configuration."""
+"""Where Grafana's packages and its container image have their configuration."""
 WIDTH = 24
 """Of a dashboard, in Grafana's columns."""
 PANEL_WIDTH, PANEL_HEIGHT = 8, 8
@@ -233,7 +233,7 @@ def _variables(*, proxy: bool, marks: bool) -> Iterator[Json]:
     if proxy:
         yield _choice("proxy", "Proxy", f"label_values({PROXY_START_TIME}, instance)", every=".*")
     if marks:
-        # without the plugin there is none to choose, and the marks are left out
+        # without the plugin there is none to choose
         yield _source("marks", "Marks", MARKS_PLUGIN)
 
 
