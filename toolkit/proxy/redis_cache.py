@@ -35,8 +35,8 @@ WAITING_PUTS, PUTS_BYTES = 1024, 16 * 2**20
 """Most that are under way or wait for their turn; more are not stored there."""
 LARGEST_BYTES = 2 * 2**20
 """Of one answer: 2 MiB take 17 ms on a wire of 1 Gbit/s."""
-PUT_TIMEOUT_S = 0.5
-"""Nobody waits for one."""
+PUT_TIMEOUT_S = 2.0
+"""Nobody here waits for one. Who waits elsewhere asks for himself if it fails, and sees sooner if Redis is away."""
 LONGEST_TTL_S = 30 * 86400.0
 """Of an answer without end: nothing is left for ever in somebody's Redis."""
 PURGED_AT_ONCE = 500
