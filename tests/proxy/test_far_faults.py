@@ -145,6 +145,7 @@ def test_one_that_is_back_is_used_again_and_that_is_told(
         run(test(server))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "said",
     [
@@ -177,6 +178,7 @@ def test_what_is_no_redis_costs_no_answer(said: bytes) -> None:
     run(test())
 
 
+@pytest.mark.slow
 def test_one_that_never_answers_is_given_up_within_its_limit() -> None:
     """However many ask at once: they all wait at the same time, and for nothing else."""
 
