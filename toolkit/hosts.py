@@ -38,7 +38,7 @@ def read_hosts(text: str, source: str) -> list[Host]:
 
 def one_host(url: str) -> Host:
     """Make the Host for a URL or address named on the command line."""
-    return _host([url], f"`{url}`")
+    return _host([url], "")
 
 
 def looks_like_url(word: str) -> bool:
@@ -136,10 +136,10 @@ def base_url(word: str, where: str) -> str:
 
 def _not_a_url(word: str, where: str) -> ToolkitError:
     """Name the address without the user and password that may stand in it."""
-    return ToolkitError(
-        f"{where}: `{word.rpartition('@')[2]}` is not an http or https URL with a valid port",
-        EXAMPLE,
-    )
+    what = f"`{word.rpartition('@')[2]}` is not an http or https URL with a valid port"
+    if not where:
+        return ToolkitError(what, "Write it like `http://10.0.0.4:8000`, or `10.0.0.4`")
+    return ToolkitError(f"{where}: {what}", EXAMPLE)
 
 
 def _netloc(hostname: str, port: int | None, *, given: bool) -> str:

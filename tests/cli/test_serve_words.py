@@ -65,7 +65,7 @@ def test_a_preset_that_is_several_engines_needs_no_model() -> None:
 
 
 def test_a_file_that_is_missing_and_a_vllm_that_is_missing_are_told() -> None:
-    assert "cannot read `no.toml`" in serve("no.toml").stderr
+    assert "`no.toml` cannot be read" in serve("no.toml").stderr
     assert "there is no vLLM at" in serve("org/model", "--vllm", "/no/vllm").stderr
 
 

@@ -339,7 +339,10 @@ def _run(one: Peer, job: Job) -> list[CpuMark]:
     with _started(one, job, log) as process:
         while process.poll() is None:
             if time.monotonic() > end_s:
-                raise ToolkitError(f"`{one.tool.name}` did not end within {TIMEOUT_S:g} s")
+                raise ToolkitError(
+                    f"`{one.tool.name}` did not end within {TIMEOUT_S:g} s",
+                    "Try it with fewer streams: `--against-streams`",
+                )
             cpu_s = session_cpu_s(process.pid)
             if cpu_s is not None:
                 marks.append(CpuMark(at_ns=time.monotonic_ns(), cpu_s=cpu_s))

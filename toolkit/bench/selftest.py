@@ -304,7 +304,9 @@ def stamped_server(pace: Pace) -> Iterator[StampedServer]:
         try:
             url = process.stdout.readline().strip() if process.stdout else ""
             if not url:
-                raise ToolkitError("the stamped server did not start on `127.0.0.1`")
+                raise ToolkitError(
+                    "the stamped server did not start on `127.0.0.1`", "Its own words are above"
+                )
             yield StampedServer(url, pace)
         finally:
             process.kill()

@@ -72,13 +72,18 @@ class Link:
         """
         if error.errno != errno.ENETDOWN:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            raise ToolkitError(f"capture on `{self._iface}` ended: {reason}") from error
+            raise ToolkitError(
+                f"capture on `{self._iface}` ended: {reason}",
+                "Try another way to take packets: `--engine tcpdump`",
+            ) from error
         try:
             gone = self._index not in (None, socket.if_nametoindex(self._iface))
         except OSError:
             gone = True
         if gone:
-            raise ToolkitError(f"interface `{self._iface}` was removed")
+            raise ToolkitError(
+                f"interface `{self._iface}` was removed", "`--iface any` outlives all of them"
+            )
 
 
 def _ask(iface: str, question: int) -> int:

@@ -147,7 +147,10 @@ class _Tcpdump:
         end = time.monotonic() + START_S
         while len(self._rest) < FILE.size:
             if time.monotonic() > end:
-                raise ToolkitError(f"tcpdump on `{self._iface}` did not begin within {START_S:g} s")
+                raise ToolkitError(
+                    f"tcpdump on `{self._iface}` did not begin within {START_S:g} s",
+                    "Try without it: leave `--engine tcpdump` out",
+                )
             self._wait(end - time.monotonic())
             self._rest += self._read()
         self.link_type = FILE.unpack_from(self._rest)[-1]

@@ -45,6 +45,18 @@ class Verbs(click.Group):
         command: click.Command = importlib.import_module(f"toolkit.cli.{name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; of a slip name the nearest, as click does for options."""
+        if args[0] not in VERBS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = " or ".join(f"`{verb}`" for verb in get_close_matches(args[0], VERBS, n=2))
+            if near:
+                raise click.UsageError(f"no verb is called `{args[0]}`; did you mean {near}?", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs room by room, their summaries all in one column."""
         widest = max(len(verb) for verb in VERBS)
@@ -68,7 +80,12 @@ class Verbs(click.Group):
             if error.errno != errno.ENOSPC:
                 raise
             _give_up_output()
-            _end_with(ToolkitError("standard output cannot be written: the disk is full"))
+            _end_with(
+                ToolkitError(
+                    "standard output cannot be written: the disk is full",
+                    "Make room, or send it elsewhere",
+                )
+            )
 
     def _invoke_and_flush(self, ctx: click.Context) -> object:
         """Write out what the verb printed while an error can still be told."""

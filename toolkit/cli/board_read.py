@@ -60,7 +60,10 @@ def reveal_board(run_id: str | None, database: Path) -> None:
     with Store.open_existing(database) as store:
         run = run_of(store, run_id, database)
         if _frozen_at_s(store, run) is None:
-            raise ToolkitError(f"the board of run `{run.id}` is not frozen")
+            raise ToolkitError(
+                f"the board of run `{run.id}` is not frozen",
+                "Nothing is to be done; another run is named by `--run`",
+            )
         store.add_event(Event(run=run.id, at=time.time(), kind="reveal"))
     click.echo(f"Revealed: the board of run {run.id} shows everything", err=True)
 

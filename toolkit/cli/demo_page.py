@@ -62,7 +62,10 @@ def served(
         while not (answers(f"{url}/_stcore/health") and answers(url)):
             refuse_dead(process, "the leaderboard", log)
             if time.monotonic() > give_up_s:
-                raise ToolkitError(f"the leaderboard did not answer within {START_LIMIT_S:.0f} s")
+                raise ToolkitError(
+                    f"the leaderboard did not answer within {START_LIMIT_S:.0f} s",
+                    "Is the machine overloaded? `toolkit board --watch` shows the same in a terminal",
+                )
             time.sleep(0.1)
         yield process
 

@@ -44,7 +44,10 @@ def real_host(home: Path, folder: Path) -> Iterator[str]:
         while not answers(f"{url}/health"):
             refuse_dead(process, "vLLM", log)
             if time.monotonic() > give_up_s:
-                raise ToolkitError(f"vLLM was not healthy after {START_LIMIT_S:.0f} s")
+                raise ToolkitError(
+                    f"vLLM was not healthy after {START_LIMIT_S:.0f} s",
+                    "Leave `--real` out; `--keep` leaves its log",
+                )
             time.sleep(0.25)
         yield f"{NAME} {url}\n"
 

@@ -140,7 +140,10 @@ def _fleet(stage: Stage, more_hosts: str) -> Iterator["subprocess.Popen[bytes]"]
         while not path.is_file():  # it appears whole, once all of them listen
             refuse_dead(process, "the simulated fleet", log)
             if time.monotonic() > give_up_s:
-                raise ToolkitError(f"the simulated fleet was not up after {FLEET_LIMIT_S:.0f} s")
+                raise ToolkitError(
+                    f"the simulated fleet was not up after {FLEET_LIMIT_S:.0f} s",
+                    "Is the machine overloaded? `--keep` leaves the fleet's log",
+                )
             time.sleep(0.02)
         path.write_text(path.read_text() + more_hosts)
         yield process

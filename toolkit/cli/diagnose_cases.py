@@ -2,9 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from toolkit.cli.catalog import table
 from toolkit.cli.diagnose import Options
+from toolkit.errors import ToolkitError
+from toolkit.hosts import looks_like_url
 from toolkit.improve.bottlenecks import read_table
 from toolkit.improve.diagnose import Diagnosis, diagnose
 from toolkit.improve.evidence import Evidence, merged
@@ -64,9 +67,19 @@ def _seen(options: Options) -> list[Seen]:
         from toolkit.cli.diagnose_run import seen_in_run
 
         return seen_in_run(options)
+    _refuse_nothing(options.target)
     from toolkit.cli.diagnose_look import seen_now
 
     return seen_now(options)
+
+
+def _refuse_nothing(target: str) -> None:
+    is_word = target != "-" and "/" not in target and not Path(target).suffix
+    if is_word and not looks_like_url(target) and not Path(target).exists():
+        raise ToolkitError(
+            f"`{target}` is no run, no URL and no file of hosts",
+            "A run is told by the id that `toolkit runs` lists, a server like `10.0.0.4:8000`",
+        )
 
 
 def _workload(options: Options) -> Evidence:

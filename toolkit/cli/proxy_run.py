@@ -42,7 +42,8 @@ def settings_of(config: Path | None, options: Mapping[str, Any]) -> Settings:
             text = config.read_text()
         except OSError as error:
             raise ToolkitError(
-                f"cannot read `{config}`: {error.strerror or error}", "Name a TOML file"
+                f"`{config}` cannot be read: {(error.strerror or str(error)).lower()}",
+                "Name a TOML file",
             ) from error
         except UnicodeDecodeError as error:
             raise ToolkitError(f"`{config}` is not UTF-8", "Save it as UTF-8 text") from error

@@ -24,7 +24,10 @@ def called(word: str, key_env: str | None) -> ClientCall:
     url = one_host(word).url
     key = os.environ.get(key_env, "").strip() if key_env else "none"
     if not key:
-        raise ToolkitError(f"`{key_env}` is not set, which holds the key for `--call`")
+        raise ToolkitError(
+            f"`{key_env}` is not set, which holds the key for `--call`",
+            f"Set it, e.g., `export {key_env}=...`",
+        )
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, timeout=CALL_S, max_retries=0)
     began_s = time.monotonic()
     try:

@@ -75,7 +75,10 @@ def report_of(options: Options) -> Report:
 
 def _nothing(run: Run, name: str) -> ToolkitError:
     if name:
-        return ToolkitError(f"run `{run.id}` has no host `{name}` that was asked anything")
+        return ToolkitError(
+            f"run `{run.id}` has no host `{name}` that was asked anything",
+            f"`toolkit report {run.id}` reports on all of its hosts",
+        )
     return ToolkitError(
         f"run `{run.id}`, of `toolkit {run.verb}`, holds no timed request",
         "Report on a blast or a bench; `toolkit runs` lists them, `toolkit sweep --show` shows a sweep",

@@ -63,7 +63,8 @@ def _publish(hosts: str, out: Path | None) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise ToolkitError(
-            f"`{out}` cannot be written: {(error.strerror or '').lower()}"
+            f"`{out}` cannot be written: {(error.strerror or str(error)).lower()}",
+            "Name another file with `--out`",
         ) from error
 
 

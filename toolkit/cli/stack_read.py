@@ -14,7 +14,7 @@ def stack_text(path: Path) -> str:
         return path.read_text("utf-8")
     except OSError as error:
         raise ToolkitError(
-            f"cannot read `{path}`: {(error.strerror or 'no reason given').lower()}",
+            f"`{path}` cannot be read: {(error.strerror or 'no reason given').lower()}",
             "Name a TOML file with `[[engine]]` tables, or a model",
         ) from error
     except UnicodeDecodeError as error:

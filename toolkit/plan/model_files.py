@@ -255,7 +255,9 @@ def _json(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     if len(raw) > longest:
-        raise ToolkitError(f"`{path}` is longer than {longest:,} bytes, no model's config is")
+        raise ToolkitError(
+            f"`{path}` is longer than {longest:,} bytes, no model's config is", NO_CONFIG
+        )
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError) as error:

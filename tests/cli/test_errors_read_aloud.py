@@ -1,0 +1,102 @@
+"""Slips that everybody makes once, provoked: what is told says what, on which thing, and the way out, in the same words everywhere."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.blasted import blasted
+
+from toolkit.cli import main
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TOOLKIT_DB", "TOOLKIT_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def told(line: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, line.split())
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "scout no.txt",
+        "bench no.txt",
+        "workload --from no.jsonl",
+        "capture no.pcap",
+        "serve no.toml",
+        "deploy nginx no.toml --out o",
+        "proxy --config no.toml",
+        "sweep no.toml",
+        "blast no.txt --dry-run",
+        "plan qwen2.5-7b --gpu l4 --workload no.json",
+    ],
+)
+def test_a_file_that_is_not_there_is_told_in_the_same_words_with_a_way_out(line: str) -> None:
+    code, text = told(line)
+    assert code == 1
+    missing = next(word for word in line.split() if word.startswith("no."))
+    assert f"Error: `{missing}` cannot be read: no such file or directory\n\nHint: " in text
+
+
+NAMES = {
+    "mark nobody hello": "`nobody`",
+    "serve status": "`data/serve`",
+    "serve --preset nope --check": "`nope`",
+    "plan nomodel --gpu l4": "`nomodel`",
+    "compare zzz zzz": "`zzz`",
+}
+"""What a message must name, where that is not the last word of the line."""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("board --run zzz", "report zzz", "runs export zzz", "compare zzz zzz"),
+        *("mark nobody hello", "scout --history nobody", "impact --host nobody"),
+        *("sweep --show zzz", "plan qwen2.5-7b --gpu l4 --run zzz", "diagnose zzz"),
+        *("plan nomodel --gpu l4", "plan qwen2.5-7b --gpu l99", "serve --preset nope --check"),
+        *("bench 127.0.0.1:9 --profile nope", "sim serve --personality nope", "serve status"),
+        *("sim serve --set foo=1", "selftest --against nope", "capture --iface nope0"),
+        *("scout ftp://x", "watchdog --url ftp://x", "warmup ftp://x"),
+    ],
+)
+def test_a_name_that_nobody_has_is_told_with_those_that_there_are(
+    line: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    blasted(tmp_path / "data" / "toolkit.db", hosts=2, seconds=5)
+    code, text = told(line)
+    assert code == 1, text
+    error, _, hint = text[text.index("Error: ") :].partition("\n\nHint: ")
+    assert hint.strip()
+    assert not error.rstrip().endswith(".")
+    assert error.count(NAMES.get(line, line.rsplit(maxsplit=1)[-1])) == 1, (
+        "told once, and told at all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("becnh", "`bench`"),
+        ("scuot hosts.txt", "`scout`"),
+        ("run", "`runs`"),
+        ("dpeloy", "`deploy`"),
+    ],
+)
+def test_a_verb_that_is_spelt_wrong_gets_the_one_that_was_meant(line: str, meant: str) -> None:
+    code, text = told(line)
+    assert code == 2
+    assert "did you mean" in text
+    assert meant in text
+
+
+def test_a_verb_that_is_like_no_other_is_clicks_to_refuse() -> None:
+    code, text = told("xyzzy")
+    assert code == 2
+    assert "No such command 'xyzzy'" in text
