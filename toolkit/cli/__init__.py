@@ -80,12 +80,7 @@ class Verbs(click.Group):
             if error.errno != errno.ENOSPC:
                 raise
             _give_up_output()
-            _end_with(
-                ToolkitError(
-                    "standard output cannot be written: the disk is full",
-                    "Make room, or send it elsewhere",
-                )
-            )
+            _end_with(ToolkitError("standard output cannot be written: the disk is full"))
 
     def _invoke_and_flush(self, ctx: click.Context) -> object:
         """Write out what the verb printed while an error can still be told."""

@@ -11,6 +11,7 @@ import click
 from toolkit.cli.diagnose import Options
 from toolkit.cli.diagnose_cases import Seen
 from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
+from toolkit.cli.waiting import waiting_for
 from toolkit.improve.evidence import Evidence, merged
 from toolkit.improve.glances import Glance, evidence_of, glance_of_page
 from toolkit.records import Host
@@ -35,7 +36,8 @@ def seen_now(options: Options) -> list[Seen]:
     found: dict[str, list[Look]] = {host.name: [] for host in hosts}
     stopped = False
     try:
-        asyncio.run(_look(hosts, options, found, looks, every_s))
+        with waiting_for("Looking"):
+            asyncio.run(_look(hosts, options, found, looks, every_s))
     except KeyboardInterrupt:
         click.echo("Stopped: judged by what was seen", err=True)
         stopped = True

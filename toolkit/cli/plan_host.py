@@ -50,12 +50,14 @@ def _remembered(name: str, options: Options) -> Sighting:
 def _looked_at(options: Options) -> Sighting:
     import asyncio
 
+    from toolkit.cli.waiting import waiting_for
     from toolkit.scout.look import QuietMoments, Scout
 
     allow_open_files()
     host = one_host(options.host or "")
     tls = tls_for(insecure=options.insecure, ca=options.ca)
-    return asyncio.run(_look(Scout(host, tls, None, TIMEOUT_S, QuietMoments())))
+    with waiting_for(f"Looking at {host.url}"):
+        return asyncio.run(_look(Scout(host, tls, None, TIMEOUT_S, QuietMoments())))
 
 
 async def _look(scout: "Scout") -> Sighting:

@@ -2,6 +2,7 @@
 
 import os
 
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host
 from toolkit.improve.criteria import ClientCall
@@ -31,12 +32,13 @@ def called(word: str, key_env: str | None) -> ClientCall:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, timeout=CALL_S, max_retries=0)
     began_s = time.monotonic()
     try:
-        model = client.models.list().data[0].id
-        answer = client.chat.completions.create(
-            model=model,
-            messages=[{"role": "user", "content": "Write a sample pytest fixture."}],
-            max_tokens=MAX_TOKENS,
-        )
+        with waiting_for(f"Calling {url}"):
+            model = client.models.list().data[0].id
+            answer = client.chat.completions.create(
+                model=model,
+                messages=[{"role": "user", "content": "Write a sample pytest fixture."}],
+                max_tokens=MAX_TOKENS,
+            )
         choice = answer.choices[0]
     except (openai.OpenAIError, LookupError, TypeError, AttributeError) as error:
         return ClientCall(ok=False, told=f"OpenAI's client failed at {url}: {_first_line(error)}")

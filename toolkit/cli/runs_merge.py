@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli.runs_list import counted, in_a_line, listed
+from toolkit.cli.waiting import waiting_for
 from toolkit.store import Store
 
 
@@ -13,7 +14,7 @@ def merge_from(store: Store, other: Path, now: float) -> None:
     with Store.open_readonly(other) as theirs:
         runs = listed(theirs, reversed(theirs.runs()), now)
     copied = 0
-    with store.beside(other):
+    with waiting_for("Copying"), store.beside(other):
         for run in runs:
             if store.run(run.id):
                 click.echo(f"Skipped {in_a_line(run)}: it is here already", err=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli.runs_list import Listed, clock, counted, in_a_line, listed, size
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
@@ -28,12 +29,14 @@ def prune_by(
     if not (is_sure or _agreed(doomed, len(runs), sightings, before)):
         click.echo("Nothing was deleted", err=True)
         return
-    for run in doomed:
-        store.remove_run(run.id)
-        click.echo(f"Deleted {in_a_line(run)}", err=True)
-    if before is not None and sightings:
-        click.echo(f"Deleted {counted(store.remove_sightings(before), 'sighting')}", err=True)
-    _shrink(store, database, now)
+    with waiting_for("Deleting"):
+        for run in doomed:
+            store.remove_run(run.id)
+            click.echo(f"Deleted {in_a_line(run)}", err=True)
+        if before is not None and sightings:
+            click.echo(f"Deleted {counted(store.remove_sightings(before), 'sighting')}", err=True)
+    with waiting_for("Writing the file anew"):
+        _shrink(store, database, now)
 
 
 def _doomed(store: Store, runs: Sequence[Run], how: str, amount: float, now: float) -> list[Run]:

@@ -153,6 +153,7 @@ def _look(
     """Run all looks; tell whether somebody stopped them."""
     import asyncio
 
+    from toolkit.cli.waiting import waiting_for
     from toolkit.scout.look import QuietMoments, Scout
     from toolkit.scout.watch import Watch
 
@@ -166,7 +167,8 @@ def _look(
         only_pairs=bool(options.interval) and not options.watch,
     )
     try:
-        asyncio.run(watch.run(options.looks, options.interval_s))
+        with waiting_for("Looking", shown=not (options.watch or options.as_json)):
+            asyncio.run(watch.run(options.looks, options.interval_s))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return True
     return False

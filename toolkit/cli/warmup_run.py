@@ -15,6 +15,7 @@ from toolkit.cli.inputs import (
     occupy_standard_files,
     tls_for,
 )
+from toolkit.cli.waiting import waiting_for
 from toolkit.cli.warmup import MOST_AT_ONCE, Options
 from toolkit.cli.warmup_show import show
 from toolkit.errors import ToolkitError
@@ -46,7 +47,8 @@ def run_warmup(options: Options) -> int:
         )
         for host in hosts
     ]
-    stopped = _run(warmings)
+    with waiting_for("Warming up"):
+        stopped = _run(warmings)
     told = [each.told() for each in warmings]
     show(told, as_json=options.as_json)
     if stopped:

@@ -1,0 +1,38 @@
+"""A sign of life: on a terminal, after a second, what is waited for and for how long; in a pipe nothing."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+EVERY_S = 1.0
+
+
+@contextlib.contextmanager
+def waiting_for(what: str, *, shown: bool = True) -> Iterator[None]:
+    """Tell it on standard error until the block ends; then the line is gone. `shown`: False where another line lives there."""
+    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
+        yield
+        return
+    is_over = threading.Event()
+    telling = threading.Thread(target=_tell, args=(what, is_over), daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        telling.join()
+
+
+def _tell(what: str, is_over: threading.Event) -> None:
+    began, is_told = time.monotonic(), False
+    with contextlib.suppress(OSError, ValueError):  # the terminal is gone: nobody to tell
+        while not is_over.wait(EVERY_S):
+            is_told = True
+            # the cursor goes back: what is said meanwhile begins its line
+            sys.stderr.write(f"\x1b[2K{what} ... {time.monotonic() - began:.0f} s\r")
+            sys.stderr.flush()
+        if is_told:
+            sys.stderr.write("\x1b[2K\r")
+            sys.stderr.flush()
