@@ -75,7 +75,7 @@ def tools(folder: Path, **changes: Any) -> Tools:
         database=folder / "t.db",
         impossible=lambda _: None,
         look=lambda *_: {},
-        ask=lambda *_: {},
+        ask=lambda *_: ({}, []),
         say=lambda _: None,
     )
     return replace(plain, **changes)
@@ -196,12 +196,14 @@ def test_counters_and_requests_for_json_become_figures(store: Store, tmp_path: P
     asking = '[asking]\nrequests = 2\nprompts = ["x"]\nschema = "{}"\n[base]\nasked = "json"\n'
     plan = replace(read_sweep(TEXT.replace("[load]", f"{asking}[load]"), "f"), blocks=1)
 
-    def ask(url: str, _: object) -> Figures:
-        return {"invalid_json_ratio": 0.25 if url.startswith("http://127.0.0.1") else None}
+    def ask(url: str, _: object) -> tuple[Figures, list[str]]:
+        ratio = 0.25 if url.startswith("http://127.0.0.1") else None
+        return {"invalid_json_ratio": ratio}, ["one of 4 was cut off"]
 
     known = by_name(swept(store, tmp_path, plan, look=lambda *_: next(looks), ask=ask))
     assert known["fast"].blocks[1]["preemptions"] == 4.0
     assert known["fast"].blocks[1]["invalid_json_ratio"] == 0.25
+    assert "one of 4 was cut off" in known["fast"].notes
 
 
 def test_a_profile_of_the_sweeps_own_is_given_as_a_file(store: Store, tmp_path: Path) -> None:

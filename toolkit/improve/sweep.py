@@ -55,8 +55,8 @@ class Tools:
     """Why it cannot fit; None: nothing is known against it."""
     look: Callable[[str, str | None], Mapping[str, float]]
     """Address, name of the key's variable -> the server's counters now; empty where it tells none."""
-    ask: Callable[[str, Serving], Figures]
-    """Send the requests for JSON."""
+    ask: Callable[[str, Serving], tuple[Figures, list[str]]]
+    """Send the requests for JSON: what came of them, and notes."""
     say: Callable[[str], None]
     sim: bool = False
 
@@ -180,7 +180,9 @@ class Sweep:
         self._load(one, block, cell, url)
         cell.figures |= moved(before, self._tools.look(url, one.serving.key_env))
         if self._plan.asking and one.serving.asked:
-            cell.figures |= self._tools.ask(url, one.serving)
+            figures, notes = self._tools.ask(url, one.serving)
+            cell.figures |= figures
+            cell.notes += notes
         if server is not None and server.code is not None:
             cell.notes.append(f"the server ended during the load: {server.failure().message}")
         self._end(cell, "measured")

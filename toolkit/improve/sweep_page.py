@@ -63,9 +63,13 @@ def _arrows(line: str) -> str:
 def _load(plan: SweepPlan) -> str:
     load = plan.load
     return (
-        f"{plan.blocks} interleaved blocks of {span(load.duration_s)}, {load.users} users, "
+        f"{_blocks(plan.blocks)} of {span(load.duration_s)}, {load.users} users, "
         f"the prompts of {plan.profile}"
     )
+
+
+def _blocks(count: int) -> str:
+    return f"{count} interleaved blocks" if count > 1 else "one block"
 
 
 def _bars(rows: Sequence[Row], name: str) -> Markup:
