@@ -206,6 +206,20 @@ def test_counters_and_requests_for_json_become_figures(store: Store, tmp_path: P
     assert "one of 4 was cut off" in known["fast"].notes
 
 
+def test_an_engine_that_had_nothing_to_draft_is_told_from_one_whose_drafts_were_refused(
+    store: Store, tmp_path: Path
+) -> None:
+    counts = {"spec_drafts": 7.0, "spec_drafted": 21.0, "spec_accepted": 5.0}
+    # `slow` drafts nothing in either block; of the 30 that `fast` drafts none is accepted
+    more = counts | {"spec_drafts": 17.0, "spec_drafted": 51.0}
+    looks = iter([counts, counts, counts, more] * 2)
+    known = by_name(swept(store, tmp_path, read_sweep(TEXT, "f"), look=lambda *_: next(looks)))
+    note = "nothing was drafted under this load, so that no acceptance is known"
+    assert (note in known["slow"].notes, note in known["fast"].notes) == (True, False)
+    assert known["slow"].blocks[1]["spec_acceptance_ratio"] is None
+    assert known["fast"].blocks[1]["spec_acceptance_ratio"] == 0
+
+
 def test_a_profile_of_the_sweeps_own_is_given_as_a_file(store: Store, tmp_path: Path) -> None:
     text = TEXT.replace("[load]", '[profiles.mine]\nprompts = [{text = "Hi"}]\n[load]').replace(
         "blocks = 2", 'blocks = 1\nprofile = "mine"'

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from toolkit.cli.catalog import table
 from toolkit.cli.diagnose import Options
+from toolkit.errors import ToolkitError
 from toolkit.improve.bottlenecks import read_table
 from toolkit.improve.diagnose import Diagnosis, diagnose
 from toolkit.improve.evidence import Evidence, merged
@@ -45,17 +46,23 @@ class Case:
 def cases_of(options: Options) -> list[Case]:
     """Look, and judge. Raises ToolkitError for what cannot be looked at."""
     rules = read_table(table("bottlenecks"))
-    workload = _workload(options)
+    told = merged((_workload(options), _told(options)))
+    seen = _seen(options)
+    if len(seen) > 1 and (options.log or options.model):
+        raise ToolkitError(
+            f"`{options.target}` names {len(seen)} servers, and a log or a model is of one",
+            "Diagnose them one after the other",
+        )
     return [
         Case(
             name=each.name,
             url=each.url,
             run=each.run,
-            diagnosis=diagnose(merged((each.evidence, workload)), rules),
+            diagnosis=diagnose(merged((each.evidence, told)), rules),
             error=each.error or (NOTHING if each.evidence == Evidence() else None),
             stopped=each.stopped,
         )
-        for each in _seen(options)
+        for each in seen
     ]
 
 
@@ -67,6 +74,14 @@ def _seen(options: Options) -> list[Seen]:
     from toolkit.cli.diagnose_look import seen_now
 
     return seen_now(options)
+
+
+def _told(options: Options) -> Evidence:
+    if options.log is None and options.model is None:
+        return Evidence()
+    from toolkit.cli.diagnose_told import evidence_told
+
+    return evidence_told(options.log, options.model, options.gpu)
 
 
 def _workload(options: Options) -> Evidence:

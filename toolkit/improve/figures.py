@@ -270,6 +270,7 @@ def moved(before: Mapping[str, float], after: Mapping[str, float]) -> Figures:
         "prefix_hit_ratio": _share(by.get("prefix_hits"), by.get("prefix_queries")),
         "spec_acceptance_ratio": _share(accepted, by.get("spec_drafted")),
         "spec_mean_length": None if drafts is None else 1 + drafts,
+        "spec_drafts": by.get("spec_drafts"),
         "preemptions": by.get("preemptions"),
         "queue_mean_ms": _share(None if queue_s is None else 1000 * queue_s, by.get("queued")),
     }
