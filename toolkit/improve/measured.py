@@ -108,9 +108,11 @@ def _beginning_of_seconds(cells: Sequence[Cell]) -> Evidence:
     return beginning(before or 0.0, after, at_once)
 
 
-def _at_once(cells: Sequence[Cell]) -> float:
+def _at_once(cells: Sequence[Cell]) -> int:
     """Requests under way at once, on average (Little's law): by the median answer, as the mean is not kept."""
     whole = summed(cells)
+    if not whole.elapsed_s:
+        return 0
     return round(whole.ok / whole.elapsed_s * (whole.e2e.quantile(0.5) or 0.0) / 1000)
 
 

@@ -62,8 +62,9 @@ def _arrows(line: str) -> str:
 
 def _load(plan: SweepPlan) -> str:
     load = plan.load
+    rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
     return (
-        f"{_blocks(plan.blocks)} of {span(load.duration_s)}, {load.users} users, "
+        f"{_blocks(plan.blocks)} of {span(load.duration_s)}, {load.users} users{rate}, "
         f"the prompts of {plan.profile}"
     )
 
