@@ -204,6 +204,11 @@ def test_where_less_is_better_the_best_is_the_least() -> None:
     assert (found.best, found.worst) == ("b", "a")
 
 
+def test_a_count_of_one_block_stays_the_number_that_it_is() -> None:
+    (row,) = table([one("a", 8.0, metric="json_answered")], ())
+    assert row.figures["json_answered"] == 8.0
+
+
 def test_a_lever_of_a_share_is_told_in_points_as_nothing_is_no_factor_of_nothing() -> None:
     share = "invalid_json_ratio"
     known = [one("words", 0.3, 0.5, metric=share), one("schema", 0.0, 0.0, metric=share)]

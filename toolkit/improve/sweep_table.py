@@ -188,6 +188,8 @@ def _mean(one: Measured, name: str) -> float | None:
     known = [value for block in one.blocks.values() if (value := block.get(name)) is not None]
     if not known:
         return None
+    if min(known) == max(known):
+        return known[0]  # not the 7.999999999999998 that logarithms make of 8
     found = metric(name)
     if min(known) <= 0 or (found is not None and found.is_share):
         return math.fsum(known) / len(known)

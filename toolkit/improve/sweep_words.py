@@ -100,5 +100,5 @@ def _how_far(one: Moved) -> tuple[str, str]:
         )
         return f"{100 * one.factor:.1f} points", f" ({_bounds(*bounds)})" if bounds else ""
     if one.low is None or one.high is None:
-        return f"{one.factor:.2f}x", ""
-    return f"{one.factor:.2f}x", f" ({one.low:.2f} to {one.high:.2f})"
+        return f"{digits(one.factor)}x", ""
+    return f"{digits(one.factor)}x", f" ({digits(one.low)} to {digits(one.high)})"
