@@ -15,7 +15,7 @@ from support import stand_in_toolkit
 from toolkit.errors import ToolkitError
 from toolkit.improve.children import started_ticks
 from toolkit.improve.figures import Figures
-from toolkit.improve.sweep import Sweep, Tools, warmed
+from toolkit.improve.sweep import Sweep, Tools, warm_error, warmed
 from toolkit.improve.sweep_file import SweepPlan, read_sweep
 from toolkit.improve.sweep_state import Cell, Kept
 from toolkit.improve.sweep_table import Measured, table
@@ -178,6 +178,25 @@ def test_what_does_not_warm_itself_is_warmed_before_the_load(store: Store, tmp_p
 @pytest.mark.parametrize("lines", [[], ["no JSON"], ["[1]"]])
 def test_a_warm_up_without_figures_tells_none(lines: list[str]) -> None:
     assert warmed(lines) == {}
+    assert warm_error(lines) is None
+
+
+def test_who_needs_a_key_is_warmed_with_it_and_a_warm_up_that_fails_says_why(
+    store: Store, tmp_path: Path
+) -> None:
+    text = TEXT.replace('sim = "slow"', 'url = "http://10.0.0.4:8000"\nkey_env = "MINE"')
+    text = text.replace('sim = "fast"', 'url = "http://10.0.0.9:8000"')
+    plan = replace(read_sweep(text, "f"), warm=True, blocks=1)
+    known = by_name(swept(store, tmp_path, plan))
+    lines = (tmp_path / "calls.txt").read_text().splitlines()
+    warmups = [line.split()[2] for line in lines if line.split()[1] == "warmup"]
+    told = [Path(hosts).read_text() for hosts in warmups]
+    assert told == [
+        "slow http://10.0.0.4:8000 api_key_env=MINE\n",
+        "fast http://10.0.0.9:8000\n",
+    ]
+    assert known["fast"].notes == ("not warmed: status 401: no key",)
+    assert (known["slow"].notes, known["fast"].status) == ((), "measured")
 
 
 def test_somebody_elses_server_is_neither_started_nor_ended(store: Store, tmp_path: Path) -> None:
