@@ -157,6 +157,10 @@ FAST = 'model = "gptq-int4"\nname = "{}"\nserved_name = "{}"\n[engine.flags]\nti
 ONE = FAST.format("one", "qwen")
 
 
+def free_port() -> int:
+    return free_ports(1)[0]
+
+
 def free_ports(count: int) -> list[int]:
     """Different ones, below those that the kernel gives to outgoing connections: a real engine takes minutes until it binds.
 
