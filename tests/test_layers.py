@@ -1,6 +1,7 @@
 """Who may import whom. This list is the map of the house; a file that it does not name fails."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -193,10 +194,17 @@ WORLD = {
 NEVER_IN_TOOLKIT = {"locust", "streamlit"}
 
 
+@cache
 def files() -> list[Path]:
     return sorted((ROOT / "toolkit").rglob("*.py"))
 
 
+@cache
+def modules() -> frozenset[str]:
+    return frozenset(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files())
+
+
+@cache
 def imports(file: Path) -> set[str]:
     """Every module that a file imports anywhere in it, late and type-only imports included."""
     found: set[str] = set()
@@ -211,8 +219,7 @@ def imports(file: Path) -> set[str]:
 
 def toolkit_modules(file: Path) -> set[str]:
     """The toolkit's own modules among a file's imports, e.g. `scout.look`."""
-    known = {".".join(other.relative_to(ROOT).with_suffix("").parts) for other in files()}
-    return {name.removeprefix("toolkit.") for name in imports(file) if name in known}
+    return {name.removeprefix("toolkit.") for name in imports(file) if name in modules()}
 
 
 def allowed(room: str, name: str) -> set[str] | None:

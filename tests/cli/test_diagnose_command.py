@@ -13,7 +13,7 @@ from support import shots
 from support.blasted import STARTED_AT, blasted
 
 from toolkit.cli import main
-from toolkit.records import Ledger, Run, Verdict
+from toolkit.records import Event, Ledger, Run, Verdict
 from toolkit.serving.facts import Gpu, Gpus
 from toolkit.sim.app import SimThread, serve_in_thread
 from toolkit.store import Store
@@ -208,6 +208,102 @@ def test_a_bench_without_fault_has_none() -> None:
     first = objects(diagnose("a" * 12, "--db", "t.db", "--json"))[0]
     assert (first["code"], first["lever"]) == ("none_found", None)
     assert "client's TTFT p50 " in str(first["evidence"])
+
+
+def told_of(*words: str) -> dict[str, dict[str, object]]:
+    return {str(each["code"]): each for each in objects(diagnose(*words, "--json"))}
+
+
+def unknown(told: dict[str, dict[str, object]]) -> set[str]:
+    facts = told["not_known"]["unknown"]
+    assert isinstance(facts, list)
+    return {each["fact"] for each in facts}
+
+
+LOG = """\
+INFO 01-01 00:00:00 [m.py:1] Model loading took 33.78 GiB memory and 41.25 seconds
+(Worker pid=9) INFO 01-01 00:00:00 [gpu_worker.py:1029] Free memory on device (78.69/79.11 GiB) on startup. \
+Desired GPU memory utilization is (0.9, 71.2 GiB). Actual usage is 33.78 GiB for weight, 2.5 GiB for peak activation, \
+and 0.5 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=31000000000`
+"""
+
+
+@pytest.fixture(scope="module")
+def starved() -> Iterator[SimThread]:
+    with serve_in_thread("kv_starved", time_scale=0.2, load=24) as served:
+        yield served
+
+
+def test_a_log_tells_how_large_the_weights_are(starved: SimThread) -> None:
+    Path("vllm.log").write_text(LOG)
+    bare = told_of(starved.url, "--interval", "1s")
+    assert "weights_share" in unknown(bare)
+    told = told_of(starved.url, "--interval", "1s", "--log", "vllm.log")
+    # 33.78 of 79.11 GiB
+    assert "weights take 42.7 % of the GPU's memory" in str(told["weights_large"]["evidence"])
+    assert "weights_share" not in unknown(told)
+
+
+def test_a_model_and_a_gpu_tell_it_where_there_is_no_log(starved: SimThread) -> None:
+    """Qwen2.5-7B: 7,615,616,512 weights of two bytes are 14.19 GiB."""
+    about = ("--model", "Qwen/Qwen2.5-7B", "--gpu")
+    told = told_of(starved.url, "--interval", "1s", *about, "24GiB")
+    assert "weights take 59.1 % of the GPU's memory" in str(told["weights_large"]["evidence"])
+    roomy = told_of(starved.url, "--interval", "1s", *about, "80GiB")
+    assert "weights_large" not in roomy
+    assert "kv_cache_small" in roomy
+    assert "weights_share" not in unknown(roomy)
+
+
+def test_a_load_of_a_sweep_tells_how_many_answers_were_no_json() -> None:
+    run = blasted(Path("t.db"), hosts=6, seconds=60)
+    sweep = "b" * 12
+    with Store.open(Path("t.db")) as store:
+        store.add_run(Run(id=sweep, verb="sweep", started_at=STARTED_AT))
+        cell = {"run": run.id, "figures": {"invalid_json_ratio": 0.25}}
+        other = {"run": "c" * 12, "figures": {"invalid_json_ratio": 0.75}}
+        store.set_capture(sweep, {"cells": {"1/words/2": other, "1/words/1": cell}})
+        text = f"sweep {sweep}: words, block 1 of 2"
+        store.add_event(Event(run=run.id, at=STARTED_AT, kind="config", text=text))
+    told = told_of(f"{run.id}:plain-05", "--db", "t.db")
+    assert "25.0 % of answers that had to be JSON were not" in str(
+        told["structured_output_fails"]["evidence"]
+    )
+    assert "week 11" not in str(told["structured_output_fails"]["source"])
+    assert "(decision tables" in str(told["structured_output_fails"]["source"])
+
+
+def test_a_blast_of_no_sweep_leaves_it_open() -> None:
+    run = blasted(Path("t.db"), hosts=6, seconds=60)
+    told = told_of(f"{run.id}:plain-05", "--db", "t.db")
+    assert "structured_failure_share" in unknown(told)
+
+
+def test_the_help_names_the_keys_of_its_json() -> None:
+    told = diagnose("--help").stdout
+    assert all(f"  {key} " in told for key in (*KEYS, "what", "source"))
+
+
+def test_weights_are_nothing_without_a_memory() -> None:
+    result = diagnose("127.0.0.1:1", "--model", "Qwen/Qwen2.5-7B")
+    assert (result.exit_code, "go together" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("127.0.0.1:1", "--log", "nowhere.log"), "`nowhere.log` cannot be read"),
+        (("127.0.0.1:1", "--log", "other.log"), "tells nothing of a start of vLLM"),
+        (("two.txt", "--log", "vllm.log"), "names 2 servers, and a log or a model is of one"),
+    ],
+)
+def test_a_log_that_tells_nothing_is_refused(words: tuple[str, ...], said: str) -> None:
+    Path("other.log").write_text("GET /health 200\n")
+    Path("vllm.log").write_text(LOG)
+    Path("two.txt").write_text("a 127.0.0.1:1\nb 127.0.0.1:2\n")
+    result = diagnose(*words, "--interval", "100ms")
+    assert result.exit_code == 1
+    assert said in result.stderr
 
 
 @pytest.mark.parametrize(

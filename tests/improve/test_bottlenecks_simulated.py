@@ -45,6 +45,16 @@ SICK: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "too_little_load": ("gptq-int4", {"clients": 1}, {}),
 }
 
+CROWD: dict[str, Any] = {
+    "clients": 64,
+    "asks": lambda _, dice: (tuple(dice.choices(range(99_999), k=300)), dice.randint(10, 400)),
+    "warm_s": 0.0,
+    "looks": 16,
+    "pause_s": 6.0,
+    "num_gpu_blocks": 4_000,
+}
+"""64 who come all at once with 300 tokens each; their answers are unlike, so that afterwards each asks when it likes."""
+
 HEALTHY: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "under the contest's load": ("gptq-int4", {}, {}),
     "with memory nearly full": ("gptq-int4", {"clients": 64, "num_gpu_blocks": 900}, {}),
@@ -61,6 +71,12 @@ HEALTHY: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "with room for all sequences": ("seq_limited", {"clients": 8}, {}),
     "with few clients": ("gptq-int4", {"clients": 4}, {}),
+    # all prompts of the crowd in one step of 2.5 s, and from then on somebody asks now and then
+    "with a crowd that is read at once": (
+        "gptq-int4",
+        CROWD | {"max_num_batched_tokens": 32_768},
+        {},
+    ),
 }
 
 
@@ -87,6 +103,22 @@ def test_nothing_is_found_in_a_healthy_server(how: str) -> None:
         found = diagnosis(name, seed, load, told)
         assert [each.code for each in found.found] == [], seed
         assert "KV cache at most" in found.looked_at
+
+
+@pytest.mark.slow
+def test_a_crowd_that_comes_at_once_to_a_cold_server_is_told_from_one_that_waits_for_itself() -> (
+    None
+):
+    cold = {"clients": 64, "warm_s": 0.0, "cold_s": 8.0, "looks": 60}
+    [found] = diagnosis("cold", 1, cold, {}).found
+    assert (found.code, found.confidence) == ("cold", "medium")
+    # warm, and all their prompts in one step: the first answers take 2.5 s, later ones a twentieth of that
+    crowd = CROWD | {"max_num_batched_tokens": 32_768}
+    evidence = evidence_of(looks_at("gptq-int4", seed=1, **crowd))
+    assert (evidence.first_over_later or 0) > 20
+    assert (evidence.first_excess_ms or 0) > 2000
+    # 64 that are read alone would have taken longer
+    assert (evidence.first_over_row or 2) < 1
 
 
 @pytest.mark.parametrize(

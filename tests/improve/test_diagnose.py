@@ -10,7 +10,13 @@ from toolkit.improve.bottlenecks import read_table
 from toolkit.improve.diagnose import amount, diagnose, looked_at
 from toolkit.improve.evidence import NAMES, Evidence, merged
 
-WORDS = {"lever": "turn it", "risk": "it breaks", "watch": "this", "source": "somebody"}
+WORDS = {
+    "lever": "turn it",
+    "risk": "it breaks",
+    "watch": "this",
+    "source": "talk, minute 3; book: 9 of 10",
+}
+SOURCES = {"talk": "A Talk of 2025", "book": "`The Book`"}
 FACTS = {
     "waiting_share": {"unit": "share", "what": "requests that wait", "tells": "its page"},
     "running_max": {"unit": "count", "what": "requests that run", "tells": "its page"},
@@ -28,7 +34,7 @@ RULE = {
 
 
 def codes(evidence: Evidence, **changes) -> list[tuple[str, str]]:
-    rules = read_table({"facts": FACTS, "bottlenecks": [RULE | changes]})
+    rules = read_table({"sources": SOURCES, "facts": FACTS, "bottlenecks": [RULE | changes]})
     return [(each.code, each.confidence) for each in diagnose(evidence, rules).found]
 
 
@@ -55,14 +61,14 @@ def test_anything_of_unless_speaks_against_it_and_the_unknown_does_not() -> None
 
 
 def test_the_evidence_says_what_was_seen_in_numbers() -> None:
-    rules = read_table({"facts": FACTS, "bottlenecks": [RULE]})
+    rules = read_table({"sources": SOURCES, "facts": FACTS, "bottlenecks": [RULE]})
     [found] = diagnose(FULL, rules).found
     assert found.evidence == "50.0 % of looks had a queue; 8 ran"
     assert (found.lever, found.risk, found.watch) == ("turn it", "it breaks", "this")
 
 
 def test_an_open_rule_names_what_is_unknown_and_a_closed_one_does_not() -> None:
-    rules = read_table({"facts": FACTS, "bottlenecks": [RULE]})
+    rules = read_table({"sources": SOURCES, "facts": FACTS, "bottlenecks": [RULE]})
     [unknown] = diagnose(Evidence(waiting_share=0.9), rules).unknown
     assert (unknown.fact, unknown.tells, unknown.codes) == ("running_max", "its page", ("full",))
     assert diagnose(Evidence(waiting_share=0.1), rules).unknown == ()
@@ -72,7 +78,9 @@ def test_an_open_rule_names_what_is_unknown_and_a_closed_one_does_not() -> None:
 def test_the_surest_comes_first_and_equals_stay_in_the_tables_order() -> None:
     rules = [RULE | {"code": code, "base": base} for code, base in
              (("a", "low"), ("b", "high"), ("c", "medium"), ("d", "high"))]  # fmt: skip
-    found = diagnose(FULL, read_table({"facts": FACTS, "bottlenecks": rules})).found
+    found = diagnose(
+        FULL, read_table({"sources": SOURCES, "facts": FACTS, "bottlenecks": rules})
+    ).found
     assert [each.code for each in found] == ["b", "d", "c", "a"]
 
 
@@ -170,9 +178,23 @@ def test_every_fact_of_the_catalog_is_one_that_something_finds_out() -> None:
 )
 def test_a_rule_that_could_never_hold_is_refused(changes, said: str) -> None:
     with pytest.raises(ToolkitError, match=said):
-        read_table({"facts": FACTS, "bottlenecks": [RULE | changes]})
+        read_table({"sources": SOURCES, "facts": FACTS, "bottlenecks": [RULE | changes]})
+
+
+def test_a_source_is_told_by_its_full_name_and_the_place() -> None:
+    (rule,) = read_table({"sources": SOURCES, "facts": FACTS, "bottlenecks": [RULE]}).bottlenecks
+    assert rule.source == "A Talk of 2025 (minute 3); `The Book` (9 of 10)"
+
+
+@pytest.mark.parametrize("source", ["somebody, said so", "talk", "talk, ", "talks, minute 3"])
+def test_a_rule_whose_source_cannot_be_found_again_is_refused(source: str) -> None:
+    rule = RULE | {"source": source}
+    with pytest.raises(ToolkitError, match="is no source and its place"):
+        read_table({"sources": SOURCES, "facts": FACTS, "bottlenecks": [rule]})
 
 
 def test_a_fact_that_nobody_finds_out_is_refused() -> None:
     with pytest.raises(ToolkitError, match="`moon` in `share` is no fact"):
-        read_table({"facts": {"moon": FACTS["waiting_share"]}, "bottlenecks": []})
+        read_table(
+            {"sources": SOURCES, "facts": {"moon": FACTS["waiting_share"]}, "bottlenecks": []}
+        )

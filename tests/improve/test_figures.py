@@ -145,6 +145,7 @@ def test_what_counters_moved_by_is_what_is_told() -> None:
         "prefix_hit_ratio": 0.25,  # 30 of 120
         "spec_acceptance_ratio": 0.5,  # 150 of 300
         "spec_mean_length": 2.5,  # 1 + 150 / 100
+        "spec_drafts": 100,
         "preemptions": 0,
         "queue_mean_ms": 50.0,  # 2 s for 40 requests
     }

@@ -96,19 +96,75 @@ def test_tokens_that_stand_still_stretch_the_mean_gap() -> None:
     assert found.gap_stretch == pytest.approx(1.99)
 
 
-def test_the_first_answers_are_compared_with_later_ones_where_there_are_enough_of_both() -> None:
-    def answered(at_s: float, count: float, total: float) -> Glance:
-        return glance(at_s, histograms={"ttft": histogram(0, 0, count, count, total=total)})
-
-    # four answers of 4 s, then six of 0.1 s
-    seen = [answered(0, 0, 0), answered(5, 4, 16.0), answered(9, 10, 16.6)]
-    found = evidence_of(seen)
-    assert (found.first_over_later, found.first_excess_ms) == (
-        pytest.approx(40),
-        pytest.approx(3900),
+def answered(at_s: float, *counts: float, total: float, under_way: float = 4.0) -> Glance:
+    """So many answers in all that began within 0.01, 0.1 and 1 s, and later; their sum."""
+    return glance(
+        at_s, running=under_way, histograms={"ttft": histogram(*counts, counts[-1], total=total)}
     )
-    few = [answered(0, 0, 0), answered(5, 4, 16.0), answered(9, 6, 16.2)]
+
+
+def histogram_of_none(at_s: float = 0) -> Glance:
+    return answered(at_s, 0, 0, 0, total=0.0)
+
+
+def test_the_first_answers_are_compared_with_later_ones_where_there_are_enough_of_both() -> None:
+    # four answers of 0.8 s, each slower than 0.1, of four under way; then six of 0.01 to 0.1, whose median is 0.055
+    seen = [
+        histogram_of_none(),
+        answered(5, 0, 0, 4, total=3.2),
+        answered(9, 0, 6, 10, total=3.5),
+    ]
+    found = evidence_of(seen)
+    # the third of four took 1 s at most by its bucket; by the sum the four took 0.8 s each
+    assert (found.first_over_later, found.first_excess_ms) == (
+        pytest.approx(800 / 55),
+        pytest.approx(745),
+    )
+    few = [*seen[:2], answered(9, 0, 2, 6, total=3.3)]
     assert evidence_of(few).first_over_later is None
+
+
+def test_a_crowd_that_comes_at_once_is_judged_by_who_came_first_in_the_row() -> None:
+    # 64 at once: 8 began within 0.01 s, 24 within 0.1, all within 1 s: they waited for each other
+    burst = [
+        histogram_of_none(),
+        answered(1, 8, 24, 64, total=20.0, under_way=64.0),
+        answered(2, 68, 84, 124, total=20.6),
+    ]
+    # the third began within 0.01 s, as the later ones did
+    assert evidence_of(burst).first_over_later == pytest.approx(1.0)
+    # all of the 64 waited for the compiler, for half a second on average
+    cold = [
+        histogram_of_none(),
+        answered(1, 0, 0, 64, total=32.0, under_way=64.0),
+        answered(2, 60, 60, 124, total=32.6),
+    ]
+    # 32 s / 64 = 0.5 s, of later ones half took less than 0.01; 64 of these would take 0.64 s
+    assert evidence_of(cold).first_over_later == pytest.approx(50)
+    assert evidence_of(cold).first_over_row == pytest.approx(0.5 / 0.64)
+
+
+def test_quick_answers_that_follow_within_the_same_look_hide_nobody_who_waited() -> None:
+    # eight waited for 0.9 s, and 24 that came after them for nothing: the third of the eight is the 27th of the 32
+    cold = [
+        histogram_of_none(),
+        answered(1, 24, 24, 32, total=7.4, under_way=8.0),
+        answered(2, 54, 54, 62, total=7.7),
+    ]
+    found = evidence_of(cold)
+    # 7.4 s over the eight slowest are 0.925 s each; the mean of all 32 would be 0.23
+    assert found.first_over_later == pytest.approx(0.925 / 0.01)
+    assert found.first_over_row == pytest.approx(0.925 / 0.08)
+
+
+def test_looks_that_tell_sums_only_cannot_tell_a_crowd_from_a_compiler() -> None:
+    def summed(at_s: float, count: float, total: float) -> Glance:
+        told = Histogram(edges=(), counts=(), sum=total, count=count)
+        return glance(at_s, histograms={"ttft": told})
+
+    found = evidence_of([summed(0, 0, 0.0), summed(1, 8, 80.0), summed(2, 16, 80.1)])
+    assert found.ttft_mean_ms is not None
+    assert found.first_over_later is None
 
 
 def test_one_look_tells_gauges_and_settings_and_no_rates() -> None:

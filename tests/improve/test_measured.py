@@ -42,7 +42,17 @@ def test_a_first_wave_that_waited_is_seen() -> None:
     cold = [shots.shot(slot, first_ms=5000.0) for slot in range(8)]
     found = evidence_of_shots([*cold, *shots.uniques(16, 8)])
     assert (found.first_over_later, found.first_excess_ms) == (50, 4900)
+    assert found.first_over_row == pytest.approx(50 / 8)
     assert evidence_of_shots(cold).first_over_later is None
+
+
+def test_a_first_wave_whose_requests_waited_for_each_other_is_not_cold() -> None:
+    # eight at once, the prompts of which are read one after the other, a second each; later ones wait for themselves alone
+    row = [shots.shot(slot, first_ms=1000.0 * (slot + 1)) for slot in range(8)]
+    found = evidence_of_shots([*row, *shots.uniques(16, 8, first_ms=1000.0)])
+    # the third waited for three; their median, 4.5 s, would be 4.5 times as long, and all eight read alone are 8 s
+    assert found.first_over_later == pytest.approx(3)
+    assert found.first_over_row == pytest.approx(3 / 8)
 
 
 def test_no_requests_are_no_evidence() -> None:
@@ -72,6 +82,32 @@ def test_a_blasts_seconds_say_how_many_and_how_long() -> None:
     )
     # the first tenth of the seconds that answered against the last half
     assert found.first_over_later == pytest.approx(30, rel=0.02)
+
+
+def seconds(*ttft_ms: float, ok: int = 8, seconds: int = 40) -> Evidence:
+    """A blast of 40 s, eight answers of 1 s in each; the first seconds' TTFTs in turn, all later ones 100 ms."""
+    tallies = [
+        tally(
+            S + at,
+            ok=ok,
+            e2e=sketch(*[1000.0] * ok),
+            ttft=sketch(*(ttft_ms[at * ok : at * ok + ok] or [100.0] * ok)),
+        )
+        for at in range(seconds)
+    ]
+    return evidence_of_seconds(cells_of_tallies(tallies, range(S, S + seconds)), tallies)
+
+
+def test_in_a_blast_too_the_third_of_those_at_once_tells_whether_it_was_cold() -> None:
+    # eight answers of a second each second: eight at once (Little's law). The first second's eight waited in a row, 0.3 s
+    # each; of the 32 answers of the first tenth of the seconds the eight slowest are they, the third of these 0.9 s
+    row = seconds(*[300.0 * (place + 1) for place in range(8)])
+    assert row.first_over_later == pytest.approx(9, rel=0.02)
+    assert row.first_excess_ms == pytest.approx(800, rel=0.03)
+    # and here all eight waited for the compiler
+    cold = seconds(*[2400.0] * 8)
+    assert cold.first_over_later == pytest.approx(24, rel=0.02)
+    assert cold.first_over_row == pytest.approx(24 / 8, rel=0.04)
 
 
 def test_a_ledger_says_what_the_counters_moved_by() -> None:

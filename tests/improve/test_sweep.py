@@ -15,7 +15,7 @@ from support import stand_in_toolkit
 from toolkit.errors import ToolkitError
 from toolkit.improve.children import started_ticks
 from toolkit.improve.figures import Figures
-from toolkit.improve.sweep import Sweep, Tools, warmed
+from toolkit.improve.sweep import Sweep, Tools, warm_error, warmed
 from toolkit.improve.sweep_file import SweepPlan, read_sweep
 from toolkit.improve.sweep_state import Cell, Kept
 from toolkit.improve.sweep_table import Measured, table
@@ -75,7 +75,7 @@ def tools(folder: Path, **changes: Any) -> Tools:
         database=folder / "t.db",
         impossible=lambda _: None,
         look=lambda *_: {},
-        ask=lambda *_: {},
+        ask=lambda *_: ({}, []),
         say=lambda _: None,
     )
     return replace(plain, **changes)
@@ -178,6 +178,25 @@ def test_what_does_not_warm_itself_is_warmed_before_the_load(store: Store, tmp_p
 @pytest.mark.parametrize("lines", [[], ["no JSON"], ["[1]"]])
 def test_a_warm_up_without_figures_tells_none(lines: list[str]) -> None:
     assert warmed(lines) == {}
+    assert warm_error(lines) is None
+
+
+def test_who_needs_a_key_is_warmed_with_it_and_a_warm_up_that_fails_says_why(
+    store: Store, tmp_path: Path
+) -> None:
+    text = TEXT.replace('sim = "slow"', 'url = "http://10.0.0.4:8000"\nkey_env = "MINE"')
+    text = text.replace('sim = "fast"', 'url = "http://10.0.0.9:8000"')
+    plan = replace(read_sweep(text, "f"), warm=True, blocks=1)
+    known = by_name(swept(store, tmp_path, plan))
+    lines = (tmp_path / "calls.txt").read_text().splitlines()
+    warmups = [line.split()[2] for line in lines if line.split()[1] == "warmup"]
+    told = [Path(hosts).read_text() for hosts in warmups]
+    assert told == [
+        "slow http://10.0.0.4:8000 api_key_env=MINE\n",
+        "fast http://10.0.0.9:8000\n",
+    ]
+    assert known["fast"].notes == ("not warmed: status 401: no key",)
+    assert (known["slow"].notes, known["fast"].status) == ((), "measured")
 
 
 def test_somebody_elses_server_is_neither_started_nor_ended(store: Store, tmp_path: Path) -> None:
@@ -196,12 +215,28 @@ def test_counters_and_requests_for_json_become_figures(store: Store, tmp_path: P
     asking = '[asking]\nrequests = 2\nprompts = ["x"]\nschema = "{}"\n[base]\nasked = "json"\n'
     plan = replace(read_sweep(TEXT.replace("[load]", f"{asking}[load]"), "f"), blocks=1)
 
-    def ask(url: str, _: object) -> Figures:
-        return {"invalid_json_ratio": 0.25 if url.startswith("http://127.0.0.1") else None}
+    def ask(url: str, _: object) -> tuple[Figures, list[str]]:
+        ratio = 0.25 if url.startswith("http://127.0.0.1") else None
+        return {"invalid_json_ratio": ratio}, ["one of 4 was cut off"]
 
     known = by_name(swept(store, tmp_path, plan, look=lambda *_: next(looks), ask=ask))
     assert known["fast"].blocks[1]["preemptions"] == 4.0
     assert known["fast"].blocks[1]["invalid_json_ratio"] == 0.25
+    assert "one of 4 was cut off" in known["fast"].notes
+
+
+def test_an_engine_that_had_nothing_to_draft_is_told_from_one_whose_drafts_were_refused(
+    store: Store, tmp_path: Path
+) -> None:
+    counts = {"spec_drafts": 7.0, "spec_drafted": 21.0, "spec_accepted": 5.0}
+    # `slow` drafts nothing in either block; of the 30 that `fast` drafts none is accepted
+    more = counts | {"spec_drafts": 17.0, "spec_drafted": 51.0}
+    looks = iter([counts, counts, counts, more] * 2)
+    known = by_name(swept(store, tmp_path, read_sweep(TEXT, "f"), look=lambda *_: next(looks)))
+    note = "nothing was drafted under this load, so that no acceptance is known"
+    assert (note in known["slow"].notes, note in known["fast"].notes) == (True, False)
+    assert known["slow"].blocks[1]["spec_acceptance_ratio"] is None
+    assert known["fast"].blocks[1]["spec_acceptance_ratio"] == 0
 
 
 def test_a_profile_of_the_sweeps_own_is_given_as_a_file(store: Store, tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def test_the_simulator_gets_its_settings() -> None:
 def test_it_is_warmed_as_far_as_the_load_goes(users: int, levels: list[int]) -> None:
     assert warm_levels(users) == levels
     told = ",".join(map(str, levels))
-    words = f"warmup http://h --profile p --concurrency {told} --json"
-    assert " ".join(warm_words("http://h", "p", users)) == words
+    words = f"warmup hosts.txt --profile p --concurrency {told} --json"
+    assert " ".join(warm_words("hosts.txt", "p", users)) == words
 
 
 def test_users_come_evenly_over_the_seconds_that_do_not_count() -> None:

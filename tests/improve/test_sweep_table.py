@@ -204,6 +204,25 @@ def test_where_less_is_better_the_best_is_the_least() -> None:
     assert (found.best, found.worst) == ("b", "a")
 
 
+def test_a_count_of_one_block_stays_the_number_that_it_is() -> None:
+    (row,) = table([one("a", 8.0, metric="json_answered")], ())
+    assert row.figures["json_answered"] == 8.0
+
+
+def test_a_lever_of_a_share_is_told_in_points_as_nothing_is_no_factor_of_nothing() -> None:
+    share = "invalid_json_ratio"
+    known = [one("words", 0.3, 0.5, metric=share), one("schema", 0.0, 0.0, metric=share)]
+    (found,) = moved(known, share)
+    assert (found.best, found.worst, found.is_share) == ("schema", "words", True)
+    # 30 and 50 points less; of two values 0.2 apart the interval of their mean reaches 12.706 * 0.1 to both sides
+    assert (found.factor, found.low, found.high) == (
+        pytest.approx(0.4),
+        pytest.approx(0.4 - 1.2706, abs=1e-3),
+        pytest.approx(0.4 + 1.2706, abs=1e-3),
+    )
+    assert found.verdict == "no difference shown"
+
+
 def test_a_lever_with_one_known_position_moved_nothing_that_is_known() -> None:
     assert moved([one("a", 1, 2), one("b", status="failed")], TOKENS) == ()
     assert moved([], TOKENS) == ()

@@ -1,5 +1,7 @@
 """A sweep's rows in words."""
 
+from dataclasses import replace
+
 import pytest
 
 from toolkit.improve.configurations import Configuration, Serving
@@ -95,3 +97,23 @@ def test_a_lever_is_told_by_its_best_and_worst() -> None:
     )
     expected = "quantization: 2.91x (2.80 to 3.03) in output tokens/s, gptq against fp8"
     assert lever(one, TOKENS) == expected
+
+
+def test_a_lever_of_a_share_is_told_in_points() -> None:
+    one = Moved(
+        lever="asked for",
+        best="by the schema",
+        worst="in words",
+        factor=0.4,
+        low=0.35,
+        high=0.45,
+        verdict="better",
+        is_share=True,
+    )
+    told = lever(one, "invalid_json_ratio")
+    assert told == (
+        "asked for: 40.0 points (+35.0 to +45.0 points) in invalid JSON, by the schema against in words"
+    )
+    alone = lever(replace(one, low=None, high=None, verdict="not known"), "invalid_json_ratio")
+    assert "40.0 points in invalid JSON" in alone
+    assert alone.endswith("from one block")

@@ -1,7 +1,5 @@
 """A blast against a real vLLM: what was stored is what its `/metrics` counted, request for request and token for token."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +25,15 @@ KEY_VARIABLE = "TOOLKIT_TEST_REAL_KEY"
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_totals_equal_what_the_server_counted(
-    vllm_home: Path,
-    serving: Callable[..., AbstractContextManager[Any]],
-    tmp_path: Path,
-    processes: int,
+    fresh_server: Any, tmp_path: Path, processes: int
 ) -> None:
     port = str(free_port())
     ports = ("--processes", "2", "--master-port", port, "--master-bind-port", port)
     words = ("-u", "8", "-t", "10s", "--max-tokens", "24", "--canaries", "10")
-    with serving(vllm_home, "tiny-slow") as server:
-        (tmp_path / HOSTS).write_text(f"real {server.url}\n")
-        before = counted(server.url)
-        run(tmp_path, headless(*words, *(ports if processes > 1 else ())))
-        truth = counted(server.url).since(before)
+    (tmp_path / HOSTS).write_text(f"real {fresh_server.url}\n")
+    before = counted(fresh_server.url)
+    run(tmp_path, headless(*words, *(ports if processes > 1 else ())))
+    truth = counted(fresh_server.url).since(before)
     assert stored(tmp_path) == {"real": truth}
     assert errors(tmp_path) == {"real": {}}
     assert truth.requests > 20

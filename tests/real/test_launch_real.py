@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.served import free_port
 
 from toolkit.cli.demo_real import environment
 from toolkit.serving import processes
@@ -24,7 +25,7 @@ from toolkit.serving.tiny_model import tiny
 from toolkit.serving.vllm_versions import Installed, installed
 
 RECORDED = Path(__file__).parents[1] / "data" / "startup" / "help-0.32.0.txt"
-READY_S = 240.0
+READY_S = 420.0
 FLAGS = (
     *(("max-model-len", "0.5k"), ("max_num_seqs", "16"), ("enforce-eager", True)),
     *(("block-size", "32"), ("num-gpu-blocks-override", "64"), ("disable-log-requests", True)),
@@ -48,12 +49,6 @@ def there(vllm_home: Path) -> Installed:
 def argv(there: Installed, model: Path, port: int, *more: tuple[str, str | bool]) -> list[str]:
     flags = there.arguments([*FLAGS, ("served-model-name", "tiny"), ("port", str(port)), *more])
     return [there.command, "serve", str(model), "--host", "127.0.0.1", *flags.argv]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def left_behind(shared: set[processes.SharedFile]) -> list[str]:

@@ -36,7 +36,7 @@ def test_a_killed_vllm_leaves_what_preflight_finds_and_its_commands_remove(
         found = preflight("--vllm", vllm, "--port", port)
         assert found["vllm"]["status"] == "ok"
         assert found["vllm"]["why"].startswith("vLLM 0.32.0+cpu with PyTorch 2.13.0+cpu")
-        assert found[f"port_{port}"]["status"] == "fail"
+        assert found[f"port_{port}"]["status"] == "fail", found[f"port_{port}"]
         assert f"(pid {server.process.pid}) on 127.0.0.1" in found[f"port_{port}"]["why"]
         # what a living server holds is not left over
         members = server.family()

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from support.dogs import Dog, free_port, watchdog
+from support.dogs import Dog, watchdog
+from support.served import free_port
 
 from toolkit.cli.demo_real import environment
 from toolkit.profiles import Profile, Prompt

@@ -191,14 +191,21 @@ def _other(*words: str) -> list[dict[str, Any]]:
 
 
 def _served() -> list[dict[str, Any]]:
+    """Of a stack that runs; a port that was free may be taken by another test meanwhile, so it is tried again."""
     words = [*TOOLKIT, "serve", "--sim", "gptq-int4", "--port", "0", "--no-preflight"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
-        assert running.stdout
-        running.stdout.readline()
-        try:
-            return objects("serve", "status")
-        finally:
-            running.terminate()
+    log = Path("serve.log")
+    for _ in range(3):
+        with (
+            log.open("wb") as said,
+            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said) as running,
+        ):
+            assert running.stdout
+            if running.stdout.readline():
+                try:
+                    return objects("serve", "status")
+                finally:
+                    running.terminate()
+    raise AssertionError(log.read_text())
 
 
 # --- as a table -----------------------------------------------------------------------------------------

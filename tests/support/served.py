@@ -157,6 +157,10 @@ FAST = 'model = "gptq-int4"\nname = "{}"\nserved_name = "{}"\n[engine.flags]\nti
 ONE = FAST.format("one", "qwen")
 
 
+def free_port() -> int:
+    return free_ports(1)[0]
+
+
 def free_ports(count: int) -> list[int]:
     """Different ones, below those that the kernel gives to outgoing connections: a real engine takes minutes until it binds.
 
@@ -196,6 +200,8 @@ class Crowd:
     def __init__(self, served: Served, model: str, text: str | None = None) -> None:
         self.answers: list[tuple[int, str]] = []
         """Status, and `hit` or whatever else the proxy's cache says."""
+        self.refusals: list[str] = []
+        """What was said with every other status than 200, for whoever wonders."""
         self._served, self._model, self._text = served, model, text
         self._stop = threading.Event()
         self._numbers = itertools.count()
@@ -215,7 +221,11 @@ class Crowd:
     def _ask_on(self) -> None:
         while not self._stop.is_set():
             text = self._text or f"tell me {next(self._numbers)}"
-            status, headers, _ = self._served.ask(text, model=self._model, temperature=0)
+            status, headers, body = self._served.ask(text, model=self._model, temperature=0)
+            if status != 200:
+                self.refusals.append(f"{time.strftime('%X')} {status} {body.decode()}")
+                # who is refused at once and asks again at once takes the machine from what is to come back
+                self._stop.wait(0.1)
             cache = "hit" if "hit" in headers.get("cache-status", "") else "other"
             self.answers.append((status, cache))
 

@@ -2,7 +2,7 @@
 
     python stand_in_toolkit.py sim serve --personality NAME --port PORT ...
     python stand_in_toolkit.py blast HOSTS --db FILE --duration 4s ... [--resume RUN]
-    python stand_in_toolkit.py warmup URL ...
+    python stand_in_toolkit.py warmup HOSTS ...
 
 A server named `broken` fails to start, `silent` never says a word, and `dies` ends once the load is over. A blast's host of the name
 `refuses` answers nothing. Else a blast writes a run of whole seconds at once: 10 requests a second of 100 tokens for `slow`,
@@ -103,6 +103,9 @@ def main() -> None:
     elif words[0] == "blast":
         blast(words[1:])
     elif words[0] == "warmup":
+        if "10.0.0.9" in Path(words[1]).read_text():
+            print('{"error": "status 401: no key"}')
+            sys.exit(1)
         print('{"cold_ttft_ms": 890.0, "warm_ttft_ms": 10.0}')
 
 

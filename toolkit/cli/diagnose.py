@@ -23,10 +23,27 @@ blast with what scout saw beside it.
   toolkit diagnose 3f9c2a7b1d04:alice   what a blast's seconds say
   toolkit diagnose 10.0.0.4:8000 --capture newest
       and what clients send, from a capture
+  toolkit diagnose 10.0.0.4:8000 --log vllm.log
+      and how large its weights are
+  toolkit diagnose 10.0.0.4:8000 --model Qwen/Qwen3-32B --gpu a100-80gb
   toolkit diagnose 10.0.0.4:8000 --json
 
 Only what was seen counts. What nobody could look at is named, with what would tell it. Turn one
 lever at a time, and look again: `toolkit compare` tells whether it helped.
+
+\b
+With --json there is one object for each bottleneck, with these keys:
+  code         a name for programs; `none_found` where there is none, `not_known`
+               with a list `unknown` of facts that would decide something,
+               `not_seen` for a host that did not answer
+  confidence   high, medium or low
+  evidence     what was seen, with its figures
+  lever        what to turn, the first thing first
+  risk         what that may cost
+  watch        the indicators that tell whether it helped
+  what         the code in words
+  source       where the rule comes from: text and place, or the thresholds' own
+  name, url    whom it is about; run: the stored run, where it is one
 """
 
 
@@ -37,6 +54,9 @@ class Options:
     target: str
     interval: float
     capture: str | None
+    log: Path | None
+    model: str | None
+    gpu: str | None
     timeout: float
     as_json: bool
     database: Path
@@ -58,6 +78,13 @@ class Options:
     help="Judge what clients send by this capture, or by the `newest`.",
 )
 @click.option(
+    "--log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="vLLM's log of TARGET's start: weights, memory, lengths.",
+)
+@click.option("--model", metavar="MODEL", help="What TARGET serves, as `toolkit plan` names it.")
+@click.option("--gpu", metavar="GPU", help="And on which GPU: how much of it weights take.")
+@click.option(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one look."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a bottleneck.")
@@ -69,6 +96,8 @@ def command(**options: Any) -> None:
     from toolkit.cli.diagnose_show import show
 
     chosen = Options(**options)
+    if (chosen.model is None) != (chosen.gpu is None):
+        raise click.UsageError("--model and --gpu go together: weights against memory")
     cases = cases_of(chosen)
     show(cases, as_json=chosen.as_json)
     if any(case.stopped for case in cases):

@@ -48,17 +48,23 @@ class Case:
 def cases_of(options: Options) -> list[Case]:
     """Look, and judge. Raises ToolkitError for what cannot be looked at."""
     rules = read_table(table("bottlenecks"))
-    workload = _workload(options)
+    told = merged((_workload(options), _told(options)))
+    seen = _seen(options)
+    if len(seen) > 1 and (options.log or options.model):
+        raise ToolkitError(
+            f"`{options.target}` names {len(seen)} servers, and a log or a model is of one",
+            "Diagnose them one after the other",
+        )
     return [
         Case(
             name=each.name,
             url=each.url,
             run=each.run,
-            diagnosis=diagnose(merged((each.evidence, workload)), rules),
+            diagnosis=diagnose(merged((each.evidence, told)), rules),
             error=each.error or (NOTHING if each.evidence == Evidence() else None),
             stopped=each.stopped,
         )
-        for each in _seen(options)
+        for each in seen
     ]
 
 
@@ -80,6 +86,14 @@ def _refuse_nothing(target: str) -> None:
             f"`{target}` is no run, no URL and no file of hosts",
             "A run is told by the id that `toolkit runs` lists, a server like `10.0.0.4:8000`",
         )
+
+
+def _told(options: Options) -> Evidence:
+    if options.log is None and options.model is None:
+        return Evidence()
+    from toolkit.cli.diagnose_told import evidence_told
+
+    return evidence_told(options.log, options.model, options.gpu)
 
 
 def _workload(options: Options) -> Evidence:

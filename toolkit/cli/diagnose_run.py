@@ -1,5 +1,6 @@
 """What `toolkit diagnose` knows of the hosts of a stored run: requests, seconds, counters, verdicts, sightings, profile."""
 
+import re
 from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
@@ -20,6 +21,8 @@ from toolkit.improve.measured import (
 from toolkit.records import Run
 from toolkit.store import Store
 
+SWEPT = re.compile(r"sweep ([0-9a-f]{12}): ")
+"""How a sweep labels the runs of its loads."""
 SLACK_S = 2.0
 """Sightings so long before and after a run still belong to it."""
 
@@ -83,8 +86,21 @@ def _of_blast(store: Store, run: Run, name: str) -> Evidence:
         (
             evidence_of_seconds(cells, store.tallies(run.id, name=name, kind="ranked")),
             evidence_of_verdicts(_judged(store, run, name), client_ok=run.client_ok),
+            _of_sweep(store, run),
         )
     )
+
+
+def _of_sweep(store: Store, run: Run) -> Evidence:
+    """Of a load that a sweep made, what came of the requests for JSON that it sent after it."""
+    for _, event in store.events(run.id):
+        of_sweep = SWEPT.match(event.text) if event.kind == "config" else None
+        told = store.capture(of_sweep[1]) if of_sweep else None
+        for cell in (told or {}).get("cells", {}).values():
+            if cell.get("run") == run.id:
+                share = cell.get("figures", {}).get("invalid_json_ratio")
+                return Evidence(structured_failure_share=share)
+    return Evidence()
 
 
 def _judged(store: Store, run: Run, name: str) -> list[str]:

@@ -2,8 +2,12 @@
 
 import json
 import os
+import time
+import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import ToolkitError
@@ -14,22 +18,56 @@ from toolkit.improve.sweep_file import Asking
 
 ASK_S = 120.0
 MOST_BYTES = 4 * 2**20
+MOST_SAID_CHARACTERS = 200
 
 
-def invalid_json(asking: Asking, url: str, serving: Serving) -> Figures:
-    """Send them all; the share of ok answers that are invalid. None of an answer: not known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What came of one request."""
+
+    text: str = ""
+    is_cut: bool = False
+    """At the tokens that it may have: what is cut off is hardly ever JSON, whoever holds the engine to a schema."""
+    error: str | None = None
+    took_ms: float = 0.0
+
+
+def invalid_json(asking: Asking, url: str, serving: Serving) -> tuple[Figures, list[str]]:
+    """Send them all; the share of ok answers that are invalid, and what there is to say of it. Of no answer: not known."""
     model = _model(url, serving)
     bodies = [body_of(asking, number, model, serving.asked) for number in range(asking.requests)]
     with ThreadPoolExecutor(asking.concurrency) as pool:
-        answers = list(pool.map(lambda body: _text(url, serving, body), bodies))
-    told = [text for text in answers if text is not None]
-    invalid = sum(not is_valid(text, asking.schema) for text in told)
-    return {
-        "invalid_json_ratio": invalid / len(told) if told else None,
+        answers = list(pool.map(lambda body: _answer(url, serving, body), bodies))
+    told = [each for each in answers if each.error is None]
+    invalid = [each for each in told if not is_valid(each.text, asking.schema)]
+    cut = sum(each.is_cut for each in invalid)
+    figures: Figures = {
+        "invalid_json_ratio": len(invalid) / len(told) if told else None,
         "json_asked": float(len(bodies)),
         "json_answered": float(len(told)),
-        "json_invalid": float(invalid),
+        "json_invalid": float(len(invalid)),
+        "json_cut": float(cut),
+        "json_e2e_p50_ms": _median([each.took_ms for each in told]),
     }
+    return figures, _notes(asking, answers, cut)
+
+
+def _notes(asking: Asking, answers: Sequence[_Answer], cut: int) -> list[str]:
+    notes, errors = [], [each.error for each in answers if each.error is not None]
+    if errors:
+        notes.append(
+            f"{len(errors)} of {len(answers)} requests for JSON were not answered: {errors[0]}"
+        )
+    if cut:
+        notes.append(
+            f"{cut} of {len(answers)} answers that had to be JSON were cut off at {asking.max_tokens} tokens, and so are none"
+        )
+    return notes
+
+
+def _median(values: Sequence[float]) -> float | None:
+    """The middle one, of an even number the lower."""
+    return sorted(values)[(len(values) - 1) // 2] if values else None
 
 
 def _model(url: str, serving: Serving) -> str:
@@ -40,13 +78,21 @@ def _model(url: str, serving: Serving) -> str:
         raise ToolkitError(f"`{url}` lists no model to ask for JSON") from error
 
 
-def _text(url: str, serving: Serving, body: dict[str, Any]) -> str | None:
-    """The answer's text; None: there was none, and that is an error, not invalid JSON."""
+def _answer(url: str, serving: Serving, body: dict[str, Any]) -> _Answer:
+    """What is no answer is an error, not invalid JSON."""
+    began_s = time.monotonic()
     try:
-        answer = _json(url, "/v1/chat/completions", serving, body)
-        return str(answer["choices"][0]["message"]["content"])
-    except (ToolkitError, LookupError, TypeError):
-        return None
+        choice = _json(url, "/v1/chat/completions", serving, body)["choices"][0]
+        text = str(choice["message"]["content"])
+        return _Answer(
+            text=text,
+            is_cut=choice.get("finish_reason") == "length",
+            took_ms=1000 * (time.monotonic() - began_s),
+        )
+    except ToolkitError as error:
+        return _Answer(error=error.message)
+    except (LookupError, TypeError, AttributeError):
+        return _Answer(error="an answer without a choice")
 
 
 def _json(url: str, path: str, serving: Serving, body: dict[str, Any] | None) -> Any:
@@ -60,5 +106,17 @@ def _json(url: str, path: str, serving: Serving, body: dict[str, Any] | None) ->
     try:
         with opener.open(request, timeout=ASK_S) as answer:
             return json.loads(answer.read(MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        raise ToolkitError(f"status {error.code}{_said(error)}") from error
     except (OSError, ValueError) as error:
         raise ToolkitError(f"`{url}{path}` gave no JSON answer: {error}") from error
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """What the server says of its refusal."""
+    try:
+        told = json.loads(error.read(MOST_BYTES))["error"]
+        message = str(told["message"] if isinstance(told, dict) else told)
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return f": {' '.join(message.split())[:MOST_SAID_CHARACTERS]}"

@@ -171,7 +171,8 @@ def _load(plan: SweepPlan, stages: Sequence[Sequence[Configuration]], *, sim: bo
     prompts = f"the prompts of `{plan.profile}`"
     told = f"{load.users} users{rate} for {span(load.duration_s)} with {prompts}"
     how = f"served anew, warmed, then loaded by {told}; the first {load.settle_s:g} s do not count."
-    lines = [f"\nEach in {plan.blocks} interleaved blocks: {how}"]
+    blocks = f"{plan.blocks} interleaved blocks" if plan.blocks > 1 else "one block"
+    lines = [f"\nEach in {blocks}: {how}"]
     if plan.asking:
         lines.append(f"After each load {plan.asking.requests} requests for JSON.")
     estimate = [estimate_s(plan, stage, sim=sim) for stage in stages]

@@ -65,10 +65,10 @@ def impossible_in(plan: "SweepPlan", *, sim: bool) -> Callable[[Configuration], 
     return impossible_on(plan)
 
 
-def _ask(plan: "SweepPlan") -> "Callable[[str, Serving], Figures]":
-    def ask(url: str, serving: "Serving") -> "Figures":
+def _ask(plan: "SweepPlan") -> "Callable[[str, Serving], tuple[Figures, list[str]]]":
+    def ask(url: str, serving: "Serving") -> "tuple[Figures, list[str]]":
         from toolkit.cli.sweep_asks import invalid_json
 
-        return invalid_json(plan.asking, url, serving) if plan.asking else {}
+        return invalid_json(plan.asking, url, serving) if plan.asking else ({}, [])
 
     return ask

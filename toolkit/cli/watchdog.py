@@ -109,7 +109,13 @@ class Options:
     show_default=True,
     help="Before the first restart; twice as long before each that follows.",
 )
-@click.option("--backoff-most", type=DURATION, default="60s", show_default=True, help="The longest of these waits.")
+@click.option(
+    "--backoff-most",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="The longest of these waits.",
+)
 @click.option(
     "--restarts",
     type=click.IntRange(min=0),

@@ -53,6 +53,7 @@ class Bottleneck:
     risk: str
     watch: str
     source: str
+    """Texts by their full names, each with the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Table:
 def read_table(told: Mapping[str, Any]) -> Table:
     """Read the catalog's table."""
     facts = {name: _fact(name, each) for name, each in told["facts"].items()}
-    rows = tuple(_bottleneck(each) for each in told["bottlenecks"])
+    rows = tuple(_bottleneck(each, told["sources"]) for each in told["bottlenecks"])
     for row in rows:
         for condition in (*row.needs, *row.also, *row.unless):
             if condition.fact not in facts:
@@ -83,11 +84,12 @@ def _fact(name: str, told: Mapping[str, str]) -> Fact:
     return Fact(name=name, unit=unit, what=told["what"], tells=told["tells"])
 
 
-def _bottleneck(told: Mapping[str, Any]) -> Bottleneck:
+def _bottleneck(told: Mapping[str, Any], sources: Mapping[str, str]) -> Bottleneck:
     words = {key: str(told[key]) for key in ("code", "name", "lever", "risk", "watch", "source")}
     base: Confidence = told.get("base", "medium")
     if base not in get_args(Confidence) or not told["needs"]:
         raise ToolkitError(f"`{words['code']}` needs nothing, or has no confidence")
+    words["source"] = _source(words["source"], sources)
     return Bottleneck(
         **words,
         needs=_conditions(told["needs"]),
@@ -95,6 +97,17 @@ def _bottleneck(told: Mapping[str, Any]) -> Bottleneck:
         unless=_conditions(told.get("unless", ())),
         base=base,
     )
+
+
+def _source(short: str, sources: Mapping[str, str]) -> str:
+    """`gauntlet, lesson 9; week 11: queues` with each text's full name, and the place in brackets."""
+    parts = []
+    for part in short.split("; "):
+        name, _, place = part.replace(":", ",", 1).partition(",")
+        if name not in sources or not place.strip():
+            raise ToolkitError(f"`{part}` is no source and its place")
+        parts.append(f"{sources[name]} ({part.removeprefix(name).lstrip(',: ')})")
+    return "; ".join(parts)
 
 
 def _conditions(told: Iterable[Mapping[str, Any]]) -> tuple[Condition, ...]:

@@ -66,9 +66,11 @@ class Evidence:
     gap_stretch: float | None = None
     """Mean gap / median gap: above 1 where tokens stand still now and then."""
     first_over_later: float | None = None
-    """TTFT at the beginning / TTFT later."""
+    """TTFT of the third of the first requests (see first_rank) / median TTFT later."""
     first_excess_ms: float | None = None
-    """TTFT at the beginning - TTFT later."""
+    """The same two, their difference."""
+    first_over_row: float | None = None
+    """TTFT of the third of the first requests / (median TTFT later x requests at once): see beginning."""
 
     # --- as the client timed it
     client_ttft_p50_ms: float | None = None
@@ -112,6 +114,36 @@ class Evidence:
 
 
 NAMES = frozenset(field.name for field in fields(Evidence))
+
+
+LEAST_FIRST = 3
+"""Answers at the beginning, and later ones, to compare the two."""
+
+
+def first_rank(at_once: float, answers: float) -> float:
+    """Which of so many first answers, sorted by TTFT, tells how long the server itself kept the first requests waiting.
+
+    Clients that come all at once wait for each other, on a warm server, too: for a slot, or until the prompts before theirs are
+    read. But hardly the third in that row. On a cold server all of the row wait for the compiler. The row is as long as requests
+    were under way at once; of more answers the others came later and were quicker. So it is the third of 64 of 64 at once, and
+    of 8 at once the 27th of 32.
+    """
+    return max(LEAST_FIRST, answers - max(at_once, LEAST_FIRST) + LEAST_FIRST)
+
+
+def beginning(before_ms: float, after_ms: float, at_once: float) -> Evidence:
+    """The third of the first requests against the median of later ones; the time of none is nothing to compare with.
+
+    One step may read all prompts of the row together, and then the third waits for all of them. That takes at most as long as if
+    each was read alone, as later ones are: so many times a later one's TTFT the row itself explains.
+    """
+    if after_ms <= 0:
+        return Evidence()
+    return Evidence(
+        first_over_later=before_ms / after_ms,
+        first_excess_ms=before_ms - after_ms,
+        first_over_row=before_ms / (after_ms * max(1.0, at_once)),
+    )
 
 
 def merged(found: Iterable[Evidence]) -> Evidence:

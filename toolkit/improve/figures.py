@@ -89,6 +89,10 @@ METRICS: dict[str, Metric] = {
         definition="ok answers that are no JSON of the schema / ok answers, of the requests that ask for JSON",
         is_share=True,
     ),
+    "json_e2e_p50_ms": Metric(
+        title="E2E p50 of JSON",
+        definition="whole answer minus send, median of the ok answers to requests that ask for JSON, sent after the load",
+    ),
 }
 OF_PROMPTS = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms")
 """May stand as `ttft_p95_ms:short`: of the unique canaries whose prompts' names begin so."""
@@ -266,6 +270,7 @@ def moved(before: Mapping[str, float], after: Mapping[str, float]) -> Figures:
         "prefix_hit_ratio": _share(by.get("prefix_hits"), by.get("prefix_queries")),
         "spec_acceptance_ratio": _share(accepted, by.get("spec_drafted")),
         "spec_mean_length": None if drafts is None else 1 + drafts,
+        "spec_drafts": by.get("spec_drafts"),
         "preemptions": by.get("preemptions"),
         "queue_mean_ms": _share(None if queue_s is None else 1000 * queue_s, by.get("queued")),
     }

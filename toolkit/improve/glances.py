@@ -9,7 +9,7 @@ from statistics import fmean
 
 from toolkit.dialect_names import PEERS, VLLM, VLLM_PREFIXES
 from toolkit.dialects import read_cache, read_numbers
-from toolkit.improve.evidence import Evidence, merged
+from toolkit.improve.evidence import LEAST_FIRST, Evidence, beginning, first_rank, merged
 from toolkit.promtext import Histogram, Page
 from toolkit.records import Reading, Sighting
 
@@ -32,8 +32,6 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     for name in ("prefix_queries_total", "prefix_hits_total")
 }
 CPU = "process_cpu_seconds_total"
-LEAST_FIRST = 3
-"""Answers at the beginning, and later ones, to compare the two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +302,23 @@ def _beginning(seen: Sequence[Glance]) -> Evidence:
         if early is None or early.count < LEAST_FIRST:
             continue
         late = _since(seen[place], seen[-1], "ttft")
-        before, after = _mean_ms(early), _mean_ms(late)
-        if late is None or late.count < LEAST_FIRST or before is None or not after:
+        at_once = _most_at_once(seen[: place + 1])
+        before, after = _first_ms(early, at_once), _quantile(late, 0.5, 1000)
+        if late is None or late.count < LEAST_FIRST or before is None or after is None:
             return Evidence()
-        return Evidence(first_over_later=before / after, first_excess_ms=before - after)
+        return beginning(before, after, at_once)
     return Evidence()
+
+
+def _most_at_once(seen: Iterable[Glance]) -> float:
+    return max((each.running or 0.0) + (each.waiting or 0.0) for each in seen)
+
+
+def _first_ms(early: Histogram, at_once: float) -> float | None:
+    """How long the third of the first requests waited: its bucket's upper edge, and no longer than these waited on average."""
+    rank = first_rank(at_once, early.count)
+    told = zip(early.edges, early.counts, strict=True)
+    edge = next((edge for edge, count in told if count >= rank), None)
+    if edge is None or early.sum is None:
+        return None
+    return 1000 * min(edge, early.sum / (early.count - rank + LEAST_FIRST))

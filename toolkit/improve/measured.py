@@ -2,19 +2,16 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import median
-from typing import Any
 
 from toolkit.improve.cells import Cell, summed
-from toolkit.improve.evidence import Evidence
+from toolkit.improve.evidence import LEAST_FIRST, Evidence, beginning, first_rank, merged
 from toolkit.profiles import Profile
 from toolkit.records import Ledger, Shot, Tally
 from toolkit.sketches import Sketch
 
 REFUSED = frozenset({"connect"})
 """Kinds of errors at a door that was not open."""
-LEAST_FIRST = 3
 FIRST_SHARE = 0.1
 """Of a blast's seconds, that count as its beginning; the last half is what they are compared with."""
 BLOCK_CHARS = 64
@@ -49,10 +46,10 @@ def evidence_of_shots(shots: Iterable[Shot]) -> Evidence:
         prompt_tokens_p95=_sketch(tokens).quantile(0.95),
         longest_request_tokens=max(longest, default=None),
     )
-    return replace(found, **_beginning_of_shots(answers))
+    return merged((found, _beginning_of_shots(answers)))
 
 
-def _beginning_of_shots(answers: Sequence[Shot]) -> dict[str, Any]:
+def _beginning_of_shots(answers: Sequence[Shot]) -> Evidence:
     """The first wave against the last half."""
     streams = sorted(
         (shot for shot in answers if shot.ttft_ms is not None and shot.sent_at is not None),
@@ -61,17 +58,11 @@ def _beginning_of_shots(answers: Sequence[Shot]) -> dict[str, Any]:
     wave = max(LEAST_FIRST, streams[0].concurrency or LEAST_FIRST) if streams else 0
     late = streams[max(wave, len(streams) // 2) :]
     if len(late) < LEAST_FIRST:
-        return {}
-    return _beginning(
-        [shot.ttft_ms or 0.0 for shot in streams[:wave]], [shot.ttft_ms or 0.0 for shot in late]
+        return Evidence()
+    first = sorted(shot.ttft_ms or 0.0 for shot in streams[:wave])
+    return beginning(
+        first[LEAST_FIRST - 1], median(shot.ttft_ms or 0.0 for shot in late), len(first)
     )
-
-
-def _beginning(first: Sequence[float], later: Sequence[float]) -> dict[str, Any]:
-    before, after = median(first), median(later)
-    if after <= 0:
-        return {}
-    return {"first_over_later": before / after, "first_excess_ms": before - after}
 
 
 def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) -> Evidence:
@@ -92,7 +83,7 @@ def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) ->
         error_share=whole.errors / asked,
         refused_share=_refused_share(tallies),
     )
-    return replace(found, **_beginning_of_seconds(cells))
+    return merged((found, _beginning_of_seconds(cells)))
 
 
 def _refused_share(tallies: Iterable[Tally]) -> float | None:
@@ -103,18 +94,33 @@ def _refused_share(tallies: Iterable[Tally]) -> float | None:
     return refused / asked if asked else None
 
 
-def _beginning_of_seconds(cells: Sequence[Cell]) -> dict[str, Any]:
+def _beginning_of_seconds(cells: Sequence[Cell]) -> Evidence:
     """Streams where there are any, else whole answers."""
     streams = any(cell.ttft.count for cell in cells)
-    told = [
-        value
-        for cell in cells
-        if (value := (cell.ttft if streams else cell.e2e).quantile(0.5)) is not None
-    ]
+    told = [each for cell in cells if (each := cell.ttft if streams else cell.e2e).count]
     first, later = told[: math.ceil(len(told) * FIRST_SHARE)], told[len(told) // 2 :]
-    if len(first) < LEAST_FIRST or len(later) < LEAST_FIRST:
-        return {}
-    return _beginning(first, later)
+    answers = _together(first)
+    if answers.count < LEAST_FIRST or len(first) < LEAST_FIRST or len(later) < LEAST_FIRST:
+        return Evidence()
+    at_once = _at_once(cells)
+    before = answers.quantile(min(1.0, first_rank(at_once, answers.count) / answers.count))
+    after = median(each.quantile(0.5) or 0.0 for each in later)
+    return beginning(before or 0.0, after, at_once)
+
+
+def _at_once(cells: Sequence[Cell]) -> int:
+    """Requests under way at once, on average (Little's law): by the median answer, as the mean is not kept."""
+    whole = summed(cells)
+    if not whole.elapsed_s:
+        return 0
+    return round(whole.ok / whole.elapsed_s * (whole.e2e.quantile(0.5) or 0.0) / 1000)
+
+
+def _together(sketches: Iterable[Sketch]) -> Sketch:
+    whole = Sketch()
+    for each in sketches:
+        whole.merge(each)
+    return whole
 
 
 def evidence_of_ledger(ledger: Ledger) -> Evidence:

@@ -55,8 +55,8 @@ class Tools:
     """Why it cannot fit; None: nothing is known against it."""
     look: Callable[[str, str | None], Mapping[str, float]]
     """Address, name of the key's variable -> the server's counters now; empty where it tells none."""
-    ask: Callable[[str, Serving], Figures]
-    """Send the requests for JSON."""
+    ask: Callable[[str, Serving], tuple[Figures, list[str]]]
+    """Send the requests for JSON: what came of them, and notes."""
     say: Callable[[str], None]
     sim: bool = False
 
@@ -67,6 +67,14 @@ def warmed(lines: Sequence[str]) -> Figures:
         told = json.loads(lines[0])
         return {name: told.get(name) for name in ("cold_ttft_ms", "warm_ttft_ms")}
     return {}
+
+
+def warm_error(lines: Sequence[str]) -> str | None:
+    """Why a warm-up came to nothing, where it told."""
+    with contextlib.suppress(ValueError, IndexError, AttributeError):
+        error = json.loads(lines[0]).get("error")
+        return None if error is None else str(error)
+    return None
 
 
 class Sweep:
@@ -180,7 +188,9 @@ class Sweep:
         self._load(one, block, cell, url)
         cell.figures |= moved(before, self._tools.look(url, one.serving.key_env))
         if self._plan.asking and one.serving.asked:
-            cell.figures |= self._tools.ask(url, one.serving)
+            figures, notes = self._tools.ask(url, one.serving)
+            cell.figures |= figures
+            cell.notes += notes
         if server is not None and server.code is not None:
             cell.notes.append(f"the server ended during the load: {server.failure().message}")
         self._end(cell, "measured")
@@ -215,22 +225,20 @@ class Sweep:
         """`toolkit serve` warms its engines itself; everybody else is warmed from outside."""
         if not self._plan.warm or one.serving.kind(sim=self._tools.sim) == "serve":
             return
-        words = warm_words(cell.url or "", self._profile(one), self._plan.load.users)
+        hosts = self._hosts(one, block, cell.url or "")
+        words = warm_words(hosts, self._profile(one), self._plan.load.users)
         child = self._child(words, f"{host_name(one)}-{one.stage}-{block}-warmup")
         if child.wait(WARM_S):
-            why = child.failure().message
+            why = warm_error(child.data()) or child.failure().message
             if server is not None and server.code is not None:
                 raise server.failure()
             cell.notes.append(f"not warmed: {why}")
         cell.figures |= warmed(child.data())
 
     def _load(self, one: Configuration, block: int, cell: Cell, url: str) -> None:
-        hosts = self._file(one, block, "hosts.txt")
-        key = f" api_key_env={one.serving.key_env}" if one.serving.key_env else ""
-        hosts.write_text(f"{host_name(one)} {url}{key}\n", encoding="utf-8")
         words = blast_words(
             self._plan,
-            hosts=str(hosts),
+            hosts=self._hosts(one, block, url),
             profile=self._profile(one),
             database=str(self._tools.database),
             resume=cell.run,
@@ -247,6 +255,13 @@ class Sweep:
         ):
             self._refuse_nothing_answered(child)
             raise child.failure()
+
+    def _hosts(self, one: Configuration, block: int, url: str) -> str:
+        """A hosts file of this one server: where its key is named, which no command line holds."""
+        hosts = self._file(one, block, "hosts.txt")
+        key = f" api_key_env={one.serving.key_env}" if one.serving.key_env else ""
+        hosts.write_text(f"{host_name(one)} {url}{key}\n", encoding="utf-8")
+        return str(hosts)
 
     def _refuse_nothing_answered(self, child: Child) -> None:
         for line in child.said():

@@ -62,10 +62,15 @@ def _arrows(line: str) -> str:
 
 def _load(plan: SweepPlan) -> str:
     load = plan.load
+    rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
     return (
-        f"{plan.blocks} interleaved blocks of {span(load.duration_s)}, {load.users} users, "
+        f"{_blocks(plan.blocks)} of {span(load.duration_s)}, {load.users} users{rate}, "
         f"the prompts of {plan.profile}"
     )
+
+
+def _blocks(count: int) -> str:
+    return f"{count} interleaved blocks" if count > 1 else "one block"
 
 
 def _bars(rows: Sequence[Row], name: str) -> Markup:

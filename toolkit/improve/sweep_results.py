@@ -26,7 +26,11 @@ def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> Measured:
         blocks={block: figures_of(kept.store, cell, plan) for block, cell in done.items()},
         runs=tuple(cell.run for cell in cells.values() if cell.run),
         start_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
-        notes=(*_told_by_cells(cells, status), *_limited(kept.store, done.values())),
+        notes=(
+            *_told_by_cells(cells, status),
+            *_undrafted(done.values()),
+            *_limited(kept.store, done.values()),
+        ),
     )
 
 
@@ -65,6 +69,14 @@ def _told_by_cells(cells: dict[int, Cell], status: Status) -> list[str]:
             if cell.status == "failed"
         ]
     return list(dict.fromkeys(notes))
+
+
+def _undrafted(cells: Iterable[Cell]) -> list[str]:
+    """An engine that speculates, and found nothing to: then no share of it was accepted either."""
+    drafts = [cell.figures.get("spec_drafts") for cell in cells]
+    if drafts and not any(drafts) and None not in drafts:
+        return ["nothing was drafted under this load, so that no acceptance is known"]
+    return []
 
 
 def _limited(store: Books, cells: Iterable[Cell]) -> list[str]:

@@ -60,10 +60,10 @@ def stack_of(
     )
 
 
-def warm_words(url: str, profile: str, users: int) -> list[str]:
+def warm_words(hosts: str, profile: str, users: int) -> list[str]:
     """Warm what does not warm itself."""
     levels = ",".join(map(str, warm_levels(users)))
-    return ["warmup", url, "--profile", profile, "--concurrency", levels, "--json"]
+    return ["warmup", hosts, "--profile", profile, "--concurrency", levels, "--json"]
 
 
 def blast_words(

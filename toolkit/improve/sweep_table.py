@@ -83,9 +83,11 @@ class Moved:
     best: str
     worst: str
     factor: float
+    """The higher over the lower; of shares, which may be 0, their difference. So are the bounds."""
     low: float | None
     high: float | None
     verdict: Verdict
+    is_share: bool = False
 
 
 Interval = Callable[[Sequence[float], int], "tuple[float, float] | None"]
@@ -186,6 +188,8 @@ def _mean(one: Measured, name: str) -> float | None:
     known = [value for block in one.blocks.values() if (value := block.get(name)) is not None]
     if not known:
         return None
+    if min(known) == max(known):
+        return known[0]  # not the 7.999999999999998 that logarithms make of 8
     found = metric(name)
     if min(known) <= 0 or (found is not None and found.is_share):
         return math.fsum(known) / len(known)
@@ -269,13 +273,14 @@ def _moved(
     lever: str, positions: Sequence[Measured], name: str, interval: Interval
 ) -> Moved | None:
     """The pair that lies farthest apart. It was picked among all pairs, so its interval pays for all of them."""
+    found = metric(name)
+    is_share = found is not None and found.is_share
     pairs = list(combinations(positions, 2))
     widest: tuple[float, Measured, Measured, list[float]] | None = None
     for a, b in pairs:
-        both = _pairs(a, b, name)
-        if not both or any(min(pair) <= 0 for pair in both):
+        steps = _steps(_pairs(a, b, name), is_share=is_share)
+        if not steps:
             continue
-        steps = [math.log(ours / theirs) for ours, theirs in both]
         mean = math.fsum(steps) / len(steps)
         high, low = (a, b) if mean >= 0 else (b, a)
         steps = steps if mean >= 0 else [-step for step in steps]
@@ -285,14 +290,30 @@ def _moved(
         return None
     mean, high, low, steps = widest
     bounds = interval(steps, len(pairs))
-    found = metric(name)
+    told = _itself if is_share else _factor
     best, worst = (high, low) if found is not None and found.more_is_better else (low, high)
     return Moved(
         lever=lever,
         best=best.configuration.name,
         worst=worst.configuration.name,
-        factor=math.exp(mean),
-        low=1 + _ratio(bounds[0]) if bounds else None,
-        high=1 + _ratio(bounds[1]) if bounds else None,
+        factor=told(mean),
+        low=told(bounds[0]) if bounds else None,
+        high=told(bounds[1]) if bounds else None,
         verdict="not known" if bounds is None else NO_DIFFERENCE if bounds[0] <= 0 else "better",
+        is_share=is_share,
     )
+
+
+def _steps(pairs: Sequence[tuple[float, float]], *, is_share: bool) -> list[float]:
+    """How far a lies above b in each block: of shares in points, else as the logarithm of their ratio; none of what has none."""
+    if is_share:
+        return [a - b for a, b in pairs]
+    return [] if any(min(pair) <= 0 for pair in pairs) else [math.log(a / b) for a, b in pairs]
+
+
+def _itself(step: float) -> float:
+    return step
+
+
+def _factor(step: float) -> float:
+    return 1 + _ratio(step)

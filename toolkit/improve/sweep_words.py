@@ -87,6 +87,18 @@ def lever(one: Moved, name: str) -> str:
     title = found.title if found else name
     if one.verdict == NO_DIFFERENCE:
         return f"{one.lever}: {NO_DIFFERENCE} in {title} between its positions"
-    interval = "" if one.low is None or one.high is None else f" ({one.low:.2f} to {one.high:.2f})"
+    far, interval = _how_far(one)
     unsure = ", from one block" if one.verdict == "not known" else ""
-    return f"{one.lever}: {one.factor:.2f}x{interval} in {title}, {one.best} against {one.worst}{unsure}"
+    return f"{one.lever}: {far}{interval} in {title}, {one.best} against {one.worst}{unsure}"
+
+
+def _how_far(one: Moved) -> tuple[str, str]:
+    """A factor, or points of a share; and the interval, if there is one."""
+    if one.is_share:
+        bounds = (
+            None if one.low is None or one.high is None else (points(one.low), points(one.high))
+        )
+        return f"{100 * one.factor:.1f} points", f" ({_bounds(*bounds)})" if bounds else ""
+    if one.low is None or one.high is None:
+        return f"{digits(one.factor)}x", ""
+    return f"{digits(one.factor)}x", f" ({digits(one.low)} to {digits(one.high)})"
