@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def test_the_door_opens_once_all_are_warm_and_what_was_told_says_so(tmp_path: Path) -> None:
     with serving(tmp_path, str(stack_file(tmp_path, ONE))) as served:
         served.until_open()
+        # the URL comes on the other stream
+        served.until_said("Ready: clients on")
         said = "\n".join(served.said)
         assert said.index("ready after") < said.index("cold TTFT") < said.index("Ready: clients on")
         assert served.ask("hello", model="qwen")[0] == 200
