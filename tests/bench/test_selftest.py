@@ -86,7 +86,7 @@ def test_a_p99_of_fewer_than_a_hundred_is_not_told() -> None:
 
 def test_a_level_sums_up_all_its_answers() -> None:
     told = level(LOAD, PACE)
-    assert (told.streams, told.requests, told.failed, told.tokens) == (2, 2, 0, 6)
+    assert (told.streams, told.requests, told.errors, told.tokens) == (2, 2, 0, 6)
     assert told.ttft_delay_p50_ms == 3.0  # of 3 and 11, nearest rank 1 of 2
     assert told.ttft_delay_mean_ms == 7.0
     assert told.ttft_delay_p99_ms is None
@@ -112,7 +112,7 @@ def test_a_server_without_pauses_is_never_late() -> None:
 
 def test_what_did_not_answer_is_counted_and_nothing_is_made_up() -> None:
     told = level(replace(LOAD, timed=(), failed=2, error="it broke"), PACE)
-    assert (told.requests, told.failed, told.tokens, told.error) == (2, 2, 0, "it broke")
+    assert (told.requests, told.errors, told.tokens, told.error) == (2, 2, 0, "it broke")
     figures = (told.ttft_delay_p50_ms, told.token_delay_mean_ms, told.cpu_us_per_event)
     assert figures == (None, None, None)
 
@@ -162,7 +162,7 @@ CROWD = replace(FINE, streams=500, ttft_delay_p50_ms=15.0, ttft_delay_p99_ms=90.
         (replace(FINE, ttft_delay_p50_ms=2.1), "at 100 streams the client added 2.1 ms to TTFT at p50"),
         (replace(FINE, ttft_delay_p99_ms=10.1), "10.1 ms to TTFT at p99, over 10 ms"),
         (replace(CROWD, ttft_delay_mean_ms=20.1), "at 500 streams the client added 20.1 ms to TTFT on"),
-        (replace(FINE, failed=3, requests=9, error="cut"), "3 of 9 requests failed: cut"),
+        (replace(FINE, errors=3, requests=9, error="cut"), "3 of 9 requests failed: cut"),
     ],
 )  # fmt: skip
 def test_a_bar_that_is_missed_is_named_with_its_figure(one: Level, words: str) -> None:
@@ -203,7 +203,7 @@ def test_a_run_times_every_token_of_every_answer_after_it_was_sent() -> None:
     with stamped_server(QUICK) as server:
         told = measured(server, 3, tokens=4)
         truths = server.truths()
-    assert (told.requests, told.failed, told.error) == (9, 0, None)  # three answers a stream
+    assert (told.requests, told.errors, told.error) == (9, 0, None)  # three answers a stream
     assert told.tokens == 36
     assert [(each.tokens, each.complete) for each in truths] == [(4, True)] * 9
     for delay in (told.ttft_delay_p50_ms, told.send_delay_p50_ms, told.token_delay_p50_ms):
@@ -230,7 +230,7 @@ def test_requests_that_fail_are_told_with_their_reason() -> None:
     with stamped_server(QUICK) as server:
         pass
     told = measured(server, 2, tokens=4)
-    assert (told.requests, told.failed, told.tokens) == (6, 6, 0)
+    assert (told.requests, told.errors, told.tokens) == (6, 6, 0)
     assert told.error is not None
     assert "no connection" in told.error
     assert faults([told]) == (f"at 2 streams 6 of 6 requests failed: {told.error}",)

@@ -150,7 +150,7 @@ def test_a_full_disk_and_a_wrong_clock_are_warnings(
 def test_a_toolkit_without_its_locustfile_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(blast_child, "ROOT", tmp_path)
+    monkeypatch.setattr(blast_child.locustfile, "__defaults__", (tmp_path / "toolkit",))
     assert "is not there, which makes the load" in refused(NOBODY, "--non-neutral")
 
 

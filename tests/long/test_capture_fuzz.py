@@ -1,6 +1,6 @@
 """Lost, late, repeated, re-cut and cut-off segments: no body is ever delivered that was not sent, nor one too often.
 
-200 thousand segments by default, 4 million with TOOLKIT_LONG=full. A round is told by its number alone:
+100 thousand segments by default, 4 million with TOOLKIT_LONG=full. A round is told by its number alone:
 `CASE=17` repeats it.
 """
 
@@ -19,7 +19,7 @@ from support.streams import ACK, FIN, RST, SYN, key, post
 from toolkit.capture.exchange import HttpRequest, Limits, Losses
 from toolkit.capture.flows import Streams
 
-SEGMENTS = {"short": 200_000, "full": 4_000_000}[os.environ.get("TOOLKIT_LONG", "short")]
+SEGMENTS = {"short": 100_000, "full": 4_000_000}[os.environ.get("TOOLKIT_LONG", "short")]
 CONNECTIONS = 150
 """Of a round; each round is new `Streams`."""
 

@@ -1,6 +1,6 @@
 """`toolkit proxy` under many clients for a while: is an answer ever wrong or lost, does anything grow, does what it counts add up?
 
-45 s by default, 10 minutes with TOOLKIT_LONG=full. Two upstreams whose answers are functions of what is asked, in a process of their
+30 s by default, 10 minutes with TOOLKIT_LONG=full. Two upstreams whose answers are functions of what is asked, in a process of their
 own; they cut answers, fail and are busy by the dice, and each dies as a whole and comes back. One client in ten leaves at a
 random moment, some read slowly. The proxy is killed at a fifth of the time and started again over its file. It prints what it measured.
 """
@@ -26,7 +26,7 @@ from support.proxy_verb import Verb, proxying
 from support.soaking import PATIENCE_S, TEAMS, Soak, Visitor, cache_of, prompt, visit
 from support.truthful import Fields, Ways, change, telling_the_truth, told
 
-SECONDS = {"short": 45.0, "full": 600.0}[os.environ.get("TOOLKIT_LONG", "short")]
+SECONDS = {"short": 30.0, "full": 600.0}[os.environ.get("TOOLKIT_LONG", "short")]
 CLIENTS = 48
 KILL_AT = 0.2
 DEATHS_AT = ((0.35, 0), (0.5, 1), (0.75, 0))

@@ -33,16 +33,17 @@ lever at a time, and look again: `toolkit compare` tells whether it helped.
 
 \b
 With --json there is one object for each bottleneck, with these keys:
-  code         a name for programs; `none_found` where there is none, `not_known`
-               with a list `unknown` of facts that would decide something,
-               `not_seen` for a host that did not answer
+  code         a name for programs; `none_found` where there is none,
+               `not_known` with a list `unknown` of facts that would decide
+               something, `not_seen` for a host that did not answer
   confidence   high, medium or low
   evidence     what was seen, with its figures
   lever        what to turn, the first thing first
   risk         what that may cost
   watch        the indicators that tell whether it helped
   what         the code in words
-  source       where the rule comes from: text and place, or the thresholds' own
+  source       where the rule comes from: text and place, or the
+               thresholds' own
   name, url    whom it is about; run: the stored run, where it is one
 """
 
@@ -82,8 +83,18 @@ class Options:
     type=click.Path(dir_okay=False, path_type=Path),
     help="vLLM's log of TARGET's start: weights, memory, lengths.",
 )
-@click.option("--model", metavar="MODEL", help="What TARGET serves, as `toolkit plan` names it.")
-@click.option("--gpu", metavar="GPU", help="And on which GPU: how much of it weights take.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    shell_complete=suggestions.model,
+    help="What TARGET serves, as `toolkit plan` names it.",
+)
+@click.option(
+    "--gpu",
+    metavar="NAME|SIZE",
+    shell_complete=suggestions.gpu,
+    help="And on which GPU: how much of it weights take.",
+)
 @click.option(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one look."
 )
