@@ -148,8 +148,7 @@ def test_a_board_is_not_frozen_later_than_it_is_and_not_revealed_twice(
     told = board(database, "reveal")
     assert (told.exit_code, told.stderr) == (
         1,
-        f"Error: the board of run `{run.id}` is not frozen\n"
-        + "\nHint: Nothing is to be done; another run is named by `--run`\n",
+        f"Error: the board of run `{run.id}` is not frozen\n\nHint: Nothing is to be done; another run is named by `--run`\n",
     )
 
 
