@@ -13,7 +13,8 @@ MORE_S = 60.0
 """For what follows: a GPU's memory to become free (30 s at most), what is to be written, and killing what does not end."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOOPBACK = ("127.0.0.1", "::1")
-HOMES = ("/home/", "/root/")
+HOMES = ("home", "root")
+"""Top folders that `ProtectHome=yes` hides from a service (systemd.exec(5))."""
 
 
 def kit(site: Site, templates: Mapping[str, str]) -> Kit:
@@ -107,7 +108,7 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
 def _in_homes(site: Site) -> list[str]:
     """What lies where the service's user may not look."""
     paths = [site.command, *(each.model for each in site.engines)]
-    return [each for each in dict.fromkeys(paths) if each.startswith(HOMES)]
+    return [each for each in dict.fromkeys(paths) if each.startswith("/") and each.split("/")[1] in HOMES]
 
 
 def _moved(path: str) -> str:
