@@ -108,7 +108,11 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
 def _in_homes(site: Site) -> list[str]:
     """What lies where the service's user may not look."""
     paths = [site.command, *(each.model for each in site.engines)]
-    return [each for each in dict.fromkeys(paths) if each.startswith("/") and each.split("/")[1] in HOMES]
+    return [
+        each
+        for each in dict.fromkeys(paths)
+        if each.startswith("/") and each.split("/")[1] in HOMES
+    ]
 
 
 def _moved(path: str) -> str:
