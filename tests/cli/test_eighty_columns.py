@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 from support.blasted import blasted
+from support.screens import received
 
 from toolkit.cli import main
 
@@ -89,18 +90,10 @@ def on_a_terminal(command: list[str], folder: Path) -> tuple[int, str]:
         command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environ
     ) as process:
         os.close(theirs)
-        received = b""
-        while True:
-            try:
-                data = os.read(ours, 65536)
-            except OSError:  # Linux's way to say that the other end is closed
-                break
-            if not data:
-                break
-            received += data
+        told = received(ours)
         code = process.wait(WAIT_S)
     os.close(ours)
-    return code, received.decode()
+    return code, told
 
 
 @pytest.mark.parametrize("case", CASES)

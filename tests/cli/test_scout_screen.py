@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support.raw_server import RawServer, http, serving, vllm_pages
+from support.screens import received
 
 from toolkit.cli.scout_table import LiveShow, page
 from toolkit.records import Host, Sighting
@@ -56,18 +57,10 @@ def on_a_terminal(*words: str, columns: int = 120, **environment: str) -> str:
         env=os.environ | size,
     ) as running:
         os.close(theirs)
-        received = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # Linux's way to say that the other end is closed
-                break
-            if not part:
-                break
-            received += part
+        told = received(ours)
     os.close(ours)
     assert running.returncode == 0
-    return received.decode()
+    return told
 
 
 def test_a_screen_without_a_letter_shows_another_in_its_place(vllm: RawServer) -> None:

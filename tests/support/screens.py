@@ -20,10 +20,15 @@ def on_a_terminal(command: Sequence[str], *, columns: int = 120, **environment: 
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | size
     ) as running:
         os.close(theirs)
-        received = b"".join(iter(lambda: _read(ours), b""))
+        answer = received(ours)
     os.close(ours)
-    assert running.returncode == 0, received.decode()
-    return received.decode()
+    assert running.returncode == 0, answer
+    return answer
+
+
+def received(terminal: int) -> str:
+    """All that comes until the other end is closed."""
+    return b"".join(iter(lambda: _read(terminal), b"")).decode()
 
 
 def _read(terminal: int) -> bytes:
