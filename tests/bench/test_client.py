@@ -4,11 +4,9 @@ import asyncio
 import gzip
 import socket
 import time
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 from support.chat import (
     CHAT,
     DONE,
@@ -20,6 +18,7 @@ from support.chat import (
     USAGE,
     WHOLE,
     ChatServer,
+    Run,
     ask,
     client_of,
     course,
@@ -35,13 +34,6 @@ from toolkit.records import Shot
 from toolkit.sketches import Sketch
 
 WHOLE_PAGE = http(WHOLE, content_type="application/json")
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Both event loops: the command line's is uvloop."""
-    return request.param
 
 
 # --- what is timed -------------------------------------------------------------------------------------

@@ -3,11 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-import uvloop
 from support.chat import (
     CHAT,
     DONE,
@@ -15,6 +12,7 @@ from support.chat import (
     LAST,
     STREAM,
     ChatServer,
+    Run,
     ask,
     client_of,
     course,
@@ -27,15 +25,6 @@ from support.raw_server import RawServer, http
 
 from toolkit.bench.client import PageError
 from toolkit.records import Shot
-
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Both event loops: the command line's is uvloop."""
-    return request.param
-
 
 # --- the key -------------------------------------------------------------------------------------------
 

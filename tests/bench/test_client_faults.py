@@ -5,11 +5,8 @@ import gzip
 import json
 import socket
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-import uvloop
 from support.chat import (
     CHAT,
     DONE,
@@ -21,6 +18,7 @@ from support.chat import (
     USAGE,
     WHOLE,
     ChatServer,
+    Run,
     ask,
     client_of,
     course,
@@ -34,17 +32,9 @@ from support.raw_server import Misbehave, http
 
 from toolkit.records import Shot
 
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
 CLOSED = "the connection was closed before an answer came"
 CUT = "the connection was closed in the middle of the answer"
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-
-
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Both event loops: the command line's is uvloop, and theirs is whatever they raise."""
-    return request.param
 
 
 def writes(*pieces: bytes, reset: bool = False, stays: bool = False) -> Misbehave:

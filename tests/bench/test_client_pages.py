@@ -3,26 +3,25 @@
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 import trustme
-import uvloop
-from support.chat import CHAT, STREAM, ask, client_of, course, hang, models_page, one_shot, until
+from support.chat import (
+    CHAT,
+    STREAM,
+    Run,
+    ask,
+    client_of,
+    course,
+    hang,
+    models_page,
+    one_shot,
+    until,
+)
 from support.raw_server import RawServer, http, recorded
 
 from toolkit.bench.client import MAX_PAGE_BYTES, PageError
 from toolkit.records import Shot
-
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Both event loops: the command line's is uvloop."""
-    return request.param
-
 
 # --- TLS -----------------------------------------------------------------------------------------------
 

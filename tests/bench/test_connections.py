@@ -4,18 +4,14 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import aiohttp
 import pytest
-import uvloop
 from aiohttp.client_proto import ResponseHandler
-from support.chat import ask, client_of, course, one_shot
+from support.chat import Run, ask, client_of, course, one_shot
 
 from toolkit.bench.connections import Names, Wire, addresses
-
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Inner(asyncio.Protocol):
@@ -164,11 +160,6 @@ def slow_names(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     return known
-
-
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    return request.param
 
 
 def test_addresses_are_found_and_missing_names_are_told(

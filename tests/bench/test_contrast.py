@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.shots import answered
 
 from toolkit.bench.contrast import contrast, tied
 from toolkit.records import Shot
@@ -17,23 +18,7 @@ TEMPLATES_MS = (400.0, 4000.0, 1500.0, 900.0, 2500.0)
 
 
 def shot(slot: int, e2e_ms: float | None, **more: Any) -> Shot:
-    facts = {
-        "run": "r",
-        "name": "alice",
-        "url": "http://h:1",
-        "slot": slot,
-        "kind": "unique",
-        "prompt": "story",
-        "concurrency": 8,
-        "stream": True,
-        "max_tokens": 256,
-        "planned_at": 100.0,
-        "sent_at": 100.0,
-        "took_ms": e2e_ms,
-        "ok": True,
-        "e2e_ms": e2e_ms,
-    }
-    return Shot(**(facts | more))
+    return answered(e2e_ms, slot, **more)
 
 
 def host(logs: Iterable[float], **more: Any) -> list[Shot]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from support.shots import answered
+
 from toolkit.bench.goodput import Limits
 from toolkit.bench.ladder import Rung, best_level, knee, ladder, rung
 from toolkit.records import Shot
@@ -28,23 +30,7 @@ def good(concurrency: int, share: float | None) -> Rung:
 
 
 def shot(slot: int, concurrency: int | None, took_ms: float, **more: Any) -> Shot:
-    facts = {
-        "run": "r",
-        "name": "alice",
-        "url": "http://h:1",
-        "slot": slot,
-        "kind": "unique",
-        "prompt": "story",
-        "concurrency": concurrency,
-        "stream": True,
-        "max_tokens": 256,
-        "planned_at": 100.0,
-        "sent_at": 100.0,
-        "took_ms": took_ms,
-        "ok": True,
-        "e2e_ms": took_ms,
-    }
-    return Shot(**(facts | more))
+    return answered(took_ms, slot, concurrency=concurrency, **more)
 
 
 def test_a_ladder_has_a_rung_for_each_level_the_lowest_first() -> None:

@@ -4,13 +4,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from support.shots import AT, answered
 
 from toolkit.bench.goodput import Limits
 from toolkit.bench.summary import Summary, summary
 from toolkit.records import Ledger, Shot, Verdict
 from toolkit.sketches import Sketch
 
-AT = 1_750_000_000.0
 FIXED_KEYS = (
     "name url requests ok errors error_kinds rps output_tokens_per_s ttft_p50_ms ttft_p95_ms"
     " tpot_p50_ms itl_p95_ms e2e_p50_ms e2e_p95_ms e2e_p99_ms rtt_ms client_ok goodput verdicts"
@@ -20,28 +20,16 @@ FIXED_KEYS = (
 def shot(slot: int, at_s: float = 0.0, took_ms: float | None = 1000.0, **more: Any) -> Shot:
     """A streamed answer of 100 tokens in a closed loop, planned `at_s` after the start."""
     e2e_ms = took_ms or 1000.0
-    facts = {
-        "run": "r",
-        "name": "alice",
-        "url": "http://h:1",
-        "slot": slot,
-        "kind": "unique",
-        "prompt": "story",
-        "concurrency": 8,
-        "stream": True,
-        "max_tokens": 256,
+    told = {
         "planned_at": AT + at_s,
-        "sent_at": AT + at_s,
         "send_lag_ms": 0.0,
-        "took_ms": took_ms,
-        "ok": True,
         "ttft_ms": e2e_ms / 10,
         "e2e_ms": e2e_ms,
         "tpot_ms": e2e_ms / 100,
         "prompt_tokens": 20,
         "output_tokens": 100,
     }
-    return Shot(**(facts | more))
+    return answered(took_ms, slot, **{**told, **more})
 
 
 def failed(slot: int, kind: str, text: str | None = None, **more: Any) -> Shot:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from support.raw_server import RawServer, http, vllm_pages
@@ -12,6 +12,9 @@ from toolkit.bench.asks import Ask
 from toolkit.bench.client import HostClient
 from toolkit.bench.shots import Course
 from toolkit.records import Host, Shot
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs what a test awaits, on one of both event loops."""
 
 CHAT = "/v1/chat/completions"
 TEXT = "Hello there"

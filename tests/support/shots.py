@@ -1,6 +1,6 @@
 """Shots of an honest host and what its counters then say; a test changes what its host does otherwise.
 
-The host: 100 ms to the first token, 20 ms for each further one, 100 tokens and 450 characters an answer, eight
+`answered` is the least that an answered request tells, for figures worked out by hand. The host of all others: 100 ms to the first token, 20 ms for each further one, 100 tokens and 450 characters an answer, eight
 requests at once in waves 2.5 s apart.
 """
 
@@ -54,6 +54,27 @@ def shot(slot: int = 0, *, tokens: int = 100, first_ms: float = 100.0, **more: A
         "answer_id": f"id-{more.get('kind', 'unique')}-{slot}",
     }
     return Shot(**{**values, **more})
+
+
+def answered(took_ms: float | None, slot: int = 0, /, **more: Any) -> Shot:
+    """A streamed answer in a closed loop that tells when it left and what it took."""
+    least = {
+        "run": "r",
+        "name": "alice",
+        "url": "http://h:1",
+        "slot": slot,
+        "kind": "unique",
+        "prompt": "story",
+        "concurrency": WAVE,
+        "stream": True,
+        "max_tokens": 256,
+        "planned_at": AT,
+        "sent_at": more.get("planned_at", AT),
+        "took_ms": took_ms,
+        "ok": True,
+        "e2e_ms": took_ms,
+    }
+    return Shot(**{**least, **more})
 
 
 def uniques(count: int, start: int = 0, **more: Any) -> list[Shot]:
