@@ -94,6 +94,19 @@ def test_who_was_served_beside_a_rejection_is_told() -> None:
     assert found.beside_ok_share == 0.5
 
 
+def test_between_two_rejections_far_apart_nobody_was_beside_one() -> None:
+    # bob asks at noon, alice is turned away in the morning and in the evening: each is further off than 30 s
+    found = log_facts(
+        "f", [rejection("alice", 0.0), line(team="bob", ts=50.0), rejection("alice", 90.0)]
+    )
+    assert found.served_beside == ()
+    # 30 s before one counts still, and lines need not be in order
+    late = log_facts(
+        "f", [rejection("alice", 80.0), rejection("alice", 0.0), line(team="bob", ts=50.0)]
+    )
+    assert late.served_beside == ("bob",)
+
+
 def test_a_shared_queue_and_a_missing_reason_are_told_apart() -> None:
     found = log_facts("f", [rejection(None, 1.0, "queue_full"), line(status=503), line(status=429)])
     assert (found.turned_away, found.rejected, found.unlogged_rejections) == (3, 1, 2)
@@ -101,8 +114,10 @@ def test_a_shared_queue_and_a_missing_reason_are_told_apart() -> None:
 
 
 def test_strange_lines_break_nothing() -> None:
-    found = log_facts("f", [{}, {"status": "200"}, {"ts": "soon", "team": 3, "rejected": 7}])
-    assert found.requests == 3
+    nowhen = {"ts": float("nan"), "team": "alice", "rejected": "team_queue_full"}
+    never = {"ts": 10**400, "team": "bob", "status": 200}
+    strange = [{}, {"status": "200"}, {"ts": "soon", "team": 3, "rejected": 7}, nowhen, never]
+    assert log_facts("f", strange).requests == 5
 
 
 def test_the_proxys_own_words_are_read() -> None:

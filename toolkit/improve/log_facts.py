@@ -4,8 +4,9 @@ It takes lines of the proxy's log as objects, one after the other, and holds cou
 alike where it uses the same words.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ NEAR_S = 30.0
 TURNED_AWAY = (413, 429, 503)
 MOST_MOMENTS = 200_000
 """Of rejections and of served requests; later ones are counted, but not placed."""
+LAST_MOMENT_S = 1e12
+"""A `ts` beyond it is no moment of anybody's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,8 @@ class _Counted:
         self.requests = self.turned_away = self.unlogged = self.own = self.nameless = 0
         self.missing: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
-        self.rejected_at: dict[str, list[float]] = {}
+        self.rejected_teams: set[str] = set()
+        self.rejected_at: list[float] = []
         self.others: list[tuple[str, float, bool]] = []
 
     def add(self, line: Mapping[str, Any]) -> None:
@@ -69,34 +73,35 @@ class _Counted:
         status, reason = line.get("status"), line.get("rejected")
         is_ok = isinstance(status, int) and status < 400
         self.missing.update(_missing(line, is_ok=is_ok))
-        team, ts = line.get("team"), line.get("ts")
+        team, at = line.get("team"), _moment(line)
         if reason:
-            self._reject(str(reason), team, ts)
+            self._reject(str(reason), team, at)
             return
         if status in TURNED_AWAY:
             self.turned_away += 1
             self.unlogged += 1
-        if team and isinstance(ts, int | float) and len(self.others) < MOST_MOMENTS:
-            self.others.append((str(team), float(ts), is_ok))
+        if team and at is not None and len(self.others) < MOST_MOMENTS:
+            self.others.append((str(team), at, is_ok))
 
-    def _reject(self, reason: str, team: Any, ts: Any) -> None:
+    def _reject(self, reason: str, team: Any, at: float | None) -> None:
         self.turned_away += 1
         self.reasons[reason] += 1
         if reason.startswith("team_"):
             self.own += 1
         elif reason in ("queue_full", "too_slow", "expired") and not team:
             self.nameless += 1
-        if team and isinstance(ts, int | float):
-            moments = self.rejected_at.setdefault(str(team), [])
-            if len(moments) < MOST_MOMENTS:
-                moments.append(float(ts))
+        if team and at is not None:
+            self.rejected_teams.add(str(team))
+            if len(self.rejected_at) < MOST_MOMENTS:
+                self.rejected_at.append(at)
 
     def facts(self, name: str) -> LogFacts:
         """All of it."""
+        moments = sorted(self.rejected_at)
         beside = [
             (team, ok)
-            for team, ts, ok in self.others
-            if team not in self.rejected_at and self._is_near(ts)
+            for team, at, ok in self.others
+            if team not in self.rejected_teams and _is_near(at, moments)
         ]
         return LogFacts(
             name=name,
@@ -108,14 +113,22 @@ class _Counted:
             own_rejections=self.own,
             nameless_rejections=self.nameless,
             reasons=dict(self.reasons.most_common()),
-            rejected_teams=tuple(sorted(self.rejected_at)),
+            rejected_teams=tuple(sorted(self.rejected_teams)),
             served_beside=tuple(sorted({team for team, ok in beside if ok})),
             beside_ok_share=sum(ok for _, ok in beside) / len(beside) if beside else None,
         )
 
-    def _is_near(self, ts: float) -> bool:
-        spans = [(min(each), max(each)) for each in self.rejected_at.values()]
-        return any(first - NEAR_S <= ts <= last + NEAR_S for first, last in spans)
+
+def _moment(line: Mapping[str, Any]) -> float | None:
+    """When it came; None where it does not tell."""
+    ts = line.get("ts")
+    return float(ts) if isinstance(ts, int | float) and abs(ts) < LAST_MOMENT_S else None
+
+
+def _is_near(at: float, moments: Sequence[float]) -> bool:
+    """Whether any of these moments, which are in order, is close."""
+    place = bisect_left(moments, at - NEAR_S)
+    return place < len(moments) and moments[place] <= at + NEAR_S
 
 
 def _missing(line: Mapping[str, Any], *, is_ok: bool) -> list[str]:
