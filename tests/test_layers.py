@@ -61,12 +61,46 @@ ROOMS = {
     ),
     "proxy": (
         set(
-            "admission cache relay_header case generations ready splices counters engine_pages estimates exchange explain faults flights framing headers identity leases kept keyring media log_lines"
-            " metrics answer_heads chunked client_reply policy recent recorder rejections replay routes routing setting_values settings settings_file error_json statements usage_left_out stuck verify views other_answers upstream_pages assembly chunks".split()
+            "case error_json exchange faults headers keyring media policy routes"
+            " setting_values settings settings_file splices".split()
         ),
+        set(),
+    ),
+    "proxy.told": (
+        set("counters explain log_lines metrics recent".split()),
+        set("request_log store_feed telling".split()),
+    ),
+    "proxy.http": (
+        set("answer_heads chunked client_reply framing".split()),
+        set("connection front front_state sending socket_facts wire".split()),
+    ),
+    "proxy.answers": (
         set(
-            "admin answering hits control kit outcome verifying layers attempt call calls connection front_state socket_facts delivery sending replaying desk far front redis_cache request_log scrape server shared_cache shared_file shared_rows epoch_keeper store_feed upstream watch wire"
-            " workers doors crew hit_server relaying relayed telling worker_desk".split()
+            "assembly chunks kept other_answers ready recorder replay statements"
+            " usage_left_out verify views".split()
+        ),
+        set(),
+    ),
+    "proxy.stored": (
+        set("cache leases".split()),
+        set("layers redis_cache shared_cache shared_file shared_rows".split()),
+    ),
+    "proxy.upstreams": (
+        set("engine_pages generations identity routing stuck upstream_pages".split()),
+        set("epoch_keeper scrape upstream watch".split()),
+    ),
+    "proxy.calls": (
+        set("admission estimates flights rejections".split()),
+        set("attempt call calls delivery far replaying".split()),
+    ),
+    "proxy.desk": (
+        set(),
+        set("answering desk hits kit outcome verifying".split()),
+    ),
+    "proxy.processes": (
+        {"relay_header"},
+        set(
+            "admin control crew doors hit_server relayed relaying server worker_desk workers".split()
         ),
     ),
     "plan": (
@@ -125,7 +159,7 @@ DOORS: dict[str, frozenset[str]] = {
     "bench": frozenset(),
     "capture": frozenset(),
     "proxy": frozenset(),
-    "workload": frozenset({"proxy.cache", "proxy.flights"}),
+    "workload": frozenset({"proxy.stored.cache", "proxy.calls.flights"}),
     "blast": frozenset({"bench.asks", "bench.models", "bench.plan", "bench.shots"}),
     "board": frozenset({"bench.counters", "bench.evidence", "bench.verdicts"}),
     "scout": frozenset(),
@@ -150,8 +184,8 @@ DOORS: dict[str, frozenset[str]] = {
             "bench.shots",
             "proxy.settings",
             "proxy.settings_file",
-            "proxy.stuck",
-            "proxy.upstream_pages",
+            "proxy.upstreams.stuck",
+            "proxy.upstreams.upstream_pages",
         }
     ),
     "improve": frozenset(),
@@ -230,16 +264,24 @@ def allowed(room: str, name: str) -> set[str] | None:
         if name in STANDARD_ONLY:
             return set()
         return set(GROUND | STORE) if name in STORE else set(GROUND)
-    decide, touch = ROOMS[room]
-    if room == "sim":
-        return {f"sim.{file}" for file in (decide | touch if name in touch else decide)}
-    inside = decide | touch if name in touch else decide
-    return {f"{room}.{file}" for file in inside} | set(GROUND) | set(DOORS[room])
+    inside = {
+        f"{floor}.{file}"
+        for floor in standing_on(room)
+        for file in (set.union(*ROOMS[floor]) if name in ROOMS[room][1] else ROOMS[floor][0])
+    }
+    return inside if room == "sim" else inside | GROUND | DOORS[room.partition(".")[0]]
+
+
+def standing_on(room: str) -> list[str]:
+    """A room and those it may use: rooms inside a room stand one on the other, in the order they are listed."""
+    whole = room.partition(".")[0]
+    inside = [floor for floor in ROOMS if floor.partition(".")[0] == whole]
+    return inside[: inside.index(room) + 1]
 
 
 def place(file: Path) -> tuple[str, str]:
-    parts = file.relative_to(ROOT / "toolkit").with_suffix("").parts
-    return ("", parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+    *room, name = file.relative_to(ROOT / "toolkit").with_suffix("").parts
+    return ".".join(room), name
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(ROOT)))
@@ -283,7 +325,7 @@ def test_only_scout_look_imports_httpx_and_only_the_store_imports_sqlite() -> No
         place(file) for file in files() for module in imports(file) if module.startswith("sqlite")
     }
     # the proxy's shared cache is a file of its own, with tables of its own: losing it costs time, never a fact
-    shared = {("proxy", "shared_cache"), ("proxy", "shared_file"), ("proxy", "shared_rows")}
+    shared = {("proxy.stored", f"shared_{name}") for name in ("cache", "file", "rows")}
     assert users <= {("", name) for name in STORE} | shared
 
 

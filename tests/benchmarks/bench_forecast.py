@@ -27,7 +27,7 @@ from at_length import at_length
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.small_proxy import Request, serve
 
-from toolkit.proxy.cache import Cache
+from toolkit.proxy.stored.cache import Cache
 from toolkit.workload.columns import Columns, columns
 from toolkit.workload.forecast import hit_curve
 from toolkit.workload.logs import read

@@ -12,7 +12,7 @@ HEAVY = (
     " multiprocessing numpy openai orjson pandas prometheus_client redis rich scapy sqlite3 sqlite_utils streamlit"
     " subprocess tomllib uvloop zmq zstandard"
 ).split()
-OURS = "toolkit.store toolkit.migrations toolkit.database toolkit.sim.engine toolkit.proxy.server".split()
+OURS = "toolkit.store toolkit.migrations toolkit.database toolkit.sim.engine toolkit.proxy.processes.server".split()
 """Of our own what costs most."""
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from toolkit.improve.log_facts import log_facts
-from toolkit.proxy.log_lines import line as proxy_line
+from toolkit.proxy.told.log_lines import line as proxy_line
 
 WHOLE: dict[str, Any] = {
     "ts": 100.0,

@@ -1,6 +1,6 @@
 from typing import get_args
 
-from toolkit.proxy.attempt import OUTCOMES
+from toolkit.proxy.calls.attempt import OUTCOMES
 from toolkit.proxy.faults import FAULTS, TRIES_ANOTHER, Fault, FaultKind
 
 

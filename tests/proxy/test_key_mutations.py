@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from toolkit.proxy.answering import Answering
 from toolkit.proxy.case import Case
+from toolkit.proxy.desk.answering import Answering
 from toolkit.proxy.exchange import Request, Served
-from toolkit.proxy.generations import Generations
 from toolkit.proxy.keyring import Keyring
 from toolkit.proxy.routes import ANSWERS, Route, route
 from toolkit.proxy.settings import CacheSetting, Settings, TeamSetting, UpstreamSetting
+from toolkit.proxy.upstreams.generations import Generations
 
 SCHEMAS: dict[str, list[str]] = json.loads(
     (Path(__file__).parent.parent / "data" / "vllm-0.32.0-request-fields.json").read_text()

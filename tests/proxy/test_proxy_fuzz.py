@@ -13,12 +13,12 @@ from support.proxied import ANSWER, ASKED, Answer, proxied, whole
 from support.proxy_calls import run
 from support.scripted_upstream import Line, Script, ScriptedUpstream, streaming
 
+from toolkit.proxy.answers.kept import pack, unpack
+from toolkit.proxy.answers.recorder import Recorder
+from toolkit.proxy.answers.replay import plan, tokens_by_event
+from toolkit.proxy.answers.verify import same
+from toolkit.proxy.answers.views import shown
 from toolkit.proxy.exchange import Kept, View
-from toolkit.proxy.kept import pack, unpack
-from toolkit.proxy.recorder import Recorder
-from toolkit.proxy.replay import plan, tokens_by_event
-from toolkit.proxy.verify import same
-from toolkit.proxy.views import shown
 
 SEED = 6
 PLACES = 40

@@ -10,9 +10,9 @@ from support.proxied import ASKED, proxied, whole
 from support.proxy_calls import run
 from support.scripted_upstream import ScriptedUpstream, hanging
 
-from toolkit.proxy.answering import Answering
-from toolkit.proxy.calls import Calls
-from toolkit.proxy.front import Front
+from toolkit.proxy.calls.calls import Calls
+from toolkit.proxy.desk.answering import Answering
+from toolkit.proxy.http.front import Front
 
 
 class EmptyRedis:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_server import recorded
 
-from toolkit.proxy.counters import Counters
 from toolkit.proxy.exchange import Served
-from toolkit.proxy.metrics import Gauges, merged, public
-from toolkit.proxy.recent import Indicators
+from toolkit.proxy.told.counters import Counters
+from toolkit.proxy.told.metrics import Gauges, merged, public
+from toolkit.proxy.told.recent import Indicators
 from toolkit.records import Host, Sighting
 from toolkit.scout import answers as pages
 from toolkit.scout.answers import Answer, Look

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from toolkit.proxy.admission import Admission, Ask, Slot, Waiting
+from toolkit.proxy.calls.admission import Admission, Ask, Slot, Waiting
 from toolkit.proxy.exchange import Rejection
 
 TICK_S = 0.1

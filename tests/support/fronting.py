@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from toolkit.proxy.connection import Connection
 from toolkit.proxy.exchange import Reply, Request
-from toolkit.proxy.front import Front
+from toolkit.proxy.http.connection import Connection
+from toolkit.proxy.http.front import Front
 from toolkit.proxy.settings import FrontSetting
 
 Run = Callable[[Coroutine[Any, Any, None]], None]

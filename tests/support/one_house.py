@@ -10,14 +10,14 @@ from typing import Any
 from support.proxied import ASKED, Answer, Client
 from support.scripted_upstream import ScriptedUpstream
 
-from toolkit.proxy.doors import Place, doors
-from toolkit.proxy.hit_server import HitServer, shared_out
 from toolkit.proxy.keyring import from_environment
-from toolkit.proxy.request_log import RequestLog
-from toolkit.proxy.server import Proxy
+from toolkit.proxy.processes.doors import Place, doors
+from toolkit.proxy.processes.hit_server import HitServer, shared_out
+from toolkit.proxy.processes.server import Proxy
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import checked, read
-from toolkit.proxy.telling import Telling
+from toolkit.proxy.told.request_log import RequestLog
+from toolkit.proxy.told.telling import Telling
 
 
 @dataclass

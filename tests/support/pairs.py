@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from toolkit.proxy.answers.recorder import Recorder
+from toolkit.proxy.answers.views import view
 from toolkit.proxy.exchange import Kept, View
-from toolkit.proxy.recorder import Recorder
-from toolkit.proxy.views import view
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
 PAIRS = RECORDED / "pairs"

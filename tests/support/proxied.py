@@ -12,9 +12,9 @@ from typing import Any
 from support.scripted_upstream import Script, ScriptedUpstream
 
 from toolkit.proxy.keyring import from_environment
-from toolkit.proxy.request_log import RequestLog
-from toolkit.proxy.server import Proxy
+from toolkit.proxy.processes.server import Proxy
 from toolkit.proxy.settings_file import checked, read
+from toolkit.proxy.told.request_log import RequestLog
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}

@@ -9,15 +9,15 @@ from typing import Any
 
 from support.scripted_upstream import Script, ScriptedUpstream
 
-from toolkit.proxy.admission import Admission
-from toolkit.proxy.attempt import Means
-from toolkit.proxy.call import Call
-from toolkit.proxy.calls import Calls
+from toolkit.proxy.calls.admission import Admission
+from toolkit.proxy.calls.attempt import Means
+from toolkit.proxy.calls.call import Call
+from toolkit.proxy.calls.calls import Calls
+from toolkit.proxy.calls.flights import Flights
 from toolkit.proxy.exchange import Job, Kept, Rejection, View
-from toolkit.proxy.flights import Flights
-from toolkit.proxy.routing import Routing
 from toolkit.proxy.settings import Settings, UpstreamSetting
-from toolkit.proxy.upstream import Upstream
+from toolkit.proxy.upstreams.routing import Routing
+from toolkit.proxy.upstreams.upstream import Upstream
 
 KEY = b"k" * 16
 JOB = Job(

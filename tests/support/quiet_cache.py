@@ -1,6 +1,6 @@
 """A shared cache whose thread does nothing: a test writes and mends when it wants to."""
 
-from toolkit.proxy.shared_cache import SharedCache
+from toolkit.proxy.stored.shared_cache import SharedCache
 
 
 class QuietCache(SharedCache):

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from support import chat
 
-from toolkit.proxy.call import Call
-from toolkit.proxy.delivery import Live
+from toolkit.proxy.answers.recorder import Recorder
+from toolkit.proxy.calls.call import Call
+from toolkit.proxy.calls.delivery import Live
+from toolkit.proxy.calls.flights import Flights
 from toolkit.proxy.exchange import Headers, Job, Rejection, Request, View
 from toolkit.proxy.faults import Fault
-from toolkit.proxy.flights import Flights
-from toolkit.proxy.recorder import Recorder
-from toolkit.proxy.sending import Sent
+from toolkit.proxy.http.sending import Sent
 
 SSE = "text/event-stream; charset=utf-8"
 JSON = "application/json"

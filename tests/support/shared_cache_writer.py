@@ -9,7 +9,7 @@ import hashlib
 import sys
 import time
 
-from toolkit.proxy.shared_cache import SharedCache
+from toolkit.proxy.stored.shared_cache import SharedCache
 
 
 def key(number: int) -> bytes:

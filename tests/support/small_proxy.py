@@ -8,8 +8,8 @@ import selectors
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.proxy.cache import Cache
-from toolkit.proxy.flights import Flights
+from toolkit.proxy.calls.flights import Flights
+from toolkit.proxy.stored.cache import Cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from toolkit.proxy.epoch_keeper import Book, EpochKeeper
-from toolkit.proxy.generations import Generations
-from toolkit.proxy.routing import Routing, UpstreamState
 from toolkit.proxy.settings import CacheSetting, RoutingSetting, Settings, UpstreamSetting
-from toolkit.proxy.upstream import Upstream
-from toolkit.proxy.watch import Pace, Watch
+from toolkit.proxy.upstreams.epoch_keeper import Book, EpochKeeper
+from toolkit.proxy.upstreams.generations import Generations
+from toolkit.proxy.upstreams.routing import Routing, UpstreamState
+from toolkit.proxy.upstreams.upstream import Upstream
+from toolkit.proxy.upstreams.watch import Pace, Watch
 
 FAST = RoutingSetting(look_s=0.01, stuck_s=0.2, probe_s=0.2, back_s=0.2)
 

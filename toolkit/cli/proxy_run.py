@@ -17,13 +17,13 @@ import click
 from toolkit.cli.inputs import allow_open_files
 from toolkit.cli.proxy_standing import Standing
 from toolkit.errors import ToolkitError
-from toolkit.proxy.counters import Counters
 from toolkit.proxy.keyring import TeamKey, from_environment, from_file, keyring, refuse_open
-from toolkit.proxy.request_log import RequestLog
-from toolkit.proxy.server import Proxy
+from toolkit.proxy.processes.server import Proxy
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import admin_port, checked, read
-from toolkit.proxy.store_feed import StoreFeed
+from toolkit.proxy.told.counters import Counters
+from toolkit.proxy.told.request_log import RequestLog
+from toolkit.proxy.told.store_feed import StoreFeed
 from toolkit.records import Run, Seen
 from toolkit.serving.notify import Notify
 from toolkit.wording import share, span

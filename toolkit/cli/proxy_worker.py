@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from toolkit.cli.proxy_run import run_loop, say, storing
 from toolkit.errors import ToolkitError
-from toolkit.proxy.doors import Place
-from toolkit.proxy.hit_server import HitServer
-from toolkit.proxy.request_log import RequestLog
-from toolkit.proxy.server import Proxy
-from toolkit.proxy.store_feed import StoreFeed
-from toolkit.proxy.telling import Telling
-from toolkit.proxy.workers import Packet, receive
+from toolkit.proxy.processes.doors import Place
+from toolkit.proxy.processes.hit_server import HitServer
+from toolkit.proxy.processes.server import Proxy
+from toolkit.proxy.processes.workers import Packet, receive
+from toolkit.proxy.told.request_log import RequestLog
+from toolkit.proxy.told.store_feed import StoreFeed
+from toolkit.proxy.told.telling import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

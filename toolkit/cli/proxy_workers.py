@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from toolkit.cli.proxy_run import ENDING, INTERRUPTED, say, summary
 from toolkit.cli.proxy_standing import Standing
 from toolkit.proxy.keyring import TeamKey
+from toolkit.proxy.processes.workers import Workers
 from toolkit.proxy.settings import Settings
-from toolkit.proxy.workers import Workers
 from toolkit.serving.notify import Notify
 
 WORKER = "toolkit.cli.proxy_worker"

@@ -13,13 +13,13 @@ import aiohttp
 from toolkit.cli.proxy_run import refuse_without_file, team_keys, tellers, told
 from toolkit.cli.proxy_workers import WORKER
 from toolkit.errors import ToolkitError
-from toolkit.proxy.identity import ANY
 from toolkit.proxy.keyring import TeamKey
-from toolkit.proxy.server import Proxy
+from toolkit.proxy.processes.server import Proxy
+from toolkit.proxy.processes.workers import Workers
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import checked
-from toolkit.proxy.shared_cache import SharedCache
-from toolkit.proxy.workers import Workers
+from toolkit.proxy.stored.shared_cache import SharedCache
+from toolkit.proxy.upstreams.identity import ANY
 
 Say = Callable[[str], None]
 ADMIN_S = 10.0

@@ -65,11 +65,9 @@ def _draw_bar(axes: Axes, place: int, row: Row, name: str, longest: float) -> No
     colour = FIRST if compared is None else EQUAL if is_equal else MOVED
     axes.barh(place, value, height=0.62, color=colour)
     words = figure(name, value) + (f"   {difference(compared)}" if compared else "")
-    end = value
-    if compared and compared.low is not None and compared.high is not None and compared.difference:
-        base = value / (1 + compared.difference)
-        low = base * (1 + compared.low)
-        high = min(base * (1 + compared.high), longest * WHISKER)
+    end, ends = value, row.ends(name)
+    if ends is not None:
+        low, high = max(0.0, ends[0]), min(ends[1], longest * WHISKER)
         axes.plot([low, high], [place, place], color="0.15", linewidth=1.4)
         end = max(end, high)
     axes.text(end + longest * 0.015, place, _plain(words), va="center", fontsize=9)

@@ -82,10 +82,8 @@ def _bars(rows: Sequence[Row], name: str) -> Markup:
 
 def _upper(row: Row, name: str) -> float:
     """The end of its interval, or of its bar."""
-    value, compared = row.figures.get(name) or 0.0, row.of(name)
-    if compared is None or compared.high is None or compared.difference is None:
-        return value
-    return max(value, value / (1 + compared.difference) * (1 + compared.high))
+    value, ends = row.figures.get(name) or 0.0, row.ends(name)
+    return value if ends is None else max(value, ends[1])
 
 
 def _bar(row: Row, name: str, longest: float) -> Markup:
@@ -112,15 +110,11 @@ def _bar(row: Row, name: str, longest: float) -> Markup:
 
 
 def _whisker(row: Row, name: str, longest: float) -> Markup | None:
-    value, compared = row.figures.get(name), row.of(name)
-    found = metric(name)
-    if value is None or compared is None or (found is not None and found.is_share):
+    ends = row.ends(name)
+    if ends is None:
         return None
-    if compared.low is None or compared.difference is None:
-        return None
-    low = value / (1 + compared.difference) * (1 + compared.low)
-    left, right = 100 * max(0.0, low) / longest, min(100.0, 100 * _upper(row, name) / longest)
-    is_cut = _upper(row, name) > longest
+    left, right = 100 * max(0.0, ends[0]) / longest, min(100.0, 100 * ends[1] / longest)
+    is_cut = ends[1] > longest
     return tag(
         "i",
         class_="cut" if is_cut else None,

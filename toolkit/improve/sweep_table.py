@@ -74,6 +74,20 @@ class Row:
         """How it compares in one metric."""
         return next((each for each in self.compared if each.metric == name), None)
 
+    def ends(self, name: str) -> tuple[float, float] | None:
+        """The figure itself at both ends of its difference's interval, to be drawn; None: there is no interval."""
+        value, compared = self.figures.get(name), self.of(name)
+        if value is None or compared is None or compared.difference is None:
+            return None
+        if compared.low is None or compared.high is None:
+            return None
+        found = metric(name)
+        if found is not None and found.is_share:
+            base = value - compared.difference
+            return base + compared.low, base + compared.high
+        base = value / (1 + compared.difference)
+        return base * (1 + compared.low), base * (1 + compared.high)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:

@@ -10,7 +10,7 @@ refused connection. An engine without /metrics can't be told from a busy one: of
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit.proxy.stuck import Pulse, Signs
+from toolkit.proxy.upstreams.stuck import Pulse, Signs
 
 Answer = Literal["came", "late", "refused", "ill"]
 """Of a look. `came`: the pages. `late`: a connection, but no page in time. `refused`: nobody listens. `ill`: /health says 5xx."""

@@ -12,7 +12,7 @@ import aiohttp
 
 from toolkit.bench.client import PageError, read_models
 from toolkit.bench.faults import FAULTS
-from toolkit.proxy import upstream_pages as pages
+from toolkit.proxy.upstreams import upstream_pages as pages
 from toolkit.records import Host
 from toolkit.serving.progress import Answer, Look
 

@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.proxy.cache import Cache
-from toolkit.proxy.flights import Flight, Flights
+from toolkit.proxy.calls.flights import Flight, Flights
+from toolkit.proxy.stored.cache import Cache
 from toolkit.workload.columns import Codes, Columns, Numbers
 
 Mask = NDArray[np.bool_]

@@ -1,0 +1,1 @@
+"""The servers behind: asked, looked at, told apart, and chosen among."""
