@@ -10,7 +10,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from support.shots import no_books
+from support.shots import no_books, step
 
 from toolkit.bench.chart import draw, picture
 from toolkit.bench.ladder import Rung
@@ -23,22 +23,11 @@ NOTHING = results(
 )[0].summary
 
 
-def step(concurrency: int, e2e_ms: float | None, tokens_per_s: float | None) -> Rung:
-    return Rung(
-        concurrency=concurrency,
-        requests=16,
-        ok=16,
-        rps=1.0,
-        output_tokens_per_s=tokens_per_s,
-        ttft_p50_ms=None,
-        e2e_p50_ms=e2e_ms,
-        e2e_p95_ms=e2e_ms,
-        tpot_p50_ms=None,
-        good_share=None,
-    )
+def level(concurrency: int, e2e_ms: float | None, tokens_per_s: float | None) -> Rung:
+    return step(concurrency, 1.0, e2e_ms, output_tokens_per_s=tokens_per_s)
 
 
-STEPS = (step(1, 1000, 50), step(4, 1500, 200), step(16, 4000, 300))
+STEPS = (level(1, 1000, 50), level(4, 1500, 200), level(16, 4000, 300))
 
 
 def host(name: str, *rungs: Rung) -> Result:
@@ -95,7 +84,7 @@ def test_a_dollar_begins_no_formula(tmp_path: Path) -> None:
 
 
 def test_a_host_without_figures_is_named_and_has_no_point(tmp_path: Path) -> None:
-    told = [host("alice", *STEPS), host("dead", step(1, None, 0), step(2, None, None))]
+    told = [host("alice", *STEPS), host("dead", level(1, None, 0), level(2, None, None))]
     figure = picture(told)
     assert names(figure) == ["alice", "dead (no figures)"]
     assert len(figure.axes[0].get_lines()[1].get_xydata()) == 0
@@ -115,7 +104,7 @@ def test_a_host_without_figures_is_named_and_has_no_point(tmp_path: Path) -> Non
     ],
 )
 def test_the_time_axis_has_numbers_that_do_not_overlap(low_ms: float, high_ms: float) -> None:
-    figure = picture([host("alice", step(1, low_ms, 50), step(2, high_ms, 60))])
+    figure = picture([host("alice", level(1, low_ms, 50), level(2, high_ms, 60))])
     figure.draw_without_rendering()
     axes = figure.axes[0]
     left, right = axes.get_xlim()
@@ -135,14 +124,14 @@ def test_the_time_axis_has_numbers_that_do_not_overlap(low_ms: float, high_ms: f
 
 
 def test_every_point_is_inside_also_of_one_level() -> None:
-    axes = axes_of([host("alice", step(8, 100, 3000)), host("bob", step(8, 130, 3200))])
+    axes = axes_of([host("alice", level(8, 100, 3000)), host("bob", level(8, 130, 3200))])
     low, high = axes.get_ylim()
     assert low == 0
     assert high > 3200
 
 
 def test_no_speed_at_all_is_a_picture_too() -> None:
-    assert axes_of([host("alice", step(8, 100, 0))]).get_ylim() == (0, 1)
+    assert axes_of([host("alice", level(8, 100, 0))]).get_ylim() == (0, 1)
 
 
 @pytest.mark.parametrize("count", [1, 20, 60])

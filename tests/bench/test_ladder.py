@@ -2,27 +2,11 @@
 
 from typing import Any
 
-from support.shots import answered
+from support.shots import answered, step
 
 from toolkit.bench.goodput import Limits
 from toolkit.bench.ladder import Rung, best_level, knee, ladder, rung
 from toolkit.records import Shot
-
-
-def step(concurrency: int, rps: float | None, e2e_ms: float | None, **more: Any) -> Rung:
-    facts = {
-        "concurrency": concurrency,
-        "requests": 32,
-        "ok": 32,
-        "rps": rps,
-        "output_tokens_per_s": None,
-        "ttft_p50_ms": None,
-        "e2e_p50_ms": e2e_ms,
-        "e2e_p95_ms": e2e_ms,
-        "tpot_p50_ms": None,
-        "good_share": None,
-    }
-    return Rung(**(facts | more))
 
 
 def good(concurrency: int, share: float | None) -> Rung:

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from support.shots import AT, accused, books, failed, no_books, replayed, shot, told, uniques
+from support.shots import AT, accused, books, failed, no_books, replayed, shot, step, told, uniques
 
-from toolkit.bench.ladder import Rung
 from toolkit.records import Shot
 from toolkit.sketches import Sketch
 
@@ -182,23 +181,8 @@ def test_a_run_of_one_wave_is_not_judged() -> None:
 # saturated
 
 
-def rung(concurrency: int, rps: float, e2e_p50_ms: float) -> Rung:
-    return Rung(
-        concurrency=concurrency,
-        requests=4 * concurrency,
-        ok=4 * concurrency,
-        rps=rps,
-        output_tokens_per_s=rps * 100,
-        ttft_p50_ms=100.0,
-        e2e_p50_ms=e2e_p50_ms,
-        e2e_p95_ms=e2e_p50_ms * 1.2,
-        tpot_p50_ms=20.0,
-        good_share=None,
-    )
-
-
 def test_a_ladder_that_ends_flat_is_saturated() -> None:
-    rungs = [rung(1, 0.5, 2000.0), rung(8, 4.0, 2000.0), rung(32, 4.1, 7800.0)]
+    rungs = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0), step(32, 4.1, 7800.0)]
     found = told(uniques(16), rungs=rungs)
     assert found["saturated"].confidence == "medium"
     assert found["saturated"].evidence == (
@@ -208,7 +192,7 @@ def test_a_ladder_that_ends_flat_is_saturated() -> None:
 
 
 def test_a_ladder_that_still_climbs_is_not() -> None:
-    rungs = [rung(1, 0.5, 2000.0), rung(8, 4.0, 2000.0), rung(32, 12.0, 2700.0)]
+    rungs = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0), step(32, 12.0, 2700.0)]
     assert accused(uniques(16), rungs=rungs) == {}
 
 

@@ -14,13 +14,13 @@ from support.shots import (
     no_books,
     replayed,
     shot,
+    step,
     told,
     twin,
     uniques,
 )
 
 from toolkit.bench.counters import ledger
-from toolkit.bench.ladder import Rung
 from toolkit.bench.verdicts import verdicts
 from toolkit.dialects import EngineNumbers
 from toolkit.records import Ledger, Shot
@@ -55,19 +55,7 @@ def test_books_that_are_not_even_make_clean_less_sure() -> None:
 
 
 def test_a_sweep_is_judged_by_its_ladder_where_there_is_no_queue_to_see() -> None:
-    step = Rung(
-        concurrency=1,
-        requests=4,
-        ok=4,
-        rps=0.5,
-        output_tokens_per_s=50.0,
-        ttft_p50_ms=100.0,
-        e2e_p50_ms=2000.0,
-        e2e_p95_ms=2000.0,
-        tpot_p50_ms=20.0,
-        good_share=None,
-    )
-    two = [step, replace(step, concurrency=8, rps=4.0)]
+    two = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0)]
     assert "saturated" not in told(with_twins(), no_books(), rungs=two)["not_judged"].evidence
     assert "saturated" in told(with_twins(), no_books(), rungs=two[:1])["not_judged"].evidence
 

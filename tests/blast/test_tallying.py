@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from support.tallies import sketch
 
 from toolkit.blast.tallying import MOST_KNOWN, MOST_PROMPTS, Tallying
 from toolkit.records import ErrorCount, Tally
-from toolkit.sketches import Sketch
 
 HOST = ("alice", "http://a:1")
 OTHER = ("bob", "http://b:1")
@@ -19,13 +19,6 @@ def tallying() -> Tallying:
 def add(tallies: Tallying, at: float = 100.0, host: tuple[str, str] = HOST, **more: Any) -> None:
     facts = {"kind": "ranked", "prompt": "p", "repeats": True, "ok": True, "e2e_ms": 50.0}
     tallies.add(host, at, **{**facts, **more})
-
-
-def sketch(*values: float) -> bytes:
-    made = Sketch()
-    for value in values:
-        made.add(value)
-    return made.to_bytes()
 
 
 def canaries(tallies: Tallying, *e2e_ms: float, **more: Any) -> None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 import pytest
+from support import standings
 
 from toolkit.board.outages import Outage
 from toolkit.board.standings import Board, RankBy, Standing
@@ -24,54 +25,21 @@ def clock(at: float) -> str:
 
 
 def standing(rank: int, name: str, rps: float, *verdicts: Verdict, **changes: object) -> Standing:
-    plain = Standing(
-        rank=rank,
-        name=name,
-        url=f"http://{name}:1",
-        score=rps / 1000,
-        rps=rps,
-        output_tokens_per_s=rps * 256,
-        ttft_p50_ms=30.0,
-        ttft_p95_ms=40.0,
-        p50_ms=1000.0,
-        p95_ms=None,
-        error_rate=0.0,
-        ok=100,
-        errors=0,
-        streamed=50,
-        hit_share=None,
-        hit_share_inferred=False,
-        output_tokens_estimated=False,
-        tied=False,
-        rank_change=None,
-        rank_change_5m=None,
-        verdicts=verdicts,
-        left_out=False,
-        tainted_s=None,
-        taints=(),
-        window_s=30,
-        at=END,
-    )
-    return replace(plain, **changes)
+    told = {
+        "score": rps / 1000,
+        "rps": rps,
+        "output_tokens_per_s": rps * 256,
+        "ttft_p50_ms": 30.0,
+        "ttft_p95_ms": 40.0,
+        "p50_ms": 1000.0,
+        "p95_ms": None,
+        "verdicts": verdicts,
+    }
+    return standings.standing(name, rank, **{**told, **changes})
 
 
-def board(*standings: Standing, rank_by: RankBy = "rps") -> Board:
-    return Board(
-        run="r",
-        at_s=END,
-        window_s=30,
-        elapsed_s=30,
-        counted_s=30,
-        rank_by=rank_by,
-        honest=False,
-        skip_limited=False,
-        standings=standings,
-        left_out=(),
-        limited_s=0,
-        frozen_at_s=None,
-        ended=True,
-        data_end_s=END,
-    )
+def board(*ranked: Standing, rank_by: RankBy = "rps") -> Board:
+    return standings.board(*ranked, rank_by=rank_by, at_s=END, window_s=30)
 
 
 # --- who leads, and who is the best without a trick ---------------------------------------------------

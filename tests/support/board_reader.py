@@ -1,21 +1,15 @@
 """A reader for the board's feed that keeps all in lists, and parts to fill it with."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from support.tallies import sketch
+
 from toolkit.records import Event, Host, LoaderSecond, Part, Run, Shot, Sighting, Tally
-from toolkit.sketches import Sketch
 
 START_S = 1_800_000_000
 RUN = Run(id="abcdef012345", verb="blast", started_at=START_S + 0.25)
-
-
-def sketch(values_ms: Iterable[float]) -> bytes:
-    made = Sketch()
-    for value in values_ms:
-        made.add(value)
-    return made.to_bytes()
 
 
 class ListReader:
@@ -52,7 +46,7 @@ class ListReader:
         values: dict[str, Any] = dict.fromkeys(Part._fields, 0)
         values |= {"ok": len(e2e), "streamed": len(ttft), **counts}
         values |= {"row": len(self.kept) + 1, "host": number, "at_s": START_S + at_s}
-        made = Part(**values | {"e2e": sketch(e2e), "ttft": sketch(ttft)})
+        made = Part(**values | {"e2e": sketch(*e2e), "ttft": sketch(*ttft)})
         self.kept.append(made)
         return made
 

@@ -77,6 +77,23 @@ def answered(took_ms: float | None, slot: int = 0, /, **more: Any) -> Shot:
     return Shot(**{**least, **more})
 
 
+def step(concurrency: int, rps: float | None, e2e_p50_ms: float | None, **more: Any) -> Rung:
+    """A level of a sweep that tells its throughput and its latency."""
+    least = {
+        "concurrency": concurrency,
+        "requests": 32,
+        "ok": 32,
+        "rps": rps,
+        "output_tokens_per_s": None,
+        "ttft_p50_ms": None,
+        "e2e_p50_ms": e2e_p50_ms,
+        "e2e_p95_ms": e2e_p50_ms,
+        "tpot_p50_ms": None,
+        "good_share": None,
+    }
+    return Rung(**{**least, **more})
+
+
 def uniques(count: int, start: int = 0, **more: Any) -> list[Shot]:
     return [shot(slot, **more) for slot in range(start, start + count)]
 
