@@ -142,6 +142,18 @@ def test_shares_are_compared_by_their_difference_and_may_be_zero() -> None:
     assert rows[1].figures["error_rate"] == pytest.approx(0.11)
 
 
+def test_an_interval_is_drawn_in_the_figures_own_measure() -> None:
+    first, second = table([one("a", 100, 100), one("b", 200, 200)], [TOKENS])
+    assert first.ends(TOKENS) is None  # it is what the other is compared with
+    # twice as much in both blocks: the interval is a point, and lies at the figure itself
+    assert second.ends(TOKENS) == (pytest.approx(200.0), pytest.approx(200.0))
+    share = "invalid_json_ratio"
+    known = [one("words", 0.5, 0.5, metric=share), one("json", 0.2, 0.3, metric=share)]
+    # 25 points less; 0.1 apart, the interval of their mean reaches 12.706 * 0.05 = 0.6353 to both sides of 0.25
+    ends = table(known, [share])[1].ends(share)
+    assert ends == (pytest.approx(0.25 - 0.6353, abs=1e-4), pytest.approx(0.25 + 0.6353, abs=1e-4))
+
+
 def test_one_block_has_no_interval_and_so_no_verdict() -> None:
     compared = table([one("a", 100), one("b", 300)], [TOKENS])[1].compared[0]
     assert (compared.difference, compared.low) == (pytest.approx(2.0), None)
