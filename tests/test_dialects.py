@@ -1,33 +1,13 @@
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.metrics_pages import PAGES, numbers, plain, text_of
 
 from toolkit.dialects import EngineNumbers, read_numbers
 from toolkit.promtext import Quantile, read_page
 
-PAGES = Path(__file__).parent / "data" / "metrics"
 WRITTEN = sorted(path.stem for path in (PAGES / "written").glob("*.txt"))
 CONFIG = 'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="100"'
-
-
-def text_of(name: str) -> str:
-    return (PAGES / f"{name}.txt").read_text(encoding="utf-8")
-
-
-def numbers(text: str, content_type: str = "") -> EngineNumbers:
-    found = read_numbers(read_page(text), content_type)
-    assert found is not None
-    return found
-
-
-def plain(found: EngineNumbers) -> EngineNumbers:
-    """Without what has tests of its own."""
-    return replace(
-        found, ttft=None, queue=None, settings=(), finished_by_reason=(), asked_tokens=None
-    )
 
 
 # Recorded from vLLM 0.32.0; expected values by grep

@@ -1,23 +1,7 @@
 """How requests ended, and how long an answer they asked for: what a ledger is made from."""
 
-from pathlib import Path
-
 import pytest
-
-from toolkit.dialects import EngineNumbers, read_numbers
-from toolkit.promtext import read_page
-
-PAGES = Path(__file__).parent / "data" / "metrics"
-
-
-def numbers(text: str) -> EngineNumbers:
-    found = read_numbers(read_page(text))
-    assert found is not None
-    return found
-
-
-def recorded(name: str) -> EngineNumbers:
-    return numbers((PAGES / f"{name}.txt").read_text(encoding="utf-8"))
+from support.metrics_pages import numbers, text_of
 
 
 @pytest.mark.parametrize(
@@ -37,20 +21,20 @@ def recorded(name: str) -> EngineNumbers:
 def test_ended_requests_are_told_by_reason_over_all_engines(
     page: str, ended: dict[str, float]
 ) -> None:
-    found = recorded(page)
+    found = numbers(text_of(page))
     assert found.finished_by_reason == tuple(sorted(ended.items()))
     assert found.requests_total == sum(ended.values())
 
 
 @pytest.mark.parametrize("page", ["sglang_0.5.23", "tgi_3.3.7", "llama_cpp", "litellm_1.109"])
 def test_an_engine_without_reasons_tells_none(page: str) -> None:
-    found = recorded(f"written/{page}")
+    found = numbers(text_of(f"written/{page}"))
     assert found.finished_by_reason == ()
     assert found.asked_tokens is None
 
 
 def test_what_was_asked_for_is_told_by_sum_and_count() -> None:
-    found = recorded("recorded/after_load").asked_tokens
+    found = numbers(text_of("recorded/after_load")).asked_tokens
     assert found is not None
     assert (found.sum, found.count) == (108878, 1022)  # by grep
 
