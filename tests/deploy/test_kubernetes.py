@@ -3,90 +3,27 @@
 import copy
 import tomllib
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import kubernetes_validate
 import pytest
-from support.deployed import (
-    HOSTILE,
-    IMAGE,
-    documents,
-    expanded,
-    problems,
-    site,
-    templates,
-    text_of,
+from support.deployed import HOSTILE, IMAGE, expanded, site, templates, text_of
+from support.kubernetes_objects import (
+    BIG,
+    ONE,
+    SIM,
+    VERSIONS,
+    objects,
+    one,
+    pod,
+    refused,
+    usual,
+    validate,
 )
 
 from toolkit.deploy.kubernetes import kit
 from toolkit.deploy.kubernetes_parts import literal
-from toolkit.deploy.site import Kit, Site
-from toolkit.errors import ToolkitError
 from toolkit.proxy.settings_file import read
-
-VERSIONS = ("1.31", "1.36")
-"""The oldest that has `unhealthyPodEvictionPolicy` for good, and a new one."""
-ONE = '[[engine]]\nname = "qwen"\nmodel = "Qwen/Q"\nport = 8001\n'
-BIG = ONE + "[engine.flags]\ntensor-parallel-size = 8\npipeline-parallel-size = 2\n"
-SIM = '[[engine]]\nname = "s"\nkind = "sim"\nmodel = "fast"\nport = 8001\nkey_env = "QWEN_KEY"\n'
-
-
-def objects(found: Kit) -> list[Any]:
-    """All of Kubernetes' own kind or another's; not the values of a chart."""
-    return [
-        each
-        for file in found.files
-        for each in documents(file.text)
-        if not file.path.endswith("prometheus-adapter.yaml")
-    ]
-
-
-@lru_cache
-def usual() -> tuple[Any, ...]:
-    """Of support.deployed's STACK; nobody changes them."""
-    return tuple(objects(kit(site(), templates())))
-
-
-def one(kind: str, name: str, among: Any = None) -> Any:
-    (found,) = (
-        each
-        for each in (usual() if among is None else among)
-        if each["kind"] == kind and each["metadata"]["name"] == name
-    )
-    return found
-
-
-def pod(deployment: Any) -> tuple[Any, Any]:
-    """The pod's spec and its only container."""
-    spec = deployment["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    return spec, container
-
-
-def refused(found: Site, **more: Any) -> ToolkitError:
-    with pytest.raises(ToolkitError) as caught:
-        kit(found, templates(), **more)
-    return caught.value
-
-
-def validate(found: Any, version: str) -> None:
-    """Raise for what Kubernetes, KEDA or LeaderWorkerSet would not take."""
-    if found["kind"] == "ScaledObject":
-        assert problems(found, "keda-scaledobject.json") == []
-    elif found["kind"] == "LeaderWorkerSet":
-        assert problems(found, "leaderworkerset.json") == []
-        for role in ("leaderTemplate", "workerTemplate"):
-            template = found["spec"]["leaderWorkerTemplate"][role]
-            wrapped = {
-                "apiVersion": "v1",
-                "kind": "PodTemplate",
-                "metadata": {"name": "a"},
-                "template": template,
-            }
-            kubernetes_validate.validate(wrapped, version, strict=True)
-    else:
-        kubernetes_validate.validate(found, version, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -138,25 +75,6 @@ def test_a_misspelt_key_is_seen(
     kind: str, name: str, path: tuple[Any, ...], right: str, wrong: str
 ) -> None:
     found = copy.deepcopy(one(kind, name))
-    place = found
-    for step in path:
-        place = place[step]
-    place[wrong] = place.pop(right)
-    with pytest.raises((kubernetes_validate.ValidationError, AssertionError)):
-        validate(found, VERSIONS[-1])
-
-
-@pytest.mark.parametrize(
-    ("path", "right", "wrong"),
-    [
-        (("spec",), "leaderWorkerTemplate", "leaderworkerTemplate"),
-        (("spec", "leaderWorkerTemplate"), "restartPolicy", "restart"),
-        (("spec", "leaderWorkerTemplate", "workerTemplate", "spec"), "containers", "container"),
-    ],
-)
-def test_a_misspelt_key_of_a_group_is_seen(path: tuple[str, ...], right: str, wrong: str) -> None:
-    made = objects(kit(site(BIG), templates(), gpus_per_node=8))
-    found = one("LeaderWorkerSet", "contest-qwen", made)
     place = found
     for step in path:
         place = place[step]
@@ -338,73 +256,6 @@ def test_without_a_proxy_nothing_of_it_is_there() -> None:
     paths = [each.path for each in kit(site("proxy = false\n" + ONE), templates()).files]
     assert paths[:2] == ["engine-contest-qwen.yaml", "disruption.yaml"]
     assert not {"proxy.yaml", "network.yaml"} & set(paths)
-
-
-# --- several nodes ---------------------------------------------------------------------------------------
-
-
-def group() -> Any:
-    made = objects(kit(site(BIG), templates(), gpus_per_node=8))
-    return one("LeaderWorkerSet", "contest-qwen", made)["spec"]["leaderWorkerTemplate"]
-
-
-def test_an_engine_with_more_gpus_than_a_node_spans_nodes() -> None:
-    found = group()
-    assert (found["size"], found["restartPolicy"]) == (2, "RecreateGroupOnPodRestart")
-    for role in ("leader", "worker"):
-        (container,) = found[f"{role}Template"]["spec"]["containers"]
-        assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
-
-
-def test_each_node_knows_its_rank_and_the_leader_and_only_the_leader_answers() -> None:
-    def words(role: str) -> list[str]:
-        (container,) = group()[f"{role}Template"]["spec"]["containers"]
-        variables = {"LWS_LEADER_ADDRESS": "big-0.big", "NODE_RANK": "1"}
-        own = {each["name"] for each in container["env"]} | {"LWS_LEADER_ADDRESS"}
-        known = {name: value for name, value in variables.items() if name in own}
-        return [expanded(word, known) for word in container["args"]]
-
-    joint = ["--master-addr", "big-0.big", "--master-port", "29501"]
-    assert words("leader")[-8:] == ["--nnodes", "2", "--node-rank", "0", *joint]
-    assert words("worker")[-9:] == ["--nnodes", "2", "--node-rank", "1", *joint, "--headless"]
-    (worker,) = group()["workerTemplate"]["spec"]["containers"]
-    assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & set(worker)
-
-
-def test_a_worker_stays_until_its_leader_has_answered_what_is_under_way() -> None:
-    spec = group()["workerTemplate"]["spec"]
-    (worker,) = spec["containers"]
-    # 15 s until nobody asks the leader any more, 30 s for what it still answers
-    assert worker["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "45"]
-    assert spec["terminationGracePeriodSeconds"] > 45
-
-
-def test_a_groups_service_asks_its_leader_and_its_claim_is_for_many() -> None:
-    made = objects(kit(site(BIG), templates(), gpus_per_node=8))
-    assert one("Service", "contest-qwen", made)["spec"]["selector"]["role"] == "leader"
-    claim = one("PersistentVolumeClaim", "contest-qwen", made)
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    (rule,) = one("NetworkPolicy", "contest-qwen", made)["spec"]["ingress"]
-    assert "ports" not in rule
-    (source,) = rule["from"]
-    assert source["podSelector"]["matchLabels"] == {"app.kubernetes.io/instance": "contest-qwen"}
-
-
-def test_what_fits_on_one_node_stays_there() -> None:
-    made = objects(kit(site(BIG), templates(), gpus_per_node=16))
-    assert one("Deployment", "contest-qwen", made)
-
-
-def test_nodes_that_would_have_unlike_numbers_of_gpus_are_refused() -> None:
-    assert "16 GPUs, and nodes have 6" in refused(site(BIG), gpus_per_node=6).message
-    assert "less than 1" in refused(site(BIG), gpus_per_node=0).message
-
-
-def test_an_old_image_and_copies_of_a_model_span_no_nodes() -> None:
-    old = site(BIG, image="vllm/vllm-openai:v0.11.0")
-    assert "0.11.0" in refused(old, gpus_per_node=8).message
-    copies = site(BIG + "data-parallel-size = 2\n")
-    assert "copies" in refused(copies, gpus_per_node=8).message
 
 
 # --- names and words -------------------------------------------------------------------------------------

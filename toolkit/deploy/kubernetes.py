@@ -36,8 +36,8 @@ def kit(
     if most < 1 or (gpus_per_node is not None and gpus_per_node < 1):
         raise ToolkitError("a number of GPUs or replicas is less than 1", "Write 1 or more")
     names = parts.names(site)
-    engines = parts.engines(site, names.each, gpus_per_node)
-    proxy = _proxy_file(site, names)
+    engines = parts.engines(site, names, gpus_per_node)
+    proxy = _proxy_file(site, engines)
     files = [_engine(site, each, templates, names.secret, toolkit_image) for each in engines]
     files.append(_disruption(site, names, templates))
     if site.proxy is not None and proxy is not None:
@@ -56,12 +56,12 @@ def kit(
     return Kit(files=tuple(files), next_steps=_next_steps(site, engines, proxy, names))
 
 
-def _proxy_file(site: Site, names: parts.Names) -> ProxyFile | None:
+def _proxy_file(site: Site, engines: Engines) -> ProxyFile | None:
     if site.proxy is None:
         return None
     urls = {
-        each.name: f"http://{name}:{each.port}"
-        for each, name in zip(site.engines, names.each, strict=True)
+        each.name: f"http://{found.service}:{found.port}"
+        for each, found in zip(site.engines, engines, strict=True)
     }
     return proxy_file(site, site.proxy, urls)
 
@@ -181,7 +181,7 @@ def _next_steps(
     if site.proxy is not None:
         steps.append(f"kubectl port-forward service/{names.proxy} {site.proxy.port}")
     else:
-        steps += [f"kubectl port-forward service/{each.name} {each.port}" for each in engines]
+        steps += [f"kubectl port-forward service/{each.service} {each.port}" for each in engines]
     if site.listen not in LOOPBACK:
         steps.append(
             f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one."

@@ -67,7 +67,9 @@ class KubernetesEngine:
     """One engine, all of its pods."""
 
     name: Plain
-    """Of all its objects, and of its Service: how it is asked."""
+    """Of all its objects but, where it spans nodes, its Service."""
+    service: Plain
+    """How it is asked."""
     title: str
     served_name: str
     is_simulated: bool
@@ -85,13 +87,11 @@ class KubernetesEngine:
     """Requests that it runs at a time."""
 
 
-def engines(
-    site: Site, names: tuple[str, ...], gpus_per_node: int | None
-) -> tuple[KubernetesEngine, ...]:
+def engines(site: Site, names: "Names", gpus_per_node: int | None) -> tuple[KubernetesEngine, ...]:
     """Each engine under its name. Raises ToolkitError for what nodes don't have."""
     return tuple(
-        _engine(engine, name, site, gpus_per_node)
-        for engine, name in zip(site.engines, names, strict=True)
+        _engine(engine, name, leader, site, gpus_per_node)
+        for engine, name, leader in zip(site.engines, names.each, names.leaders, strict=True)
     )
 
 
@@ -105,13 +105,22 @@ class Names:
     secret: Plain
     each: tuple[str, ...]
     """Of each engine's, in the site's order."""
+    leaders: tuple[str, ...]
+    """Of the Service of each that spans nodes: LeaderWorkerSet makes one with the engine's own name, for its pods among themselves."""
 
 
 def names(site: Site) -> Names:
     """Names that are unlike each other, and short enough for what Kubernetes adds to them."""
     words = ("proxy", "engines", "keys", *(each.name for each in site.engines))
-    proxy, engines, secret, *each = unlike((f"{site.name}-{word}" for word in words), LONGEST_NAME)
-    return Names(proxy=Plain(proxy), engines=Plain(engines), secret=Plain(secret), each=tuple(each))
+    own = unlike((f"{site.name}-{word}" for word in words), LONGEST_NAME)
+    proxy, engines, secret, *each = own
+    return Names(
+        proxy=Plain(proxy),
+        engines=Plain(engines),
+        secret=Plain(secret),
+        each=tuple(each),
+        leaders=unlike((*own, *(f"{name}-leader" for name in each)))[len(own) :],
+    )
 
 
 def proxy_variables(names_of_keys: tuple[str, ...], redis_env: str | None) -> tuple[Variable, ...]:
@@ -126,7 +135,7 @@ def proxy_grace_s(site: Site) -> int:
 
 
 def _engine(
-    engine: SiteEngine, name: str, site: Site, gpus_per_node: int | None
+    engine: SiteEngine, name: str, leader: str, site: Site, gpus_per_node: int | None
 ) -> KubernetesEngine:
     is_simulated = engine.kind == "sim"
     if not is_simulated:
@@ -135,6 +144,7 @@ def _engine(
     gpus_each = engine.gpu_count // nodes
     return KubernetesEngine(
         name=Plain(name),
+        service=Plain(name if nodes == 1 else leader),
         title=engine.model,
         served_name=engine.served_name,
         is_simulated=is_simulated,
