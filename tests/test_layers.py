@@ -11,7 +11,7 @@ STANDARD_ONLY = frozenset({"records", "errors"})
 
 GROUND = frozenset(
     "records errors hosts promtext dialects dialect_names event_stream choices completion sketches profiles"
-    " cache_headers profile_checks profile_load quantities alike request_key request_body request_prompt"
+    " cache_headers file_values profile_checks profile_load quantities alike request_key request_body request_prompt"
     " markup plot wording".split()
 )
 """Pure files of the ground floor. Beside them, the store's files do I/O."""

@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from toolkit.errors import ToolkitError
+from toolkit.file_values import choice, switch, whole
 from toolkit.improve.configurations import How, Lever, Serving, Value
 from toolkit.profile_checks import refuse_unknown, shown, word
 from toolkit.profiles import read_profile
@@ -58,6 +59,8 @@ PLAN_KEYS = ("gpu", "gpus", "model")
 ASKING_KEYS = ("requests", "concurrency", "max_tokens", "prompts", "schema")
 ASKED = ("schema", "json", "words")
 MOST_BLOCKS = 100
+MOST = 1_000_000
+"""Of users, requests, tokens: beyond any that one machine could send."""
 EXAMPLE = "See the catalog's own, e.g., `toolkit sweep --list`, and the head of toolkit/improve/sweep_file.py"
 LOOK_AT = ("output_tokens_per_s", "rps", "ttft_p95_ms", "e2e_p95_ms", "error_rate")
 
@@ -132,12 +135,12 @@ def read_sweep(text: str, name: str) -> SweepPlan:
         name=name,
         summary=word(table.get("summary", ""), f"`{name}`: `summary`"),
         look_at=_words(table.get("look_at", list(LOOK_AT)), f"`{name}`: `look_at`"),
-        blocks=_whole(table.get("blocks", 3), f"`{name}`: `blocks`", most=MOST_BLOCKS),
+        blocks=whole(table.get("blocks", 3), f"`{name}`: `blocks`", 1, MOST_BLOCKS),
         how=_how(table.get("how", "one at a time"), name),
         profile=word(table.get("profile", "contest"), f"`{name}`: `profile`"),
         profiles=_profiles(_table(table, "profiles", name), name),
         stage=word(table.get("stage", "configuration"), f"`{name}`: `stage`"),
-        warm=_truth(table.get("warm", True), f"`{name}`: `warm`"),
+        warm=switch(table.get("warm", True), f"`{name}`: `warm`"),
         load=_load(_table(table, "load", name), name),
         base=_serving(_table(table, "base", name), f"`{name}`: `base`"),
         configurations=_values(table.get("configurations", []), f"`{name}`: `configurations`"),
@@ -207,13 +210,13 @@ def _load(table: Mapping[str, Any], name: str) -> Load:
         settle_s=min(10.0, duration_s / 5)
         if settle is None
         else _seconds(settle, f"{where}: `settle`"),
-        users=_whole(table.get("users", 32), f"{where}: `users`"),
+        users=whole(table.get("users", 32), f"{where}: `users`", 1, MOST),
         rate=None if rate is None else _number(rate, f"{where}: `rate`"),
-        mix=None if mix is None else _whole(mix, f"{where}: `mix`", least=0, most=100),
-        max_tokens=None if tokens is None else _whole(tokens, f"{where}: `max_tokens`"),
+        mix=None if mix is None else whole(mix, f"{where}: `mix`", 0, 100),
+        max_tokens=None if tokens is None else whole(tokens, f"{where}: `max_tokens`", 1, MOST),
         canaries=_number(table.get("canaries", 0.0), f"{where}: `canaries`", least=0.0),
         timeout_s=_seconds(table.get("timeout", "60s"), f"{where}: `timeout`"),
-        processes=_whole(table.get("processes", 1), f"{where}: `processes`", most=256),
+        processes=whole(table.get("processes", 1), f"{where}: `processes`", 1, 256),
         start_s=_seconds(table["start"], f"{where}: `start`") if "start" in table else None,
     )
 
@@ -252,15 +255,15 @@ def _named(entry: Mapping[str, Any], where: str) -> str:
 
 def _serving(table: Mapping[str, Any], where: str) -> Serving:
     refuse_unknown(table, SERVING_KEYS, where)
-    asked = table.get("asked")
-    if asked is not None and asked not in ASKED:
-        raise ToolkitError(f"{where}: `asked` is none of {', '.join(ASKED)}", EXAMPLE)
+    asked: Any = None
+    if "asked" in table:
+        asked = choice(table["asked"], f"{where}: `asked`", ASKED)
     words = {
         key: word(table[key], f"{where}: `{key}`")
         for key in SERVING_KEYS
         if key not in ("settings", "flags", "env", "tiny", "asked") and key in table
     }
-    tiny = None if "tiny" not in table else _truth(table["tiny"], f"{where}: `tiny`")
+    tiny = None if "tiny" not in table else switch(table["tiny"], f"{where}: `tiny`")
     return Serving(
         settings=_texts(table.get("settings", {}), f"{where}: `settings`"),
         flags=_flags(table.get("flags", {}), f"{where}: `flags`"),
@@ -309,7 +312,7 @@ def _plan(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
     return {
         **words,
-        "gpus": _whole(table.get("gpus", 1), f"`{name}`: `plan`: `gpus`"),
+        "gpus": whole(table.get("gpus", 1), f"`{name}`: `plan`: `gpus`", 1, MOST),
     }
 
 
@@ -326,9 +329,9 @@ def _asking(table: object, name: str) -> Asking | None:
     except ValueError as error:
         raise ToolkitError(f"{where}: `schema` is not JSON", EXAMPLE) from error
     return Asking(
-        requests=_whole(table.get("requests", 40), f"{where}: `requests`"),
-        concurrency=_whole(table.get("concurrency", 4), f"{where}: `concurrency`"),
-        max_tokens=_whole(table.get("max_tokens", 300), f"{where}: `max_tokens`"),
+        requests=whole(table.get("requests", 40), f"{where}: `requests`", 1, MOST),
+        concurrency=whole(table.get("concurrency", 4), f"{where}: `concurrency`", 1, MOST),
+        max_tokens=whole(table.get("max_tokens", 300), f"{where}: `max_tokens`", 1, MOST),
         prompts=_words(table.get("prompts", []), f"{where}: `prompts`"),
         schema=schema,
     )
@@ -347,23 +350,11 @@ def _words(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _whole(value: object, where: str, *, least: int = 1, most: int = 1_000_000) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ToolkitError(f"{where} is no whole number from {least:,} to {most:,}", EXAMPLE)
-    return value
-
-
 def _number(value: object, where: str, *, least: float = 1e-6) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= float(value) <= 1e9:  # type: ignore[arg-type]
         raise ToolkitError(f"{where} is no number from {least:g} on", EXAMPLE)
     return float(value)  # type: ignore[arg-type]
-
-
-def _truth(value: object, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise ToolkitError(f"{where} is neither `true` nor `false`", EXAMPLE)
-    return value
 
 
 def _seconds(value: object, where: str) -> float:

@@ -3,7 +3,6 @@
 What a field takes follows from its type and its unit in settings.py; its bounds stand here.
 """
 
-import difflib
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,11 +11,12 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
+from toolkit import file_values as values
 from toolkit import hosts, request_prompt
 from toolkit import profile_checks as checks
 from toolkit.errors import ToolkitError
 from toolkit.proxy import media, routes
-from toolkit.quantities import bytes_of, seconds_of
+from toolkit.quantities import bytes_of
 from toolkit.request_body import OWN
 
 NONE = "none"
@@ -58,8 +58,6 @@ EXAMPLES = {
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _UPSTREAM_LABEL = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\[\]-]{0,127}")
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-"""Upper case, as all know them: most keys that are put here by mistake are not, and a later message names the variable."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9.-]{1,253}")
 _PATH = re.compile(r"(/[A-Za-z0-9_~.-]+)+")
@@ -116,10 +114,10 @@ def _reader(record: str, field: str, hint: Any) -> Reader:
     if by_name is not None:
         return by_name
     if field.endswith("_env"):
-        return _variable
+        return values.variable
     if field.endswith("_s"):
         low, high = SECONDS.get(field, (0.001, LONGEST_S))
-        return lambda told, where: _duration(told, where, low, high)
+        return lambda told, where: values.duration(told, where, low, high)
     if field.endswith("_bytes"):
         least, most = BYTES.get(field, (1, LARGEST_BYTES))
         return lambda told, where: _size(told, where, least, most)
@@ -129,29 +127,18 @@ def _reader(record: str, field: str, hint: Any) -> Reader:
 def _by_type(field: str, hint: Any) -> Reader:
     kinds = [kind for kind in _kinds(hint) if kind is not type(None)]
     if kinds == [bool]:
-        return _switch
+        return values.switch
     if kinds == [int]:
         least, most = NUMBERS.get(field, (1, 1_000_000_000))
-        return lambda told, where: _whole(told, where, least, most)
+        return lambda told, where: values.whole(told, where, least, most)
     if get_origin(kinds[0]) is Literal:
-        return lambda told, where: _choice(told, where, get_args(kinds[0]))
+        return lambda told, where: values.choice(told, where, get_args(kinds[0]))
     assert kinds == [str], f"settings.py has a new kind of field: {field}"
-    return _text
+    return values.one_line
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _duration(told: Any, where: str, low: float, high: float) -> float:
-    seconds = seconds_of(told) if isinstance(told, str) else checks.number(told)
-    if seconds is None:
-        raise ToolkitError(
-            f"{where} is no duration", "Write, e.g., `90s`, `15m` or `2h`, or a number of seconds"
-        )
-    if not low <= seconds <= high:
-        raise ToolkitError(f"{where} is not from {low:g} to {high:g} s", "Write, e.g., `5s`")
-    return seconds
 
 
 def _size(told: Any, where: str, low: int, high: int) -> int:
@@ -168,36 +155,6 @@ def _size(told: Any, where: str, low: int, high: int) -> int:
     return size
 
 
-def _whole(told: Any, where: str, low: int, high: int) -> int:
-    if isinstance(told, bool) or not isinstance(told, int) or not low <= told <= high:
-        raise ToolkitError(
-            f"{where} is not a whole number from {low:,} to {high:,}", f"Write, e.g., {max(low, 1)}"
-        )
-    return told
-
-
-def _switch(told: Any, where: str) -> bool:
-    if not isinstance(told, bool):
-        raise ToolkitError(f"{where} is neither true nor false", "Write `true`, without quotes")
-    return told
-
-
-def _choice(told: Any, where: str, choices: tuple[Any, ...]) -> Any:
-    if told in choices and isinstance(told, str):
-        return told
-    near = difflib.get_close_matches(told, choices, n=1) if isinstance(told, str) else []
-    raise ToolkitError(
-        f"{where} is none of {', '.join(f'`{one}`' for one in choices)}",
-        f"Did you mean `{near[0]}`?" if near else f"Write, e.g., `{choices[0]}`",
-    )
-
-
-def _text(told: Any, where: str) -> str:
-    if not isinstance(told, str) or not told.strip() or not told.isprintable():
-        raise ToolkitError(f"{where} is not one line of text", 'Texts stand in quotes: `"..."`')
-    return told
-
-
 def _label(told: Any, where: str) -> str:
     if not isinstance(told, str) or not _LABEL.fullmatch(told):
         raise ToolkitError(
@@ -212,16 +169,6 @@ def _upstream_label(told: Any, where: str) -> str:
         raise ToolkitError(
             f"{where} is no good label: it stands in metrics and logs",
             "Up to 128 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`, e.g., `gpu-1`",
-        )
-    return told
-
-
-def _variable(told: Any, where: str) -> str:
-    if not isinstance(told, str) or not _VARIABLE.fullmatch(told):
-        # never print the word: whoever mistakes this key writes the secret itself there
-        raise ToolkitError(
-            f"{where} is not the name of an environment variable",
-            "Put the secret into a variable and its name here, in upper case",
         )
     return told
 

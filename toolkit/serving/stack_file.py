@@ -36,6 +36,7 @@ from typing import Any
 
 from toolkit import profile_checks as checks
 from toolkit.errors import ToolkitError
+from toolkit.file_values import one_line, switch
 from toolkit.proxy.settings import CacheSetting, Settings, UpstreamSetting
 from toolkit.proxy.settings_file import agreed, names, settings_in
 from toolkit.serving import stack_values as values
@@ -323,9 +324,9 @@ def _read(record: type, field: str, told: Any, where: str) -> Any:
 
 
 TOP: dict[str, values.Reader] = {
-    "folder": values.one_line,
-    "database": values.one_line,
-    "preflight": values.switch,
+    "folder": one_line,
+    "database": one_line,
+    "preflight": switch,
 }
 TABLES: dict[str, type] = {"warm": WarmSetting, "guard": GuardSetting}
 CHANGEABLE = ("model", "preset", "flags", "env", "served_name", "gpus", "vllm", "ready")

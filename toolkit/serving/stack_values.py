@@ -1,14 +1,13 @@
 """Is one value of a stack file what its key takes? Each check returns the value or raises a ToolkitError that names the key."""
 
-import difflib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from toolkit import profile_checks as checks
 from toolkit.errors import ToolkitError
-from toolkit.quantities import seconds_of
+from toolkit.file_values import choice, duration, one_line, switch, variable, whole
 from toolkit.serving.stack import Kind
 
 Reader = Callable[[Any, str], Any]
@@ -24,12 +23,11 @@ OWN_FLAGS = {
 """Flags that a stack says with keys of its own, and those keys."""
 KEY_VARIABLE = "VLLM_API_KEY"
 """In which vLLM looks for its key; the stack fills it from the engine's `key_env`."""
-LONGEST_S = 7 * 86400.0
+SHORTEST_S, LONGEST_S = 0.01, 7 * 86400.0
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KEY_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def reader(field: str) -> Reader:
@@ -45,21 +43,12 @@ def table(told: Any, where: str) -> Mapping[str, Any]:
 
 
 def _duration(told: Any, where: str) -> float:
-    seconds = seconds_of(told) if isinstance(told, str) else checks.number(told)
-    if seconds is None:
-        raise ToolkitError(
-            f"{where} is no duration", "Write, e.g., `90s`, `15m` or `2h`, or a number of seconds"
-        )
-    if not 0.01 <= seconds <= LONGEST_S:
-        raise ToolkitError(f"{where} is not from 0.01 s to 7 days", "Write, e.g., `30s`")
-    return seconds
+    return duration(told, where, SHORTEST_S, LONGEST_S)
 
 
-def one_line(told: Any, where: str) -> str:
-    """A text that is not blank and moves no cursor."""
-    if not isinstance(told, str) or not told.strip() or not told.isprintable():
-        raise ToolkitError(f"{where} is not one line of text", 'Texts stand in quotes: `"..."`')
-    return told
+def _within(low: int, high: int) -> Reader:
+    """What reads a whole number within bounds."""
+    return lambda told, where: whole(told, where, low, high)
 
 
 def _label(told: Any, where: str) -> str:
@@ -81,39 +70,7 @@ def _model(told: Any, where: str) -> str:
 
 
 def _kind(told: Any, where: str) -> str:
-    return _choice(told, where, get_args(Kind))
-
-
-def _choice(told: Any, where: str, choices: Sequence[str]) -> str:
-    if isinstance(told, str) and told in choices:
-        return told
-    near = difflib.get_close_matches(told, choices, n=1) if isinstance(told, str) else []
-    raise ToolkitError(
-        f"{where} is none of {', '.join(f'`{one}`' for one in choices)}",
-        f"Did you mean `{near[0]}`?" if near else f'Write, e.g., `"{choices[0]}"`',
-    )
-
-
-def _whole(least: int, most: int) -> Reader:
-    def read_whole(told: Any, where: str) -> int:
-        if isinstance(told, bool) or not isinstance(told, int) or not least <= told <= most:
-            raise ToolkitError(
-                f"{where} is not a whole number from {least:,} to {most:,}", f"Write, e.g., {least}"
-            )
-        return told
-
-    return read_whole
-
-
-def _port(told: Any, where: str) -> int:
-    return int(_whole(0, 65535)(told, where))
-
-
-def switch(told: Any, where: str) -> bool:
-    """True or false."""
-    if not isinstance(told, bool):
-        raise ToolkitError(f"{where} is neither true nor false", "Write `true`, without quotes")
-    return told
+    return choice(told, where, get_args(Kind))
 
 
 def _share(told: Any, where: str) -> float:
@@ -124,10 +81,9 @@ def _share(told: Any, where: str) -> float:
 
 
 def _counts(told: Any, where: str) -> tuple[int, ...]:
-    one = _whole(1, 4096)
     if not isinstance(told, list) or not told:
         raise ToolkitError(f"{where} is no list of whole numbers", "Write, e.g., `[1, 2, 4, 8]`")
-    found = tuple(one(each, where) for each in told)
+    found = tuple(whole(each, where, 1, 4096) for each in told)
     if list(found) != sorted(set(found)):
         raise ToolkitError(f"{where} does not rise from each to the next", "E.g., `[1, 2, 4, 8]`")
     return found
@@ -137,16 +93,6 @@ def _gpus(told: Any, where: str) -> str:
     if isinstance(told, int) and not isinstance(told, bool) and told >= 0:
         return str(told)
     return one_line(told, where).replace(" ", "")
-
-
-def _key_variable(told: Any, where: str) -> str:
-    if not isinstance(told, str) or not _KEY_VARIABLE.fullmatch(told):
-        # never print the word: whoever mistakes this key writes the secret itself there
-        raise ToolkitError(
-            f"{where} is not the name of an environment variable",
-            "Put the secret into a variable and its name here, in upper case",
-        )
-    return told
 
 
 def _flags(told: Any, where: str) -> tuple[tuple[str, str | bool], ...]:
@@ -204,16 +150,16 @@ READERS: dict[str, Reader] = {
     "name": _label,
     "kind": _kind,
     "model": _model,
-    "port": _port,
-    "spare_port": _port,
+    "port": _within(0, 65535),
+    "spare_port": _within(0, 65535),
     "flags": _flags,
     "env": _env,
     "gpus": _gpus,
-    "key_env": _key_variable,
+    "key_env": variable,
     "concurrency": _counts,
-    "max_tokens": _whole(1, 100_000),
-    "rounds": _whole(1, 100),
-    "restarts": _whole(0, 1000),
+    "max_tokens": _within(1, 100_000),
+    "rounds": _within(1, 100),
+    "restarts": _within(0, 1000),
     "tolerance": _share,
     "structured": switch,
     "long_prompts": switch,
