@@ -34,20 +34,42 @@ def test_every_metric_that_is_asked_for_stands_on_a_real_vllms_page() -> None:
     assert names <= NAMES
 
 
-def test_an_engine_is_known_by_its_model_and_by_its_pods_where_two_have_one() -> None:
+def test_an_engine_is_known_by_its_model_and_by_its_pods() -> None:
+    # another stack may serve the same model, and be seen by the same Prometheus
     assert queries(made())[:1] == [
-        'sum(vllm:num_requests_waiting{model_name="Qwen/Qwen2.5-7B-Instruct"})'
+        'sum(vllm:num_requests_waiting{model_name="Qwen/Qwen2.5-7B-Instruct",pod=~"contest-qwen-[a-z0-9]+-[a-z0-9]{5}"})'
     ]
-    twin = ONE + '[[engine]]\nname = "twin"\nmodel = "Qwen/Q"\nport = 8003\n'
-    assert queries(made(twin))[0] == (
-        'sum(vllm:num_requests_waiting{model_name="Qwen/Q",pod=~"contest-qwen-.+"})'
-    )
+
+
+@pytest.mark.parametrize(
+    ("pod", "engine"),
+    [
+        # as Kubernetes calls them: Deployment, ReplicaSet, pod; group, number, and of a worker its own
+        ("contest-qwen-76f8c9d5b4-x2x9k", 0),
+        ("contest-qwen-2-76f8c9d5b4-x2x9k", 1),
+        ("contest-qwen-big-0", 2),
+        ("contest-qwen-big-11", 2),
+        ("contest-qwen-big-0-1", None),
+        ("test-contest-qwen-76f8c9d5b4-x2x9k", None),
+    ],
+)
+def test_a_pod_is_one_engine_s_however_alike_their_names_are(pod: str, engine: int | None) -> None:
+    twin = ONE.replace('"qwen"', '"qwen-2"').replace("8001", "8003")
+    big = ONE.replace('"qwen"', '"qwen-big"').replace("8001", "8005")
+    big += "[engine.flags]\ntensor-parallel-size = 16\n"
+    found = [
+        re.search('pod=~"([^"]+)"', query)[1]  # type: ignore[index]
+        for query in queries(made(ONE + twin + big, gpus_per_node=8))[::2]
+    ]
+    # Prometheus reads a whole label
+    fitting = [number for number, one in enumerate(found) if re.fullmatch(one, pod)]
+    assert fitting == ([] if engine is None else [engine])
 
 
 def test_a_models_quotes_do_not_end_the_query() -> None:
     evil = ONE + "served_name = 'a\"} or vector(9)\\'\n"
     assert queries(made(evil))[0] == (
-        'sum(vllm:num_requests_waiting{model_name="a\\"} or vector(9)\\\\"})'
+        'sum(vllm:num_requests_waiting{model_name="a\\"} or vector(9)\\\\",pod=~"contest-qwen-[a-z0-9]+-[a-z0-9]{5}"})'
     )
 
 
@@ -91,8 +113,19 @@ def test_the_most_replicas_and_the_place_of_prometheus_can_be_said() -> None:
     assert values["prometheus"] == {"url": "https://prom.example.com", "port": 443}
 
 
+def test_a_prometheus_below_a_path_is_asked_there() -> None:
+    found = made(ONE, prometheus="http://mimir:8080/prometheus/")
+    (engine,) = scaled(found)
+    assert (
+        engine["spec"]["triggers"][0]["metadata"]["serverAddress"] == "http://mimir:8080/prometheus"
+    )
+    (values,) = documents(text_of(found, "scaling/prometheus-adapter.yaml"))
+    assert values["prometheus"] == {"url": "http://mimir", "port": 8080, "path": "/prometheus"}
+
+
 @pytest.mark.parametrize(
-    "address", ["prom:9090", "http://", "http://h:x", "http://me:pw@prom:9090"]
+    "address",
+    ["prom:9090", "http://", "http://h:x", "http://me:pw@prom:9090", "http://prom/?tenant=a"],
 )
 def test_what_is_no_address_of_a_prometheus_is_refused(address: str) -> None:
     with pytest.raises(ToolkitError, match="no address of a Prometheus"):
