@@ -100,6 +100,15 @@ def test_a_stack_without_a_proxy_has_none() -> None:
         ('[engine.env]\nHF_TOKEN = "hf_abc"\n', "env.HF_TOKEN"),
         ('[engine.env]\nAWS_SECRET_ACCESS_KEY = "hf_abc"\n', "env.AWS_SECRET_ACCESS_KEY"),
         ('[engine.env]\npassword = "hf_abc"\n', "env.password"),
+        ('[engine.env]\nPGPASSWORD = "hf_abc"\n', "env.PGPASSWORD"),
+        ('[engine.env]\nNGC_APIKEY = "hf_abc"\n', "env.NGC_APIKEY"),
+        ('[engine.env]\nSSL_PASSPHRASE = "hf_abc"\n', "env.SSL_PASSPHRASE"),
+        ('[engine.env]\nhttps_proxy = "http://ann:hf_abc@proxy:3128"\n', "env.https_proxy"),
+        ('[engine.env]\nREDIS = "redis://:hf_abc@cache/0"\n', "env.REDIS"),
+        (
+            '[engine.flags]\notlp-traces-endpoint = "http://ann:hf_abc@collector:4317"\n',
+            "flags.otlp-traces-endpoint",
+        ),
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(text: str, what: str) -> None:
@@ -109,9 +118,21 @@ def test_a_secret_is_refused_and_not_repeated(text: str, what: str) -> None:
 
 
 def test_words_that_only_sound_like_secrets_pass() -> None:
-    found = engine(VLLM + '[engine.env]\nTOKENIZERS_PARALLELISM = "1"\nKEYS = "2"\n'
-                   "[engine.flags]\nhf-token = true\n")  # fmt: skip
-    assert dict(found.env) == {"TOKENIZERS_PARALLELISM": "1", "KEYS": "2"}
+    env = {
+        "TOKENIZERS_PARALLELISM": "1",
+        "KEYS": "2",
+        "BYPASS": "3",
+        "https_proxy": "http://proxy:3128",
+        "SOURCE": "http://git@host/a:b@c",
+    }
+    told = "".join(f'{name} = "{value}"\n' for name, value in env.items())
+    found = engine(f"{VLLM}[engine.env]\n{told}[engine.flags]\nhf-token = true\n")
+    assert dict(found.env) == env
+
+
+def test_a_secret_in_a_model_s_address_is_refused() -> None:
+    with pytest.raises(ToolkitError, match="`model` holds a secret"):
+        site('[[engine]]\nmodel = "s3://key:hf_abc@bucket/model"\n')
 
 
 def test_a_port_that_is_chosen_at_the_start_can_not_be_deployed() -> None:

@@ -25,8 +25,11 @@ GPU_FLAGS = (
 )
 """Each copy of the model takes tensor x pipeline GPUs, and data parallel is so many copies."""
 _SECRET = re.compile(
-    r"(^|_)(TOKEN|(ACCESS_?)?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE
+    r"(^|_)(TOKEN|ACCESSKEY|KEY|PASS)$|(API_?KEYS?|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$",
+    re.IGNORECASE,
 )
+_IN_ADDRESS = re.compile(r"://[^/?#\s]*:[^/?#\s]+@")
+"""A password in an address, e.g., of a web proxy or of a collector."""
 
 
 def site_of(  # noqa: PLR0913 - each is one thing that the command line says
@@ -135,15 +138,20 @@ def _as_given(flags: Iterable[tuple[str, Value]]) -> Flags:
 
 
 def _refuse_secrets(setting: EngineSetting) -> None:
-    flags = [f"flags.{name}" for name, value in setting.flags if _is_told(name, value)]
-    variables = [f"env.{name}" for name, _ in setting.env if _SECRET.search(name)]
-    for found in (*flags, *variables):
+    flags = [f"flags.{name}" for name, value in setting.flags if _is_secret_flag(name, value)]
+    variables = [f"env.{name}" for name, value in setting.env if _is_secret(name, value)]
+    model = ["model"] if _IN_ADDRESS.search(setting.model or "") else []
+    for found in (*flags, *variables, *model):
         raise ToolkitError(
             f"engine `{setting.name}`: `{found}` holds a secret, and what is deployed is read by many",
             "Take it out of the stack file, and set the variable where the engine runs",
         )
 
 
-def _is_told(name: str, value: Value) -> bool:
+def _is_secret(name: str, value: str) -> bool:
+    return bool(_SECRET.search(name) or _IN_ADDRESS.search(value))
+
+
+def _is_secret_flag(name: str, value: Value) -> bool:
     """`hf-token = true` only says that the one on the disk is to be used."""
-    return name in SECRET_FLAGS and isinstance(value, str)
+    return isinstance(value, str) and bool(name in SECRET_FLAGS or _IN_ADDRESS.search(value))
