@@ -144,7 +144,7 @@ ROOMS = {
     ),
     "scout": (
         {"answers", "evidence", "findings", "follow_up", "history", "problems", "sighting"},
-        {"look", "watch"},
+        {"look", "lookups", "watch"},
     ),
     "sim": (
         set(
@@ -156,7 +156,7 @@ ROOMS = {
 }
 
 DOORS: dict[str, frozenset[str]] = {
-    "bench": frozenset(),
+    "bench": frozenset({"scout.lookups"}),
     "capture": frozenset(),
     "proxy": frozenset(),
     "workload": frozenset({"proxy.stored.cache", "proxy.calls.flights"}),

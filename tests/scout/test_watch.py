@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import signal
-import threading
 import time
 from collections.abc import Sequence
 
@@ -13,8 +12,7 @@ from support.raw_server import RawServer, http, recorded, vllm_pages
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Sighting
-from toolkit.scout.look import CROWD, Crowd, LookupThreads, QuietMoments, Scout, tls_context
-from toolkit.scout.problems import problem_of
+from toolkit.scout.look import CROWD, Crowd, QuietMoments, Scout, tls_context
 from toolkit.scout.watch import Watch
 
 
@@ -288,29 +286,3 @@ def test_a_page_of_sixteen_megabytes_delays_nobody() -> None:
 
     asyncio.run(run())
     assert [sighting.name for sighting in kept.shown] == ["kind", "odd"]
-
-
-def test_a_name_server_that_hangs_holds_up_neither_others_nor_the_end() -> None:
-    pool = LookupThreads()
-    stuck = [pool.submit(time.sleep, 30) for _ in range(50)]
-    assert pool.submit(lambda: "quick").result(timeout=10) == "quick"
-    pool.shutdown(wait=True)  # returns though fifty lookups hang
-    assert not any(future.done() for future in stuck)
-
-
-def test_a_machine_out_of_threads_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    error = LookupThreads().submit(time.time).exception(timeout=10)
-    assert problem_of(error, "/health") == "this machine is out of threads for name lookups"
-
-
-def test_an_error_in_a_lookup_reaches_who_asked() -> None:
-    with pytest.raises(OSError, match="no such host"):
-        LookupThreads().submit(_raise, OSError("no such host")).result(timeout=10)
-
-
-def _raise(error: Exception) -> None:
-    raise error

@@ -5,14 +5,13 @@ a `Wire` stands between each transport and aiohttp's protocol. Nothing is sent f
 """
 
 import asyncio
-import contextlib
 import errno
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import cast
 
 import aiohttp
@@ -20,9 +19,12 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
+from toolkit.scout.lookups import LookupThreads
+
 IDLE_S = 1.5
 """After so long a connection is not used again. gunicorn closes an idle one after 2 s, uvicorn (vLLM, SGLang) and
 llama.cpp after 5 s; a request that leaves in that moment would fail for no fault of the host's."""
+LOOKUPS = LookupThreads()
 
 taken: ContextVar["Wire | None"] = ContextVar("taken", default=None)
 """The connection over which the running task's last request went; None: it got none."""
@@ -168,11 +170,7 @@ def _has_ended(transport: asyncio.Transport) -> bool:
 
 
 class Names(AbstractResolver):
-    """Looks each name up in a daemon thread of its own.
-
-    asyncio's pool has cpu+4 threads, so that six hosts with a dead name server would make all the others wait, and
-    the process could not end before the resolver gives up (10 s and more).
-    """
+    """Looks each name up so that a dead name server makes no other host wait."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -198,29 +196,9 @@ async def addresses(
     host: str, port: int, family: int = socket.AF_UNSPEC
 ) -> Sequence[tuple[int, str]]:
     """Family and address of each address of a name or address. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[tuple[int, str]]] = loop.create_future()
-
-    def tell(answer: list[tuple[int, str]] | OSError) -> None:
-        if found.done():
-            return
-        if isinstance(answer, OSError):
-            found.set_exception(answer)
-        else:
-            found.set_result(answer)
-
-    def look_up() -> None:
-        answer: list[tuple[int, str]] | OSError
-        try:
-            infos = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-            answer = [(info[0], cast("str", info[4][0])) for info in infos]
-        except (OSError, UnicodeError) as error:  # a label of 64 characters is no IDNA
-            answer = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(tell, answer)
-
+    look_up = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
     try:
-        threading.Thread(target=look_up, daemon=True).start()
-    except RuntimeError as error:  # a container may allow few threads
-        raise OSError(errno.EAGAIN, str(error)) from error
-    return await found
+        infos = await asyncio.get_running_loop().run_in_executor(LOOKUPS, look_up)
+    except UnicodeError as error:  # a label of 64 characters is no IDNA
+        raise OSError(errno.EINVAL, str(error)) from error
+    return [(info[0], cast("str", info[4][0])) for info in infos]

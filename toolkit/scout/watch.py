@@ -16,7 +16,8 @@ from toolkit.records import Sighting
 from toolkit.scout.answers import METRICS, Look
 from toolkit.scout.evidence import Evidence, examine, numbers_only
 from toolkit.scout.findings import findings, last_word
-from toolkit.scout.look import Crowd, LookupThreads, Scout, follow
+from toolkit.scout.look import Crowd, Scout, follow
+from toolkit.scout.lookups import LookupThreads
 from toolkit.scout.sighting import sight
 
 KEEP_EVERY_S = 0.5
