@@ -39,13 +39,13 @@ def test_coming_back_a_long_time_ago_counts_once() -> None:
     assert (one.next(100), one.next(300)) == (2, 4), "it never came back between these two"
 
 
-def test_too_many_within_the_window_are_a_crash_loop() -> None:
+def test_too_many_within_the_window_are_a_refusal() -> None:
     one = backoff(restarts=3)
     assert [one.next(at) is None for at in (0, 100, 200, 300)] == [False, False, False, True]
-    assert one.crash_loop() == "3 restarts within 600 s: a crash loop"
+    assert one.refusal() == "3 restarts within 600 s: a crash loop"
 
 
-def test_a_stretch_of_being_well_does_not_hide_a_crash_loop() -> None:
+def test_a_stretch_of_being_well_does_not_hide_a_refusal() -> None:
     one = backoff(restarts=2)
     for at in (0, 200):
         assert one.next(at) is not None
@@ -64,4 +64,6 @@ def test_what_left_the_window_counts_no_more() -> None:
 
 
 def test_no_restart_at_all_may_be_wanted() -> None:
-    assert backoff(restarts=0).next(0) is None
+    one = backoff(restarts=0)
+    assert one.next(0) is None
+    assert one.refusal() == "no restart is allowed", "nothing was restarted: that is no loop"

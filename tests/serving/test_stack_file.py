@@ -127,6 +127,17 @@ def test_ports_that_somebody_holds_are_passed_by() -> None:
     assert (got.engines[0].port, got.engines[0].spare_port) == (8002, 8004)
 
 
+def test_above_the_highest_port_there_is_none() -> None:
+    def is_free(_: str, port: int) -> bool:
+        if port > 65535:
+            raise OverflowError("bind(): port must be 0-65535.")  # Python's own word
+        return True
+
+    draft = read(ONE, "s.toml", preset, {"proxy": {"port": 65535}})
+    with pytest.raises(ToolkitError, match="no port above 65535 is free"):
+        placed(draft, is_free)
+
+
 def test_the_admin_gets_the_next_port_that_is_free_unless_it_is_named() -> None:
     def admin(text: str) -> int | None:
         proxy = stack(ONE + text, busy=(8003,)).proxy

@@ -36,6 +36,8 @@ class Backoff:
         """It is well from now on."""
         self._well_s = now
 
-    def crash_loop(self) -> str:
+    def refusal(self) -> str:
         """Why it is not started again."""
+        if not self._restarts:
+            return "no restart is allowed"
         return f"{len(self._at_s)} restarts within {self._within_s:g} s: a crash loop"

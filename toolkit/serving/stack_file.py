@@ -50,6 +50,7 @@ Preset = Callable[[str], Flags]
 EXAMPLE = 'An engine is, e.g., `[[engine]]` and below it `model = "Qwen/Qwen2.5-7B-Instruct"`'
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 CACHE_FILE = "proxy-cache.db"
+HIGHEST_PORT = 65535
 SLOTS = ("a", "b")
 """Of two upstreams that stand for one engine, in turn."""
 
@@ -270,15 +271,13 @@ class _Ports:
         self._taken, self._first, self._is_free, self._where = taken, first, is_free, where
 
     def next(self, host: str) -> int:
-        port = self._first
-        while port in self._taken or not self._is_free(host, port):
-            port += 1
-            if port > 65535:
-                raise ToolkitError(
-                    f"{self._where}: no port above {self._first - 1} is free", "Name each `port`"
-                )
-        self._taken.add(port)
-        return port
+        for port in range(self._first, HIGHEST_PORT + 1):
+            if port not in self._taken and self._is_free(host, port):
+                self._taken.add(port)
+                return port
+        raise ToolkitError(
+            f"{self._where}: no port above {self._first - 1} is free", "Name each `port`"
+        )
 
 
 def _with_spare(engine: EngineSetting, ports: _Ports, *, has_proxy: bool) -> EngineSetting:

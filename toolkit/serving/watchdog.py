@@ -100,7 +100,7 @@ class Watchdog:
                 return await self._given_up(error.message)
             wait_s = self._backoff.next(self._clock())
             if wait_s is None:
-                return await self._given_up(self._backoff.crash_loop())
+                return await self._given_up(self._backoff.refusal())
             await asyncio.sleep(wait_s)
             try:
                 await self._start_again()
