@@ -39,13 +39,13 @@ def test_coming_back_a_long_time_ago_counts_once() -> None:
     assert (one.next(100), one.next(300)) == (2, 4), "it never came back between these two"
 
 
-def test_too_many_within_the_window_are_a_refusal() -> None:
+def test_too_many_within_the_window_are_a_crash_loop() -> None:
     one = backoff(restarts=3)
     assert [one.next(at) is None for at in (0, 100, 200, 300)] == [False, False, False, True]
     assert one.refusal() == "3 restarts within 600 s: a crash loop"
 
 
-def test_a_stretch_of_being_well_does_not_hide_a_refusal() -> None:
+def test_a_stretch_of_being_well_does_not_hide_a_crash_loop() -> None:
     one = backoff(restarts=2)
     for at in (0, 200):
         assert one.next(at) is not None
