@@ -80,6 +80,25 @@ def test_a_team_s_engines_are_asked_by_nobody_else() -> None:
     assert [len(each.servers) for each in groups(site(text))] == [1, 1]
 
 
+def test_engines_that_want_unlike_keys_do_not_stand_in_for_each_other() -> None:
+    # a client has one key, and the other engine would answer it 401
+    text = BARE + "".join(
+        ENGINE.format(key, "m") + f'key_env = "{key}"\n' for key in ("RED_KEY", "BLUE_KEY")
+    )
+    red, blue = groups(site(text))
+    assert (len(red.servers), len(blue.servers)) == (1, 1)
+    assert "RED_KEY" in red.what
+    shared = text.replace("BLUE_KEY", "RED_KEY").replace('name = "RED_KEY"', 'name = "a"', 1)
+    assert [len(each.servers) for each in groups(site(shared))] == [2]
+
+
+@pytest.mark.parametrize("name", ["combined", "main", "off"])
+def test_a_stack_called_as_a_format_of_nginx_s_own_has_its_own(tmp_path: Path, name: str) -> None:
+    # nginx knows `combined` by itself; its packages' nginx.conf says `main`
+    text = conf(site(name=name))
+    assert checked(tmp_path, f"log_format main '';\n{text}").returncode == 0
+
+
 def test_clients_ports_are_none_of_the_engines() -> None:
     text = THREE.replace('name = "a"\n', 'name = "a"\nport = 8080\n')
     assert [each.listen for each in groups(site(text))] == ["127.0.0.1:8081", "127.0.0.1:8082"]
@@ -111,9 +130,15 @@ def test_limits_are_the_proxy_s() -> None:
     text = conf(
         site(TWO + '[proxy.front]\nbody_size = "20MiB"\n[proxy.admission]\nwhole = "20m"\n')
     )
-    # 20 x 1,048,576 bytes; 20 minutes and one more
+    # 20 x 1,048,576 bytes; 20 minutes, 30 s of waiting for a slot, and one minute more
     assert "client_max_body_size 20971520;" in text
-    assert "proxy_read_timeout 1260s;" in text
+    assert "proxy_read_timeout 1290s;" in text
+
+
+def test_a_request_that_waited_in_the_proxy_is_not_cut_off_before_its_answer_ends() -> None:
+    text = TWO + '[proxy.admission]\nwait = "5m"\n[proxy.cache]\nredis_env = "R"\n'
+    # 300 s for a slot, 30 s for another proxy's answer, 600 s of its own, and 60 more
+    assert "proxy_read_timeout 990s;" in conf(site(text))
 
 
 def test_where_nobody_behind_ends_an_answer_it_may_take_an_hour() -> None:
@@ -133,6 +158,14 @@ def test_a_dollar_can_not_be_written_and_is_told() -> None:
     assert odd.proxy is not None
     with pytest.raises(ToolkitError, match="reads as a variable"):
         conf(replace(odd, proxy=replace(odd.proxy, paths=("/a$uri",))))
+
+
+def test_what_to_do_next_names_an_address_that_can_be_asked() -> None:
+    def said(listen: str) -> str:
+        return kit(site(listen=listen), TEMPLATES).next_steps[1]
+
+    assert said("::1").startswith("Clients ask http://[::1]:8080: ")
+    assert said("0.0.0.0").startswith("Clients ask any address of this machine at port 8080: ")
 
 
 def test_what_to_do_next_warns_of_keys_in_the_clear() -> None:

@@ -12,7 +12,7 @@ from toolkit.errors import ToolkitError
 
 TOOLKIT_IMAGE = "llm-serving-toolkit:latest"
 """The image that is built from the Dockerfile that `deploy compose` writes."""
-ANYWHERE = "0.0.0.0"  # noqa: S104 - inside the container
+ANYWHERE = "0.0.0.0"  # noqa: S104 - inside the container; what is bound outside it the deployment says
 DRAIN_S = 30
 """To finish what is under way, where no proxy says how long that may take."""
 END_S = 30

@@ -1,4 +1,4 @@
-"""Names that other programs take: DNS labels, for Kubernetes, compose and systemd. Pure text."""
+"""Names that other programs take: DNS labels, for Kubernetes, compose and systemd, and addresses with a port. Pure text."""
 
 import hashlib
 import re
@@ -35,3 +35,8 @@ def unlike(words: Iterable[str], longest: int = LONGEST) -> tuple[str, ...]:
             name = f"{label[: longest - len(ending)].rstrip('-')}{ending}"
         found.append(name)
     return tuple(found)
+
+
+def address(host: str, port: int) -> str:
+    """Where something listens or is asked: an IPv6 address stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,14 +1,16 @@
 """nginx in front of a site: what it lets through, to whom, and for how long. Pure text; nothing is asked or started.
 
-In front of the proxy where there is one, else of the engines themselves: those that serve one model to one team share a port, and
-another model has another port, as nginx reads no bodies and so never learns which model is asked for.
+In front of the proxy where there is one, else of the engines themselves: those that serve one model to one team by one key share a
+port, and another model has another port, as nginx reads no bodies and so never learns which model is asked for.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from toolkit.deploy.names import address
 from toolkit.deploy.quoting import Plain
-from toolkit.deploy.site import Kit, Rendered, Site, SiteEngine, SiteProxy
+from toolkit.deploy.site import ASKED_AT, Kit, Rendered, Site, SiteEngine, SiteProxy
 from toolkit.deploy.templating import render
 from toolkit.proxy import routes
 
@@ -17,7 +19,7 @@ FIRST_PORT = 8080
 READ_S = 3600
 """Longest wait for the next byte where nobody behind ends an answer: one that isn't streamed sends nothing before its end."""
 MORE_S = 60
-"""Beyond the proxy's own limit, so that the client gets its words and not nginx's."""
+"""Beyond the proxy's own limits, so that the client gets its words and not nginx's."""
 READS = ("GET", "HEAD")
 ANY = ("GET", "HEAD", "POST")
 
@@ -65,7 +67,8 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         templates["nginx.conf.j2"],
         language="nginx",
         site=site,
-        log=Plain(site.name.replace("-", "_")),
+        # nginx has formats of its own, and its packages, too: `combined`, `main`
+        log=Plain(f"toolkit_{site.name.replace('-', '_')}"),
         groups=found,
         paths=paths(site.proxy),
         body_bytes=(site.proxy or SiteProxy()).body_bytes,
@@ -95,12 +98,12 @@ def paths(proxy: SiteProxy | None) -> tuple[Path, ...]:
 def groups(site: Site) -> tuple[Group, ...]:
     """Who stands in for whom."""
     if site.proxy is not None:
-        proxy = Server(address=_address(site.proxy.host, site.proxy.port), what="the proxy")
+        proxy = Server(address=address(site.proxy.host, site.proxy.port), what="the proxy")
         what = "Its proxy. Another machine with the same stack is another `server` line."
         return (_group(site, site.name, FIRST_PORT, what, (proxy,)),)
-    alike: dict[tuple[str, str | None], list[SiteEngine]] = {}
+    alike: dict[tuple[str, str | None, str | None], list[SiteEngine]] = {}
     for engine in site.engines:
-        alike.setdefault((engine.served_name, engine.team), []).append(engine)
+        alike.setdefault((engine.served_name, engine.team, engine.key_env), []).append(engine)
     taken = {engine.port for engine in site.engines}
     free = (port for port in range(FIRST_PORT, 65536) if port not in taken)
     return tuple(
@@ -113,37 +116,43 @@ def _engines(site: Site, engines: Sequence[SiteEngine], port: int, *, several: b
     first = engines[0]
     name = f"{site.name}-{first.name}" if several else site.name
     what = f"Engines with the model `{first.served_name}`"
-    what += f" of the team {first.team}: `{name}`." if first.team else "."
+    what += f" of the team {first.team}" if first.team else ""
+    what += f", by the key in {first.key_env}." if first.key_env else "."
     servers = tuple(
-        Server(address=_address(each.host, each.port), what=f"the engine `{each.name}`")
+        Server(address=address(each.host, each.port), what=f"the engine `{each.name}`")
         for each in engines
     )
     return _group(site, name, port, what, servers)
 
 
 def _group(site: Site, name: str, port: int, what: str, servers: tuple[Server, ...]) -> Group:
-    return Group(name=Plain(name), listen=_address(site.listen, port), what=what, servers=servers)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Group(name=Plain(name), listen=address(site.listen, port), what=what, servers=servers)
 
 
 def _read_s(proxy: SiteProxy | None) -> int:
     if proxy is None or proxy.whole_s is None:
         return READ_S
-    return int(proxy.whole_s) + MORE_S
+    return math.ceil(proxy.wait_s + proxy.whole_s) + MORE_S
 
 
 def _read_why(proxy: SiteProxy | None) -> str:
     if proxy is None or proxy.whole_s is None:
         return "an answer that is not streamed sends nothing before its end, and no server here ends long ones"
-    return f"the proxy ends answers after {proxy.whole_s:g} s by itself, and says so; this is {MORE_S} s more"
+    return (
+        f"the proxy lets a request wait {proxy.wait_s:g} s, ends its answer after {proxy.whole_s:g} s, and says so;"
+        f" this is {MORE_S} s more"
+    )
+
+
+def _door(site: Site, group: Group) -> str:
+    if site.listen in ASKED_AT:
+        return f"any address of this machine at port {group.listen.rpartition(':')[2]}"
+    return f"http://{group.listen}"
 
 
 def _next_steps(site: Site, path: str, found: Sequence[Group]) -> tuple[str, ...]:
     place = f"/etc/nginx/conf.d/{path}"
-    asked = [f"Clients ask http://{group.listen}: {group.what}" for group in found]
+    asked = [f"Clients ask {_door(site, group)}: {group.what}" for group in found]
     room = (
         "A stream holds two of nginx's connections: in /etc/nginx/nginx.conf set `worker_connections 8192;` in `events`, and"
         " above it `worker_rlimit_nofile 32768;` (Debian's 768 are 384 streams for each worker)"

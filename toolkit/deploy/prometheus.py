@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from toolkit.deploy import alerts, recording
 from toolkit.deploy.metric_names import ENGINES
+from toolkit.deploy.names import address
 from toolkit.deploy.quoting import shell
 from toolkit.deploy.site import Kit, Rendered, Site, SiteEngine
 from toolkit.deploy.templating import render
@@ -64,11 +65,6 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         ),
         next_steps=tuple(_steps(site, groups)),
     )
-
-
-def address(host: str, port: int) -> str:
-    """As a target is written: an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _groups(engines: Sequence[SiteEngine]) -> Iterator[Group]:

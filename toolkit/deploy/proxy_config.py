@@ -11,12 +11,12 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from toolkit.deploy.containers import ANYWHERE
 from toolkit.deploy.site import Site, SiteProxy
 from toolkit.errors import ToolkitError
 
 STATE = "/var/lib/toolkit"
 """The folder inside the container that the proxy may write to."""
-ANYWHERE = "0.0.0.0"  # noqa: S104 - inside the container; what is bound outside it the deployment says
 Tables = dict[str, Any]
 
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+ASKED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+"""What listens on all addresses -> where it is asked from the same machine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteEngine:
@@ -49,8 +52,10 @@ class SiteProxy:
     body_bytes: int = 32 * 2**20
     paths: tuple[str, ...] = ()
     """That it lets through, uncached, beside its own."""
+    wait_s: float = 30.0
+    """Longest that a request waits before an engine is asked for it: for a slot, and for the answer that another proxy fetches."""
     whole_s: float | None = 600.0
-    """Longest answer."""
+    """Longest answer, from then on."""
     drain_s: float = 30.0
 
 

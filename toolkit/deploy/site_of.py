@@ -7,16 +7,15 @@ import re
 from collections.abc import Callable, Iterable
 
 from toolkit.deploy.names import dns_label, unlike
-from toolkit.deploy.site import Site, SiteEngine, SiteProxy
+from toolkit.deploy.site import ASKED_AT, Site, SiteEngine, SiteProxy
 from toolkit.errors import ToolkitError
-from toolkit.proxy.settings import Settings
+from toolkit.proxy.settings import CacheSetting, Settings
 from toolkit.serving.flags import Flags, Value
 from toolkit.serving.stack import EngineSetting, Stack
 
 Spelled = Callable[[Iterable[tuple[str, Value]]], Flags]
 """Flags as the vLLM that is deployed reads them; raises ToolkitError for one that it does not have."""
 
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it is listened on there, and asked here
 SECRET_FLAGS = ("hf-token", "api-key")
 GPU_FLAGS = (
     ("tensor-parallel-size", "tp"),
@@ -71,7 +70,7 @@ def _engine(setting: EngineSetting, label: str, spelled: Spelled) -> SiteEngine:
         kind=setting.kind,
         model=setting.model or setting.kind,
         served_name=setting.served_name or setting.model or setting.kind,
-        host=ANYWHERE.get(setting.host, setting.host),
+        host=ASKED_AT.get(setting.host, setting.host),
         port=_chosen(setting.port, f"engine `{setting.name}`: `port`"),
         spare_port=setting.spare_port,
         arguments=spelled(setting.flags).argv if is_vllm else (),
@@ -87,17 +86,23 @@ def _engine(setting: EngineSetting, label: str, spelled: Spelled) -> SiteEngine:
 def _proxy(settings: Settings) -> SiteProxy:
     named = [team.key_env for team in settings.teams if team.key_env is not None]
     return SiteProxy(
-        host=ANYWHERE.get(settings.host, settings.host),
+        host=ASKED_AT.get(settings.host, settings.host),
         port=_chosen(settings.port, "[proxy]: `port`"),
-        admin_host=ANYWHERE.get(settings.admin_host, settings.admin_host),
+        admin_host=ASKED_AT.get(settings.admin_host, settings.admin_host),
         admin_port=_chosen(settings.admin_port, "[proxy]: `admin_port`"),
         key_envs=tuple(dict.fromkeys(named)),
         redis_env=settings.cache.redis_env,
         body_bytes=settings.front.body_bytes,
         paths=settings.paths,
+        wait_s=settings.admission.wait_s + _far_s(settings.cache),
         whole_s=settings.admission.whole_s,
         drain_s=settings.drain_s,
     )
+
+
+def _far_s(cache: CacheSetting) -> float:
+    """For another proxy's answer, where there may be another one."""
+    return 0.0 if cache.redis_env is None else cache.redis_wait_s
 
 
 def _writes(stack: Stack) -> tuple[str, ...]:
