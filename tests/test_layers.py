@@ -161,7 +161,7 @@ DOORS: dict[str, frozenset[str]] = {
     "proxy": frozenset(),
     "workload": frozenset({"proxy.stored.cache", "proxy.calls.flights"}),
     "blast": frozenset({"bench.asks", "bench.models", "bench.plan", "bench.shots"}),
-    "board": frozenset({"bench.counters", "bench.evidence", "bench.verdicts"}),
+    "board": frozenset({"bench.evidence", "bench.verdicts"}),
     "scout": frozenset(),
     "sim": frozenset(),
     "plan": frozenset(),

@@ -8,6 +8,9 @@ from typing import Literal, NamedTuple
 
 Status = Literal["ok", "degraded", "down", "not_an_engine"]
 
+START_SLACK_S = 1.0
+"""A process's start time moves by clock corrections; a restart takes longer than this."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:

@@ -11,10 +11,7 @@ from operator import attrgetter
 
 from toolkit.dialects import EngineNumbers
 from toolkit.promtext import Histogram
-from toolkit.records import Ledger, ServedModel, Shot
-
-START_SLACK_S = 1.0
-"""A start time moves by clock corrections; a restart takes longer than this."""
+from toolkit.records import START_SLACK_S, Ledger, ServedModel, Shot
 
 NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})
 """Kinds of errors after which no host has seen a request."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor
 
-from toolkit.bench.counters import START_SLACK_S
 from toolkit.bench.evidence import count, middle, of
 from toolkit.board.looks import Look
-from toolkit.records import Shot, Verdict
+from toolkit.records import START_SLACK_S, Shot, Verdict
 
 GRACE_S = 6
 """A look takes up to 5 s, and a second's tally is placed within one."""

@@ -6,8 +6,7 @@ Only what two looks of the same host contradict is told. No store, no clock.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from toolkit.bench.counters import START_SLACK_S
-from toolkit.records import Event, EventKind, Sighting
+from toolkit.records import START_SLACK_S, Event, EventKind, Sighting
 
 _TOLD = (
     "version",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from toolkit.dialects import CacheNumbers
-from toolkit.records import Finding, Sighting
+from toolkit.records import START_SLACK_S, Finding, Sighting
 from toolkit.scout import answers as pages
 from toolkit.scout.evidence import Evidence
 from toolkit.wording import share
@@ -16,8 +16,6 @@ LOW_MEMORY_SHARE = 0.85
 """vLLM's default is 0.9, from 0.20.0 on 0.92; the contest's trick host stood at 0.46."""
 FEW_FULL_REQUESTS = 4
 """Fewer requests of full length than this in the KV cache: the batch can't hide decode's latency."""
-START_SLACK_S = 1.0
-"""A start time moves by clock corrections; a restart takes longer than this."""
 
 LISTED = 4
 """Of more models only the first few are named; a host with 2,000 adapters would fill the screen."""
@@ -113,9 +111,9 @@ def _plain(value: object) -> str:
     if isinstance(value, tuple):
         more = len(value) - LISTED
         return ",".join(value[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
-    return (
-        {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
 
 
 def _pressure(now: Sighting) -> Iterator[Finding]:
@@ -137,11 +135,11 @@ def _capacity(now: Sighting) -> Iterator[Finding]:
             code="prefix_caching_off",
             text="prefix caching is off: equal prompt starts are recomputed",
         )
-    share = now.gpu_memory_utilization
-    if share is not None and share < LOW_MEMORY_SHARE:
+    used = now.gpu_memory_utilization
+    if used is not None and used < LOW_MEMORY_SHARE:
         yield Finding(
             code="low_gpu_memory_utilization",
-            text=f"gpu_memory_utilization {share:g}: the rest of the GPU's memory holds no KV cache",
+            text=f"gpu_memory_utilization {used:g}: the rest of the GPU's memory holds no KV cache",
         )
     full = full_length_requests(now)
     if full is not None and full < FEW_FULL_REQUESTS:

@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.dialects import EngineNumbers
 from toolkit.promtext import Histogram, Quantile
-from toolkit.records import Sighting, Status
+from toolkit.records import START_SLACK_S, Sighting, Status
 from toolkit.scout import answers as pages
 from toolkit.scout.answers import Answer, Look
 from toolkit.scout.evidence import Evidence, count, text
@@ -124,9 +124,8 @@ def judge(evidence: Evidence) -> tuple[Status, str | None]:
     health, answers = evidence.look.answer(pages.HEALTH), evidence.look.answers
     if all(answer.status is None for answer in answers.values()):
         return "down", _first_problem(evidence.look)
-    if (
-        health.status is not None and health.status >= 500
-    ):  # vLLM: the engine died; llama.cpp: loading
+    if health.status is not None and health.status >= 500:
+        # vLLM: the engine died; llama.cpp: loading
         return "down", f"`/health` answers {health.status}: the engine is dead or still loading"
     if evidence.engine == ROUTER:
         return "not_an_engine", "a router in front of engines; list the engines themselves"
@@ -227,7 +226,7 @@ COUNTERS = (
 def restarted(before: EngineNumbers, now: EngineNumbers) -> bool:
     """Whether the process is another one: it says so, or a counter went backwards."""
     if before.started_at is not None and now.started_at is not None:
-        return abs(now.started_at - before.started_at) > 1
+        return abs(now.started_at - before.started_at) > START_SLACK_S
     pairs = [(getattr(before, name), getattr(now, name)) for name in COUNTERS]
     return any(old is not None and new is not None and new < old for old, new in pairs)
 
