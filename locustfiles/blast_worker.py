@@ -103,9 +103,8 @@ class Worker:
     def _aside(self, work: Callable[[], None]) -> None:
         """Do a turn beside the users', which a clean end waits for as for theirs."""
         greenlet = gevent.spawn(self.turn, work)
-        self._turns.add(
-            greenlet
-        )  # from now on: it runs only once the others rest, or is killed before
+        # from now on: it runs only once the others rest, or is killed before
+        self._turns.add(greenlet)
         greenlet.rawlink(self._turns.discard)
 
     def heard_master(self) -> None:

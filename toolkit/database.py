@@ -86,9 +86,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     migrations = sqlite_utils.Migrations(MIGRATION_SET)
     for name, step in STEPS.items():
         migrations(name=name)(step)
-    connection.execute(
-        f"PRAGMA page_size = {PAGE_BYTES}"
-    )  # a file that holds anything keeps its own
+    # a file that holds anything keeps its own
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     _leave_rollback_journal(connection)
     # One lock around the look and the change: `apply` alone makes its own table outside any
     # transaction, so two processes on a new file would trip over each other.
@@ -211,7 +210,7 @@ def _told(path: Path, reasons: Mapping[int | None, tuple[str, str]] = _REASONS) 
     try:
         yield
     except sqlite3.Error as error:
-        what, hint = reasons.get(_primary_code(error), (f"refused: {error}", ""))
+        what, hint = reasons.get(_primary_code(error), (f"refused: {error}", _OTHER_FILE))
         raise ToolkitError(f"`{path}` {what}", hint) from error
     except OSError as error:
         raise ToolkitError(f"`{path}` cannot be used: {error.strerror}", _OTHER_FILE) from error

@@ -95,7 +95,7 @@ class Captures(Runs):
         super().__init__(connection, path)
         self._body_ids: dict[str, int] = {}
         self._prompt_ids: dict[tuple[object, ...], int] = {}
-        self._told_prompts: dict[str, bool] = {}
+        self._told_prompts: set[str] = set()
         """Those whose text is in the file."""
         self._client_ids: dict[str, int] = {}
         self._target_ids: dict[tuple[str | None, str | None, str | None], int] = {}
@@ -190,7 +190,7 @@ class Captures(Runs):
         for known in self._known():
             known.clear()
 
-    def _known(self) -> tuple[dict[Any, Any], ...]:
+    def _known(self) -> tuple[dict[Any, int] | set[str], ...]:
         return (
             self._body_ids,
             self._prompt_ids,
@@ -300,9 +300,8 @@ class Captures(Runs):
         known = self._id_of(_FIND_PROMPT, row, _INSERT_PROMPT, row)
         self._prompt_ids[sign] = known
         if asked.prompt_key is not None:
-            self._told_prompts.pop(
-                asked.prompt_key, None
-            )  # a new row of a known key has no text yet
+            # a new row of a known key has no text yet
+            self._told_prompts.discard(asked.prompt_key)
         return known
 
     def _add_texts(self, asked: Sequence[Asked]) -> None:
@@ -316,7 +315,7 @@ class Captures(Runs):
         }
         rows = [(to_text(text), _key(key)) for key, text in new.items()]
         self._connection.executemany(_ADD_TEXT, rows)
-        self._told_prompts.update(dict.fromkeys(new, True))
+        self._told_prompts.update(new)
 
 
 def _key(digits: str | None) -> bytes | None:

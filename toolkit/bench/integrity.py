@@ -53,9 +53,8 @@ def hidden_backend(
     if not counted_too and (explained or _claims_more_than_shown(answers)):
         return None
     if explained and (account.generation_tokens or 0) >= _shown(answers):
-        return (
-            None  # it broke the requests off: they are not counted, but what was shown of them is
-        )
+        # it broke the requests off: they are not counted, but what was shown of them is
+        return None
     evidence = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
     if counted_too:
         evidence += f" and {of(lost, account.answers, 'answered requests')}"

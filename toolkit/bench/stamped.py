@@ -339,9 +339,8 @@ def main() -> None:
     words = parser.parse_args()
     if words.ttft_ms < 0 or words.interval_ms < 0 or words.tokens < 1:
         parser.error("times are not negative, and an answer has a token")
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # a Ctrl-C meant for the parent prints no traceback
+    # a Ctrl-C meant for the parent prints no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     pace = Pace(ttft_ms=words.ttft_ms, interval_ms=words.interval_ms, tokens=words.tokens)
     uvloop.run(serve(pace, words.port))
 
