@@ -1,9 +1,12 @@
+"""Numbers and strangers' words, as a screen shows them."""
+
 import pytest
 
 from toolkit.wording import (
     UNKNOWN,
     digits,
     milliseconds,
+    printable,
     rate,
     share,
     span,
@@ -115,3 +118,8 @@ def test_an_axis_shows_no_digits_that_a_round_value_does_not_have() -> None:
         "1 s",
         "2.5 s",
     ]
+
+
+def test_what_would_act_on_a_terminal_becomes_a_question_mark():
+    assert printable("\x1b[31mred\n") == "?[31mred?"
+    assert printable("Qwen3 \N{EN DASH} größer") == "Qwen3 \N{EN DASH} größer"

@@ -15,6 +15,7 @@ import orjson
 from toolkit.alike import MOST_TRIES, Frame, frame
 from toolkit.choices import EMPTY, ROLE, VISIBLE, Choice, token_count
 from toolkit.event_stream import LAST_LINE_ENDS, Event, EventStream
+from toolkit.wording import printable
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_EVENT_BYTES = 4 * 2**20
@@ -480,9 +481,7 @@ def _text(body: bytes) -> str:
 
 def _sentence(text: str) -> str:
     """One printable line of at most TOLD_CHARACTERS: an escape sequence must not reach a terminal."""
-    line = " ".join(text.lstrip()[: 4 * TOLD_CHARACTERS].split())
-    if not line.isprintable():
-        line = "".join(char if char.isprintable() else "?" for char in line)
+    line = printable(" ".join(text.lstrip()[: 4 * TOLD_CHARACTERS].split()))
     return line if len(line) <= TOLD_CHARACTERS else f"{line[: TOLD_CHARACTERS - 1]}…"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.wording import printable
 
 MOST_WEIGHT = 1_000_000
 """Weights are taken in proportion; nobody needs more, and sums of them stay exact."""
@@ -83,4 +84,4 @@ def are_tables(value: object) -> bool:
 
 def shown(text: str) -> str:
     """A word of the file's, fit for a screen."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return printable(text)

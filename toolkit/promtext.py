@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from prometheus_client.parser import text_string_to_metric_families
 
 from toolkit.records import Reading
+from toolkit.wording import printable
 
 MAX_LINES = 250_000
 """A real page of 16 MB has fewer: recorded pages hold 80 characters a line, comments included."""
@@ -244,9 +245,7 @@ class Page:
     def _note_bad(self, line: str) -> None:
         self.bad_lines += 1
         if self.bad_lines == 1:
-            shown = line[:MAX_LINE_CHARACTERS].strip()[:SHOWN_CHARACTERS]
-            # an escape sequence from a page must not reach a terminal
-            self.first_bad_line = "".join(c if c.isprintable() else "?" for c in shown)
+            self.first_bad_line = printable(line[:MAX_LINE_CHARACTERS].strip()[:SHOWN_CHARACTERS])
 
 
 def read_page(text: str) -> Page:

@@ -1,4 +1,4 @@
-"""Numbers as people read them, in at most three digits and a unit; unknown is a dash.
+"""Numbers as people read them, in at most three digits and a unit; unknown is a dash. Others' words, fit for a screen.
 
 It never rounds something to nothing: an error share above zero is never "0 %", nor one below one "100 %".
 """
@@ -9,6 +9,13 @@ from datetime import datetime
 from toolkit.sketches import ABOVE_MS, BELOW_MS
 
 UNKNOWN = "\N{EN DASH}"
+
+
+def printable(text: str) -> str:
+    """Words that a host, a file or a client chose, with `?` for what would act on a terminal, e.g., an escape sequence."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def milliseconds(value_ms: float | None) -> str:

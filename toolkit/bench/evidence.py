@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from toolkit.records import Shot
+from toolkit.wording import printable
 
 LONGEST_QUOTE = 80
 """Characters. A host may call its model what it likes, and a sentence must stay one."""
@@ -72,8 +73,7 @@ def of(part: float, whole: float, things: str) -> str:
 
 def quoted(text: str) -> str:
     """What a host said, between backticks: short, and without what would act on a terminal."""
-    plain = "".join(sign if sign.isprintable() else "?" for sign in text[: LONGEST_QUOTE + 1])
-    return f"`{plain[:LONGEST_QUOTE]}{'…' if len(text) > LONGEST_QUOTE else ''}`"
+    return f"`{printable(text[:LONGEST_QUOTE])}{'…' if len(text) > LONGEST_QUOTE else ''}`"
 
 
 def duration(ms: float) -> str:

@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
 
 from toolkit.bench.shots import Failure
+from toolkit.wording import printable
 
 FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
 """What aiohttp and the event loops raise when the other side is at fault. TimeoutError is an OSError; a RuntimeError
@@ -64,8 +65,7 @@ def hidden(text: str, key: str | None) -> str:
 
 def line(text: str) -> str:
     """One printable line of bounded length: an escape sequence must not reach a terminal, nor half a character the store."""
-    words = " ".join(text[: 4 * TOLD_CHARACTERS].split())
-    return "".join(char if char.isprintable() else "?" for char in words)[:TOLD_CHARACTERS]
+    return printable(" ".join(text[: 4 * TOLD_CHARACTERS].split()))[:TOLD_CHARACTERS]
 
 
 def _compressed(error: BaseException) -> BaseException | None:

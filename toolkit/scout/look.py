@@ -21,7 +21,8 @@ from toolkit.records import Host
 from toolkit.scout import answers as pages
 from toolkit.scout.answers import Answer, Look
 from toolkit.scout.follow_up import FollowUp, follow_ups
-from toolkit.scout.problems import printable, problem_of
+from toolkit.scout.problems import problem_of
+from toolkit.wording import printable
 
 log = logging.getLogger("toolkit.scout")
 

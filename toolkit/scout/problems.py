@@ -7,6 +7,8 @@ import errno
 import ssl
 from collections.abc import Iterator
 
+from toolkit.wording import printable
+
 REASONS = {
     errno.ECONNREFUSED: "connection refused: nothing listens there, or vLLM is still loading",
     errno.ECONNRESET: "the connection was reset",
@@ -65,10 +67,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _first_line(error: BaseException) -> str:
+    """Its words, among which may be a part of a host's answer."""
     text = str(error)
     return printable(text.splitlines()[0][:120]) if text else ""
-
-
-def printable(text: str) -> str:
-    """Replace what would repaint a terminal; parts of a host's answer end up in these sentences."""
-    return "".join(char if char.isprintable() else "?" for char in text)
