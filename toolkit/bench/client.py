@@ -63,7 +63,7 @@ class PageError(Exception):
 
 
 @dataclass(slots=True)
-class _Reply:
+class Reply:
     """What was heard of one answer so far."""
 
     status: int | None = None
@@ -121,7 +121,7 @@ class HostClient:
     async def send(self, course: Course, ask: Ask, planned_s: float) -> Shot:
         """Send one request now and read its answer to the end; every failure becomes a Shot, too."""
         body = orjson.dumps(ask.body)
-        reply = _Reply()
+        reply = Reply()
         broken: Failure | None = None
         sent_s = time.monotonic()
         try:
@@ -140,7 +140,7 @@ class HostClient:
         moments = Moments(planned_s=planned_s, sent_s=sent_s, ended_s=ended_s)
         return self._without_key(shot(course, ask, moments, heard))
 
-    async def _ask_until_read(self, body: bytes, reply: _Reply) -> None:
+    async def _ask_until_read(self, body: bytes, reply: Reply) -> None:
         """Ask; ask again what the host cannot have read, because it was closing that connection meanwhile.
 
         It ends: each time uses up an idle connection, and a new one is given no second chance.
@@ -154,7 +154,7 @@ class HostClient:
                 if reply.status is not None or not crossed:
                     raise
 
-    async def _ask(self, body: bytes, reply: _Reply) -> None:
+    async def _ask(self, body: bytes, reply: Reply) -> None:
         """Post and read; what came before an exception stays in `reply`."""
         # a long prompt is written piece by piece, so that it holds up no stream
         data = body if len(body) <= LONG_BODY_BYTES else io.BytesIO(body)
@@ -279,7 +279,7 @@ async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:
                     pass
 
 
-def _answer(reply: _Reply, ended_s: float, broken: Failure | None) -> Answer | None:
+def _answer(reply: Reply, ended_s: float, broken: Failure | None) -> Answer | None:
     if reply.reader is None:
         return None
     return reply.reader.end(ended_s, broken=broken.error if broken else None)

@@ -25,7 +25,7 @@ from itertools import accumulate, pairwise
 import uvloop
 
 from toolkit.bench.asks import Ask
-from toolkit.bench.client import HostClient, _Reply
+from toolkit.bench.client import HostClient, Reply
 from toolkit.bench.health import quiet_collector
 from toolkit.bench.lane import MOST_READY_CONNECTIONS
 from toolkit.bench.shots import Course
@@ -344,9 +344,9 @@ class _OpenClient(HostClient):
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
         super().__init__(Host(name=MODEL, url=url), timeout_s=timeout_s)
-        self.replies: list[_Reply] = []
+        self.replies: list[Reply] = []
 
-    async def _ask(self, body: bytes, reply: _Reply) -> None:
+    async def _ask(self, body: bytes, reply: Reply) -> None:
         self.replies.append(reply)
         await super()._ask(body, reply)
 
