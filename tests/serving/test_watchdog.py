@@ -180,6 +180,21 @@ def test_an_engine_that_answers_nothing_when_it_is_warmed_up_is_not_let_in() -> 
     )
 
 
+def test_one_that_clients_cannot_be_let_to_has_not_come_back() -> None:
+    house, refusals = House(), ["the proxy's admin does not answer"]
+
+    async def back() -> None:
+        house.done.append("let in")
+        if refusals:
+            raise ToolkitError(refusals.pop())
+        house.done.append("back")
+
+    house.back = back  # type: ignore[method-assign]
+    assert course(house, crashes()) is None
+    assert house.done == [*ONE_ROUND[:-1], "let in", *ONE_ROUND[1:-1], "let in", "back"]
+    assert ("mark", "did not come back: the proxy's admin does not answer") in house.told()
+
+
 def test_an_unsteady_engine_that_answers_is_let_in() -> None:
     house = House(warmed=Warmed(name="a", url="u", measure="ttft", error="no two rounds agree"))
     assert course(house, crashes()) is None

@@ -50,10 +50,11 @@ class MadeUpEngine:
         self.took_s, self.log = 90.0, Path("e.log")
         self.served_name = setting.served_name
         self.hangs = asyncio.Event()
+        self.exit_code: int | None = None
         self._journal, self._bad = journal, bad
 
     def code(self) -> int | None:
-        return None
+        return self.exit_code
 
     def say(self, sentence: str) -> None:
         if "lost" in sentence:
@@ -64,7 +65,7 @@ class MadeUpEngine:
         await asyncio.sleep(0)
         if self.setting.model in self._bad:
             raise ToolkitError(f"{self.setting.model} does not start")
-        self.ready_s = 1.0
+        self.ready_s, self.exit_code = 1.0, None
 
     async def warm(self) -> Warmed:
         self._note("warm")

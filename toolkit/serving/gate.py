@@ -6,10 +6,15 @@ that is to be stopped has answers under way. Both are kept out by name, which th
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
+from toolkit.errors import ToolkitError
+
 LOOK_S = 0.05
+PATIENCE_S, AGAIN_S = 60.0, 0.5
+"""With a proxy whose admin does not answer: the worker that has it may just have died, and is started again within 10 s."""
 SLOWEST_LOOK_S = 5.0
 """Of the proxy's at an engine that has just come up: its pages have 2 s each, and the machine may be busy."""
 
@@ -53,16 +58,16 @@ class Gate:
             await front.drain(upstream)
 
     async def keep_out(self, upstream: str) -> None:
-        """No new requests to this one; what is under way there goes on."""
+        """No new requests to this one; what is under way there goes on. Raises ToolkitError where the proxy cannot be told."""
         self._out.add(upstream)
         if self.front is not None:
-            await self.front.drain(upstream)
+            await _told(self.front.drain, upstream)
 
     async def let_in(self, upstream: str) -> None:
-        """Requests to this one."""
+        """Requests to this one. Raises ToolkitError where the proxy cannot be told."""
         self._out.discard(upstream)
         if self.front is not None:
-            await self.front.undrain(upstream)
+            await _told(self.front.undrain, upstream)
 
     async def until_up(self, upstream: str) -> bool:
         """Wait until the proxy has seen for itself that it answers; False: it has not in time."""
@@ -91,10 +96,23 @@ class Gate:
             return True
         give_up_at = time.monotonic() + limit_s
         while True:
-            upstreams = (await self.front.state())["upstreams"]
-            found = next(each for each in upstreams if each["name"] == upstream)
-            if found[key] == wanted:
-                return True
+            with suppress(ToolkitError):  # then nobody knows yet
+                upstreams = (await self.front.state())["upstreams"]
+                found = next(each for each in upstreams if each["name"] == upstream)
+                if found[key] == wanted:
+                    return True
             if time.monotonic() >= give_up_at:
                 return False
             await asyncio.sleep(LOOK_S)
+
+
+async def _told(deed: Callable[[str], Awaitable[None]], upstream: str) -> None:
+    """Tell the proxy, again and again where it does not answer: what it does not know, it does wrong."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await deed(upstream)
+        except ToolkitError:
+            if time.monotonic() >= give_up_at:
+                raise
+        await asyncio.sleep(AGAIN_S)

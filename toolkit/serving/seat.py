@@ -115,7 +115,7 @@ class Seat:
         try:
             await self.begin()
         except ToolkitError as error:
-            await self.engine.stop()
+            await self.end_engine()
             self._fail(error)
         await self.back()
         self.watch()
@@ -134,17 +134,33 @@ class Seat:
 
     async def restart(self, drain_s: float) -> None:
         """By order, `alone`: what is under way is finished first. Raises ToolkitError; then it is down."""
-        await self.unwatch()
         await self.leave(drain_s)
         self.tell("restart", "restarted by order")
-        await self.engine.stop()
+        await self.end_engine()
         await self.open()
 
+    async def end_engine(self) -> None:
+        """End the process, not the seat. Raises ToolkitError where the system does not let go of it; then it is down."""
+        try:
+            await self.engine.stop()
+        except ToolkitError as error:
+            self._fail(error)
+
     async def leave(self, drain_s: float) -> None:
-        """Let no new request to it, and wait for those under way."""
+        """Call its watchdog off, let no new request to it, and wait for those under way.
+
+        Raises ToolkitError where the proxy cannot be told; then all is as before.
+        """
+        was_watched = self._watching is not None and not self._watching.done()
+        await self.unwatch()
+        try:
+            await self.gate.keep_out(self.upstream)
+        except ToolkitError:
+            if was_watched:
+                self.watch()
+            raise
         if self.state == "up":
             self.be("draining")
-        await self.gate.keep_out(self.upstream)
         if not await self.gate.until_idle(self.upstream, drain_s):
             self.engine.say(f"still has requests under way after {drain_s:g} s, which are lost")
 
@@ -207,7 +223,11 @@ class Seat:
         """It does not serve any more: nobody is to be sent there, and it comes back cold."""
         self.be("restarting", cause)
         self.engine.say(f"{cause}; it is started again")
-        await self.gate.keep_out(self.upstream)
+        try:
+            await self.gate.keep_out(self.upstream)
+        except ToolkitError as error:
+            # it must come back all the same; that nobody answers there the proxy sees by itself
+            self.engine.say(f"clients may meet it cold: {error.message}")
 
     async def start(self) -> None:
         """Launch it and wait until it is healthy."""

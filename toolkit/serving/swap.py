@@ -56,9 +56,8 @@ async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: For
 async def in_place(seat: Seat, setting: EngineSetting, drain_s: float, forget: Forget) -> None:
     """End the old engine, and start the new one where it was. Raises ToolkitError; then the old one was started again."""
     old, was = seat.engine, seat.setting
-    await seat.unwatch()
     await seat.leave(drain_s)
-    await old.stop()
+    await seat.end_engine()
     seat.take(setting, seat.instead(setting))
     seat.tell("restart", f"swapped: {_words(was, setting)}")
     try:

@@ -104,10 +104,10 @@ class Watchdog:
             await asyncio.sleep(wait_s)
             try:
                 await self._start_again()
+                await self._deeds.back()
             except ToolkitError as error:
                 self._event("mark", f"did not come back: {error.message}")
                 continue
-            await self._deeds.back()
             self._backoff.came_back(self._clock())
             self._event("mark", f"back after {self._clock() - fell_s:.1f} s")
             return None
