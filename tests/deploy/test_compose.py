@@ -312,3 +312,35 @@ def test_the_next_steps_name_every_key_and_a_way_to_warm() -> None:
     assert any("QWEN_KEY, RED_KEY" in step for step in steps)
     assert "toolkit warmup http://127.0.0.1:8003" in steps
     assert STACK.count("[[engine]]") == sum("warmup" in step for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("10.0.0.5", "http://10.0.0.5:8001"),
+        ("::1", "http://[::1]:8001"),
+        ("0.0.0.0", "http://127.0.0.1:8001"),
+    ],
+)
+def test_engines_without_a_proxy_are_warmed_where_they_are_bound(listen: str, url: str) -> None:
+    steps = kit(site("proxy = false\n" + ONE, listen=listen), templates()).next_steps
+    assert f"toolkit warmup {url}" in steps
+    # behind a proxy they are bound to the loopback, whoever reaches the proxy
+    behind = kit(site(ONE, listen=listen), templates()).next_steps
+    assert "toolkit warmup http://127.0.0.1:8001" in behind
+
+
+def test_a_file_that_only_this_machine_has_is_told() -> None:
+    text = ONE.replace("Qwen/Q", "/srv/models/q") + (
+        'env = { HF_HOME = "/data/hf", VLLM_CACHE_ROOT = "/cache/x" }\n'
+        '[engine.flags]\nchat-template = "/srv/t.jinja"\ntokenizer = "/srv/models/q/tok"\n'
+        'speculative-config = { model = "/srv/draft" }\n'
+    )
+    said = [step for step in kit(site(text), templates()).next_steps if "mount it" in step]
+    # the model's own directory is mounted, and /cache is a volume
+    assert [step.split("`")[1::2] for step in said] == [
+        ["/srv/t.jinja", "--chat-template", "qwen"],
+        ["/srv/draft", "--speculative-config", "qwen"],
+        ["/data/hf", "HF_HOME", "qwen"],
+    ]
+    assert not any("mount it" in step for step in kit(site(), templates()).next_steps)

@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from support.dashboard import board_of, panels, queries
 from support.promtool import SITE, needs_promtool, promtool
 
-from toolkit.deploy import grafana
+from toolkit.deploy import grafana, prometheus
 from toolkit.deploy.site import Site
 from toolkit.deploy.write import templates
 from toolkit.records import Event
@@ -178,8 +178,34 @@ def test_dashboards_are_looked_for_where_the_next_step_puts_them() -> None:
     kit = grafana.kit(SITE, templates())
     assert "/etc/grafana/" in kit.next_steps[0]
     (provider,) = provisioned(SITE, "dashboards")["providers"]
-    assert provider["options"]["path"] == "/etc/grafana/dashboards"
-    assert "dashboards/toolkit.json" in {each.path for each in kit.files}
+    assert provider["options"]["path"] == f"/etc/grafana/dashboards/{SITE.name}"
+    assert f"dashboards/{SITE.name}/toolkit.json" in {each.path for each in kit.files}
+
+
+def test_two_stacks_in_one_grafana_take_nothing_of_each_other() -> None:
+    sites = [replace(SITE, name=name) for name in ("lab", "shop")]
+    lab, shop = ({each.path for each in grafana.kit(each, templates()).files} for each in sites)
+    assert not lab & shop
+    # Grafana updates no dashboard that two providers find
+    folders = [provisioned(each, "dashboards")["providers"][0]["options"]["path"] for each in sites]
+    assert len(set(folders)) == 2
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9090"),
+        ("0.0.0.0", "http://127.0.0.1:9090"),
+        ("10.0.0.5", "http://10.0.0.5:9090"),
+        ("::1", "http://[::1]:9090"),
+    ],
+)
+def test_prometheus_is_asked_where_it_was_told_to_listen(listen: str, url: str) -> None:
+    site = replace(SITE, listen=listen)
+    assert provisioned(site, "datasources")["datasources"][0]["url"] == url
+    assert any(url in step for step in grafana.kit(site, templates()).next_steps)
+    started = " ".join(prometheus.kit(site, templates()).next_steps)
+    assert f"--web.listen-address={'[::1]' if listen == '::1' else listen}:9090" in started
 
 
 def test_sources_of_two_stacks_have_names_of_their_own() -> None:
@@ -197,7 +223,7 @@ def test_sources_of_two_stacks_have_names_of_their_own() -> None:
 
 def provisioned(site: Site, kind: str) -> Any:
     files = grafana.kit(site, templates()).files
-    path = f"provisioning/{kind}/toolkit.yml"
+    path = f"provisioning/{kind}/toolkit-{site.name}.yml"
     found = yaml.safe_load(next(each.text for each in files if each.path == path))
     assert found["apiVersion"] == 1
     return found

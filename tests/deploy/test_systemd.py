@@ -116,6 +116,7 @@ def test_it_runs_what_serve_runs_from_the_folder_in_which_its_files_lie() -> Non
 def test_clients_are_taken_elsewhere_only_where_that_is_told() -> None:
     assert settings(site(listen="0.0.0.0"))["ExecStart"][0].endswith("stack.toml --host 0.0.0.0")
     assert settings(site())["ExecStart"][0].endswith("/stack.toml")
+    assert settings(site(listen="::1"))["ExecStart"][0].endswith("stack.toml --host ::1")
     bare = site("proxy = false\n" + TWO, listen="0.0.0.0")
     # serve refuses that option where there is no proxy
     assert settings(bare)["ExecStart"][0].endswith("/stack.toml")
@@ -173,6 +174,14 @@ def test_what_lies_where_the_service_may_not_look_is_told() -> None:
     assert "`/home/ann/model` lies in a home" in steps
     assert "`/home/bob/venv/bin/toolkit` lies in a home" in steps
     assert "lies in a home" not in "\n".join(kit(site(), TEMPLATES).next_steps)
+
+
+def test_a_second_deployment_empties_no_file_of_keys_and_takes_effect() -> None:
+    steps = kit(site(KEYS), TEMPLATES).next_steps
+    (keys,) = [step for step in steps if "env.example" in step]
+    assert keys.startswith("sudo test -e /etc/toolkit/stack.env || sudo install -m 0600 ")
+    # `enable --now` leaves a service that runs as it is
+    assert any("systemctl restart toolkit-stack.service" in step for step in steps)
 
 
 def test_whole_paths_that_are_written_to_are_opened_for_it() -> None:

@@ -15,7 +15,7 @@ Write the files that run a stack on other machines, from the stack file that `to
   compose      containers on one machine, each engine on GPUs of its own
   k8s          Deployments, Services, probes, scaling on waiting requests
   systemd      a service that is restarted when it hangs
-  prometheus   what to scrape, recording rules, alerts with their tests
+  prometheus   what to scrape, recording rules, alerts with their reasons
   grafana      a dashboard of engines and proxy
 
 \b
@@ -25,7 +25,8 @@ Write the files that run a stack on other machines, from the stack file that `to
   toolkit deploy k8s stack.toml --out deploy/k8s --gpus-per-node 8
 
 Nothing is started or sent. No file holds a secret: keys are named by their variables. Ports are bound
-to the loopback unless --listen says otherwise. A file that was changed by hand is not replaced.
+to the loopback unless --listen says otherwise, or for systemd a `host` in the stack file. A file that
+was changed by hand is not replaced.
 """
 
 

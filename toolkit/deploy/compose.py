@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 from toolkit.deploy import compose_parts as parts
-from toolkit.deploy.containers import TOOLKIT_IMAGE, refuse_unfit, simulated
+from toolkit.deploy.containers import TOOLKIT_IMAGE, left_behind, refuse_unfit, simulated
+from toolkit.deploy.names import address
 from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
 from toolkit.deploy.quoting import Plain
-from toolkit.deploy.site import Kit, Rendered, Site
+from toolkit.deploy.site import Kit, Rendered, Site, SiteEngine
 from toolkit.deploy.templating import render
 
 PROXY_FILE = "proxy/proxy.toml"
@@ -139,15 +140,20 @@ def _next_steps(site: Site, variables: tuple[str, ...], *, has_image: bool) -> t
         "docker compose ps    # `healthy` once the weights are loaded; the proxy waits for that",
         *_warm(site),
     ]
-    return (*steps, *simulated(site))
+    return (*steps, *left_behind(site), *simulated(site))
 
 
 def _warm(site: Site) -> list[str]:
     """`serve` warms engines by itself; containers don't."""
-    real = [each for each in site.engines if each.kind == "vllm"]
+    host = site.asked_at if site.proxy is None else LOOPBACK
     return [
-        f"toolkit warmup http://{LOOPBACK}:{each.port}"
-        if each.key_env is None
-        else f"echo '{each.name} http://{LOOPBACK}:{each.port} api_key_env={each.key_env}' | toolkit warmup -"
-        for each in real
+        _warm_up(each, f"http://{address(host, each.port)}")
+        for each in site.engines
+        if each.kind == "vllm"
     ]
+
+
+def _warm_up(engine: SiteEngine, url: str) -> str:
+    if engine.key_env is None:
+        return f"toolkit warmup {url}"
+    return f"echo '{engine.name} {url} api_key_env={engine.key_env}' | toolkit warmup -"

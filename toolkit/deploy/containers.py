@@ -3,6 +3,7 @@
 For compose and Kubernetes alike; nothing is rendered here.
 """
 
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -21,6 +22,9 @@ SHUTDOWN = "--shutdown-timeout"
 SHUTDOWN_SINCE = "0.32"
 """The oldest version whose help was read that has it. Without it SIGTERM cuts every answer that is under way."""
 DIRECTORIES = ("/", "./", "../", "~")
+THERE = ("/cache/", "/dev/", "/proc/", "/tmp/", "/usr/")  # noqa: S108 - of a container
+"""Every container has these of its own; the first is where its volumes are."""
+_IN_JSON = re.compile(r'"(/[^"]+)"')
 
 
 def refuse_unfit(site: Site) -> None:
@@ -85,6 +89,27 @@ def simulated(site: Site) -> tuple[str, ...]:
     return (
         "Simulated engines run with their personality alone: their `flags` are not carried along.",
     )
+
+
+def left_behind(site: Site) -> tuple[str, ...]:
+    """What is to be said of files that flags and variables name: weights go along, and nothing else of this machine's disk."""
+    return tuple(
+        f"If `{path}` ({what} of `{engine.name}`) lies on this machine, mount it into its container, which has nothing else of the disk"
+        for engine in site.engines
+        if engine.kind == "vllm"
+        for what, path in _paths(engine)
+        if not path.startswith((*THERE, f"{engine.model}/")) and path != engine.model
+    )
+
+
+def _paths(engine: SiteEngine) -> list[tuple[str, str]]:
+    """Whole paths among its flags and variables, JSON's strings as well, and where they stand."""
+    flags = [(name, word) for name, word in _pairs(engine.arguments) if name.startswith("-")]
+    return [
+        (f"`{name}`", path)
+        for name, word in (*flags, *engine.env)
+        for path in ([word] if word.startswith("/") else _IN_JSON.findall(word))
+    ]
 
 
 def _shutdown(engine: SiteEngine, site: Site) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from toolkit.deploy.grafana_panels import Happening, Kind, Panel, Row, happenings, rows
 from toolkit.deploy.metric_names import PROXY_START_TIME, RUNNING
+from toolkit.deploy.names import address
+from toolkit.deploy.prometheus import PORT
 from toolkit.deploy.site import Kit, Rendered, Site
 from toolkit.deploy.templating import render
 
@@ -42,6 +44,7 @@ MARKS_SQL = (
 def kit(site: Site, templates: Mapping[str, str]) -> Kit:
     """The dashboard, and Grafana's files that tell of it."""
     database = _database(site)
+    asked = f"http://{address(site.asked_at, PORT)}"
 
     def provisioning(kind: str) -> Rendered:
         text = render(
@@ -49,19 +52,21 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
             language="yaml",
             site=site,
             place=PLACE,
+            prometheus=asked,
             database=database,
             marks=MARKS_PLUGIN,
         )
-        return Rendered(path=f"provisioning/{kind}/toolkit.yml", text=text)
+        return Rendered(path=_provisioned(kind, site), text=text)
 
     board = json.dumps(dashboard(site), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return Kit(
         files=(
-            Rendered(path="dashboards/toolkit.json", text=board),
+            # each stack's in a folder of its own: two that are looked for in one would be found twice, and Grafana updates neither
+            Rendered(path=f"dashboards/{site.name}/toolkit.json", text=board),
             provisioning("datasources"),
             provisioning("dashboards"),
         ),
-        next_steps=tuple(_steps(database)),
+        next_steps=tuple(_steps(site, database, asked)),
     )
 
 
@@ -88,14 +93,18 @@ def dashboard(site: Site) -> Json:
     }
 
 
-def _steps(database: str | None) -> Iterator[str]:
+def _provisioned(kind: str, site: Site) -> str:
+    return f"provisioning/{kind}/toolkit-{site.name}.yml"
+
+
+def _steps(site: Site, database: str | None, prometheus: str) -> Iterator[str]:
     yield f"Put them where Grafana looks: `cp -r provisioning dashboards {PLACE}/`, and restart it"
     if database is not None:
         yield (
             f"For marks as annotations: `grafana cli plugins install {MARKS_PLUGIN}`; its user has to reach {database}"
             " and the two files beside it (-wal, -shm)"
         )
-    yield "Prometheus is expected at http://127.0.0.1:9090: provisioning/datasources/toolkit.yml says so"
+    yield f"Prometheus is expected at {prometheus}: {_provisioned('datasources', site)} says so"
 
 
 def _database(site: Site) -> str | None:

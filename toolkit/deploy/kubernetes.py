@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 
 from toolkit.deploy import kubernetes_parts as parts
-from toolkit.deploy.containers import TOOLKIT_IMAGE, refuse_unfit, simulated
+from toolkit.deploy.containers import TOOLKIT_IMAGE, left_behind, refuse_unfit, simulated
 from toolkit.deploy.keda import PROMETHEUS, scaling
 from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
 from toolkit.deploy.quoting import Plain
@@ -186,7 +186,7 @@ def _next_steps(
         steps.append(
             f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one."
         )
-    return (*steps, *simulated(site))
+    return (*steps, *left_behind(site), *simulated(site))
 
 
 def _keys(site: Site, proxy: ProxyFile | None) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ FOLDER = "prometheus/"
 """Of the templates."""
 KEYS = "keys/"
 """Beside the configuration; never written here."""
+PORT = 9090
+"""Prometheus' own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,6 @@ def _steps(site: Site, groups: Sequence[Group]) -> Iterator[str]:
                 " vLLM itself asks none for /metrics: where nothing stands before it, take `authorization` out."
             )
     yield "Check it: `promtool check config prometheus.yml`"
-    listen = address(site.listen, 9090)
+    listen = address(site.listen, PORT)
     yield f"Start it: `prometheus --config.file=prometheus.yml --web.listen-address={listen}`"
     yield "Tell it where alerts go (`alerting`), and put the dashboard beside it: `toolkit deploy grafana`"

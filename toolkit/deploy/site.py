@@ -84,6 +84,11 @@ class Site:
     writes: tuple[str, ...] = ()
     """Whole paths that the stack writes to; relative ones lie in a folder of its own."""
 
+    @property
+    def asked_at(self) -> str:
+        """Where that is asked from this machine which listens for clients."""
+        return ASKED_AT.get(self.listen, self.listen)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:

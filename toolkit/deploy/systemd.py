@@ -12,7 +12,8 @@ DRAIN_S = 30.0
 MORE_S = 60.0
 """For what follows: a GPU's memory to become free (30 s at most), what is to be written, and killing what does not end."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-LOOPBACK = ("127.0.0.1", "::1")
+UNSAID = "127.0.0.1"
+"""Where clients are taken if --listen says nothing."""
 HOMES = ("home", "root")
 """Top folders that `ProtectHome=yes` hides from a service (systemd.exec(5))."""
 
@@ -26,7 +27,8 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         "site": site,
         "unit": unit,
         "folder": f"toolkit-{site.name}",
-        "host": site.listen if site.proxy and site.listen not in LOOPBACK else None,
+        # not said: as the stack file has it
+        "host": site.listen if site.proxy and site.listen != UNSAID else None,
         "stack_file": f"{CONFIGURATION}/{site.name}.toml",
         "env_file": f"{CONFIGURATION}/{site.name}.env",
         "variables": needed,
@@ -83,9 +85,10 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
     place = f"{CONFIGURATION}/{site.name}"
     steps = [
         f"sudo install -D -m 0644 {site.name}.toml {place}.toml",
-        f"sudo install -m 0600 {example} {place}.env   # and fill it in",
+        # filled in it is not to be emptied by the next `deploy`
+        f"sudo test -e {place}.env || sudo install -m 0600 {example} {place}.env   # and fill it in",
         f"sudo cp {unit} /etc/systemd/system/ && sudo systemctl daemon-reload",
-        f"sudo systemctl enable --now {unit}   # back once clients are let in",
+        f"sudo systemctl enable {unit} && sudo systemctl restart {unit}   # back once clients are let in",
         f"systemctl status {unit}; journalctl -fu {unit}",
     ]
     if not variables(site):
@@ -93,7 +96,7 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
     steps.append(
         f"Relative paths in {site.name}.toml are looked for below /var/lib/toolkit-{site.name}"
     )
-    if site.proxy is None and site.listen not in LOOPBACK:
+    if site.proxy is None and site.listen != UNSAID:
         steps.append(
             f"Engines are asked without a proxy: for {site.listen} set each engine's `host`"
         )
