@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from toolkit.bench.summary import ended_at, started_at
+from toolkit.bench.evidence import over_at, started_at
 from toolkit.records import Shot
 
 LEAST_DIFFERENCE = 1.05
@@ -132,7 +132,7 @@ def _overlap(measured: Sequence[Shot]) -> float:
     """Little's law: the time that all requests took together / the time in which they did."""
     if not measured:
         return 1.0
-    spans = [(started_at(shot), ended_at(shot)) for shot in measured]
+    spans = [(started_at(shot), over_at(shot)) for shot in measured]
     window_s = max(end for _, end in spans) - min(start for start, _ in spans)
     overlap = sum(end - start for start, end in spans) / window_s if window_s > 0 else 1.0
     return overlap if 1.0 <= overlap < math.inf else 1.0

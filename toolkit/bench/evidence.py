@@ -27,12 +27,20 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
+def started_at(shot: Shot) -> float:
+    """When its latency began: the planned send in an open loop, the actual one in a closed loop."""
+    closed = shot.concurrency is not None
+    return shot.sent_at if closed and shot.sent_at is not None else shot.planned_at
+
+
 def ended_at(shot: Shot) -> float | None:
-    """When the answer or the error was there, wall clock of this machine."""
-    start = shot.planned_at if shot.concurrency is None else shot.sent_at
-    if start is None or shot.took_ms is None:
-        return None
-    return start + shot.took_ms / 1000
+    """When the answer or the error was there, wall clock of this machine; None where nobody noted that."""
+    return None if shot.took_ms is None else over_at(shot)
+
+
+def over_at(shot: Shot) -> float:
+    """When it was answered, failed or was given up; its own start where nobody noted that."""
+    return started_at(shot) + (shot.took_ms or 0.0) / 1000
 
 
 def served_ms(shot: Shot, rtt_ms: float | None) -> float | None:

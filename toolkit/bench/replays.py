@@ -15,9 +15,9 @@ from toolkit.bench.evidence import (
     count,
     decode_ms_per_token,
     duration,
-    ended_at,
     middle,
     of,
+    over_at,
     quoted,
     sentence,
     served_ms,
@@ -192,7 +192,7 @@ def repeated(answers: Iterable[Shot]) -> list[Pair]:
         if shot.kind == "twin" and shot.pair in uniques
     ]
     asked: dict[tuple[str, int], list[Shot]] = {}
-    for shot in sorted((shot for shot in answers if shot.kind == "repeat"), key=_ended_at):
+    for shot in sorted((shot for shot in answers if shot.kind == "repeat"), key=over_at):
         earlier = asked.setdefault((shot.prompt, shot.max_tokens), [])
         earlier.append(shot)
     for them in asked.values():
@@ -210,7 +210,7 @@ def _with_earlier(answers: Sequence[Shot]) -> Iterator[Pair]:
         first_with.setdefault(shot.text_hash, shot)
     for shot in answers:
         for earlier in (first_with[shot.text_hash], answers[0]):
-            if earlier is not shot and _ended_at(earlier) <= _sent_at(shot):
+            if earlier is not shot and over_at(earlier) <= _sent_at(shot):
                 yield Pair(first=earlier, again=shot)
                 break
 
@@ -239,11 +239,6 @@ def _telling_ids(answers: Iterable[Shot]) -> frozenset[str]:
 
 def _sent_at(shot: Shot) -> float:
     return shot.planned_at if shot.sent_at is None else shot.sent_at
-
-
-def _ended_at(shot: Shot) -> float:
-    ended = ended_at(shot)
-    return _sent_at(shot) if ended is None else ended
 
 
 # --- what one answer shows --------------------------------------------------------------------------

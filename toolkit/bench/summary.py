@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolkit.bench.evidence import over_at
 from toolkit.bench.goodput import Limits, is_good
 from toolkit.records import Ledger, Shot, Verdict
 from toolkit.sketches import Sketch
@@ -149,22 +150,11 @@ def _latencies(answers: Sequence[Shot]) -> dict[str, Any]:
     }
 
 
-def started_at(shot: Shot) -> float:
-    """When its latency began: the planned send in an open loop, the actual one in a closed loop."""
-    closed = shot.concurrency is not None
-    return shot.sent_at if closed and shot.sent_at is not None else shot.planned_at
-
-
-def ended_at(shot: Shot) -> float:
-    """When it was answered, failed or was given up; its own start when nobody noted that."""
-    return started_at(shot) + (shot.took_ms or 0.0) / 1000
-
-
 def window_s(measured: Sequence[Shot]) -> float | None:
     """From the first planned send to the end of the last request; None where that is no time."""
     if not measured:
         return None
-    first, last = min(shot.planned_at for shot in measured), max(map(ended_at, measured))
+    first, last = min(shot.planned_at for shot in measured), max(map(over_at, measured))
     return last - first if last > first else None
 
 
