@@ -2,8 +2,7 @@
 
 import pytest
 
-from toolkit.blast.placing import MOST_MESSAGES, Placing, placed
-from toolkit.records import LoaderSecond, Tally
+from toolkit.blast.placing import MOST_MESSAGES, Placing
 
 
 def shift(*ways: float, worker: str = "w") -> int:
@@ -46,12 +45,3 @@ def test_a_clock_that_was_set_meanwhile_is_followed() -> None:
 
 def test_each_worker_has_a_clock_of_its_own() -> None:
     assert shift(50.0, worker="other") == 0
-
-
-def test_facts_are_moved_by_the_shift_and_by_nothing_else() -> None:
-    tally = Tally(run="r", name="a", url="u", at_s=100, worker="w", kind="ranked", ok=3)
-    second = LoaderSecond(run="r", at_s=100, worker="w", users=4)
-    assert placed(tally, -7).at_s == 93
-    assert placed(tally, -7).ok == 3
-    assert placed(second, 7) == LoaderSecond(run="r", at_s=107, worker="w", users=4)
-    assert placed(second, 0) is second

@@ -7,16 +7,10 @@ whole seconds, and keeps its shift while it is within a second of the estimate, 
 """
 
 from collections import deque
-from dataclasses import replace
-from typing import TypeVar
-
-from toolkit.records import LoaderSecond, Tally
 
 MOST_MESSAGES = 30
 """Half a minute of them: one that met no queue is among them."""
 MOST_OFF_S = 1.0
-
-Placed = TypeVar("Placed", Tally, LoaderSecond)
 
 
 class Placing:
@@ -36,8 +30,3 @@ class Placing:
     def shift_s(self, worker: str) -> int:
         """Whole seconds to add to what this worker says."""
         return self._shifts.get(worker, 0)
-
-
-def placed(fact: Placed, shift_s: int) -> Placed:
-    """A tally or a loader's second on the master's clock."""
-    return replace(fact, at_s=fact.at_s + shift_s) if shift_s else fact

@@ -95,11 +95,6 @@ class Recorder:
         self._is_refused = False
         self._dropped = 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether all that was heard is stored."""
-        return not self._waiting
-
     def hear(self, message: Message, shift_s: int = 0) -> None:
         """Take a worker's message. `shift_s` is added to its seconds, for a worker whose clock is off."""
         batch = self._waiting

@@ -14,8 +14,7 @@ host and hour in steps of 10 s.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolkit.board.follow import Follow, Reader, keep
 from toolkit.board.freeze import frozen_at_s
@@ -201,8 +200,11 @@ class Feed:
         if asked.at_s is not None:
             tainted = self._judging.taints(asked.window_s, asked.at_s)
         return [
-            replace(
-                _standing(host, seen[row], now.get(row), [each.get(row) for each in before]),
+            _standing(
+                host,
+                seen[row],
+                now.get(row),
+                [each.get(row) for each in before],
                 score=score.get(row),
                 verdicts=told.get(host.name, ()),
                 tainted_s=tainted_s(tainted[row]),
@@ -328,15 +330,14 @@ class Feed:
 
 
 def _standing(
-    host: Host, seen: Figures, now: Place | None, before: Sequence[Place | None]
+    host: Host, seen: Figures, now: Place | None, before: Sequence[Place | None], **told: Any
 ) -> Standing:
-    """What the figures say; without a place it is left out."""
+    """What the figures say, beside what is told; without a place it is left out."""
     changes = [then.rank - now.rank if then and now else None for then in before]
     return Standing(
         rank=now.rank if now else None,
         name=host.name,
         url=host.url,
-        score=None,
         rps=seen.rps,
         output_tokens_per_s=seen.output_tokens_per_s,
         ttft_p50_ms=seen.ttft_p50_ms,
@@ -353,12 +354,8 @@ def _standing(
         tied=now.tied if now else False,
         rank_change=changes[0],
         rank_change_5m=changes[1],
-        verdicts=(),
         left_out=now is None,
-        tainted_s=None,
-        taints=(),
-        window_s=0,
-        at=0,
+        **told,
     )
 
 
