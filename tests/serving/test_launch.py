@@ -1,6 +1,7 @@
 """Launch: an engine is ended with everybody whom it started, whoever is killed first, and nothing of it is left."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import uvloop
 from support.families import command, environment, runs
 
 from toolkit.errors import ToolkitError
-from toolkit.serving import processes
+from toolkit.serving import launch, processes
 from toolkit.serving.launch import Process, end_leftovers, note
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="families are read from /proc")
@@ -298,6 +299,29 @@ middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {chil
 subprocess.run([sys.executable, "-c", middle])
 time.sleep(600)
 """
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_engine_that_cannot_be_noted_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    started: list[processes.Origin] = []
+
+    def full(_: Path, origin: processes.Origin) -> None:
+        started.append(origin)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(launch, "_write_note", full)
+
+    async def story() -> None:
+        with pytest.raises(OSError, match="No space left"):
+            await Process.start(command("parent", "polite"), environment(), tmp_path / "e.log")
+        (origin,) = started
+        assert processes.family(origin) == []
+        assert not runs(origin.keeper)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(asyncio.wait_for(story(), 60))
 
 
 def test_one_whose_parent_is_gone_and_who_carries_no_mark_is_ended_too(tmp_path: Path) -> None:

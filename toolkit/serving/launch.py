@@ -71,14 +71,14 @@ class Process:
         keeper = await _keeper(argv, dict(env) | {processes.MARK: mark}, log_path, within_s)
         try:
             words = await _first_words(keeper, argv[0], log_path)
+            origin = processes.Origin(
+                keeper=keeper.pid, engine=int(words[0]), started=int(words[1]), mark=mark
+            )
+            # a disk that is full takes no note, and then nobody would know of the engine
+            _write_note(log_path, origin)
         except BaseException:
-            assert keeper.stdin is not None
-            keeper.stdin.close()  # which ends it, and what it has started
+            await asyncio.shield(_let_go(keeper))
             raise
-        origin = processes.Origin(
-            keeper=keeper.pid, engine=int(words[0]), started=int(words[1]), mark=mark
-        )
-        _write_note(log_path, origin)
         return cls(keeper, origin, log_path, within_s)
 
     async def ended(self) -> int:
@@ -181,6 +181,13 @@ async def _keeper(
             # Ctrl-C is for us, who then stop it in order
             start_new_session=True,
         )
+
+
+async def _let_go(keeper: asyncio.subprocess.Process) -> None:
+    """Close the pipe to it, which ends it and what it has started; back when it has gone."""
+    assert keeper.stdin is not None
+    keeper.stdin.close()
+    await keeper.wait()
 
 
 async def _first_words(
