@@ -129,7 +129,7 @@ ROOMS = {
     ),
     "deploy": (
         set(
-            "alerts compose compose_parts containers grafana grafana_panels image_flags kubernetes kubernetes_parts keda metric_names names nginx prometheus proxy_config quoting site site_of systemd templating"
+            "alerts compose compose_parts containers engine_flags grafana grafana_panels image_flags kubernetes kubernetes_parts keda metric_names names nginx prometheus proxy_config quoting site site_of systemd templating"
             " recording".split()
         ),
         {"write"},

@@ -26,7 +26,6 @@ from support.site_series import (
 
 from toolkit.cli import main
 from toolkit.deploy import alerts
-from toolkit.deploy.site import SiteEngine
 
 FIRING = 'sum by (alertname, host, instance) (ALERTS{alertstate="firing"})'
 TTFT = "vllm:time_to_first_token_seconds"
@@ -416,24 +415,6 @@ def test_latency_limits_lie_between_the_edges_of_their_histograms() -> None:
     limits = alerts.Limits()
     assert 0.001 < limits.ttft_p95_s <= 10
     assert 0.3 < limits.queue_p95_s <= 60
-
-
-@pytest.mark.parametrize(
-    ("arguments", "size"),
-    [
-        (("--max-num-seqs", "64"), 64),
-        (("--max-num-seqs=32", "--enforce-eager"), 32),
-        (("--max_num_seqs", "8"), 8),
-        (("--enforce-eager",), None),
-        (("--max-num-seqs",), None),
-        (("--max-num-seqs", "many"), None),
-    ],
-)
-def test_a_batch_is_as_long_as_the_stack_says(arguments: tuple[str, ...], size: int | None) -> None:
-    engine = SiteEngine(
-        name="e", kind="vllm", model="m", served_name="m", host="h", port=1, arguments=arguments
-    )
-    assert alerts.max_num_seqs(engine) == size
 
 
 @pytest.mark.parametrize(

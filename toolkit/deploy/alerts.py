@@ -9,16 +9,12 @@ A `rate` misses what a series was born with: the very first errors of a kind tha
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from toolkit.deploy import metric_names as names
 from toolkit.deploy import recording as recorded
+from toolkit.deploy.engine_flags import USUAL_MAX_NUM_SEQS, max_num_seqs
 from toolkit.deploy.site import Site, SiteEngine
-
-MAX_NUM_SEQS = ("--max-num-seqs", "--max_num_seqs")
-USUAL_MAX_NUM_SEQS = 256
-"""vLLM's own on most GPUs; 1,024 on those of 70 GiB and more but A100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,15 +233,6 @@ def _queue(engines: Sequence[SiteEngine], limits: Limits) -> Alert:
         summary="Engine {{ $labels.host }}: {{ $value }} requests wait",
         description=f"{DIAGNOSE} A limit in front of it ([proxy.admission] in the stack file) turns away what can't be served in time.",
     )
-
-
-def max_num_seqs(engine: SiteEngine) -> int | None:
-    """Its `--max-num-seqs`, where the stack names one."""
-    words = [part for word in engine.arguments for part in word.split("=", 1)]
-    for name, value in pairwise(words):
-        if name in MAX_NUM_SEQS and value.isdecimal() and int(value) > 0:
-            return int(value)
-    return None
 
 
 def _among(told: dict[str, int], size: int) -> str:

@@ -3,10 +3,7 @@
 For compose and Kubernetes alike; nothing is rendered here.
 """
 
-import re
-from collections.abc import Iterable
-from itertools import pairwise
-
+from toolkit.deploy.engine_flags import SHUTDOWN, is_told, number, whole_paths
 from toolkit.deploy.image_flags import precedes, version_of
 from toolkit.deploy.site import Site, SiteEngine
 from toolkit.errors import ToolkitError
@@ -18,13 +15,11 @@ DRAIN_S = 30
 """To finish what is under way, where no proxy says how long that may take."""
 END_S = 30
 """From then on until the processes are gone; a vLLM at rest takes about 2 s."""
-SHUTDOWN = "--shutdown-timeout"
 SHUTDOWN_SINCE = "0.32"
 """The oldest version whose help was read that has it. Without it SIGTERM cuts every answer that is under way."""
 DIRECTORIES = ("/", "./", "../", "~")
 THERE = ("/cache/", "/dev/", "/proc/", "/tmp/", "/usr/")  # noqa: S108 - of a container
 """Every container has these of its own; the first is where its volumes are."""
-_IN_JSON = re.compile(r'"(/[^"]+)"')
 
 
 def refuse_unfit(site: Site) -> None:
@@ -64,17 +59,7 @@ def drain_s(engine: SiteEngine, site: Site) -> int:
     if engine.kind == "sim":
         return 0
     words = (*engine.arguments, *_shutdown(engine, site))
-    return _number(words, SHUTDOWN) or 0
-
-
-def max_num_seqs(engine: SiteEngine) -> int | None:
-    """Requests that it runs at a time, where its flags say."""
-    return _number(engine.arguments, "--max-num-seqs")
-
-
-def copies(engine: SiteEngine) -> int:
-    """Of the model in one engine: data parallel."""
-    return _number(engine.arguments, "--data-parallel-size", "-dp") or 1
+    return number(words, SHUTDOWN) or 0
 
 
 def seconds_to_end(site: Site) -> int:
@@ -94,41 +79,17 @@ def simulated(site: Site) -> tuple[str, ...]:
 def left_behind(site: Site) -> tuple[str, ...]:
     """What is to be said of files that flags and variables name: weights go along, and nothing else of this machine's disk."""
     return tuple(
-        f"If `{path}` ({what} of `{engine.name}`) lies on this machine, mount it into its container, which has nothing else of the disk"
+        f"If `{path}` (`{name}` of `{engine.name}`) lies on this machine, mount it into its container, which has nothing else of the disk"
         for engine in site.engines
         if engine.kind == "vllm"
-        for what, path in _paths(engine)
+        for name, path in whole_paths(engine)
         if not path.startswith((*THERE, f"{engine.model}/")) and path != engine.model
     )
 
 
-def _paths(engine: SiteEngine) -> list[tuple[str, str]]:
-    """Whole paths among its flags and variables, JSON's strings as well, and where they stand."""
-    flags = [(name, word) for name, word in _pairs(engine.arguments) if name.startswith("-")]
-    return [
-        (f"`{name}`", path)
-        for name, word in (*flags, *engine.env)
-        for path in ([word] if word.startswith("/") else _IN_JSON.findall(word))
-    ]
-
-
 def _shutdown(engine: SiteEngine, site: Site) -> tuple[str, ...]:
     version = version_of(site.image)
-    is_told = any(name == SHUTDOWN for name, _ in _pairs(engine.arguments))
     is_too_old = version is not None and precedes(version, SHUTDOWN_SINCE)
-    return () if is_told or is_too_old else (SHUTDOWN, str(seconds_to_end(site)))
-
-
-def _number(words: Iterable[str], *names: str) -> int | None:
-    """What stands last behind one of these flags, as vLLM reads them."""
-    told = [word for name, word in _pairs(words) if name in names]
-    return int(told[-1]) if told and told[-1].isdecimal() else None
-
-
-def _pairs(words: Iterable[str]) -> list[tuple[str, str]]:
-    """Each word and the one behind it; `--flag=value` is both."""
-    found = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        found += [name, value] if equals and word.startswith("--") else [word]
-    return list(pairwise([*found, ""]))
+    if is_too_old or is_told(engine.arguments, SHUTDOWN):
+        return ()
+    return SHUTDOWN, str(seconds_to_end(site))

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from toolkit.deploy.containers import (
     END_S,
     command,
-    copies,
     drain_s,
     is_directory,
-    max_num_seqs,
     seconds_to_end,
 )
+from toolkit.deploy.engine_flags import USUAL_MAX_NUM_SEQS, copies, max_num_seqs
 from toolkit.deploy.image_flags import precedes, version_of
 from toolkit.deploy.names import unlike
 from toolkit.deploy.quoting import Plain
@@ -31,8 +30,6 @@ MASTER_PORT = 29501
 """vLLM's own default; named, as it must be open between the pods."""
 NODES_SINCE = "0.32"
 """The oldest version whose help was read that has `--nnodes`."""
-USUAL_SEQS = 256
-"""vLLM's default on GPUs with less than 70 GiB, and on the A100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +153,7 @@ def _engine(
         starts=max(1, math.ceil(engine.ready_s / PROBE_S)),
         ready_s=math.ceil(engine.ready_s),
         grace_s=LEAVING_S + drain_s(engine, site) + END_S,
-        seqs=max_num_seqs(engine) or USUAL_SEQS,
+        seqs=max_num_seqs(engine) or USUAL_MAX_NUM_SEQS,
     )
 
 
