@@ -301,6 +301,24 @@ time.sleep(600)
 """
 
 
+def test_a_machine_that_starts_no_further_process_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
+
+    async def story(log: Path) -> None:
+        with pytest.raises(ToolkitError) as told:
+            await Process.start(["vllm"], {}, log)
+        wanted = "no process can be started for `vllm`: resource temporarily unavailable"
+        assert told.value.message == wanted
+        assert "ulimit -u" in told.value.hint
+
+    run(story, tmp_path)
+
+
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_an_engine_that_cannot_be_noted_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: Callable[[], asyncio.AbstractEventLoop]

@@ -205,6 +205,7 @@ def test_the_command_line_goes_over_the_file() -> None:
         (ONE + "name = 'a b'", "`s.toml`: engine 1: `name` is no good name", "qwen"),
         (ONE + "key_env = 'sk-Secret'", "`key_env` is not the name of", "upper case"),
         (ONE + "preset = 'widest'", "no preset is called `widest`", ""),
+        (ONE + '[engine.env]\nA = "a\\u0000b"', "`env`: `A` is not a text", '`"1"`'),
         (ONE + "[engine.flags]\nport = 1", "`port` is said by another key here", "`port`"),
         (ONE + "[engine.flags]\n'--model' = 'x'", "`model` is said by another key", "`model`"),
         (ONE + "[proxy]\nprot = 1", "`s.toml`: [proxy]: unknown key `prot`", "`port`"),

@@ -170,17 +170,23 @@ async def _keeper(
     argv: Sequence[str], env: Mapping[str, str], log: Path, within_s: float
 ) -> asyncio.subprocess.Process:
     with log.open("ab") as output:
-        return await asyncio.create_subprocess_exec(
-            # -I: the engine's PYTHONPATH is for the engine
-            *(sys.executable, "-I", "-c", _KEEPER, _ROOT, os.fspath(log), str(within_s)),
-            *argv,
-            env=env,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=output,
-            # Ctrl-C is for us, who then stop it in order
-            start_new_session=True,
-        )
+        try:
+            return await asyncio.create_subprocess_exec(
+                # -I: the engine's PYTHONPATH is for the engine
+                *(sys.executable, "-I", "-c", _KEEPER, _ROOT, os.fspath(log), str(within_s)),
+                *argv,
+                env=env,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=output,
+                # Ctrl-C is for us, who then stop it in order
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolkitError(
+                f"no process can be started for `{argv[0]}`: {(error.strerror or 'no reason given').lower()}",
+                "`ulimit -u` and `ulimit -n` tell how many processes and open files this user may have",
+            ) from error
 
 
 async def _let_go(keeper: asyncio.subprocess.Process) -> None:

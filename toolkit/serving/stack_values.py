@@ -140,7 +140,9 @@ def _env(told: Any, where: str) -> tuple[tuple[str, str], ...]:
                 f"{where}: a key does not stand in a file",
                 f'`export {KEY_VARIABLE}=...`, and `key_env = "{KEY_VARIABLE}"` here',
             )
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        # the system ends a variable at a zero byte, and takes none with one
+        is_text = isinstance(value, str | int | float) and "\0" not in str(value)
+        if isinstance(value, bool) or not is_text:
             raise ToolkitError(f"{where}: `{key}` is not a text", 'Write, e.g., `"1"`')
         found.append((key, str(value)))
     return tuple(found)
