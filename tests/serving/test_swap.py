@@ -186,9 +186,16 @@ def why(
         await scene.seat.unwatch()
         members = [SimpleNamespace(pid=pid) for pid in pids]
         scene.engines[0].process = SimpleNamespace(pid=1, members=lambda: members)
-        return swap.why_no_room(scene.seat, setting, lambda _: gpus, lambda: memory)
+        return swap.why_no_room(
+            scene.seat, setting, lambda chosen: _seen(gpus, chosen), lambda: memory
+        )
 
     return asyncio.run(ask())
+
+
+def _seen(gpus: Gpus, chosen: str | None) -> Gpus:
+    """As gpus.py tells them: with what the engine will see, which is inherited where nobody chose."""
+    return gpus if chosen is None else replace(gpus, visible=chosen)
 
 
 def on_gpus(*free_gib: float, **more: Any) -> Gpus:
@@ -237,14 +244,18 @@ def test_only_the_engines_own_gpus_count() -> None:
     assert why(replace(VLLM, gpus="GPU-1"), machine) is None
     assert why(replace(VLLM, gpus="0,1"), machine) is not None
     assert why(VLLM, machine) is not None
+    # of an engine that names none those count that it inherits
+    assert why(VLLM, replace(machine, visible="1")) is None
 
 
 def test_a_slice_is_measured_by_itself() -> None:
     part = Slice(uuid="MIG-7", name="3g.40gb", total_bytes=40 * GIB, free_bytes=39 * GIB)
-    machine = on_gpus(1.0, slices=(part,))
+    machine = on_gpus(1.0, mig=True, slices=(part,))
     assert why(replace(VLLM, gpus="MIG-7"), machine) is None
     full = replace(part, free_bytes=10 * GIB)
-    assert why(replace(VLLM, gpus="MIG-7"), on_gpus(1.0, slices=(full,))) is not None
+    told = why(replace(VLLM, gpus="MIG-7"), on_gpus(79.0, mig=True, slices=(full,)))
+    assert told is not None
+    assert told.startswith("slice 0 of GPU 0 has 10 GiB free")
 
 
 def test_on_the_cpu_the_new_one_needs_as_much_memory_as_the_old_one_has() -> None:

@@ -51,6 +51,17 @@ def _named(gpus: Sequence[Gpu], word: str) -> Gpu | None:
     return None
 
 
+def parts(found: Gpus) -> Iterator[tuple[str, Gpu | Slice]]:
+    """What the engine may take memory of, by name: whole GPUs, and of a divided one the slices that are named."""
+    for gpu in visible(found):
+        if not gpu.mig:
+            yield f"GPU {gpu.index}", gpu
+            continue
+        for number, part in enumerate(gpu.slices):
+            if _is_wanted(part, found.visible):
+                yield f"slice {number} of GPU {gpu.index}", part
+
+
 def _presence(facts: Facts, used: tuple[Gpu, ...], needs: Needs) -> Check:
     found = facts.gpus
     if used:

@@ -25,7 +25,7 @@ from toolkit.serving.gpus import gpus
 from toolkit.serving.leftovers import answered, end_orphans, write_answered
 from toolkit.serving.orders import Asker, Order, heard
 from toolkit.serving.seat import Seat
-from toolkit.serving.stack import EngineSetting, Stack
+from toolkit.serving.stack import EngineSetting, Stack, turns
 from toolkit.serving.standing import meaning
 
 DRAIN_S = 30.0
@@ -120,13 +120,11 @@ class House:
         self._is_open = True
 
     async def _open_engines(self) -> None:
-        """Those on one GPU in turn, as each measures how much of it is free; others side by side."""
-        turns: dict[str | None, list[Seat]] = {}
-        for seat in self.seats.values():
-            turns.setdefault(seat.setting.gpus, []).append(seat)
+        """Those that share a GPU in turn, others side by side."""
         failures: list[ToolkitError] = []
         async with asyncio.TaskGroup() as tasks:
-            for seats in turns.values():
+            for engines in turns(self.stack.engines):
+                seats = [self.seats[each.name] for each in engines]
                 tasks.create_task(self._open_in_turn(seats, failures))
         if len(failures) == len(self.seats):
             raise failures[0]

@@ -1,5 +1,6 @@
 """What `toolkit serve` is asked to run: engines, what stands in front of them, and how they are warmed. Plain records."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -102,3 +103,20 @@ class Stack:
     database: str | None = None
     """Events go there; None: nowhere."""
     preflight: bool = True
+
+
+def turns(engines: Sequence[EngineSetting]) -> list[list[EngineSetting]]:
+    """Groups of engines that share a GPU: within each only one may start at a time, as each measures how much is free."""
+    groups: list[list[EngineSetting]] = []
+    for engine in engines:
+        near = [group for group in groups if any(_share_a_gpu(engine, each) for each in group)]
+        groups = [group for group in groups if group not in near]
+        groups.append([*(each for group in near for each in group), engine])
+    return groups
+
+
+def _share_a_gpu(one: EngineSetting, other: EngineSetting) -> bool:
+    """One that names none takes what it inherits, which may be any."""
+    if one.gpus is None or other.gpus is None:
+        return one.kind == other.kind
+    return not set(one.gpus.split(",")).isdisjoint(other.gpus.split(","))

@@ -7,12 +7,13 @@ A new engine that does not come up changes nothing: beside it the old one serves
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.serving.engine import Engine
-from toolkit.serving.facts import Gpu, Gpus, Memory
+from toolkit.serving.facts import Gpus, Memory
+from toolkit.serving.gpu_checks import parts
 from toolkit.serving.outcome import size
 from toolkit.serving.seat import Seat
 from toolkit.serving.stack import EngineSetting
@@ -122,34 +123,15 @@ def why_no_room(
     if setting.kind == "tiny" or not seen.gpus:
         return _no_memory(seat.engine, memory())
     wanted = _utilization(setting)
-    for gpu in visible(seen, setting.gpus):
-        if gpu.free_bytes is None or gpu.total_bytes is None:
+    for name, part in parts(seen):
+        if part.free_bytes is None or part.total_bytes is None:
             continue
-        if gpu.free_bytes < wanted * gpu.total_bytes:
+        if part.free_bytes < wanted * part.total_bytes:
             return (
-                f"GPU {gpu.index} has {size(gpu.free_bytes)} free, and vLLM claims"
-                f" {size(wanted * gpu.total_bytes)} ({wanted:.0%} of it)"
+                f"{name} has {size(part.free_bytes)} free, and vLLM claims"
+                f" {size(wanted * part.total_bytes)} ({wanted:.0%} of it)"
             )
     return None
-
-
-def visible(seen: Gpus, chosen: str | None) -> Sequence[Gpu]:
-    """The GPUs that an engine sees; a MIG slice is looked at as the whole of what it has."""
-    if chosen is None:
-        return seen.gpus
-    words = chosen.split(",")
-    found = [gpu for gpu in seen.gpus if str(gpu.index) in words or _is_named(gpu.uuid, words)]
-    slices = [
-        Gpu(index=gpu.index, total_bytes=part.total_bytes, free_bytes=part.free_bytes)
-        for gpu in seen.gpus
-        for part in gpu.slices
-        if _is_named(part.uuid, words)
-    ]
-    return [*found, *slices]
-
-
-def _is_named(uuid: str | None, words: Sequence[str]) -> bool:
-    return uuid is not None and any(word and uuid.startswith(word) for word in words)
 
 
 def _utilization(setting: EngineSetting) -> float:
