@@ -31,6 +31,7 @@ from toolkit.bench.faults import hidden, line, reason
 from toolkit.bench.shots import Failure, Heard
 from toolkit.completion import Completion
 from toolkit.records import Host
+from toolkit.scout.problems import tls_problem
 
 READ_BYTES = 2**16
 TURN_BYTES = 2**18
@@ -446,7 +447,7 @@ def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure
         told = "the connection was closed before the answer's end"
         return Failure(kind="cut", error=told)
     if isinstance(error, ssl.SSLError):
-        return Failure(kind="tls", error=line(f"TLS failed: {error.reason or error}"))
+        return Failure(kind="tls", error=line(tls_problem(error.reason)))
     if isinstance(error, OSError):
         return Failure(kind="cut", error=f"the connection broke: {reason(error)}")
     # the parser's faults have a number beside their words
@@ -460,7 +461,7 @@ def _no_connection(error: BaseException | None) -> Failure:
         told = f"TLS certificate not trusted: {error.verify_message}"
         return Failure(kind="tls", error=line(told))
     if isinstance(error, ssl.SSLError):
-        return Failure(kind="tls", error=line(f"TLS failed: {error.reason or error}"))
+        return Failure(kind="tls", error=line(tls_problem(error.reason)))
     if isinstance(error, TimeoutError) and error.errno is None:
         return Failure(kind="connect", error=f"no connection within {CONNECT_TIMEOUT_S:g} s")
     if isinstance(error, gevent.socket.gaierror | UnicodeError):

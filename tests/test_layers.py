@@ -156,7 +156,7 @@ ROOMS = {
 }
 
 DOORS: dict[str, frozenset[str]] = {
-    "bench": frozenset({"scout.lookups"}),
+    "bench": frozenset({"scout.lookups", "scout.problems"}),
     "capture": frozenset(),
     "proxy": frozenset(),
     "workload": frozenset({"proxy.stored.cache", "proxy.calls.flights"}),

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import signal
+import socketserver
 import sqlite3
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +141,24 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     assert said.count("http_500: the first `http_500`: engine died") == 1
     assert "http_307: the first `http_307`: a redirect, and none is followed" in said
     assert "no_http: the first `garbage`: no HTTP answer: Expected HTTP/" in said
+
+
+class PlainHttp(socketserver.BaseRequestHandler):
+    """Refuses whatever does not look like HTTP, as uvicorn does."""
+
+    def handle(self) -> None:
+        self.request.recv(2**16)
+        self.request.sendall(http("Invalid HTTP request received.", "400 Bad Request"))
+
+
+def test_a_port_without_tls_is_told_in_the_benchs_words(tmp_path: Path) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PlainHttp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / HOSTS).write_text(f"plain https://127.0.0.1:{server.server_address[1]}\n")
+        said = run(tmp_path, headless("-u", "1", "-t", "1s", *ONLY_WHOLE))
+        server.shutdown()
+    assert set(errors(tmp_path)["plain"]) == {"tls"}
+    assert "plain: the first `tls`: the port does not speak TLS; write `http://`" in said
 
 
 def test_a_host_that_hangs_costs_its_neighbour_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 Sentences go to a terminal and into the store: one printable line each, and never a key.
 """
 
-import errno
 import os
 import ssl
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
 
 from toolkit.bench.shots import Failure
+from toolkit.scout.problems import OURS, tls_problem
 from toolkit.wording import printable
 
 FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
@@ -23,17 +23,6 @@ comes of a connection that ends in the wrong moment."""
 TOLD_CHARACTERS = 300
 LEAST_OF_A_KEY = 4
 """Fewer of a key's first characters tell nothing."""
-
-OURS = {
-    errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",
-    errno.ENFILE: "this machine is out of open files",
-    errno.EADDRNOTAVAIL: "this machine is out of ports towards that address",
-    errno.EAGAIN: "this machine is out of threads for name lookups",
-}
-"""Faults that are not the host's, though its request failed."""
-
-NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
-"""What OpenSSL 3 calls an answer that is no TLS, by its first bytes; most often it is plain HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +93,7 @@ def _untrusted(error: aiohttp.ClientConnectorCertificateError, _: Limits) -> str
 
 
 def _no_tls(error: BaseException, _: Limits) -> str:
-    cause = getattr(error, "os_error", error)
-    reason = getattr(cause, "reason", None) or "no reason given"
-    if reason in NO_TLS:
-        return "the port does not speak TLS; write `http://` if it is a plain one"
-    return f"TLS failed: {reason.lower().replace('_', ' ')}"
+    return tls_problem(getattr(getattr(error, "os_error", error), "reason", None))
 
 
 def _no_http(error: aiohttp.ClientResponseError, _: Limits) -> str:

@@ -9,14 +9,20 @@ from collections.abc import Iterator
 
 from toolkit.wording import printable
 
+OURS = {
+    errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",
+    errno.ENFILE: "this machine is out of open files",
+    errno.EADDRNOTAVAIL: "this machine is out of ports towards that address",
+    errno.EAGAIN: "this machine is out of threads for name lookups",
+}
+"""Faults that are not the host's, though its request failed."""
 REASONS = {
     errno.ECONNREFUSED: "connection refused: nothing listens there, or vLLM is still loading",
     errno.ECONNRESET: "the connection was reset",
     errno.EHOSTUNREACH: "no route to the host",
     errno.ENETUNREACH: "the network is unreachable",
     errno.ETIMEDOUT: "the connection timed out",
-    errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",
-    errno.EAGAIN: "this machine is out of threads for name lookups",
+    **OURS,
 }
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 """What OpenSSL 3 calls an answer that is no TLS, by its first bytes; most often it is plain HTTP."""
@@ -40,15 +46,20 @@ def problem_of(error: BaseException, path: str) -> str:
 def _known(cause: BaseException) -> str | None:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"TLS certificate not trusted ({cause.verify_message}); see `--ca` and `--insecure`"
-    if isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS:
-        return "the port does not speak TLS; write `http://` if it is a plain one"
     if isinstance(cause, ssl.SSLError):
-        return f"TLS failed ({(cause.reason or 'no reason given').lower().replace('_', ' ')})"
+        return tls_problem(cause.reason)
     if type(cause).__name__ == "gaierror":
         return "the name does not resolve to an address"
     if isinstance(cause, OSError) and cause.errno is not None:
         return REASONS.get(cause.errno)
     return None
+
+
+def tls_problem(reason: str | None) -> str:
+    """What OpenSSL calls a fault, in a sentence."""
+    if reason in NO_TLS:
+        return "the port does not speak TLS; write `http://` if it is a plain one"
+    return f"TLS failed: {(reason or 'no reason given').lower().replace('_', ' ')}"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
