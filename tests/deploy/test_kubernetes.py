@@ -335,6 +335,13 @@ def test_the_next_steps_name_the_secret_and_every_key() -> None:
     assert text_of(kit(site(), templates()), "proxy.yaml")
 
 
+def test_a_stack_without_keys_is_told_where_a_gated_model_s_token_goes() -> None:
+    (token,) = [step for step in kit(site(ONE), templates()).next_steps if "HF_TOKEN" in step]
+    assert "kubectl create secret generic contest-keys --from-env-file=keys.env" in token
+    sim = kit(site(SIM.replace('key_env = "QWEN_KEY"', "")), templates()).next_steps
+    assert not any("secret" in step for step in sim)
+
+
 def test_an_address_to_listen_on_is_said_to_open_nothing() -> None:
     def said(listen: str) -> bool:
         steps = kit(site(listen=listen), templates()).next_steps

@@ -160,14 +160,7 @@ def _network(
 def _next_steps(
     site: Site, engines: Engines, proxy: ProxyFile | None, names: parts.Names
 ) -> tuple[str, ...]:
-    keys = _keys(site, proxy)
-    steps = []
-    if keys:
-        steps.append(
-            f"Write {', '.join(f'{name}=...' for name in keys)} (and HF_TOKEN=... for a gated model) into keys.env,"
-            " which is no file to commit."
-        )
-        steps.append(f"kubectl create secret generic {names.secret} --from-env-file=keys.env")
+    steps = [*_secret_steps(_keys(site, proxy), engines, names.secret)]
     if site.proxy is not None or any(each.is_simulated for each in engines):
         steps.append(
             "Build the toolkit's image (`toolkit deploy compose` writes its Dockerfile), push it, and name it with --toolkit-image."
@@ -187,6 +180,17 @@ def _next_steps(
             f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one."
         )
     return (*steps, *left_behind(site), *simulated(site))
+
+
+def _secret_steps(keys: tuple[str, ...], engines: Engines, secret: str) -> tuple[str, ...]:
+    create = f"kubectl create secret generic {secret} --from-env-file=keys.env"
+    if keys:
+        told = ", ".join(f"{name}=..." for name in keys)
+        write = f"Write {told} (and HF_TOKEN=... for a gated model) into keys.env, which is no file to commit."
+        return write, create
+    if all(each.is_simulated for each in engines):
+        return ()
+    return (f"Only for a gated model: write HF_TOKEN=... into keys.env, and `{create}`",)
 
 
 def _keys(site: Site, proxy: ProxyFile | None) -> tuple[str, ...]:
