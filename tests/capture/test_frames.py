@@ -93,6 +93,13 @@ def test_a_segment_in_ipv6_comes_out_as_it_was_sent(link: int, frame: bytes) -> 
     assert one(frame, link) == Segment(START, KEY6, 1000, 9000, ACK, PAYLOAD, 0)
 
 
+@pytest.mark.parametrize("number", [0, 43, 60, 135, 139, 140])
+def test_a_segment_is_found_behind_whatever_extension_the_kernel_lets_through(number: int) -> None:
+    # hop-by-hop, routing, destination options, mobility, HIP, shim6: 8 bytes each
+    frame = ethernet(ipv6(SEGMENT, extensions=[(number, bytes(7))]))
+    assert one(frame).payload == PAYLOAD
+
+
 def test_tcps_own_options_are_not_payload() -> None:
     segment = tcp(40000, 8000, 1000, PAYLOAD, options=b"\x01\x01\x08\x0a" + bytes(8))
     assert one(ethernet(ipv4(segment))).payload == PAYLOAD

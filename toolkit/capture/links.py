@@ -13,8 +13,11 @@ TAGS = frozenset({b"\x81\x00", b"\x88\xa8", b"\x91\x00"})
 """EtherTypes of VLAN tags: 802.1Q, 802.1ad (QinQ) and what came before it; a tag is 4 bytes long."""
 
 FRAGMENT, _AUTHENTICATION = 44, 51
-EXTENSIONS = frozenset({0, 43, _AUTHENTICATION, 60})
-"""IPv6's headers before the transport's: hop-by-hop, routing, authentication, destination options."""
+EXTENSIONS = frozenset({0, 43, _AUTHENTICATION, 60, 135, 139, 140})
+"""IPv6's headers before the transport's: hop-by-hop, routing, authentication, destination options, mobility, HIP, shim6.
+
+With fragments' these are all that bpf.py lets through, as TCP may stand behind any of them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
