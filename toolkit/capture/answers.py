@@ -149,10 +149,8 @@ class Answers:
         fields: dict[bytes, bytes] = {}
         for name, value in FIELDS.findall(head):
             fields.setdefault(name.lower(), value.strip())
-        length, coding = (
-            fields.get(b"content-length"),
-            fields.get(b"transfer-encoding", b"").lower(),
-        )
+        length = fields.get(b"content-length")
+        coding = fields.get(b"transfer-encoding", b"").lower()
         packed = fields.get(b"content-encoding", b"").lower()
         self._kind = fields.get(b"content-type", b"").lower()
         self._is_plain = packed in (b"", b"identity") and coding in (b"", b"chunked")

@@ -207,10 +207,10 @@ class Streams:
     def _synchronised(self, flow: Flow, syn: Segment) -> Flow:
         """The connection that a client's SYN belongs to: a new one, if its number is new."""
         client = flow.client
-        if flow.client.isn == syn.seq:
+        if client.isn == syn.seq:
             return flow
         first = client.position(syn.seq + 1)
-        if flow.client.isn is not None or not self._is_overtaken(flow, first, syn.ts):
+        if client.isn is not None or not self._is_overtaken(flow, first, syn.ts):
             self._order.drop_from(client, first)
             self._end(flow, syn.ts, "another connection took its place before it was whole")
             flow = self._open(flow.key, syn.ts)
@@ -267,10 +267,8 @@ class Streams:
         """Let go of the connections longest quiet, a sixteenth at a time, so that this is rare."""
         limits = self._limits
         flows = sorted(self._flows.values(), key=lambda flow: flow.seen_at)
-        few, little = (
-            limits.flows - limits.flows // 16 - 1,
-            limits.total_bytes - limits.total_bytes // 16,
-        )
+        few = limits.flows - limits.flows // 16 - 1
+        little = limits.total_bytes - limits.total_bytes // 16
         for flow in flows:
             if len(self._flows) <= few and self._held <= little:
                 return
@@ -323,9 +321,8 @@ class Streams:
 
     def _look(self, now: float) -> None:
         """Now and then: holes, and connections gone quiet."""
-        if (
-            now < self._earliest
-        ):  # a clock that was set back; by less they differ from one core to another
+        if now < self._earliest:
+            # a clock that was set back; by less they differ from one core to another
             self._sweep_at = now
         self._earliest, self._look_at = now - SET_BACK_S, now + LOOK_S
         for flow in list(self._waiting.values()):

@@ -45,9 +45,8 @@ def line(arrived: Arrived, *, with_body: bool = False) -> bytes:
         told |= _body(arrived.body)
     try:
         return orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE)
-    except (
-        TypeError
-    ):  # a lone surrogate, or an integer beyond 64 bits: JSON has both, orjson has not
+    except TypeError:
+        # a lone surrogate, or an integer beyond 64 bits: JSON has both, orjson has not
         return json.dumps(told).encode() + b"\n"
 
 

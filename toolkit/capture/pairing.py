@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES = 8192
 """What an unanswered request costs beside its body: its answer's tail."""
-
-
 PIPELINED = 128
 """Unanswered requests of one connection; clients have one, load generators that pipeline some tens."""
-
-
 SERVERS = 65_536
 """Of which it is remembered that they speak."""
 

@@ -15,7 +15,6 @@ HALF = 0x80000000
 PIECE_BYTES = 256
 """What a waiting segment costs beside its bytes."""
 
-
 BEHIND_BYTES = 16 * 1024 * 1024
 """How far before a stream's end a segment may be and still be of it; later numbers are another's."""
 EARLIER_BYTES = 64 * 1024
@@ -137,10 +136,6 @@ class Direction:
         """What `slow` should be."""
         waits = self.stash or self.far is not None or self.ends_at is not None
         return bool(waits) or not self.anchored
-
-    def waits_since(self) -> float | None:
-        """When the piece came that waits first; None: nothing waits."""
-        return self.stash[0][2] if self.stash else None
 
 
 class Reassembly:

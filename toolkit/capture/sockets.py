@@ -136,9 +136,8 @@ def grant(sock: socket.socket, wanted_bytes: int) -> int:
     """
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, wanted_bytes // 2)
-    except (
-        PermissionError
-    ):  # that one takes CAP_NET_ADMIN; without it net.core.rmem_max is the limit
+    except PermissionError:
+        # that one takes CAP_NET_ADMIN; without it net.core.rmem_max is the limit
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted_bytes // 2)
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
@@ -153,9 +152,8 @@ def stamp_arrivals(sock: socket.socket) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         probe.settimeout(PROBE_S)
-        probe.bind(
-            ("127.0.0.1", 0)
-        )  # fails where `lo` is down, and then the first frames' times are as they are
+        # fails where `lo` is down, and then the first frames' times are as they are
+        probe.bind(("127.0.0.1", 0))
         for _ in range(PROBES):
             if _is_stamped(probe):
                 return

@@ -244,7 +244,6 @@ MORE_CLASSES: Sequence[tuple[str, str]] = (
 )
 """Told when there are any."""
 
-
 FILES_TELL = " (what a kernel dropped while a file was written shows as gaps)"
 
 

@@ -237,7 +237,10 @@ class _Tcpdump:
             return no_rights(self._iface, self._ports, program=self._program)
         reasons = [line for line in said.splitlines() if line and not NO_REASON.search(line)]
         why = reasons[0].removeprefix("tcpdump: ") if reasons else "it gave no reason"
-        return ToolkitError(f"tcpdump on `{self._iface}` ended: {why}")
+        return ToolkitError(
+            f"tcpdump on `{self._iface}` ended: {why}",
+            "Try without it: leave `--engine tcpdump` out",
+        )
 
     def drops(self) -> int:
         """Frames that the kernel had no room for; asked of it once a second, and at its end it tells them all."""
