@@ -1,9 +1,19 @@
 """An engine's log: read as it grows, by lines, and through its turning over; earlier ones are kept."""
 
+import errno
+import shutil
 from pathlib import Path
 
-from toolkit.serving.keeper import _begin_anew
-from toolkit.serving.log_file import KEPT, LINE_CHARACTERS, READ_BYTES, GrowingLog, set_aside
+import pytest
+
+from toolkit.serving.log_file import (
+    KEPT,
+    LINE_CHARACTERS,
+    READ_BYTES,
+    GrowingLog,
+    set_aside,
+    turn_over,
+)
 
 
 def add(log: Path, text: str | bytes) -> None:
@@ -62,7 +72,7 @@ def test_a_log_that_turned_over_is_read_on_without_a_loss(tmp_path: Path) -> Non
         engine.write(b"one\n")
         assert reader.read() == ["one"]
         engine.write(b"two\n")
-        _begin_anew(log)
+        turn_over(log)
         assert log.stat().st_size == 0
         assert reader.read() == ["two"]
         # the engine still holds the same file, and goes on at its new end
@@ -80,3 +90,26 @@ def test_a_few_earlier_logs_are_kept_the_newest_first(tmp_path: Path) -> None:
     kept = [log.with_name(f"log.{number}").read_text() for number in range(1, KEPT + 1)]
     assert kept == ["6", "5", "4", "3", "2"]
     assert len(list(log.parent.iterdir())) == KEPT + 1
+
+
+def test_a_log_is_its_owners_alone_and_so_is_what_is_kept_of_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    set_aside(log)
+    add(log, "what a client asked\n")
+    turn_over(log)
+    set_aside(log)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"log": 0o600, "log.1": 0o600, "log.2": 0o600}
+
+
+def test_a_disk_without_room_for_both_keeps_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path, kept: Path) -> None:
+        kept.write_text("half of")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copy", full)
+    add(tmp_path / "log", "old\n")
+    turn_over(tmp_path / "log")
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("log", 0)]

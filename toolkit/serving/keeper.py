@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.serving import processes
+from toolkit.serving.log_file import turn_over
 
 PR_SET_CHILD_SUBREAPER = 36
 """From <sys/prctl.h>: orphaned descendants become our children, not the first process's."""
@@ -116,13 +116,7 @@ def _look(watch: _Watch) -> None:
     _note(watch)
     with contextlib.suppress(OSError):
         if watch.log.stat().st_size > MOST_LOG_BYTES:
-            _begin_anew(watch.log)
-
-
-def _begin_anew(log: Path) -> None:
-    """Copy and empty: the engine holds the file open and goes on at its new end. A line in between may be lost."""
-    shutil.copyfile(log, log.with_name(f"{log.name}.1"))
-    os.truncate(log, 0)
+            turn_over(watch.log)
 
 
 def _note(watch: _Watch) -> None:

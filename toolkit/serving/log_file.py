@@ -3,6 +3,7 @@
 import codecs
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +27,18 @@ def set_aside(log: Path) -> None:
             log.with_name(f"{log.name}.{number}").replace(log.with_name(f"{log.name}.{number + 1}"))
     with suppress(FileNotFoundError):
         log.replace(log.with_name(f"{log.name}.1"))
-    log.touch()
+    # it may hold prompts
+    log.touch(mode=0o600)
+
+
+def turn_over(log: Path) -> None:
+    """Keep what it holds as `.1` and empty it: the engine has it open, and goes on at its new end. A line in between may be lost."""
+    kept = log.with_name(f"{log.name}.1")
+    try:
+        shutil.copy(log, kept)
+    except OSError:  # a disk without room for both: half of one helps nobody
+        kept.unlink(missing_ok=True)
+    os.truncate(log, 0)
 
 
 class GrowingLog:
