@@ -55,6 +55,19 @@ def test_what_is_written_can_be_read_by_a_program(kind: str, stack: Path, tmp_pa
     assert not any(json.loads(line)["written"] for line in again.stdout.splitlines())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stack_without_a_proxy_hears_of_none(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "stack.toml"
+    path.write_text(f"proxy = false\n{STACK}")
+    told = deploy(kind, path, "--out", tmp_path / "out")
+    assert told.exit_code == 0, told.stderr
+    said = told.stderr + "".join(
+        (tmp_path / "out" / each).read_text() for each in files(tmp_path / "out")
+    )
+    assert "the proxy" not in said.lower()
+    assert "ProxyDown" not in said
+
+
 def test_a_file_that_was_changed_by_hand_stays(stack: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     deploy("nginx", stack, "--out", out)

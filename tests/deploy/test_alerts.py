@@ -399,6 +399,16 @@ def test_an_alert_names_a_verb_that_there_is(alert: alerts.Alert) -> None:
         assert found.exit_code == 0, found.output
 
 
+def test_the_thresholds_at_the_top_of_the_file_are_those_of_its_rules() -> None:
+    limits = replace(alerts.Limits(), kv_usage=0.9, ttft_p95_s=3.0)
+    lines = dict(line.split(maxsplit=1) for line in alerts.told(alerts.of_site(SITE), limits))
+    assert lines["EngineKvCacheFull"] == "more than 90% of the blocks for 10m"
+    assert lines["EngineTtftSlow"] == "p95 of 3 s and more for 10m"
+    # what is no target, or tells nothing, has no threshold but its time
+    plain = {"EngineGone", "EngineBlind", "ProxyGone", "ProxyWithoutEngine", "ProxyRedisLost"}
+    assert set(lines) | plain == {each.name for each in alerts.of_site(SITE)}
+
+
 def test_every_alert_is_shown_firing() -> None:
     shown = {case.alert for case in CASES.values()} | {"ProxyHitRatioFallen"}
     assert {each.name for each in alerts.of_site(SITE)} == shown

@@ -57,6 +57,8 @@ def test_it_is_valid_by_the_compose_specification() -> None:
         ONE,
         "proxy = false\n" + ONE,
         '[[engine]]\nkind = "sim"\nmodel = "fast"\nport = 8001\n',
+        # nothing that wants a volume
+        'proxy = false\n[[engine]]\nkind = "sim"\nmodel = "fast"\nport = 8001\n',
     ):
         assert problems(written(site(text)), "compose-spec.json") == []
 

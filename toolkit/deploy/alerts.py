@@ -93,22 +93,29 @@ def of_site(site: Site, limits: Limits = Limits()) -> tuple[Alert, ...]:
     return (*engines, *_proxy_seen(limits), *_proxy_serves(limits), _hits_fallen(limits), *redis)
 
 
-def told(limits: Limits) -> tuple[str, ...]:
-    """The thresholds in words, for the top of the file."""
+def told(found: Sequence[Alert], limits: Limits = Limits()) -> tuple[str, ...]:
+    """The thresholds of these alerts in words, for the top of the file."""
+    names = {each.name for each in found}
     size = f"more than max-num-seqs, where none is named {USUAL_MAX_NUM_SEQS}"
-    return (
-        f"EngineDown, ProxyDown      {duration(limits.engine_down_s)} and {duration(limits.proxy_down_s)} without an answer",
-        f"EngineStuck                nothing moved for {duration(limits.stuck_s)}, seen for as long",
-        f"EngineRestarting           more than {limits.restarts} times within {duration(limits.restarts_s)}",
-        f"EngineKvCacheFull          more than {limits.kv_usage:.0%} of the blocks for {duration(limits.kv_usage_s)}",
-        f"EnginePreempting           more than {limits.preemptions_per_s:g} requests a second for {duration(limits.slow_s)}",
-        f"EngineQueueLong            {size} wait for {duration(limits.waiting_s)}",
-        f"EngineTtftSlow             p95 of {limits.ttft_p95_s:g} s and more for {duration(limits.slow_s)}",
-        f"EngineQueueSlow, Proxy...  p95 of {limits.queue_p95_s:g} s and more for {duration(limits.slow_s)}",
-        f"EngineErrors, ProxyErrors  more than {limits.error_ratio:.0%} and {limits.errors_per_minute:g} a minute for {duration(limits.errors_s)}",
-        f"ProxyRejecting             more than {limits.rejection_ratio:.0%} for {duration(limits.rejections_s)}",
-        f"ProxyHitRatioFallen        below {limits.hit_ratio_of_past:.0%} of what it was over {duration(limits.hit_past_s)}",
-    )
+    errors = f"more than {limits.error_ratio:.0%} and {limits.errors_per_minute:g} a minute for {duration(limits.errors_s)}"
+    queue = f"p95 of {limits.queue_p95_s:g} s and more for {duration(limits.slow_s)}"
+    lines = {
+        "EngineDown": f"{duration(limits.engine_down_s)} without an answer",
+        "EngineStuck": f"nothing moved for {duration(limits.stuck_s)}, seen for as long",
+        "EngineRestarting": f"more than {limits.restarts} times within {duration(limits.restarts_s)}",
+        "EngineKvCacheFull": f"more than {limits.kv_usage:.0%} of the blocks for {duration(limits.kv_usage_s)}",
+        "EnginePreempting": f"more than {limits.preemptions_per_s:g} requests a second for {duration(limits.slow_s)}",
+        "EngineQueueLong": f"{size} wait for {duration(limits.waiting_s)}",
+        "EngineTtftSlow": f"p95 of {limits.ttft_p95_s:g} s and more for {duration(limits.slow_s)}",
+        "EngineQueueSlow": queue,
+        "EngineErrors": errors,
+        "ProxyDown": f"{duration(limits.proxy_down_s)} without an answer",
+        "ProxyErrors": errors,
+        "ProxyRejecting": f"more than {limits.rejection_ratio:.0%} for {duration(limits.rejections_s)}",
+        "ProxyQueueSlow": queue,
+        "ProxyHitRatioFallen": f"below {limits.hit_ratio_of_past:.0%} of what it was over {duration(limits.hit_past_s)}",
+    }
+    return tuple(f"{name:20} {words}" for name, words in lines.items() if name in names)
 
 
 def duration(seconds: int) -> str:

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 
 from toolkit.deploy import compose_parts as parts
-from toolkit.deploy.containers import TOOLKIT_IMAGE, left_behind, refuse_unfit, simulated
+from toolkit.deploy.containers import (
+    TOOLKIT_IMAGE,
+    hang_seen_by,
+    left_behind,
+    refuse_unfit,
+    simulated,
+)
 from toolkit.deploy.names import address
 from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
 from toolkit.deploy.quoting import Plain
@@ -56,6 +62,7 @@ def _services(
         redis_image=REDIS_IMAGE,
         state=STATE,
         toolkit_image=toolkit_image,
+        hang_seen_by=hang_seen_by(site),
         label=Plain,
     )
     return Rendered(path="compose.yaml", text=text)
@@ -131,13 +138,14 @@ def _variables(site: Site, proxy: ProxyFile | None) -> tuple[str, ...]:
 
 def _next_steps(site: Site, variables: tuple[str, ...], *, has_image: bool) -> tuple[str, ...]:
     steps = []
+    waits = "" if site.proxy is None else "; the proxy waits for that"
     if has_image:
         steps.append("Put the toolkit's wheel into proxy/wheels/, as proxy/wheels/README.txt says.")
     if variables:
         steps.append(f"Set {', '.join(variables)} in the shell, or in a .env like .env.example.")
     steps += [
         "docker compose config --quiet && docker compose up --detach --build",
-        "docker compose ps    # `healthy` once the weights are loaded; the proxy waits for that",
+        f"docker compose ps    # `healthy` once the weights are loaded{waits}",
         *_warm(site),
     ]
     return (*steps, *left_behind(site), *simulated(site))

@@ -67,6 +67,11 @@ def seconds_to_end(site: Site) -> int:
     return DRAIN_S if site.proxy is None else max(1, round(site.proxy.drain_s))
 
 
+def hang_seen_by(site: Site) -> str:
+    """Who notices an engine that stands still and says that it is healthy."""
+    return "`toolkit watchdog`" if site.proxy is None else "the proxy, which asks for a token,"
+
+
 def simulated(site: Site) -> tuple[str, ...]:
     """What is to be said of simulated engines."""
     if not any(engine.kind == "sim" for engine in site.engines):

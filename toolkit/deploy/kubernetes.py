@@ -4,7 +4,13 @@ import hashlib
 from collections.abc import Mapping
 
 from toolkit.deploy import kubernetes_parts as parts
-from toolkit.deploy.containers import TOOLKIT_IMAGE, left_behind, refuse_unfit, simulated
+from toolkit.deploy.containers import (
+    TOOLKIT_IMAGE,
+    hang_seen_by,
+    left_behind,
+    refuse_unfit,
+    simulated,
+)
 from toolkit.deploy.keda import PROMETHEUS, scaling
 from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
 from toolkit.deploy.quoting import Plain
@@ -84,6 +90,7 @@ def _engine(
             toolkit_image=toolkit_image,
             home=parts.HOME,
             probe_s=parts.PROBE_S,
+            hang_seen_by=hang_seen_by(site),
             label=Plain,
         ).rstrip("\n")
         for role in engine.roles

@@ -61,7 +61,7 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
             written(
                 "alerts.yml",
                 groups=_by_job(found),
-                thresholds=alerts.told(alerts.Limits()),
+                thresholds=alerts.told(found),
                 duration=alerts.duration,
             ),
         ),
