@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import tallies
 from support.sightings import rows, seen
 
 from toolkit import store_runs
@@ -30,19 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 def shot(slot: int = 0, host: tuple[str, str] = ALICE, **more: Any) -> Shot:
     """A shot that never left, which is the least that one can be."""
-    least = {
-        "run": RUN.id,
-        "name": host[0],
-        "url": host[1],
-        "slot": slot,
-        "kind": "unique",
-        "prompt": "capital",
-        "stream": True,
-        "max_tokens": 64,
-        "planned_at": RUN.started_at + slot,
-        "ok": False,
-    }
-    return Shot(**{**least, **more})
+    return tallies.shot(None, host, slot, **{"planned_at": RUN.started_at + slot, **more})
 
 
 def ledger(host: tuple[str, str] = ALICE, **more: Any) -> Ledger:

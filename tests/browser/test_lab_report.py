@@ -1,15 +1,13 @@
 """The files that `toolkit report --html` and `toolkit sweep --html` write, in Chromium: they ask nobody, complain of nothing, fit a phone."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 from support import blasted
-from support.browser import Tab, tab_of
+from support.browser import Tab, files_opened, overflow
 
 from toolkit.cli import main
 from toolkit.improve.configurations import Configuration, Serving
@@ -57,31 +55,9 @@ def _sweep() -> str:
 
 @pytest.fixture
 def opened(browser: Browser, pages: dict[str, Path]) -> Iterator[Opened]:
-    """Open a file; at the end nothing but it may have been asked for, and nobody may have complained."""
-    with ExitStack() as tabs:
-        all_of_them: list[tuple[Tab, str]] = []
-
-        def open_it(name: str, **settings: Any) -> Tab:
-            tab = tabs.enter_context(tab_of(browser, **settings))
-            all_of_them.append((tab, pages[name].as_uri()))
-            tab.page.goto(pages[name].as_uri())
-            return tab
-
-        yield open_it
-        for tab, url in all_of_them:
-            assert tab.requests == [url]
-            assert tab.complaints == []
-
-
-def overflow(page: Page) -> list[str]:
-    """What stands out to the right of the window, if it can be scrolled to."""
-    if not page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-        return []
-    found: list[str] = page.evaluate(
-        "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth)"
-        ".map(e => e.tagName + ' ' + e.textContent.slice(0, 40))"
-    )
-    return found
+    """Open a file by its name."""
+    with files_opened(browser) as open_it:
+        yield lambda name, **settings: open_it(pages[name], **settings)
 
 
 @pytest.mark.parametrize("name", ["report", "sweep"])

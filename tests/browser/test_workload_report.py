@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page
-from support.browser import Tab, tab_of
+from playwright.sync_api import Browser
+from support.browser import Tab, files_opened, overflow
 
 from toolkit.cli import main
 
@@ -52,31 +51,9 @@ def _line(number: int) -> dict[str, object]:
 
 @pytest.fixture
 def opened(browser: Browser, written: Path) -> Iterator[Opened]:
-    """Open the file; at the end nothing but it may have been asked for, and nobody may have complained."""
-    with ExitStack() as tabs:
-        all_of_them: list[Tab] = []
-
-        def open_it(**settings: Any) -> Tab:
-            tab = tabs.enter_context(tab_of(browser, **settings))
-            all_of_them.append(tab)
-            tab.page.goto(written.as_uri())
-            return tab
-
-        yield open_it
-        for tab in all_of_them:
-            assert tab.requests == [written.as_uri()]
-            assert tab.complaints == []
-
-
-def overflow(page: Page) -> list[str]:
-    """What stands out to the right of the window, if it can be scrolled to."""
-    if not page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-        return []
-    found: list[str] = page.evaluate(
-        "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth)"
-        ".map(e => e.tagName + ' ' + e.textContent.slice(0, 40))"
-    )
-    return found
+    """Open the file."""
+    with files_opened(browser) as open_it:
+        yield partial(open_it, written)
 
 
 def test_the_file_asks_for_nothing_but_itself_and_holds_nothing_that_could(opened: Opened) -> None:

@@ -403,13 +403,19 @@ def test_a_frozen_board_is_frozen_as_csv(blast: Path) -> None:
     assert {line.rsplit(",", 1)[1] for line in lines} == {str(BEGAN + 60)}
 
 
-def test_a_reveal_uncovers_place_by_place_and_ends_with_all(
-    blast: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def reveal(blast: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Freeze the board after a minute and reveal it at the end; the page's clock, which stands at that moment."""
     tell(blast, BEGAN + 60.5, "freeze")
     tell(blast, BEGAN + 119.0, "reveal")
     now = [BEGAN + 119.0]
     monkeypatch.setattr("leaderboard_page.page.time.time", lambda: now[0])
+    return now
+
+
+def test_a_reveal_uncovers_place_by_place_and_ends_with_all(
+    blast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = reveal(blast, monkeypatch)
     app = opened()
     # seven of eight are covered, and no part but the last row knows the end
     assert hosts(app) == [None] * 7 + ["h1"]
@@ -426,10 +432,7 @@ def test_a_reveal_uncovers_place_by_place_and_ends_with_all(
 def test_no_link_looks_behind_a_reveal_under_way(
     blast: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell(blast, BEGAN + 60.5, "freeze")
-    tell(blast, BEGAN + 119.0, "reveal")
-    now = [BEGAN + 119.0]
-    monkeypatch.setattr("leaderboard_page.page.time.time", lambda: now[0])
+    now = reveal(blast, monkeypatch)
     app = opened(t=str(BEGAN + 110))
     assert fact(app, "window").endswith(time_of_day(BEGAN + 61))
     assert figure(app, "h8", "rps") == "0.13"

@@ -15,6 +15,11 @@ from toolkit.records import Host, Sighting
 from toolkit.scout.look import CROWD, Crowd, QuietMoments, Scout, tls_context
 from toolkit.scout.watch import Watch
 
+RESTARTED = recorded("metrics_after_load.txt").replace(
+    b"process_start_time_seconds 1.79520096311e+09", b"process_start_time_seconds 1.8e+09"
+)
+"""The page of the same server, which started anew."""
+
 
 class Kept:
     """What the watch handed out, in the order in which it came."""
@@ -87,10 +92,6 @@ def test_two_looks_show_the_pair_and_keep_both() -> None:
 
 def test_a_change_since_the_last_known_sighting_is_found_across_an_outage() -> None:
     kept = Kept()
-    page = recorded("metrics_after_load.txt")
-    restarted = page.replace(
-        b"process_start_time_seconds 1.79520096311e+09", b"process_start_time_seconds 1.8e+09"
-    )
 
     async def run() -> None:
         async with RawServer(vllm_pages()) as server:
@@ -100,7 +101,7 @@ def test_a_change_since_the_last_known_sighting_is_found_across_an_outage() -> N
             server.pages["/health"] = http(status="503 Service Unavailable")
             await watch({"alice": server.url}, kept, before=known).run(looks=1, interval_s=0.05)
             server.pages["/health"] = http()
-            server.pages["/metrics"] = http(restarted)
+            server.pages["/metrics"] = http(RESTARTED)
             await watch({"alice": server.url}, kept, before=known).run(looks=1, interval_s=0.05)
 
     asyncio.run(run())
@@ -110,20 +111,16 @@ def test_a_change_since_the_last_known_sighting_is_found_across_an_outage() -> N
 
 def test_a_look_that_was_cut_short_invents_no_change_and_hides_no_restart() -> None:
     kept = Kept()
-    page = recorded("metrics_after_load.txt")
-    restarted = page.replace(
-        b"process_start_time_seconds 1.79520096311e+09", b"process_start_time_seconds 1.8e+09"
-    )
 
     async def run() -> None:
         async with RawServer(vllm_pages()) as server:
             broken = http(status="503 Service Unavailable")
-            answers = iter([server.pages["/metrics"], broken, http(restarted)])
+            answers = iter([server.pages["/metrics"], broken, http(RESTARTED)])
             running = watch({"alice": server.url}, kept)
 
             def show(sighting: Sighting) -> None:
                 kept.shown.append(sighting)
-                server.pages["/metrics"] = next(answers, http(restarted))
+                server.pages["/metrics"] = next(answers, http(RESTARTED))
 
             running._show = show
             server.pages["/metrics"] = next(answers)

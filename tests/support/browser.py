@@ -3,9 +3,10 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -103,3 +104,32 @@ def tab_of(
         yield Tab(context.new_page())
     finally:
         context.close()
+
+
+@contextmanager
+def files_opened(browser: Browser) -> Iterator[Callable[..., Tab]]:
+    """Open files; at the end nothing but these may have been asked for, and nobody may have complained."""
+    with ExitStack() as tabs:
+        all_of_them: list[tuple[Tab, str]] = []
+
+        def open_it(file: Path, **settings: Any) -> Tab:
+            tab = tabs.enter_context(tab_of(browser, **settings))
+            all_of_them.append((tab, file.as_uri()))
+            tab.page.goto(file.as_uri())
+            return tab
+
+        yield open_it
+        for tab, url in all_of_them:
+            assert tab.requests == [url]
+            assert tab.complaints == []
+
+
+def overflow(page: Page) -> list[str]:
+    """What stands out to the right of the window, if it can be scrolled to."""
+    if not page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        return []
+    found: list[str] = page.evaluate(
+        "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth)"
+        ".map(e => e.tagName + ' ' + e.textContent.slice(0, 40))"
+    )
+    return found

@@ -19,7 +19,9 @@ def second(at_s: int = S, worker: str = "w1", **more: Any) -> LoaderSecond:
     return LoaderSecond(**{"run": RUN.id, "at_s": at_s, "worker": worker, **more})
 
 
-def shot(sent_at: float | None, host: tuple[str, str] = ALICE, slot: int = 0, **more: Any) -> Shot:
+def shot(
+    sent_at: float | None, /, host: tuple[str, str] = ALICE, slot: int = 0, **more: Any
+) -> Shot:
     least = {
         "run": RUN.id,
         "name": host[0],
