@@ -132,3 +132,15 @@ def test_a_script_without_a_line_for_its_python_has_the_one_beside_it(tmp_path: 
     # what pip writes where a path is too long for the first line
     script.write_text("#!/bin/sh\n'''exec' /a/long/path \"$0\" \"$@\"\n' '''\n")
     assert interpreter(script) == str(beside)
+
+
+def test_what_pip_writes_for_a_long_path_is_read_though_the_command_is_a_link(
+    tmp_path: Path,
+) -> None:
+    # the kernel takes no first line of more than 127 bytes, so that a shell starts Python there
+    script, link = tmp_path / "venv" / "vllm", tmp_path / "bin" / "vllm"
+    script.parent.mkdir()
+    link.parent.mkdir()
+    script.write_text(f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n")
+    link.symlink_to(script)
+    assert interpreter(link) == sys.executable

@@ -40,7 +40,7 @@ def engine(command: str) -> Engine:
     path = shutil.which(words[0]) if words else None
     if path is None:
         return Engine(command=command)
-    python = _python_of(Path(path))
+    python = python_of(Path(path))
     if not python:
         return Engine(command=command, path=path, is_script=False)
     try:
@@ -64,8 +64,8 @@ def _words(command: str) -> list[str]:
         return []
 
 
-def _python_of(script: Path) -> list[str]:
-    """The interpreter in a script's first line; pip writes `#!/bin/sh` and a second line where that is long."""
+def python_of(script: Path) -> list[str]:
+    """What starts a script's Python: its first line says it, or the second where pip wrote `#!/bin/sh`. Empty: it is no Python's."""
     if _is_python(str(script)):
         return [str(script)]
     try:

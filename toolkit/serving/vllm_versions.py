@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.serving.flags import Flags, Known, Value, arguments, known
+from toolkit.serving.vllm_probe import python_of
 
 HELP_LIMIT_S = 180.0
 """The help imports torch: 12 s of CPU, and 26 s on a busy machine (measured on 2 cores)."""
@@ -76,12 +77,10 @@ async def _ask(path: Path, env: dict[str, str]) -> Installed:
 
 
 def interpreter(command: Path) -> str:
-    """What a console script runs on: its first line says so, else the Python beside it."""
-    with command.open("rb") as script:
-        first = script.readline(4096).decode(errors="replace").strip()
-    word = first.removeprefix("#!").strip() if first.startswith("#!/") else ""
-    if Path(word).name.startswith("python") and os.access(word, os.X_OK):
-        return word
+    """What a console script runs on: it says so itself, else it is the Python beside it."""
+    words = python_of(command)
+    if words and shutil.which(words[-1]):
+        return words[-1]
     beside = command.parent / "python"
     return str(beside) if beside.exists() else "python3"
 
