@@ -7,6 +7,7 @@ from click.testing import CliRunner
 from support.blasted import blasted
 
 from toolkit.cli import main
+from toolkit.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +101,14 @@ def test_a_verb_that_is_like_no_other_is_clicks_to_refuse() -> None:
     code, text = told("xyzzy")
     assert code == 2
     assert "No such command 'xyzzy'" in text
+
+
+def test_a_verb_that_is_interrupted_says_no_more_and_exits_as_shells_expect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    blasted(tmp_path / "t.db", hosts=1, seconds=1)
+    monkeypatch.setattr(Store, "runs", interrupted)
+    assert told("runs --db t.db") == (130, "\n")

@@ -29,6 +29,8 @@ ROOMS = {
 }
 """In the order in which a user meets them; `toolkit.cli.<verb>` holds `command`."""
 VERBS = tuple(verb for verbs in ROOMS.values() for verb in verbs)
+INTERRUPTED = 130
+"""What a shell calls an interrupted command."""
 
 
 class Verbs(click.Group):
@@ -76,6 +78,9 @@ class Verbs(click.Group):
             return self._invoke_and_flush(ctx)
         except ToolkitError as error:
             _end_with(error)
+        except KeyboardInterrupt:
+            click.echo(err=True)  # below the terminal's own `^C`
+            sys.exit(INTERRUPTED)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise

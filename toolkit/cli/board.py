@@ -178,9 +178,10 @@ def _contradiction(options: Options) -> str | None:
 def _show_once(options: Options) -> None:
     from toolkit.board.feed import Feed
     from toolkit.cli.board_read import run_of
+    from toolkit.cli.waiting import waiting_for
     from toolkit.store import Store
 
-    with Store.open_readonly(options.database) as store:
+    with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         run = run_of(store, options.run, options.database, at=options.at)
         feed = Feed(store, run, everything=options.everything)
         board = options.board(feed)

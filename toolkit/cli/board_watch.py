@@ -16,6 +16,7 @@ from toolkit.cli.board_read import run_of
 from toolkit.cli.board_show import print_json_board
 from toolkit.cli.board_table import picture
 from toolkit.cli.tables import screen
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Event
 from toolkit.store import Store
@@ -86,9 +87,11 @@ def watch(options: Options) -> None:
     can_redraw = console.is_terminal and not console.is_dumb_terminal and not options.as_json
     live = Live(console=console, auto_refresh=False) if can_redraw else None
     try:
+        with waiting_for("Reading"):
+            first = watched.look()
         if live:
             live.start()
-        _draw_on(watched, options, console, live)
+        _draw_on(watched, first, options, console, live)
     except KeyboardInterrupt:
         pass
     finally:
@@ -97,12 +100,15 @@ def watch(options: Options) -> None:
         watched.close()
 
 
-def _draw_on(watched: Watched, options: Options, console: Console, live: Live | None) -> None:
+def _draw_on(
+    watched: Watched, view: View, options: Options, console: Console, live: Live | None
+) -> None:
+    """Draw what was seen first, then look again and again."""
     drawn, said = 0, ""
     while options.count is None or drawn < options.count:
         if drawn:
             time.sleep(INTERVAL_S)
-        view = watched.look()
+            view = watched.look()
         if live:
             live.update(_whole(view, console), refresh=True)
         else:

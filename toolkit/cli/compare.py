@@ -56,11 +56,13 @@ def command(**options: Any) -> None:
     """Compare two runs (the help text is EXAMPLES)."""
     from toolkit.cli.compare_read import pairs_of
     from toolkit.cli.compare_show import show
+    from toolkit.cli.waiting import waiting_for
     from toolkit.improve.compare import compare
     from toolkit.store import Store
 
     chosen = Options(**options)
-    with Store.open_readonly(chosen.database) as store:
-        pairs = pairs_of(store, chosen.a, chosen.b, chosen.database)
-    found = [compare(a, b, least_share=chosen.least / 100) for a, b in pairs]
+    with waiting_for("Comparing"):
+        with Store.open_readonly(chosen.database) as store:
+            pairs = pairs_of(store, chosen.a, chosen.b, chosen.database)
+        found = [compare(a, b, least_share=chosen.least / 100) for a, b in pairs]
     show(found, as_json=chosen.as_json)

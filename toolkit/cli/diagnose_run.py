@@ -1,6 +1,7 @@
 """What `toolkit diagnose` knows of the hosts of a stored run: requests, seconds, counters, verdicts, sightings, profile."""
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
@@ -8,6 +9,7 @@ from toolkit.cli.compare_read import hosts_of, settings_of, side_of
 from toolkit.cli.diagnose import Options
 from toolkit.cli.diagnose_cases import Seen
 from toolkit.cli.runs import run_of
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.improve.evidence import Evidence, merged
 from toolkit.improve.glances import evidence_of, glance_of_sighting
@@ -18,7 +20,7 @@ from toolkit.improve.measured import (
     evidence_of_shots,
     evidence_of_verdicts,
 )
-from toolkit.records import Run
+from toolkit.records import Run, Verdict
 from toolkit.store import Store
 
 SWEPT = re.compile(r"sweep ([0-9a-f]{12}): ")
@@ -30,7 +32,7 @@ SLACK_S = 2.0
 def seen_in_run(options: Options) -> list[Seen]:
     """What is stored of the hosts that the target names. Raises ToolkitError where there is none."""
     run_id, _, name = options.target.partition(":")
-    with Store.open_readonly(options.database) as store:
+    with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         run = run_of(store, run_id, options.database)
         known = hosts_of(store, run)
         if not known or (name and name not in known):
@@ -40,13 +42,13 @@ def seen_in_run(options: Options) -> list[Seen]:
                 if known
                 else "Take a run of `bench` or `blast`; `toolkit runs` lists them",
             )
-        urls = _urls(store, run)
+        urls, codes = _urls(store, run), _verdicts(store, run)
         return [
             Seen(
                 name=each,
                 url=urls.get(each, ""),
                 run=run.id,
-                evidence=_evidence(store, run, each),
+                evidence=_evidence(store, run, each, codes.get(each, ())),
             )
             for each in ([name] if name else known)
         ]
@@ -57,26 +59,24 @@ def _urls(store: Store, run: Run) -> dict[str, str]:
     return planned or {shot.name: shot.url for shot in store.shots(run.id)}
 
 
-def _evidence(store: Store, run: Run, name: str) -> Evidence:
+def _evidence(store: Store, run: Run, name: str, codes: Sequence[str]) -> Evidence:
     of_verb = _of_bench if run.verb == "bench" else _of_blast
     told = of_verb(store, run, name)
     requests = told.requests or 0.0
     return merged(
-        (told, _of_sightings(store, run, name), _of_profile(run, requests), _of_plan(run, told))
+        (
+            told,
+            evidence_of_verdicts(codes, client_ok=run.client_ok),
+            _of_sightings(store, run, name),
+            _of_profile(run, requests),
+            _of_plan(run, told),
+        )
     )
 
 
 def _of_bench(store: Store, run: Run, name: str) -> Evidence:
-    verdicts = {host: found for (host, _), found in store.verdicts(run.id).items()}
     ledgers = [evidence_of_ledger(each) for each in store.ledgers(run.id) if each.name == name]
-    codes = [verdict.code for verdict in verdicts.get(name, ())]
-    return merged(
-        (
-            evidence_of_shots(store.shots(run.id, name=name)),
-            *ledgers,
-            evidence_of_verdicts(codes, client_ok=run.client_ok),
-        )
-    )
+    return merged((evidence_of_shots(store.shots(run.id, name=name)), *ledgers))
 
 
 def _of_blast(store: Store, run: Run, name: str) -> Evidence:
@@ -85,7 +85,6 @@ def _of_blast(store: Store, run: Run, name: str) -> Evidence:
     return merged(
         (
             evidence_of_seconds(cells, store.tallies(run.id, name=name, kind="ranked")),
-            evidence_of_verdicts(_judged(store, run, name), client_ok=run.client_ok),
             _of_sweep(store, run),
         )
     )
@@ -103,22 +102,23 @@ def _of_sweep(store: Store, run: Run) -> Evidence:
     return Evidence()
 
 
-def _judged(store: Store, run: Run, name: str) -> list[str]:
-    """A blast's verdicts are not stored: the board judges whenever somebody looks."""
+def _verdicts(store: Store, run: Run) -> dict[str, list[str]]:
+    """Each host's codes. A bench's are stored; a blast's the board judges whenever somebody looks, once for all hosts."""
+    if run.verb == "bench":
+        return {name: _codes(found) for (name, _), found in store.verdicts(run.id).items()}
     from toolkit.board.feed import Feed
 
     feed = Feed(store, run, everything=True)
     feed.refresh()
     end_s = feed.end_s
     if end_s is None:
-        return []
+        return {}
     board = feed.board(window_s=max(1, end_s - feed.start_s + 1))
-    return [
-        verdict.code
-        for standing in board.standings
-        if standing.name == name
-        for verdict in standing.verdicts
-    ]
+    return {standing.name: _codes(standing.verdicts) for standing in board.standings}
+
+
+def _codes(verdicts: Iterable[Verdict]) -> list[str]:
+    return [verdict.code for verdict in verdicts]
 
 
 def _of_sightings(store: Store, run: Run, name: str) -> Evidence:
@@ -157,7 +157,7 @@ def evidence_of_capture(word: str, database: Path) -> Evidence:
     from toolkit.workload.columns import columns
     from toolkit.workload.summary import summarise
 
-    with Store.open_readonly(database) as store:
+    with waiting_for("Reading"), Store.open_readonly(database) as store:
         newest = store.runs(verb="capture", limit=1)
         if word == "newest" and not newest:
             raise ToolkitError(f"`{database}` holds no capture yet", "`toolkit capture` makes one")

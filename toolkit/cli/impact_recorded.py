@@ -7,12 +7,13 @@ from toolkit.cli.impact import Options
 from toolkit.cli.impact_read import Fall, fall_of, time_of_day
 from toolkit.cli.impact_show import show
 from toolkit.cli.output import say
+from toolkit.cli.waiting import waiting_for
 from toolkit.store import Store
 
 
 def show_recorded(options: Options) -> None:
     """Show what an outage of a run cost."""
-    with Store.open_readonly(options.database) as store:
+    with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         fall = fall_of(
             store,
             name=options.host or "",

@@ -24,6 +24,7 @@ from toolkit.board.impact import (
 from toolkit.cli.impact import GAIN, RPS, Options
 from toolkit.cli.output import print_json, say
 from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 
 COLUMNS = (
@@ -93,11 +94,12 @@ def draw_to(path: Path, impact: Impact, *, title: str = "") -> None:
     # knows: nothing of that changes the picture
     logging.getLogger("matplotlib").setLevel(logging.CRITICAL)
     os.environ.pop("MPLBACKEND", None)
-    from toolkit.board.chart import draw
-
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw(impact, path, title=title)
+        with waiting_for("Drawing"):
+            from toolkit.board.chart import draw
+
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draw(impact, path, title=title)
     except OSError as error:
         reason = (error.strerror or str(error) or "no reason given").lower()
         raise ToolkitError(

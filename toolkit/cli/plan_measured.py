@@ -37,9 +37,10 @@ def measured(options: Options) -> Measured:
     """Read all runs that `--run` names."""
     if not options.run:
         return Measured()
+    from toolkit.cli.waiting import waiting_for
     from toolkit.store import Store
 
-    with Store.open_readonly(options.database) as store:
+    with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         found = [_of_run(store, run_of(store, id_, options), options) for id_ in options.run]
     return Measured(
         seconds=_first(one.seconds for one in found),

@@ -7,6 +7,7 @@ import click
 from toolkit.cli.output import print_json
 from toolkit.cli.preflight import Options
 from toolkit.cli.preflight_needs import needs_of
+from toolkit.cli.waiting import waiting_for
 from toolkit.serving.checks import Check, checks
 from toolkit.serving.fixes import Repair, repairs
 from toolkit.serving.machine import look
@@ -19,16 +20,16 @@ UNKNOWN_START = "unknown: "
 def show(options: Options) -> tuple[Check, ...]:
     """Look, mend if asked, and print what was found."""
     needs = needs_of(options)
-    facts = look(needs)
+    with waiting_for("Looking"):
+        facts = look(needs)
     found = checks(facts, needs)
     done: tuple[Repair, ...] = ()
     if options.fix:
-        shell = found[
-            0
-        ]  # the shell's limit of open files stays as it is, whatever this process lifts for itself
-        done = repairs(found, facts, needs)
-        again = checks(look(needs), needs)
-        found = (shell, *again[1:])
+        with waiting_for("Fixing"):
+            done = repairs(found, facts, needs)
+            again = checks(look(needs), needs)
+        # the shell's limit of open files stays as it is, whatever this process lifts for itself
+        found = (found[0], *again[1:])
     if options.as_json:
         _print_json(found, done)
     else:

@@ -14,6 +14,13 @@ MAX_TOKENS = 32
 
 def called(word: str, key_env: str | None) -> ClientCall:
     """Ask once, for a few tokens. Raises ToolkitError where the client is not installed."""
+    url = one_host(word).url
+    # its import takes as long as many a call
+    with waiting_for(f"Calling {url}"):
+        return _called(url, key_env)
+
+
+def _called(url: str, key_env: str | None) -> ClientCall:
     try:
         import openai
     except ImportError as error:
@@ -22,7 +29,6 @@ def called(word: str, key_env: str | None) -> ClientCall:
         ) from error
     import time
 
-    url = one_host(word).url
     key = os.environ.get(key_env, "").strip() if key_env else "none"
     if not key:
         raise ToolkitError(
@@ -32,13 +38,12 @@ def called(word: str, key_env: str | None) -> ClientCall:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, timeout=CALL_S, max_retries=0)
     began_s = time.monotonic()
     try:
-        with waiting_for(f"Calling {url}"):
-            model = client.models.list().data[0].id
-            answer = client.chat.completions.create(
-                model=model,
-                messages=[{"role": "user", "content": "Write a sample pytest fixture."}],
-                max_tokens=MAX_TOKENS,
-            )
+        model = client.models.list().data[0].id
+        answer = client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "Write a sample pytest fixture."}],
+            max_tokens=MAX_TOKENS,
+        )
         choice = answer.choices[0]
     except (openai.OpenAIError, LookupError, TypeError, AttributeError) as error:
         return ClientCall(ok=False, told=f"OpenAI's client failed at {url}: {_first_line(error)}")

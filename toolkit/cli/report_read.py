@@ -12,6 +12,7 @@ from typing import Any
 from toolkit.bench.summary import window_s
 from toolkit.cli.report import Options
 from toolkit.cli.runs import run_of
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.improve.criteria import (
     Boundaries,
@@ -38,7 +39,7 @@ MOST_EVENTS = 200
 def report_of(options: Options) -> Report:
     """All of it. Raises ToolkitError where the run holds nothing to report on."""
     run_id, _, name = options.run.partition(":")
-    with Store.open_readonly(options.database) as store:
+    with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         run = run_of(store, run_id, options.database)
         tallies = _tallies(store, run, name)
         if not tallies:
@@ -47,18 +48,19 @@ def report_of(options: Options) -> Report:
         serve = _serve_run(store, run)
         events = _events(store, run, serve, name)
         requests = _requests(tallies, hosts, events)
-        # what several hosts answered together is no one GPU's work
-        costs = _costs(options, requests) if len(hosts) == 1 else None
-        evidence = Evidence(
-            requests=requests,
-            hosts=_by_host(tallies, hosts, events),
-            starts=starts_of(events, serve),
-            call=_call(options),
-            costs=costs,
-            log=_log(options.log),
-            boundaries=boundaries_of(serve),
-            rejected=_rejected(store, run),
-        )
+        rejected = _rejected(store, run)
+    # what several hosts answered together is no one GPU's work
+    costs = _costs(options, requests) if len(hosts) == 1 else None
+    evidence = Evidence(
+        requests=requests,
+        hosts=_by_host(tallies, hosts, events),
+        starts=starts_of(events, serve),
+        call=_call(options),
+        costs=costs,
+        log=_log(options.log),
+        boundaries=boundaries_of(serve),
+        rejected=rejected,
+    )
     return Report(
         run=run.id,
         verb=run.verb,
@@ -338,10 +340,11 @@ def _log(word: str | None) -> LogFacts | None:
         return None
     name = "standard input" if word == "-" else word
     try:
-        if word == "-":
-            return log_facts(name, _objects(sys.stdin.buffer, name))
-        with Path(word).open("rb") as file:
-            return log_facts(name, _objects(file, name))
+        with waiting_for("Reading the log"):
+            if word == "-":
+                return log_facts(name, _objects(sys.stdin.buffer, name))
+            with Path(word).open("rb") as file:
+                return log_facts(name, _objects(file, name))
     except OSError as error:
         reason = (error.strerror or "no reason given").lower()
         raise ToolkitError(

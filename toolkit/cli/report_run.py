@@ -8,6 +8,7 @@ import click
 from toolkit.cli.output import print_json, say
 from toolkit.cli.report import Options
 from toolkit.cli.report_read import report_of
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.improve.report_words import Report, text_lines
 
@@ -23,7 +24,9 @@ def run_report(options: Options) -> None:
     if options.html:
         from toolkit.improve.report_page import page
 
-        _write(options.html, page(report))
+        with waiting_for("Drawing"):
+            text = page(report)
+        _write(options.html, text)
 
 
 def _as_object(report: Report) -> dict[str, object]:

@@ -51,10 +51,12 @@ def command(context: click.Context, verb: str | None, as_json: bool, database: P
             raise click.UsageError("--verb and --json are for the list; leave the other word out")
         return
     from toolkit.cli.runs_list import listed, print_list
+    from toolkit.cli.waiting import waiting_for
     from toolkit.store import Store
 
-    with Store.open_readonly(database) as store:
-        print_list(listed(store, store.runs(verb=verb), time.time()), verb, as_json=as_json)
+    with waiting_for("Counting"), Store.open_readonly(database) as store:
+        runs = listed(store, store.runs(verb=verb), time.time())
+    print_list(runs, verb, as_json=as_json)
 
 
 def _database(context: click.Context, database: Path) -> Path:

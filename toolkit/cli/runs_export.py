@@ -12,6 +12,7 @@ from typing import IO, Any, Literal
 import click
 
 from toolkit.capture.lines import Arrived, as_object
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Shot, Tally
 from toolkit.sketches import Sketch
@@ -88,7 +89,10 @@ def write_rows(rows: Iterable[Row], form: Literal["csv", "jsonl"], path: Path | 
     """Write rows into a file, or to standard output; tell how many."""
     write = _write_csv if form == "csv" else _write_jsonl
     try:
-        with click.open_file(str(path or "-"), "w", encoding="utf-8") as file:
+        with (
+            click.open_file(str(path or "-"), "w", encoding="utf-8") as file,
+            waiting_for("Writing", shown=not file.isatty()),
+        ):
             return write(rows, file)
     except OSError as error:
         if path is None:

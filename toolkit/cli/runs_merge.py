@@ -11,7 +11,7 @@ from toolkit.store import Store
 
 def merge_from(store: Store, other: Path, now: float) -> None:
     """Copy the other file's runs that are over and not here yet, oldest first, then what scout saw."""
-    with Store.open_readonly(other) as theirs:
+    with waiting_for("Counting"), Store.open_readonly(other) as theirs:
         runs = listed(theirs, reversed(theirs.runs()), now)
     copied = 0
     with waiting_for("Copying"), store.beside(other):

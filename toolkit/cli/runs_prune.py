@@ -18,10 +18,11 @@ def prune_by(
 ) -> None:
     """Delete what is not to be kept, if a person agrees."""
     how, amount = keep
-    runs = store.runs()
-    doomed = listed(store, _doomed(store, runs, how, amount, now), now)
     before = now - amount if how == "seconds" else None
-    sightings = 0 if before is None else store.sightings_before(before)
+    with waiting_for("Counting"):
+        runs = store.runs()
+        doomed = listed(store, _doomed(store, runs, how, amount, now), now)
+        sightings = 0 if before is None else store.sightings_before(before)
     _refuse_live(doomed)
     if not doomed and not sightings:
         click.echo(f"Nothing to delete: {_kept(store, database, runs)}", err=True)

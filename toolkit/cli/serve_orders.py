@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from toolkit.cli.impact import RPS
 from toolkit.cli.output import print_json
 from toolkit.cli.serve_flags import flags_told
 from toolkit.cli.serve_status import print_table
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.serving.orders import give, is_served
 from toolkit.wording import span
 
 LOOK_S = 0.1
+SIGN = "Waiting for serve"
 LONGEST_END_S = 300.0
 """A drain, then SIGTERM and SIGKILL for each engine's family; what takes longer waits in the kernel."""
 
@@ -69,22 +72,35 @@ def order_stop(folder: Path) -> None:
     told = _given(folder, {"order": "stop"})
     click.echo(f"Serve (pid {told['pid']}) finishes what is under way", err=True)
     give_up_at = time.monotonic() + LONGEST_END_S
-    while is_served(folder):
-        if time.monotonic() > give_up_at:
-            raise ToolkitError(
-                f"serve (pid {told['pid']}) has not ended after {LONGEST_END_S:.0f} s",
-                f"`kill -9 {told['pid']}` ends it; each engine's keeper then ends the engine",
-            )
-        time.sleep(LOOK_S)
+    with waiting_for("Ending"):
+        while is_served(folder):
+            if time.monotonic() > give_up_at:
+                raise ToolkitError(
+                    f"serve (pid {told['pid']}) has not ended after {LONGEST_END_S:.0f} s",
+                    f"`kill -9 {told['pid']}` ends it; each engine's keeper then ends the engine",
+                )
+            time.sleep(LOOK_S)
     click.echo("All ended", err=True)
 
 
 def _given(
     folder: Path, order: Mapping[str, Any], costs: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    def agree(question: Mapping[str, Any]) -> bool:
-        return _agrees(question, costs or {})
+    with ExitStack() as signs:
 
+        def agree(question: Mapping[str, Any]) -> bool:
+            signs.close()  # nothing may move while somebody is asked
+            is_agreed = _agrees(question, costs or {})
+            signs.enter_context(waiting_for(SIGN))
+            return is_agreed
+
+        signs.enter_context(waiting_for(SIGN))
+        return _answer(folder, order, agree)
+
+
+def _answer(
+    folder: Path, order: Mapping[str, Any], agree: Callable[[Mapping[str, Any]], bool]
+) -> dict[str, Any]:
     try:
         return asyncio.run(give(folder, order, lambda line: click.echo(line, err=True), agree))
     except KeyboardInterrupt:

@@ -28,6 +28,7 @@ from toolkit.cli.serve_events import Events, blast_on
 from toolkit.cli.serve_flags import flags_told
 from toolkit.cli.serve_preflight import refuse_unfit
 from toolkit.cli.stack_read import preset_flags, stack_text
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import admin_port
@@ -271,7 +272,9 @@ async def _serve(stack: Stack, keys: Mapping[str, str], notify: Notify) -> int:
         held(folder),
         Events(stack, json.dumps(_shown(stack))) as events,
         contextlib.ExitStack() as doors,
+        contextlib.ExitStack() as signs,
     ):
+        signs.enter_context(waiting_for("Starting"))
         # once preflight has looked: it would take us for a server that does not listen yet
         keep = partial(doors.enter_context, kept(stack.proxy))
         if not stack.preflight:
@@ -286,9 +289,10 @@ async def _serve(stack: Stack, keys: Mapping[str, str], notify: Notify) -> int:
             say=say,
         )
         house = House(stack, given)
-        _listen_to_signals(house)
+        _listen_to_signals(house, signs)
 
         def ready(url: str) -> None:
+            signs.close()
             events.opened(url)
             _ready(stack, url, folder)
             notify.ready(house.in_a_line())
@@ -320,7 +324,7 @@ async def _outfit(stack: Stack, keys: Mapping[str, str], folder: Path) -> Outfit
     )
 
 
-def _listen_to_signals(house: House) -> None:
+def _listen_to_signals(house: House, signs: contextlib.ExitStack) -> None:
     loop = asyncio.get_running_loop()
     asked: list[bool] = []
 
@@ -329,7 +333,9 @@ def _listen_to_signals(house: House) -> None:
             # each engine's keeper sees that we are gone, and ends its family
             os._exit(INTERRUPTED)
         asked.append(True)
+        signs.close()
         say(ENDING)
+        signs.enter_context(waiting_for("Ending"))
         house.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -17,6 +17,7 @@ import click
 from toolkit.cli.output import print_json
 from toolkit.cli.sweep import NEWEST, Options
 from toolkit.cli.sweep_tools import tools_for
+from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.improve.figures import METRICS, metric
 from toolkit.improve.sweep import Sweep
@@ -180,7 +181,7 @@ def _go_on(store: Store, run: Run, options: Options) -> int:
 def _drive(plan: SweepPlan, kept: Kept, options: Options, *, sim: bool) -> int:
     sweep = Sweep(plan, kept, tools_for(options, plan, kept.run, sim=sim))
     try:
-        with _terminated_as_interrupted():
+        with _terminated_as_interrupted(), waiting_for("Measuring"):
             sweep.run()
     except KeyboardInterrupt:
         click.echo(

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 
 EVERY_S = 1.0
+NAME = "sign of life"
+"""Of the thread that tells it."""
 
 
 @contextlib.contextmanager
@@ -16,7 +18,7 @@ def waiting_for(what: str, *, shown: bool = True) -> Iterator[None]:
         yield
         return
     is_over = threading.Event()
-    telling = threading.Thread(target=_tell, args=(what, is_over), daemon=True)
+    telling = threading.Thread(target=_tell, args=(what, is_over), name=NAME, daemon=True)
     telling.start()
     try:
         yield

@@ -9,6 +9,7 @@ import click
 
 from toolkit.cli.catalog import profile_from
 from toolkit.cli.inputs import allow_open_files, keys_for, occupy_standard_files
+from toolkit.cli.waiting import waiting_for
 from toolkit.cli.warmup import MOST_AT_ONCE
 from toolkit.cli.watchdog import Options
 from toolkit.cli.watchdog_events import Events
@@ -85,7 +86,8 @@ class Post:
         ) as pulse:
             senses = Senses(look=pulse.look, token=pulse.token, code=self._code)
             if not self._options.command:
-                return await self._only_watch(senses)
+                with waiting_for(f"Watching {self._host.name}"):
+                    return await self._only_watch(senses)
             await self._start_first()
             why = await Watchdog(
                 self._host, self._guard, senses, self._deeds(), self._events.add
@@ -145,9 +147,10 @@ class Post:
                 f"the log `{log}` cannot be written: {reason}", "See `--log`"
             ) from error
         try:
-            await ready(
-                self._host.url, self._key, self._options.ready, lambda: process.code is None
-            )
+            with waiting_for(f"Starting {self._host.name}"):
+                await ready(
+                    self._host.url, self._key, self._options.ready, lambda: process.code is None
+                )
         except ToolkitError:
             if process.code is None:
                 raise

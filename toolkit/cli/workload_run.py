@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli.output import print_json
+from toolkit.cli.waiting import waiting_for
 from toolkit.cli.workload import Options
 from toolkit.cli.workload_source import Arrived, arrived
 from toolkit.errors import ToolkitError
@@ -18,7 +19,8 @@ BLOCK_TOKENS = 16
 
 def run(options: Options) -> None:
     """Do what the command line asks. Raises ToolkitError where no request asks a model for anything."""
-    found = arrived(options, texts=options.profile is not None)
+    with waiting_for("Reading"):
+        found = arrived(options, texts=options.profile is not None)
     if not len(found.columns):
         raise ToolkitError(
             f"no request in {found.told} asks a model for anything", _why_none(found)
@@ -26,7 +28,8 @@ def run(options: Options) -> None:
     if options.export:
         _export(found, options)
         return
-    report = summarise(found.columns, options=_told(options, found))
+    with waiting_for("Reckoning"):
+        report = summarise(found.columns, options=_told(options, found))
     if options.as_json:
         print_json(_as_object(report, found))
     else:
@@ -36,7 +39,8 @@ def run(options: Options) -> None:
     if options.html:
         from toolkit.workload.report_page import page
 
-        text = page(report, told=found.told, notes=found.notes, losses=dict(found.losses))
+        with waiting_for("Drawing"):
+            text = page(report, told=found.told, notes=found.notes, losses=dict(found.losses))
         _write(options.html, text, "Report")
     if options.profile:
         _write_profile(found, options.profile)
@@ -45,9 +49,9 @@ def run(options: Options) -> None:
 def _write_profile(found: Arrived, path: Path) -> None:
     from toolkit.workload.synthesis import synthesis
 
-    made = synthesis(
-        found.columns, source=found.told.replace("`", ""), identities=found.identities is not None
-    )
+    source, identities = found.told.replace("`", ""), found.identities is not None
+    with waiting_for("Reckoning the profile"):
+        made = synthesis(found.columns, source=source, identities=identities)
     _write(path, made.toml, "Profile")
     for note in made.notes:
         click.echo(f"Note: {note}", err=True)
@@ -99,7 +103,8 @@ def _export(found: Arrived, options: Options) -> None:
     from toolkit.workload import exports
 
     write = exports.mooncake if options.export == "mooncake" else exports.burstgpt
-    export = write(found.columns, arrivals=found.arrivals)
+    with waiting_for("Reckoning"):
+        export = write(found.columns, arrivals=found.arrivals)
     for line in export.lines:
         click.echo(line, nl=False)
     for note in export.notes:

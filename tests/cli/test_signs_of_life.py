@@ -1,0 +1,96 @@
+"""What takes its time on a large database or file does so below a sign of life: nobody wonders whether the toolkit hangs."""
+
+import importlib
+import io
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.blasted import STARTED_AT, blasted
+
+from toolkit.cli import main
+from toolkit.cli.waiting import NAME
+
+STORE, FEED = "toolkit.store:Store", "toolkit.board.feed:Feed"
+SLOW = {
+    "runs": (f"{STORE}.content",),
+    "runs export RUN": (f"{STORE}.tallies",),
+    "runs merge other.db": (f"{STORE}.content", f"{STORE}.copy_run"),
+    "runs prune --keep 1 --yes": (
+        *(f"{STORE}.content", f"{STORE}.remove_run"),
+        f"{STORE}.shrink",
+    ),
+    "compare RUN:memory OTHER:memory": (f"{STORE}.tallies", "toolkit.improve.compare:compare"),
+    "impact --host restarter": (f"{STORE}.tallies",),
+    "board": (f"{FEED}.board",),
+    "board --watch --count 1": (f"{FEED}.board",),
+    "diagnose RUN": (f"{STORE}.tallies", f"{FEED}.board"),
+    "plan qwen2.5-7b --gpu l4 --run RUN --host memory": (f"{STORE}.tallies",),
+    "report RUN --html report.html": (
+        *(f"{STORE}.tallies", f"{FEED}.board"),
+        "toolkit.improve.report_page:page",
+    ),
+    "workload --from bodies.jsonl --html report.html --profile made.toml": (
+        *("toolkit.cli.workload_run:arrived", "toolkit.cli.workload_run:summarise"),
+        *("toolkit.workload.report_page:page", "toolkit.workload.synthesis:synthesis"),
+    ),
+    "workload --from bodies.jsonl --export mooncake": ("toolkit.workload.exports:mooncake",),
+    "preflight --sim": ("toolkit.cli.preflight_show:look",),
+}
+"""By the command line, what of it was seen to take more than 2 s on two hours of 20 hosts, on 300 MB of a file, or on a
+machine with GPUs and a vLLM. Each is named where it is looked up, `module:name`."""
+
+
+class Terminal(io.StringIO):
+    """Standard error, with somebody who looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def watched(work: Callable[..., object], seen: list[bool]) -> Callable[..., object]:
+    def wrapper(*words: object, **options: object) -> object:
+        seen.append(any(thread.name == NAME for thread in threading.enumerate()))
+        return work(*words, **options)
+
+    return wrapper
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Two blasts here, one in another database, and bodies of requests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLKIT_DB", "t.db")
+    first = blasted(Path("t.db"), hosts=6, seconds=120)
+    second = blasted(Path("t.db"), hosts=6, seconds=120, started_at=STARTED_AT + 500, seed=1)
+    blasted(Path("other.db"), hosts=1, seconds=5, started_at=STARTED_AT + 1000)
+    body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}\n'
+    Path("bodies.jsonl").write_text(body * 5)
+    return {"RUN": first.id, "OTHER": second.id}
+
+
+@pytest.mark.parametrize("line", SLOW)
+def test_what_takes_long_runs_below_a_sign_of_life(
+    line: str, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = line.split()
+    for name, run in runs.items():
+        words = [word.replace(name, run) for word in words]
+    seen: dict[str, list[bool]] = {place: [] for place in SLOW[line]}
+    for place, calls in seen.items():
+        module, _, path = place.partition(":")
+        *owners, name = path.split(".")
+        owner: object = importlib.import_module(module)
+        for each in owners:
+            owner = getattr(owner, each)
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name), calls))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    # a machine of tests need not be fit, which `preflight` exits for
+    with suppress(SystemExit):
+        main(words, standalone_mode=False)
+    for place, calls in seen.items():
+        assert calls, f"{place} was not called"
+        assert all(calls), place
