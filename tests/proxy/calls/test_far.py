@@ -409,10 +409,10 @@ def test_who_comes_when_the_last_one_has_just_left_is_answered(clean: RedisServe
             await engine.asked()
             (lease,) = clean.command("keys", "toolkit:lease:1:*[0-9a-f]").split()
             key, searches = bytes.fromhex(lease.rpartition(":")[2]), other.proxy._answering._far
-            leaving = asyncio.create_task(searches.find(key))
+            leaving = asyncio.create_task(searches.find(key, tenant="", model="tiny"))
             await waits(other)
             leaving.cancel()
-            coming = asyncio.create_task(searches.find(key))
+            coming = asyncio.create_task(searches.find(key, tenant="", model="tiny"))
             await asyncio.gather(leaving, return_exceptions=True)
             await waits(other)
             gate.set()

@@ -62,12 +62,12 @@ class Far:
 
     # --- those who want an answer --------------------------------------------------------------------
 
-    async def find(self, key: bytes) -> Search:
-        """Search, or join the search that is on; cancelled, it leaves it."""
+    async def find(self, key: bytes, *, tenant: str, model: str | None) -> Search:
+        """Search, or join the search that is on; cancelled, it leaves it. `tenant`, `model`: whose answer it is."""
         search = self._searches.get(key)
         if search is None:
             search = self._searches[key] = Search()
-            search.task = asyncio.create_task(self._search(key, search))
+            search.task = asyncio.create_task(self._search(key, search, tenant, model))
         search.seekers += 1
         try:
             await asyncio.shield(search.task)
@@ -106,14 +106,14 @@ class Far:
 
     # --- a search ------------------------------------------------------------------------------------
 
-    async def _search(self, key: bytes, search: Search) -> None:
+    async def _search(self, key: bytes, search: Search, tenant: str, model: str | None) -> None:
         try:
             look = await self._sought(key, search)
         finally:
             if self._searches.get(key) is search:
                 del self._searches[key]
         if look.found is not None:
-            search.found = self._layers.brought(key, *look.found)
+            search.found = self._layers.brought(key, *look.found, tenant=tenant, model=model)
         search.is_leased = look.lease == self._redis.token
 
     async def _sought(self, key: bytes, search: Search) -> Look:

@@ -136,9 +136,9 @@ class Answering(Hits):
     async def _searched(self, case: Case, key: bytes) -> Search:
         """What Redis has. Where the answer may be stored, one proxy asks for it in the place of all, and the others wait."""
         if self._far is not None and case.ruling.write and not case.ruling.only_if_cached:
-            return await self._far.find(key)
+            return await self._far.find(key, tenant=case.tenant, model=case.model)
         search = Search()
-        search.found = await self._layers.find_far(key)
+        search.found = await self._layers.find_far(key, tenant=case.tenant, model=case.model)
         return search
 
     def _end_left(self, case: Case) -> None:

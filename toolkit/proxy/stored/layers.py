@@ -72,16 +72,21 @@ class Layers:
         there = self.shared.get(key, self._wall())
         return None if there is None else self._brought(key, *there, "disk")
 
-    async def find_far(self, key: bytes) -> Found | None:
-        """From Redis, within its time limit."""
+    async def find_far(self, key: bytes, *, tenant: str, model: str | None) -> Found | None:
+        """From Redis, within its time limit; whose answer it is, Redis does not know."""
         if self.redis is None:
             return None
         there = await self.redis.get(key, self._wall())
-        return None if there is None else self.brought(key, *there)
+        return None if there is None else self.brought(key, *there, tenant=tenant, model=model)
 
-    def brought(self, key: bytes, packed: bytes, ends_at: float) -> Found | None:
-        """What came from Redis, now in memory, too."""
-        return self._brought(key, packed, ends_at, "redis")
+    def brought(
+        self, key: bytes, packed: bytes, ends_at: float, *, tenant: str, model: str | None
+    ) -> Found | None:
+        """What came from Redis, now in memory, too, and in the file, where the other workers find it."""
+        found = self._brought(key, packed, ends_at, "redis")
+        if found is not None:
+            self._file(key, packed, ends_at, tenant=tenant, model=model)
+        return found
 
     def keep(
         self, key: bytes, kept: Kept, *, ttl_s: float | None, tenant: str, model: str | None
@@ -90,17 +95,9 @@ class Layers:
         now = self._wall()
         ends_at = inf if ttl_s is None else now + ttl_s
         packed = pack(kept)
-        if self._writes and self.shared is not None:
-            self.shared.put(
-                key,
-                packed,
-                ends_at=None if ttl_s is None else ends_at,
-                tenant=tenant,
-                model=model,
-                now=now,
-            )
+        self._file(key, packed, ends_at, tenant=tenant, model=model)
         if self._writes and self.redis is not None:
-            self.redis.put(key, packed, ends_at=None if ttl_s is None else ends_at, now=now)
+            self.redis.put(key, packed, ends_at=ends_at, now=now)
         return self._put(key, ENDS.pack(ends_at) + packed, ends_at)
 
     def remember(self, raw: bytes, ready: Ready) -> None:
@@ -136,6 +133,13 @@ class Layers:
         else:
             # what is known by its bytes is looked for here, too, and is no more
             self.memory.remove(key)
+
+    def _file(
+        self, key: bytes, packed: bytes, ends_at: float, *, tenant: str, model: str | None
+    ) -> None:
+        if self._writes and self.shared is not None:
+            now = self._wall()
+            self.shared.put(key, packed, ends_at=ends_at, tenant=tenant, model=model, now=now)
 
     def _held(self, key: bytes | None) -> int:
         if key is None:
