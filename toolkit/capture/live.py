@@ -3,13 +3,11 @@
 Of scapy it takes the socket only, with our filter and buffer: its dissectors drop 97 % of the frames at 4,000 requests/s.
 """
 
-import select
 from collections.abc import Collection
 from typing import Any
 
 from toolkit.capture import bpf, sockets
-from toolkit.capture.engine import ANY, DEFAULT_BUFFER_BYTES, Engine, OnFrame, check, refusal
-from toolkit.capture.sights import SecondSights
+from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, Engine, OnFrame, refusal
 
 RECEIVE_BYTES = 0x40000
 """Of one frame. `lo` has frames of 65,549 bytes, of which scapy's own size of 65,535 would lose 14; BIG TCP longer ones."""
@@ -25,12 +23,9 @@ def open_live(
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
 ) -> Engine:
     """Listen on one interface, or `any`; from here on frames wait in the kernel until they are pumped."""
-    check(iface, ports)
-    cooked = sockets.is_cooked(iface)
-    program = bpf.program(ports, follow_answers=follow_answers, cooked=cooked)
+    program = sockets.program_for(iface, ports, follow_answers=follow_answers)
     try:
-        listening = _listening(iface)
-        return _Live(listening, iface, program, ports, buffer_bytes)
+        return _Live(_listening(iface), iface, program, ports, buffer_bytes)
     except OSError as error:
         raise refusal(error, iface, ports) from error
 
@@ -66,7 +61,7 @@ def _keep_big_blocks() -> None:
     bytearray(4 * RECEIVE_BYTES)
 
 
-class _Live:
+class _Live(sockets.Listener):
     """The default engine: one system call a frame."""
 
     lag_s = 0.0
@@ -79,22 +74,11 @@ class _Live:
         ports: Collection[int],
         buffer_bytes: int,
     ) -> None:
+        super().__init__(listening.ins, iface, ports)
         self._listening = listening
-        self._sock = listening.ins
-        self._link = sockets.Link(iface)
-        self._sights = SecondSights(ports) if iface == ANY else None
-        self._drops = sockets.Drops(self._sock)
-        self._arrivals = select.poll()
-        self._arrivals.register(self._sock, select.POLLIN)
         self.buffer_bytes: int | None = sockets.grant(self._sock, buffer_bytes)
-        self.link_type = sockets.link_type(iface)
         _keep_big_blocks()
         sockets.begin(self._sock, program)
-
-    @property
-    def lag_note(self) -> str | None:
-        """That the interface is down, or where frames were left out."""
-        return self._link.note or (self._sights.note if self._sights else None)
 
     def pump(self, frame: OnFrame, timeout_s: float) -> int:
         """Hand out what frames there are, 1,024 at most."""
@@ -129,10 +113,6 @@ class _Live:
         if kind == bpf.OUTGOING and self._sights and not self._sights.counts(data, interface):
             return b""
         return data
-
-    def drops(self) -> int:
-        """Frames that the kernel had no room for, since the beginning."""
-        return self._drops.now()
 
     def close(self) -> None:
         """End the capture."""

@@ -7,7 +7,6 @@ libraries offer no TPACKET_V3; the layout is the kernel's, from linux/if_packet.
 import errno
 import mmap
 import os
-import select
 import socket
 import struct
 from collections.abc import Collection
@@ -16,15 +15,13 @@ from functools import lru_cache
 
 from toolkit.capture import bpf, sockets
 from toolkit.capture.engine import (
-    ANY,
     DEFAULT_BUFFER_BYTES,
     Engine,
     OnFrame,
-    check,
     interface_name,
     refusal,
 )
-from toolkit.capture.sights import REMEMBERED, SecondSights
+from toolkit.capture.sights import REMEMBERED
 
 PACKET_VERSION, PACKET_RX_RING, TPACKET_V3 = 10, 5, 2
 BLOCK_BYTES = 1024 * 1024
@@ -55,9 +52,7 @@ def open_ring(
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
 ) -> Engine:
     """Listen on one interface, or `any`, through a ring of so many bytes."""
-    check(iface, ports)
-    cooked = sockets.is_cooked(iface)
-    program = bpf.program(ports, follow_answers=follow_answers, cooked=cooked)
+    program = sockets.program_for(iface, ports, follow_answers=follow_answers)
     with ExitStack() as opened:
         try:
             sock = opened.enter_context(sockets.opened(iface))
@@ -86,7 +81,7 @@ def _ring(sock: socket.socket, buffer_bytes: int) -> mmap.mmap:
             return mmap.mmap(sock.fileno(), blocks * BLOCK_BYTES)
 
 
-class _Ring:
+class _Ring(sockets.Listener):
     """Blocks of frames, handed to us in turn and handed back when their frames were handed out."""
 
     lag_s = 4 * RETIRE_MS / 1000
@@ -100,23 +95,12 @@ class _Ring:
         ports: Collection[int],
         buffer_bytes: int,
     ) -> None:
-        self._sock = sock
-        self._link = sockets.Link(iface)
-        self._sights = SecondSights(ports) if iface == ANY else None
-        self._drops = sockets.Drops(sock)
-        self._arrivals = select.poll()
-        self._arrivals.register(sock, select.POLLIN)
+        super().__init__(sock, iface, ports)
         self._memory = _ring(sock, buffer_bytes)
         self._next = 0
         self._name_of = lru_cache(REMEMBERED)(interface_name)
         self.buffer_bytes: int | None = len(self._memory)
-        self.link_type = sockets.link_type(iface)
         sockets.begin(sock, program)
-
-    @property
-    def lag_note(self) -> str | None:
-        """That the interface is down, or where frames were left out."""
-        return self._link.note or (self._sights.note if self._sights else None)
 
     def pump(self, frame: OnFrame, timeout_s: float) -> int:
         """Hand out one block's frames, at most."""
@@ -155,10 +139,6 @@ class _Ring:
         if kind == bpf.OUTGOING and self._sights:
             return data if self._sights.counts(data, self._name_of(index)) else b""
         return data
-
-    def drops(self) -> int:
-        """Frames that the kernel had no room for, since the beginning."""
-        return self._drops.now()
 
     def close(self) -> None:
         """End the capture."""

@@ -8,13 +8,16 @@ import ctypes
 import errno
 import fcntl
 import os
+import select
 import socket
 import struct
 import threading
 import time
+from collections.abc import Collection
 
 from toolkit.capture import bpf
-from toolkit.capture.engine import ANY
+from toolkit.capture.engine import ANY, check
+from toolkit.capture.sights import SecondSights
 from toolkit.errors import ToolkitError
 
 # From asm-generic/socket.h and linux/if_packet.h; Python's socket module has no names for these.
@@ -39,6 +42,12 @@ def is_cooked(iface: str) -> bool:
 def link_type(iface: str) -> int:
     """What its frames begin with, as in a capture file."""
     return RAW_IP if is_cooked(iface) else ETHERNET
+
+
+def program_for(iface: str, ports: Collection[int], *, follow_answers: bool) -> bpf.Program:
+    """The filter for an interface; ToolkitError for one that cannot be listened to."""
+    check(iface, ports)
+    return bpf.program(ports, follow_answers=follow_answers, cooked=is_cooked(iface))
 
 
 def opened(iface: str) -> socket.socket:
@@ -192,3 +201,24 @@ class Drops:
             if self._sock.fileno() >= 0:
                 self._total += statistics(self._sock)
             return self._total
+
+
+class Listener:
+    """A socket on an interface, as both engines that read one wait for it and tell of it."""
+
+    def __init__(self, sock: socket.socket, iface: str, ports: Collection[int]) -> None:
+        self._sock = sock
+        self._link, self._drops = Link(iface), Drops(sock)
+        self._sights = SecondSights(ports) if iface == ANY else None
+        self._arrivals = select.poll()
+        self._arrivals.register(sock, select.POLLIN)
+        self.link_type = link_type(iface)
+
+    @property
+    def lag_note(self) -> str | None:
+        """That the interface is down, or where frames were left out."""
+        return self._link.note or (self._sights.note if self._sights else None)
+
+    def drops(self) -> int:
+        """Frames that the kernel had no room for, since the beginning."""
+        return self._drops.now()
