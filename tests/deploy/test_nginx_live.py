@@ -201,6 +201,24 @@ def test_a_refused_connection_is_followed_by_the_next_server_and_a_post_that_was
     asyncio.run(main())
 
 
+def test_a_server_whose_name_has_two_addresses_is_asked_at_the_one_that_answers(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with ScriptedUpstream(plain("200 OK")) as well, ScriptedUpstream(plain("")) as ill:
+            ill.stop_listening()
+            one, other = port_of(well.url), port_of(ill.url)
+            # as nginx reads `localhost`, which is ::1 and 127.0.0.1, where the engine listens at one of them alone
+            change = (
+                f'server "127.0.0.1:{one}" max_fails=2',
+                f'server "127.0.0.1:{other}" max_fails=0; server "127.0.0.1:{one}" max_fails=0',
+            )
+            with serving(tmp_path, engines([one]), (change,)) as nginx:
+                assert {await _status(nginx.port, "POST", CHAT) for _ in range(8)} == {200}
+
+    asyncio.run(main())
+
+
 async def _status(port: int, method: str, path: str) -> int:
     client = await connected(port)
     answer = await client.ask({}, path=path, method=method)

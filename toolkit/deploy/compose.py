@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from toolkit.deploy import compose_parts as parts
 from toolkit.deploy.containers import (
     TOOLKIT_IMAGE,
-    hang_seen_by,
+    hang,
     left_behind,
     refuse_unfit,
     simulated,
@@ -62,7 +62,7 @@ def _services(
         redis_image=REDIS_IMAGE,
         state=STATE,
         toolkit_image=toolkit_image,
-        hang_seen_by=hang_seen_by(site),
+        hang=hang(site),
         label=Plain,
     )
     return Rendered(path="compose.yaml", text=text)

@@ -67,9 +67,12 @@ def seconds_to_end(site: Site) -> int:
     return DRAIN_S if site.proxy is None else max(1, round(site.proxy.drain_s))
 
 
-def hang_seen_by(site: Site) -> str:
-    """Who notices an engine that stands still and says that it is healthy."""
-    return "`toolkit watchdog`" if site.proxy is None else "the proxy, which asks for a token,"
+def hang(site: Site) -> str:
+    """What becomes of an engine that stands still and says that it is healthy."""
+    left = "to end it is left to whoever hears the alert EngineStuck"
+    if site.proxy is None:
+        return f"{left}, or to `toolkit watchdog`, which asks it for a token"
+    return f"the proxy asks it for a token, and then leaves it alone; {left}"
 
 
 def simulated(site: Site) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from toolkit.deploy import kubernetes_parts as parts
 from toolkit.deploy.containers import (
     TOOLKIT_IMAGE,
-    hang_seen_by,
+    hang,
     left_behind,
     refuse_unfit,
     simulated,
@@ -90,7 +90,7 @@ def _engine(
             toolkit_image=toolkit_image,
             home=parts.HOME,
             probe_s=parts.PROBE_S,
-            hang_seen_by=hang_seen_by(site),
+            hang=hang(site),
             label=Plain,
         ).rstrip("\n")
         for role in engine.roles
