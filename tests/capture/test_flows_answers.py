@@ -10,7 +10,8 @@ ANSWER = ok(b'{"usage": {"prompt_tokens": 5, "completion_tokens": 7}}')
 JSON_ANSWER = ANSWER.replace(b"\r\n", b"\r\nContent-Type: application/json\r\n", 1)
 
 
-def opened(limits: Limits | None = None) -> Capture:
+def answering(limits: Limits | None = None) -> Capture:
+    """With both sides' SYN seen."""
     capture = Capture(follow=True, limits=limits)
     capture.open()
     capture.server_next = 9000
@@ -23,7 +24,7 @@ def statuses(capture: Capture) -> list[int | None]:
 
 
 def test_a_request_is_told_when_its_answer_is_over() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE))
     capture.answer(JSON_ANSWER[:30])
     assert capture.requests == []
@@ -38,7 +39,7 @@ def test_a_request_is_told_when_its_answer_is_over() -> None:
 
 
 def test_answers_belong_to_requests_in_order() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE) + post(TWO) + post(THREE))
     refusal = ok().replace(b"200 OK", b"429 Too Many Requests")
     capture.answer(ok() + refusal)
@@ -48,7 +49,7 @@ def test_answers_belong_to_requests_in_order() -> None:
 
 
 def test_interim_answers_are_none() -> None:
-    capture = opened()
+    capture = answering()
     data = post(ONE, b"Expect: 100-continue")
     capture.client(data[:-8])
     capture.answer(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -59,7 +60,7 @@ def test_interim_answers_are_none() -> None:
 
 
 def test_a_refusal_that_comes_before_the_request_is_whole_belongs_to_it() -> None:
-    capture = opened()
+    capture = answering()
     refusal = ok().replace(b"200 OK", b"413 Content Too Large")
     for split in (len(refusal), 20):
         data = post(b"x" * 1000)
@@ -86,7 +87,7 @@ def test_an_answer_to_nobody_is_passed_over() -> None:
 
 def test_a_request_without_an_answer_is_told_at_the_end() -> None:
     for ending in ("fin", "reset", "server reset", "close", "quiet", "again"):
-        capture = opened()
+        capture = answering()
         capture.client(post(ONE))
         capture.answer(JSON_ANSWER[:-10])
         assert capture.requests == []
@@ -112,7 +113,7 @@ def test_a_request_without_an_answer_is_told_at_the_end() -> None:
 
 
 def test_a_half_closed_connection_gets_its_answer() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE), flags=FIN | ACK)
     capture.next += 1
     capture.answer(ok(b"x" * 100)[:50])
@@ -122,7 +123,7 @@ def test_a_half_closed_connection_gets_its_answer() -> None:
 
 
 def test_a_server_that_closes_first_ends_an_answer_without_a_length() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE))
     capture.answer(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
     capture.answer(flags=FIN | ACK)
@@ -133,7 +134,7 @@ def test_a_server_that_closes_first_ends_an_answer_without_a_length() -> None:
 
 
 def test_a_damaged_request_keeps_its_place_in_the_row() -> None:
-    capture = opened()
+    capture = answering()
     data = post(b"x" * 1000)
     capture.client(data[:500])
     capture.lose(100)
@@ -147,7 +148,7 @@ def test_a_damaged_request_keeps_its_place_in_the_row() -> None:
 
 
 def test_what_the_server_has_and_we_have_not_is_not_waited_for() -> None:
-    capture = opened()
+    capture = answering()
     data = post(b"x" * 1000)
     capture.client(data[:500])
     capture.lose(100)
@@ -162,7 +163,7 @@ def test_what_the_server_has_and_we_have_not_is_not_waited_for() -> None:
 
 
 def test_an_answer_that_tells_of_a_hole_belongs_to_the_request_with_it() -> None:
-    capture = opened()
+    capture = answering()
     for body in (b"x" * 2000, ONE):
         data = post(body)
         if body != ONE:
@@ -178,7 +179,7 @@ def test_an_answer_that_tells_of_a_hole_belongs_to_the_request_with_it() -> None
 
 
 def test_what_the_client_has_and_we_have_not_is_not_waited_for() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE))
     answer = ok(b"x" * 1000)
     capture.answer(answer[:500])
@@ -193,7 +194,7 @@ def test_what_the_client_has_and_we_have_not_is_not_waited_for() -> None:
 
 
 def test_segments_of_an_answer_may_come_in_any_order_and_twice() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE))
     first = capture.server_next
     for start in (40, 0, 40, 20, 0):
@@ -219,7 +220,7 @@ def test_nobody_knows_what_is_in_flight_where_only_clients_were_captured() -> No
 
 
 def test_a_server_that_took_the_connection_and_is_silent_has_them_in_flight() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE))
     capture.client(post(TWO))
     capture.streams.close()
@@ -227,7 +228,7 @@ def test_a_server_that_took_the_connection_and_is_silent_has_them_in_flight() ->
 
 
 def test_requests_in_flight_are_those_unanswered_at_the_same_server() -> None:
-    capture = opened()
+    capture = answering()
     for number in range(3):
         other(number, capture)
         capture.client(post(ONE))
@@ -244,7 +245,7 @@ def test_requests_in_flight_are_those_unanswered_at_the_same_server() -> None:
 
 def test_servers_are_counted_apart_by_address_and_port() -> None:
     requests: list[HttpRequest] = []
-    capture = opened()
+    capture = answering()
     capture.streams._ports = [8000, 8001]
     for dport in (8000, 8001):
         capture.key, capture.next = key(50_000 + dport, dport), 1001
@@ -259,7 +260,7 @@ def test_servers_are_counted_apart_by_address_and_port() -> None:
 
 
 def test_where_only_the_clients_half_is_captured_requests_are_told_all_the_same() -> None:
-    capture = opened()
+    capture = answering()
     for number in range(1000):
         capture.client(post(b"%d" % number))
     assert 800 < len(capture.requests) < 1000
@@ -270,7 +271,7 @@ def test_where_only_the_clients_half_is_captured_requests_are_told_all_the_same(
 
 def test_unanswered_requests_stay_within_the_total() -> None:
     limits = Limits(total_bytes=1_000_000)
-    capture = opened(limits)
+    capture = answering(limits)
     for number in range(300):
         other(number, capture)
         capture.client(post(b"x" * 50_000))
@@ -282,7 +283,7 @@ def test_unanswered_requests_stay_within_the_total() -> None:
 
 
 def test_an_unanswered_request_is_counted_with_what_its_answer_may_keep() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(b"x" * 50_000))
     # the body, and 8 KiB for the end of the answer
     assert capture.streams.held_bytes >= 50_000 + 8192
@@ -312,7 +313,7 @@ def test_a_servers_start_is_known_from_its_syn_even_if_that_came_first() -> None
 
 
 def test_late_segments_of_the_server_begin_no_connection() -> None:
-    capture = opened()
+    capture = answering()
     capture.client(post(ONE))
     capture.answer(ok())
     capture.fin()

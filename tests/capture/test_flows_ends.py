@@ -1,17 +1,11 @@
 """Where connections begin and end: FIN, RST, ports used again, with and without what should have told it."""
 
-from support.streams import ACK, FIN, RST, SYN, Capture, key, post
+from support.streams import ACK, FIN, RST, SYN, Capture, key, opened, post
 
 from toolkit.capture.exchange import Limits
 
 ONE, TWO = b'{"n": 1}', b'{"n": 2}'
 HALF = post(b"x" * 1000)[:500]
-
-
-def opened(isn: int = 1000) -> Capture:
-    capture = Capture(isn=isn)
-    capture.open()
-    return capture
 
 
 def reopened(capture: Capture, isn: int) -> None:

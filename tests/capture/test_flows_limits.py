@@ -3,17 +3,11 @@
 import tracemalloc
 
 import pytest
-from support.streams import ACK, SYN, Capture, key, post
+from support.streams import ACK, SYN, Capture, key, opened, post
 
 from toolkit.capture.exchange import Limits
 
 ONE = b'{"n": 1}'
-
-
-def opened(limits: Limits | None = None) -> Capture:
-    capture = Capture(limits=limits)
-    capture.open()
-    return capture
 
 
 def test_ten_thousand_connections_at_once_are_kept_apart() -> None:
@@ -40,7 +34,7 @@ def test_a_connection_that_never_completes_holds_up_no_other() -> None:
 
 
 def test_a_quiet_connection_is_over_by_the_packets_clock() -> None:
-    capture = opened(Limits(idle_s=60.0))
+    capture = opened(limits=Limits(idle_s=60.0))
     capture.client(post(ONE)[:20])
     capture.wait(59.0)
     assert capture.requests == []
@@ -50,7 +44,7 @@ def test_a_quiet_connection_is_over_by_the_packets_clock() -> None:
 
 
 def test_a_connection_that_speaks_now_and_then_is_not_over() -> None:
-    capture = opened(Limits(idle_s=60.0))
+    capture = opened(limits=Limits(idle_s=60.0))
     data = post(b"x" * 100)
     for start in range(0, len(data), 10):
         capture.client(data[start : start + 10])
@@ -59,7 +53,7 @@ def test_a_connection_that_speaks_now_and_then_is_not_over() -> None:
 
 
 def test_a_quiet_connection_ends_while_others_speak() -> None:
-    capture = opened(Limits(idle_s=60.0))
+    capture = opened(limits=Limits(idle_s=60.0))
     capture.client(post(ONE)[:20])
     for second in range(80):
         capture.streams.segment(101.0 + second, key(50_000), 1 + second, 0, ACK, b"x")
@@ -85,7 +79,7 @@ def test_a_hole_is_given_up_on_a_clock_that_was_set_back() -> None:
 
 
 def test_beyond_the_bytes_that_may_wait_a_hole_is_given_up_at_once() -> None:
-    capture = opened(Limits(stash_bytes=20_000))
+    capture = opened(limits=Limits(stash_bytes=20_000))
     capture.lose(10)
     for _ in range(30):
         capture.client(post(b"x" * 1000))
@@ -96,7 +90,7 @@ def test_beyond_the_bytes_that_may_wait_a_hole_is_given_up_at_once() -> None:
 
 
 def test_beyond_the_segments_that_may_wait_a_hole_is_given_up_at_once() -> None:
-    capture = opened(Limits(stash_segments=5))
+    capture = opened(limits=Limits(stash_segments=5))
     capture.lose(1)
     for _ in range(6):
         assert capture.requests == []
@@ -106,7 +100,7 @@ def test_beyond_the_segments_that_may_wait_a_hole_is_given_up_at_once() -> None:
 
 def test_a_flood_of_segments_out_of_order_stays_within_bounds() -> None:
     limits = Limits(stash_segments=500, stash_bytes=100_000)
-    capture = opened(limits)
+    capture = opened(limits=limits)
     tracemalloc.start()
     for number in range(20_000):
         capture.send(capture.next + 2 + 2 * (number * 7919 % 20_000), b"z")

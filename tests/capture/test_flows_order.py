@@ -3,15 +3,9 @@
 import random
 
 import pytest
-from support.streams import ACK, Capture, post
+from support.streams import ACK, Capture, opened, post
 
 ONE, TWO = b'{"n": 1, "text": "first"}', b'{"n": 2}'
-
-
-def opened(isn: int = 1000) -> Capture:
-    capture = Capture(isn=isn)
-    capture.open()
-    return capture
 
 
 def test_a_request_in_one_segment_is_told_with_all_that_is_known() -> None:
@@ -316,14 +310,14 @@ def test_a_hole_is_never_filled_with_zeros() -> None:
 @pytest.mark.parametrize("isn", [2**32 - 1, 2**32 - 2, 2**32 - 40, 2**32 - 100])
 def test_sequence_numbers_begin_anew_after_the_highest(isn: int) -> None:
     data = post(ONE) + post(TWO)
-    capture = opened(isn)
+    capture = opened(isn=isn)
     capture.send(capture.next + 60, data[60:])
     capture.send(capture.next, data[:60])
     assert capture.bodies == [ONE, TWO]
 
 
 def test_more_than_4_gib_on_one_connection_are_counted_on() -> None:
-    capture = opened(2**32 - 5)
+    capture = opened(isn=2**32 - 5)
     for _ in range(3):
         capture.client(post(ONE))
         capture.streams._flows[capture.key].client.next += 2**32

@@ -3,7 +3,7 @@
 from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Limits, Losses
 from toolkit.capture.flows import Streams
 
-__all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "key", "post"]
+__all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "key", "opened", "post"]
 
 
 def key(sport: int = 40000, dport: int = 8000, *, client: int = 1) -> bytes:
@@ -94,3 +94,10 @@ class Capture:
         self.streams.segment(self.now, back, at % 2**32, acknowledged % 2**32, flags, data)
         if seq is None:
             self.server_next += len(data) + bool(flags & (SYN | FIN))
+
+
+def opened(*, isn: int = 1000, limits: Limits | None = None) -> Capture:
+    """With the client's SYN seen."""
+    capture = Capture(isn=isn, limits=limits)
+    capture.open()
+    return capture
