@@ -1,11 +1,18 @@
-"""What a whole proxy says of its upstreams: in /state all that routing knows, on /metrics its state and whether it is drained."""
+"""What a whole proxy says of its upstreams: in /state all that routing knows, on /metrics its state, its load, whether it is drained."""
 
 import asyncio
 import json
 from typing import Any
 
 from support.proxied import proxied
-from support.scripted_upstream import ScriptedUpstream, refusing
+from support.scripted_upstream import ScriptedUpstream, plain, refusing
+
+BUSY = b"""\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{model_name="tiny"} 3
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{model_name="tiny"} 2
+"""
 
 
 async def told(settings: str = "") -> tuple[dict[str, Any], str]:
@@ -48,3 +55,18 @@ def test_the_page_tells_the_state_by_the_words_of_the_list_and_who_is_drained():
     assert len(states) == 6
     assert samples['upstream_draining{upstream="u0"}'] == "1.0"
     assert samples['upstream_draining{upstream="u1"}'] == "0.0"
+
+
+def test_what_an_upstream_s_own_page_says_stands_on_ours_and_in_the_state() -> None:
+    async def test() -> None:
+        async with (
+            ScriptedUpstream(plain("200 OK", BUSY)) as engine,
+            proxied(engine, probes=True) as proxy,
+        ):
+            page = (await proxy.admin("/metrics")).body.decode()
+            assert '\ntoolkit_proxy_upstream_running{upstream="u0"} 3.0\n' in page
+            assert '\ntoolkit_proxy_upstream_waiting{upstream="u0"} 2.0\n' in page
+            (one,) = (await proxy.admin("/state")).json["upstreams"]
+            assert (one["running"], one["waiting"]) == (3.0, 2.0)
+
+    asyncio.run(test())

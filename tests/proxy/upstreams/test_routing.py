@@ -65,6 +65,17 @@ def test_others_requests_count_and_ours_are_not_counted_twice() -> None:
     assert names(two, 4, 1.0) == ["x", "x", "x", "y"]
 
 
+def test_what_an_upstream_said_of_itself_is_told_until_it_says_nothing() -> None:
+    two = routing("x", "y")
+    names(two, 2)
+    two.looked("x", Look(running=2.0, waiting=3.0), 1.0)
+    two.looked("y", Look(), 1.0)  # it has no such page
+    told = [(each.running, each.waiting) for each in two.states(1.0)]
+    assert told == [(2.0, 3.0), (None, None)]
+    two.failed_look("x", "timeout", 2.0)
+    assert (two.states(2.0)[0].running, two.states(2.0)[0].waiting) == (None, None)
+
+
 def test_what_others_had_there_counts_half_after_three_looks_that_did_not_come() -> None:
     one = routing("x", look_s=1.0)
     one.looked("x", Look(running=8.0, waiting=0.0), 100.0)

@@ -223,7 +223,8 @@ class Control:
                     state=one.state,
                     draining=one.draining,
                     in_flight=one.in_flight,
-                    running=one.others,
+                    running=one.running,
+                    waiting=one.waiting,
                 )
                 for one in inside.routing.states(kit.clock())
             ),

@@ -67,6 +67,9 @@ class UpstreamState:
     """Why it was left."""
     draining: bool
     in_flight: int
+    running: float | None
+    """Requests it runs, ours among them, by its own page at the last look; None: it did not tell. So is `waiting`."""
+    waiting: float | None
     others: float
     """Requests of others there, as far as its last look still counts."""
     limit: int | None
@@ -95,6 +98,8 @@ class _Upstream:
     trying: int = 0
     """Requests sent there since it was left."""
     failures: int = 0
+    running: float | None = None
+    waiting: float | None = None
     others: float = 0.0
     looked_s: float | None = None
     models: frozenset[str] | None = None
@@ -197,6 +202,7 @@ class Routing:
         """Its pages came."""
         upstream = self._all[name]
         upstream.is_watched, upstream.looked_s = True, now
+        upstream.running, upstream.waiting = look.running, look.waiting
         there = (look.running or 0.0) + (look.waiting or 0.0)
         upstream.others = max(0.0, there - upstream.in_flight)
         upstream.models = look.models if look.models is not None else upstream.models
@@ -213,7 +219,7 @@ class Routing:
     def failed_look(self, name: str, reason: LookFailure, now: float) -> None:
         """Its pages did not come."""
         upstream = self._all[name]
-        upstream.is_watched = True
+        upstream.is_watched, upstream.running, upstream.waiting = True, None, None
         if reason == "timeout":
             upstream.pulse.missed_look(now)
         elif reason in ("refused", "unhealthy"):
@@ -313,6 +319,8 @@ class Routing:
             reason=upstream.reason,
             draining=upstream.draining,
             in_flight=upstream.in_flight,
+            running=upstream.running,
+            waiting=upstream.waiting,
             others=self._others(upstream, now),
             limit=upstream.setting.concurrency,
             fallback=upstream.setting.fallback,
