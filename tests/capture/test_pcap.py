@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import packets
 from support.packets import ETHERNET, START, Conversation, Frame, ethernet, ipv4, tcp
-from support.segments import Segment, catch
+from support.segments import Segment, frames_to
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses
 from toolkit.capture.frames import Frames
 from toolkit.capture.pcap import LARGEST_FRAME, Pcap
 from toolkit.errors import ToolkitError
@@ -27,14 +27,7 @@ class Reading:
 
     def frames_of(self, link_type: int) -> Frames:
         self.links.append(link_type)
-        return Frames(
-            link_type,
-            catch(self.found),
-            ports=[8000],
-            follow_answers=False,
-            losses=self.losses,
-            limits=Limits(),
-        )
+        return frames_to(self.found, self.losses, link_type)
 
 
 def read(file: bytes, size: int = 1 << 20) -> Reading:

@@ -24,9 +24,9 @@ from support.packets import (
     simple,
     tcp,
 )
-from support.segments import Segment, catch
+from support.segments import Segment, frames_to
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses
 from toolkit.capture.frames import Frames
 from toolkit.capture.pcapng import LARGEST_BLOCK, MOST_INTERFACES, Pcapng
 from toolkit.errors import ToolkitError
@@ -49,14 +49,7 @@ class Reading:
 
     def frames_of(self, link_type: int) -> Frames:
         if link_type not in self._frames:
-            self._frames[link_type] = Frames(
-                link_type,
-                catch(self.found),
-                ports=[8000],
-                follow_answers=False,
-                losses=self.losses,
-                limits=Limits(),
-            )
+            self._frames[link_type] = frames_to(self.found, self.losses, link_type)
         return self._frames[link_type]
 
     @property

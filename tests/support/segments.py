@@ -38,6 +38,26 @@ def catch(into: list[Segment]) -> Callable[..., None]:
     return segment
 
 
+def frames_to(
+    found: list[Segment],
+    losses: Losses,
+    link: int = ETHERNET,
+    *,
+    ports: Collection[int] = (8000,),
+    follow_answers: bool = False,
+    limits: Limits | None = None,
+) -> Frames:
+    """Frames of one link that hand their segments to a list."""
+    return Frames(
+        link,
+        catch(found),
+        ports=ports,
+        follow_answers=follow_answers,
+        losses=losses,
+        limits=limits or Limits(),
+    )
+
+
 def segments_of(
     frames: Iterable[Frame],
     link: int = ETHERNET,
@@ -49,13 +69,8 @@ def segments_of(
     """Through Frames, frame by frame, as a live capture does."""
     found: list[Segment] = []
     losses = Losses()
-    reader = Frames(
-        link,
-        catch(found),
-        ports=ports,
-        follow_answers=follow_answers,
-        losses=losses,
-        limits=limits or Limits(),
+    reader = frames_to(
+        found, losses, link, ports=ports, follow_answers=follow_answers, limits=limits
     )
     for frame in frames:
         reader.frame(frame.ts, frame.data, frame.on_wire)
