@@ -209,6 +209,7 @@ def test_a_real_bash_completes_verbs_options_names_and_files(tmp_path: Path) -> 
             ("--prof\t", "--profile "),
             ("conte\t", "contest "),
             ("hosts-o\t", r"hosts-of-mine\.txt "),
+            ("--profile=sho\t", "short-answer "),
         ):
             shell.type(keys, until)
 
@@ -229,6 +230,7 @@ if shutil.which("zsh"):
                 ("toolkit bla\t", "st "),
                 ("--profile conte\t", "st "),
                 ("hosts-o\t", r"f-mine\.txt"),
+                (" --profile=sho\t", "=short-answer"),
             ):
                 shell.type(keys, until)
 
@@ -242,6 +244,7 @@ if shutil.which("fish"):
             ("toolkit bla", "blast"),
             ("toolkit plan --gpu l40", "l40s"),
             ("toolkit scout ho", "hosts.txt"),
+            ("toolkit bench --profile=conte", "--profile=contest"),
         ],
     )
     def test_a_real_fish_completes_verbs_names_and_files(

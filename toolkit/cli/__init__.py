@@ -9,7 +9,7 @@ import gc
 import importlib
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -29,12 +29,22 @@ ROOMS = {
 }
 """In the order in which a user meets them; `toolkit.cli.<verb>` holds `command`."""
 VERBS = tuple(verb for verbs in ROOMS.values() for verb in verbs)
+SHELL_ASKS = "_TOOLKIT_COMPLETE"
+"""The variable in which a shell says what it wants to know (click's way)."""
 INTERRUPTED = 130
 """What a shell calls an interrupted command."""
 
 
 class Verbs(click.Group):
     """Loads a verb's file on first use and prints a ToolkitError with its hint."""
+
+    def main(self, *words: Any, **options: Any) -> Any:
+        """Run, or answer a shell that asks at a press of TAB."""
+        if SHELL_ASKS in os.environ:
+            from toolkit.cli.shells import teach_click
+
+            teach_click()
+        return super().main(*words, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Name the verbs in the order of VERBS."""

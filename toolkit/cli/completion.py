@@ -24,7 +24,9 @@ def command(context: click.Context, shell: str) -> None:
     """Print a shell's script (the help text is EXAMPLES)."""
     from click.shell_completion import get_completion_class
 
+    from toolkit.cli import SHELL_ASKS
+
     completing = get_completion_class(shell)
     assert completing is not None, "click knows all of SHELLS"
-    script = completing(context.find_root().command, {}, "toolkit", "_TOOLKIT_COMPLETE")
+    script = completing(context.find_root().command, {}, "toolkit", SHELL_ASKS)
     click.echo(script.source())
