@@ -76,7 +76,11 @@ def test_each_engine_is_one_upstream_with_the_name_of_its_key() -> None:
 
 def test_the_variables_of_teams_and_upstreams_are_named_once_each() -> None:
     more = '[[proxy.upstream]]\nurl = "https://api.example.com"\nkey_env = "FAR_KEY"\nfallback = true\n'
-    assert file_of(site(STACK + more)).variables == ("RED_KEY", "QWEN_KEY", "FAR_KEY")
+    found = site(STACK + more)
+    assert found.proxy is not None
+    assert found.proxy.key_envs == ("RED_KEY", "QWEN_KEY", "FAR_KEY")
+    assert found.key_envs == ("QWEN_KEY", "RED_KEY", "FAR_KEY")
+    assert found.variables == (*found.key_envs, "CACHE_REDIS")
 
 
 def test_a_fallback_of_the_stack_goes_along_behind_the_engines() -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.sites import TEMPLATES, TWO, site, text_of
 
 from toolkit.deploy.site import Site
-from toolkit.deploy.systemd import kit, variables
+from toolkit.deploy.systemd import kit
 from toolkit.errors import ToolkitError
 
 INSTALL = "apt-get install systemd"
@@ -150,12 +150,19 @@ def test_nothing_takes_the_gpus_away_or_forbids_to_compile() -> None:
 
 def test_keys_are_named_and_stand_nowhere() -> None:
     made = site(KEYS)
-    assert variables(made) == ("VLLM_API_KEY", "RED_KEY", "REDIS")
     assert settings(made)["EnvironmentFile"] == ["/etc/toolkit/stack.env"]
     (example,) = [each for each in kit(made, TEMPLATES).files if "env" in each.path]
     lines = [line for line in example.text.splitlines() if not line.startswith("#")]
     assert lines == ["VLLM_API_KEY=", "RED_KEY=", "REDIS="]
     assert (example.path, example.mode) == ("stack.env.example", 0o600)
+
+
+def test_the_key_of_a_server_elsewhere_is_asked_for_too() -> None:
+    more = '[proxy]\n[[proxy.upstream]]\nurl = "https://api.example.com"\nkey_env = "FAR_KEY"\nfallback = true\n'
+    found = kit(site(TWO + more), TEMPLATES)
+    assert "\nFAR_KEY=\n" in next(each.text for each in found.files if "env" in each.path)
+    # without the file `serve` would not start, and say so only in its journal
+    assert settings(site(TWO + more))["EnvironmentFile"] == ["/etc/toolkit/stack.env"]
 
 
 def test_without_keys_it_starts_without_a_file_of_them() -> None:

@@ -11,7 +11,7 @@ from toolkit.deploy.containers import (
     simulated,
 )
 from toolkit.deploy.names import address
-from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
+from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file, whole_file
 from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Kit, Rendered, Site, SiteEngine
 from toolkit.deploy.templating import render
@@ -27,23 +27,21 @@ def kit(site: Site, templates: Mapping[str, str], *, toolkit_image: str = TOOLKI
     refuse_unfit(site)
     engines = parts.services(site)
     proxy = _proxy_file(site, engines)
-    variables = _variables(site, proxy)
     files = [
-        _services(site, engines, proxy, templates, toolkit_image),
-        _example(site, engines, variables, templates),
+        _services(site, engines, templates, toolkit_image),
+        _example(site, engines, templates),
     ]
     has_image = site.proxy is not None or any(each.is_simulated for each in engines)
     if has_image:
         files += _image(templates, has_redis=_redis_env(site) is not None)
     if proxy is not None:
-        files.append(_settings(site, proxy, templates))
-    return Kit(files=tuple(files), next_steps=_next_steps(site, variables, has_image=has_image))
+        files.append(Rendered(path=PROXY_FILE, text=whole_file(site, proxy, templates)))
+    return Kit(files=tuple(files), next_steps=_next_steps(site, has_image=has_image))
 
 
 def _services(
     site: Site,
     engines: tuple[parts.ComposeEngine, ...],
-    proxy: ProxyFile | None,
     templates: Mapping[str, str],
     toolkit_image: str,
 ) -> Rendered:
@@ -53,7 +51,7 @@ def _services(
         site=site,
         engines=engines,
         proxy=site.proxy,
-        proxy_environment=_proxy_environment(proxy, _redis_env(site)),
+        proxy_environment=_proxy_environment(site),
         proxy_health=None if site.proxy is None else parts.health(site.proxy.port, "/health"),
         proxy_stop_s=parts.proxy_stop_s(site),
         # what clients reach; engines behind the proxy are for this machine alone
@@ -71,14 +69,13 @@ def _services(
 def _example(
     site: Site,
     engines: tuple[parts.ComposeEngine, ...],
-    variables: tuple[str, ...],
     templates: Mapping[str, str],
 ) -> Rendered:
     redis_env = _redis_env(site)
     text = render(
         templates["compose/env.example.j2"],
         language="shell",
-        variables=[Plain(name) for name in variables],
+        variables=[Plain(name) for name in site.key_envs],
         redis_env=None if redis_env is None else Plain(redis_env),
         redis_address=Plain(REDIS_ADDRESS),
         has_engines=any(not each.is_simulated for each in engines),
@@ -100,16 +97,6 @@ def _proxy_file(site: Site, engines: tuple[parts.ComposeEngine, ...]) -> ProxyFi
     return proxy_file(site, site.proxy, urls)
 
 
-def _settings(site: Site, proxy: ProxyFile, templates: Mapping[str, str]) -> Rendered:
-    text = render(
-        templates["proxy.toml.j2"],
-        language="shell",
-        stack_file=site.stack_file,
-        settings=Plain(proxy.text),
-    )
-    return Rendered(path=PROXY_FILE, text=text)
-
-
 def _image(templates: Mapping[str, str], *, has_redis: bool) -> list[Rendered]:
     package = Plain("llm-serving-toolkit[redis]" if has_redis else "llm-serving-toolkit")
     dockerfile = render(
@@ -121,28 +108,25 @@ def _image(templates: Mapping[str, str], *, has_redis: bool) -> list[Rendered]:
     ]
 
 
-def _proxy_environment(proxy: ProxyFile | None, redis_env: str | None) -> tuple[Plain, ...]:
-    if proxy is None:
+def _proxy_environment(site: Site) -> tuple[Plain, ...]:
+    if site.proxy is None:
         return ()
-    found = [parts.passed(name) for name in proxy.variables]
-    if redis_env is not None:
-        found.append(Plain(f'"{redis_env}=${{{redis_env}:-{REDIS_ADDRESS}}}"'))
-    return tuple(found)
+    keys = tuple(parts.passed(name) for name in site.proxy.key_envs)
+    redis_env = site.proxy.redis_env
+    if redis_env is None:
+        return keys
+    return (*keys, Plain(f'"{redis_env}=${{{redis_env}:-{REDIS_ADDRESS}}}"'))
 
 
-def _variables(site: Site, proxy: ProxyFile | None) -> tuple[str, ...]:
-    """Names of what must be set before anything starts."""
-    own = [each.key_env for each in site.engines if each.key_env is not None]
-    return tuple(dict.fromkeys([*own, *(() if proxy is None else proxy.variables)]))
-
-
-def _next_steps(site: Site, variables: tuple[str, ...], *, has_image: bool) -> tuple[str, ...]:
+def _next_steps(site: Site, *, has_image: bool) -> tuple[str, ...]:
     steps = []
     waits = "" if site.proxy is None else "; the proxy waits for that"
     if has_image:
         steps.append("Put the toolkit's wheel into proxy/wheels/, as proxy/wheels/README.txt says.")
-    if variables:
-        steps.append(f"Set {', '.join(variables)} in the shell, or in a .env like .env.example.")
+    if site.key_envs:
+        steps.append(
+            f"Set {', '.join(site.key_envs)} in the shell, or in a .env like .env.example."
+        )
     steps += [
         "docker compose config --quiet && docker compose up --detach --build",
         f"docker compose ps    # `healthy` once the weights are loaded{waits}",

@@ -12,7 +12,7 @@ from toolkit.deploy.containers import (
     simulated,
 )
 from toolkit.deploy.keda import PROMETHEUS, scaling
-from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file
+from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file, whole_file
 from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Kit, Rendered, Site, SiteProxy
 from toolkit.deploy.templating import render
@@ -59,7 +59,7 @@ def kit(
         most=most,
         slots=None if proxy is None else proxy.slots,
     )
-    return Kit(files=tuple(files), next_steps=_next_steps(site, engines, proxy, names))
+    return Kit(files=tuple(files), next_steps=_next_steps(site, engines, names))
 
 
 def _proxy_file(site: Site, engines: Engines) -> ProxyFile | None:
@@ -114,12 +114,7 @@ def _proxy(
     templates: Templates,
     toolkit_image: str,
 ) -> Rendered:
-    settings = render(
-        templates["proxy.toml.j2"],
-        language="shell",
-        stack_file=site.stack_file,
-        settings=Plain(file.text),
-    )
+    settings = whole_file(site, file, templates)
     text = render(
         templates["k8s/proxy.yaml.j2"],
         language="yaml",
@@ -130,7 +125,7 @@ def _proxy(
         settings_sum=hashlib.sha256(settings.encode()).hexdigest(),
         has_redis=proxy.redis_env is not None,
         has_public_metrics=file.has_public_metrics,
-        variables=parts.proxy_variables(file.variables, proxy.redis_env),
+        variables=parts.proxy_variables(proxy),
         secret=names.secret,
         toolkit_image=toolkit_image,
         state=STATE,
@@ -164,10 +159,8 @@ def _network(
     return Rendered(path="network.yaml", text=text)
 
 
-def _next_steps(
-    site: Site, engines: Engines, proxy: ProxyFile | None, names: parts.Names
-) -> tuple[str, ...]:
-    steps = [*_secret_steps(_keys(site, proxy), engines, names.secret)]
+def _next_steps(site: Site, engines: Engines, names: parts.Names) -> tuple[str, ...]:
+    steps = [*_secret_steps(site.variables, engines, names.secret)]
     if site.proxy is not None or any(each.is_simulated for each in engines):
         steps.append(
             "Build the toolkit's image (`toolkit deploy compose` writes its Dockerfile), push it, and name it with --toolkit-image."
@@ -198,9 +191,3 @@ def _secret_steps(keys: tuple[str, ...], engines: Engines, secret: str) -> tuple
     if all(each.is_simulated for each in engines):
         return ()
     return (f"Only for a gated model: write HF_TOKEN=... into keys.env, and `{create}`",)
-
-
-def _keys(site: Site, proxy: ProxyFile | None) -> tuple[str, ...]:
-    own = [each.key_env for each in site.engines if each.key_env is not None]
-    redis = [] if site.proxy is None or site.proxy.redis_env is None else [site.proxy.redis_env]
-    return tuple(dict.fromkeys([*own, *(() if proxy is None else proxy.variables), *redis]))

@@ -14,7 +14,7 @@ from toolkit.deploy.engine_flags import USUAL_MAX_NUM_SEQS, copies, max_num_seqs
 from toolkit.deploy.image_flags import precedes, version_of
 from toolkit.deploy.names import unlike
 from toolkit.deploy.quoting import Plain
-from toolkit.deploy.site import Site, SiteEngine
+from toolkit.deploy.site import Site, SiteEngine, SiteProxy
 from toolkit.errors import ToolkitError
 
 LONGEST_NAME = 46
@@ -120,10 +120,10 @@ def names(site: Site) -> Names:
     )
 
 
-def proxy_variables(names_of_keys: tuple[str, ...], redis_env: str | None) -> tuple[Variable, ...]:
+def proxy_variables(proxy: SiteProxy) -> tuple[Variable, ...]:
     """Everything that the proxy's settings name."""
-    named = (*names_of_keys, *(() if redis_env is None else (redis_env,)))
-    return tuple(_secret(name) for name in dict.fromkeys(named))
+    redis = () if proxy.redis_env is None else (proxy.redis_env,)
+    return tuple(_secret(name) for name in (*proxy.key_envs, *redis))
 
 
 def proxy_grace_s(site: Site) -> int:

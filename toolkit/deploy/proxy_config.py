@@ -12,7 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toolkit.deploy.containers import ANYWHERE
+from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Site, SiteProxy
+from toolkit.deploy.templating import render
 from toolkit.errors import ToolkitError
 
 STATE = "/var/lib/toolkit"
@@ -22,11 +24,9 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyFile:
-    """Settings as a file's text, and what must be set where they are read."""
+    """Settings as a file's text, and what others must know of them."""
 
     text: str
-    variables: tuple[str, ...]
-    """Names of the variables that hold keys; the address of Redis is told by `Site.proxy`."""
     has_public_metrics: bool
     """The clients' port has /metrics, too."""
     slots: int | None
@@ -54,15 +54,22 @@ def proxy_file(site: Site, proxy: SiteProxy, urls: Mapping[str, str]) -> ProxyFi
     tables = told | listening | {"cache": _cache(told), "upstream": [*engines, *own]}
     if "tell" in told:
         tables["tell"] = _tell(told["tell"])
-    named = [each.get("key_env") for each in tables["upstream"]]
-    variables = dict.fromkeys([*proxy.key_envs, *(name for name in named if name is not None)])
     is_public = told.get("tell", {}).get("metrics_on_port", not told.get("team"))
     return ProxyFile(
         text=toml(tables),
-        variables=tuple(variables),
         # "none" is the proxy's own choice: where no team has a key
         has_public_metrics=not told.get("team") if is_public == "none" else is_public,
         slots=_slots(told),
+    )
+
+
+def whole_file(site: Site, file: ProxyFile, templates: Mapping[str, str]) -> str:
+    """The settings below the lines that say where they come from."""
+    return render(
+        templates["proxy.toml.j2"],
+        language="shell",
+        stack_file=site.stack_file,
+        settings=Plain(file.text),
     )
 
 

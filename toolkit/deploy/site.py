@@ -46,7 +46,7 @@ class SiteProxy:
     admin_host: str = "127.0.0.1"
     admin_port: int = 8002
     key_envs: tuple[str, ...] = ()
-    """Variables that hold its teams' keys."""
+    """Variables that hold keys: its teams', and those of all that it asks."""
     redis_env: str | None = None
     """The variable that holds the address of the shared cache."""
     body_bytes: int = 32 * 2**20
@@ -83,6 +83,19 @@ class Site:
     """From SIGTERM to SIGKILL of an engine."""
     writes: tuple[str, ...] = ()
     """Whole paths that the stack writes to; relative ones lie in a folder of its own."""
+
+    @property
+    def key_envs(self) -> tuple[str, ...]:
+        """Variables that hold keys of engines and proxy: names, never values."""
+        engines = [each.key_env for each in self.engines if each.key_env is not None]
+        proxy = () if self.proxy is None else self.proxy.key_envs
+        return tuple(dict.fromkeys([*engines, *proxy]))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All that must be set where it runs: keys, and the address of Redis."""
+        redis_env = None if self.proxy is None else self.proxy.redis_env
+        return self.key_envs if redis_env is None else (*self.key_envs, redis_env)
 
     @property
     def asked_at(self) -> str:

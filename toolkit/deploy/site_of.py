@@ -84,13 +84,14 @@ def _engine(setting: EngineSetting, label: str, spelled: Spelled) -> SiteEngine:
 
 
 def _proxy(settings: Settings) -> SiteProxy:
-    named = [team.key_env for team in settings.teams if team.key_env is not None]
+    named = [team.key_env for team in settings.teams]
+    named += [upstream.key_env for upstream in settings.upstreams]
     return SiteProxy(
         host=ASKED_AT.get(settings.host, settings.host),
         port=_chosen(settings.port, "[proxy]: `port`"),
         admin_host=ASKED_AT.get(settings.admin_host, settings.admin_host),
         admin_port=_chosen(settings.admin_port, "[proxy]: `admin_port`"),
-        key_envs=tuple(dict.fromkeys(named)),
+        key_envs=tuple(dict.fromkeys(each for each in named if each is not None)),
         redis_env=settings.cache.redis_env,
         body_bytes=settings.front.body_bytes,
         paths=settings.paths,

@@ -22,7 +22,6 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
     """What systemd needs of a site."""
     _refuse_strange(site.command)
     unit, example = f"toolkit-{site.name}.service", f"{site.name}.env.example"
-    needed = variables(site)
     words = {
         "site": site,
         "unit": unit,
@@ -31,7 +30,7 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         "host": site.listen if site.proxy and site.listen != UNSAID else None,
         "stack_file": f"{CONFIGURATION}/{site.name}.toml",
         "env_file": f"{CONFIGURATION}/{site.name}.env",
-        "variables": needed,
+        "variables": site.variables,
         "path": f"{site.command.rpartition('/')[0]}:{SYSTEM_PATH}",
         "stop_s": round(stop_s(site)),
         "stop_why": _stop_why(site),
@@ -48,14 +47,6 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         Rendered(path=example, text=env, mode=0o600),
     )
     return Kit(files=files, next_steps=_next_steps(site, unit, example))
-
-
-def variables(site: Site) -> tuple[str, ...]:
-    """All that must be set for `serve` to start: names, never values."""
-    named = [each.key_env for each in site.engines]
-    if site.proxy is not None:
-        named += [*site.proxy.key_envs, site.proxy.redis_env]
-    return tuple(dict.fromkeys(each for each in named if each is not None))
 
 
 def stop_s(site: Site) -> float:
@@ -91,7 +82,7 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
         f"sudo systemctl enable {unit} && sudo systemctl restart {unit}   # back once clients are let in",
         f"systemctl status {unit}; journalctl -fu {unit}",
     ]
-    if not variables(site):
+    if not site.variables:
         del steps[1]
     steps.append(
         f"Relative paths in {site.name}.toml are looked for below /var/lib/toolkit-{site.name}"
