@@ -100,7 +100,7 @@ ROOMS = {
     "proxy.processes": (
         {"relay_header"},
         set(
-            "admin control crew doors hit_server relayed relaying server worker_desk workers".split()
+            "admin control crew doors hit_server relayed relaying server ticks worker_desk workers".split()
         ),
     ),
     "plan": (

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.one_house import house
 from support.proxied import ASKED, proxied, whole
 from support.proxy_calls import run
 from support.scripted_upstream import ScriptedUpstream, hanging
@@ -92,6 +93,31 @@ def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
             # let go, though the first look at it failed
             assert await client.reader.read() == b""
             assert one.total("events", kind="fault") == 1
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_not_the_owner_lets_slow_clients_go_after_a_fault_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept, faults = Front.sweep, [RuntimeError("one") for _ in range(3)]
+
+    def sweep(front: Front) -> None:
+        if faults:
+            raise faults.pop()
+        swept(front)
+
+    monkeypatch.setattr(Front, "sweep", sweep)
+
+    async def test() -> None:
+        settings = '[front]\nidle = "100ms"\n'
+        async with (
+            ScriptedUpstream() as engine,
+            house(engine, tmp_path, settings, workers=2) as home,
+        ):
+            client = await home.client(1)
+            assert await client.reader.read() == b""
 
     run(test())
 

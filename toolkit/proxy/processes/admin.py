@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import orjson
 
 from toolkit.errors import ToolkitError
+from toolkit.proxy.error_json import CONTENT_TYPE as JSON
 from toolkit.proxy.exchange import Headers, Reply, Request
 from toolkit.proxy.told.log_lines import dumped
 from toolkit.proxy.told.metrics import CONTENT_TYPE
 
-JSON = (b"content-type", b"application/json")
 PATH = "/v1/chat/completions"
 PAGES = ("/metrics", "/health", "/ready", "/state")
 DEEDS = ("/purge", "/explain", "/drain", "/undrain")

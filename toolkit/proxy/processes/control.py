@@ -15,6 +15,7 @@ from toolkit.proxy.calls.calls import Calls
 from toolkit.proxy.case import Case
 from toolkit.proxy.desk.answering import Answering
 from toolkit.proxy.desk.kit import Kit
+from toolkit.proxy.error_json import CONTENT_TYPE as JSON
 from toolkit.proxy.exchange import Headers, Reply, Request, Served
 from toolkit.proxy.keyring import owner
 from toolkit.proxy.processes.admin import Purge, Question
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from toolkit.proxy.http.front import Front
     from toolkit.proxy.told.request_log import RequestLog
     from toolkit.proxy.told.store_feed import StoreFeed
-
-JSON = (b"content-type", b"application/json")
 
 
 class Inside:
@@ -88,6 +87,9 @@ class Control:
 
     async def why_not_ready(self) -> str | None:
         """One sentence; None: an upstream can be asked."""
+        return self._why_not_ready()
+
+    def _why_not_ready(self) -> str | None:
         inside = self._inside
         if inside.is_draining:
             return "the proxy is draining"
@@ -100,7 +102,7 @@ class Control:
         await inside.crew.look()
         now = inside.kit.clock()
         return {
-            "ready": await self.why_not_ready() is None,
+            "ready": self._why_not_ready() is None,
             "draining": inside.is_draining,
             "lately": asdict(inside.recent.indicators()),
             **asdict(self.gauges()),
@@ -162,13 +164,11 @@ class Control:
 
     def show(self, name: str, reply: Reply) -> None:
         """Answer with one of the proxy's own pages."""
-        inside = self._inside
         match name:
             case "health" | "ping":
                 reply.whole(200, (), b"")
             case "ready":
-                ready = not inside.is_draining and inside.routing.is_ready(None, inside.kit.clock())
-                reply.whole(200 if ready else 503, (), b"")
+                reply.whole(200 if self._why_not_ready() is None else 503, (), b"")
             case "version":
                 reply.whole(200, (JSON,), self._version())
             case _:
@@ -235,18 +235,7 @@ class Control:
 
     def _layers(self) -> list[LayerGauge]:
         layers, setting = self._inside.kit.layers, self._inside.kit.settings.cache
-        counts, memo = layers.memory.counts(), layers.memo.counts()
-        found = [
-            LayerGauge(
-                layer="memory",
-                entries=counts.entries,
-                size_bytes=counts.weight + memo.weight,
-                limit_bytes=setting.memory_bytes,
-                evicted=counts.evicted,
-                expired=counts.expired,
-                refused=counts.refused,
-            )
-        ]
+        found = [layers.memory_gauge()]
         if layers.shared is not None:
             shared = layers.shared.counts()
             found.append(

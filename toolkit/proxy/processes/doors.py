@@ -51,11 +51,16 @@ def doors(host: str, port: int, count: int, *, joins: bool = False) -> list[list
         for mine in opened:
             for each in mine:
                 each.close()
-        raise ToolkitError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            "Choose another with --port or --admin-port",
-        ) from error
+        raise cannot_listen(host, port, error) from error
     return opened
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ToolkitError:
+    """What the user is told of a port that can't be had."""
+    return ToolkitError(
+        f"cannot listen on {host}:{port}: {error.strerror or error}",
+        "Choose another with --port or --admin-port",
+    )
 
 
 def _open(

@@ -20,12 +20,13 @@ from toolkit.proxy.keyring import TeamKey, keyring
 from toolkit.proxy.processes.crew import OWNER, socket_of, way_to
 from toolkit.proxy.processes.doors import BACKLOG, Place, private_listener
 from toolkit.proxy.processes.relaying import Relaying
+from toolkit.proxy.processes.ticks import ticking
 from toolkit.proxy.processes.worker_desk import WorkerDesk
 from toolkit.proxy.settings import FrontSetting, Settings
 from toolkit.proxy.stored.layers import NOTES_SHARE, Layers
 from toolkit.proxy.stored.shared_cache import SharedCache
 from toolkit.proxy.told.explain import Memory
-from toolkit.proxy.told.metrics import Gauges, LayerGauge
+from toolkit.proxy.told.metrics import Gauges
 from toolkit.proxy.told.telling import Telling
 from toolkit.proxy.upstreams.epoch_keeper import EpochKeeper
 from toolkit.proxy.upstreams.generations import Generations
@@ -106,8 +107,8 @@ class HitServer:
         listener = await private_listener(self._orders, path)
         self._opened.callback(listener.close)
         self._ticking += [
-            asyncio.create_task(self._tick()),
-            asyncio.create_task(self._tick_slowly()),
+            asyncio.create_task(ticking(LOOK_S, self._look_at_file, kit.event)),
+            asyncio.create_task(ticking(1.0, self._look_round, kit.event)),
         ]
 
     async def open(self) -> None:
@@ -119,19 +120,15 @@ class HitServer:
             self._listeners.append(listener)
         gc.freeze()
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self._keeper.refresh()
-            self._look_at_identities()
+    def _look_at_file(self) -> None:
+        self._keeper.refresh()
+        self._look_at_identities()
 
-    async def _tick_slowly(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            self._front.sweep()
-            self._orders.sweep()
-            for warning in self._shared.take_warnings():
-                self._say(warning)
+    def _look_round(self) -> None:
+        self._front.sweep()
+        self._orders.sweep()
+        for warning in self._shared.take_warnings():
+            self._say(warning)
 
     # --- which answers still hold ------------------------------------------------------------------
 
@@ -170,22 +167,12 @@ class HitServer:
 
     def gauges(self) -> Gauges:
         """What it holds."""
-        counts, memo = self._layers.memory.counts(), self._layers.memo.counts()
         log, feed = self._telling.log, self._telling.feed
-        memory = LayerGauge(
-            layer="memory",
-            entries=counts.entries,
-            size_bytes=counts.weight + memo.weight,
-            limit_bytes=self._settings.cache.memory_bytes,
-            evicted=counts.evicted,
-            expired=counts.expired,
-            refused=counts.refused,
-        )
         return Gauges(
             version=version("llm-serving-toolkit"),
             connections=self._front.connections,
             busy=self._front.busy,
-            layers=(memory,),
+            layers=(self._layers.memory_gauge(),),
             log_lines_dropped=log.dropped if log else 0,
             rows_dropped=feed.dropped if feed else 0,
         )

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from hashlib import blake2b
 
-from toolkit.errors import ToolkitError
 from toolkit.proxy import headers as header_rules
 from toolkit.proxy.calls.admission import Admission
 from toolkit.proxy.calls.attempt import Means
@@ -27,8 +26,9 @@ from toolkit.proxy.keyring import TeamKey, keyring
 from toolkit.proxy.processes.admin import AdminDesk
 from toolkit.proxy.processes.control import Control, Inside
 from toolkit.proxy.processes.crew import OWNER, Crew
-from toolkit.proxy.processes.doors import BACKLOG, Place, private_listener
+from toolkit.proxy.processes.doors import BACKLOG, Place, cannot_listen, private_listener
 from toolkit.proxy.processes.relayed import RelayedDesk
+from toolkit.proxy.processes.ticks import ticking
 from toolkit.proxy.settings import FrontSetting, Settings
 from toolkit.proxy.settings_file import admin_port
 from toolkit.proxy.stored.layers import NOTES_SHARE, Layers
@@ -93,26 +93,34 @@ class Proxy:
 
     async def start(self) -> None:
         """Open everything, look at the upstreams once, and let clients in. Raises ToolkitError."""
-        settings = self.settings
-        layers = self._layers()
-        generations = Generations()
-        self.crew = Crew(self._place, settings.workers, epochs=lambda: generations.numbers)
+        layers, generations = self._layers(), Generations()
+        self.crew = Crew(self._place, self.settings.workers, epochs=lambda: generations.numbers)
         self._opened.push_async_callback(self.crew.close)
         await self.crew.open()
         keeper = EpochKeeper(
-            settings,
+            self.settings,
             layers.shared,
             generations,
             changed=lambda _: self._forget_ready(layers),
             event=self._telling.event,
         )
-        self.kit = kit = Kit(
-            settings=settings,
+        self.kit = self._kit(layers, generations, keeper)
+        self.inside = self._inside(keeper, await self._upstreams())
+        self._is_put_together = True
+        await self._first_look()
+        await self._open_doors()
+        self._begin_ticks()
+        # what was made so far lives to the end, and need not be looked through again and again
+        gc.freeze()
+
+    def _kit(self, layers: Layers, generations: Generations, keeper: EpochKeeper) -> Kit:
+        return Kit(
+            settings=self.settings,
             layers=layers,
             counters=self._telling.counters,
             generations=generations,
             generation=generations.of if layers.redis is None else keeper.fingerprint,
-            memory=Memory(settings.cache.memory_bytes // NOTES_SHARE),
+            memory=Memory(self.settings.cache.memory_bytes // NOTES_SHARE),
             tell=self._telling.tell,
             event=self._telling.event,
             clock=time.monotonic,
@@ -120,14 +128,17 @@ class Proxy:
             secret=self._secret,
             name=secrets.token_hex(4).encode() + b"-",
         )
-        upstreams = await self._upstreams()
+
+    def _inside(self, keeper: EpochKeeper, upstreams: Mapping[str, Upstream]) -> Inside:
+        """All that makes calls upstream, and looks at what is asked there."""
+        settings, kit = self.settings, self.kit
         routing = Routing(settings.upstreams, settings.routing)
         admission = Admission(settings.admission, settings.teams)
         means = Means(
             upstreams=upstreams,
             routing=routing,
             settings=settings,
-            event=self._telling.event,
+            event=kit.event,
             clock=kit.clock,
             asked=kit.counters.end_call,
         )
@@ -138,8 +149,8 @@ class Proxy:
             keep=self._keep,
         )
         self._answering = Answering(kit, self._calls)
-        watch = Watch(upstreams, routing, keeper=keeper, event=self._telling.event, clock=kit.clock)
-        self.inside = Inside(
+        watch = Watch(upstreams, routing, keeper=keeper, event=kit.event, clock=kit.clock)
+        inside = Inside(
             kit,
             self._answering,
             calls=self._calls,
@@ -149,26 +160,18 @@ class Proxy:
             scrape=Scrape(upstreams.values(), lambda name: _body(watch, name)),
             crew=self.crew,
         )
-        self.inside.log, self.inside.feed = self._log, self._feed
-        self._is_put_together = True
-        await self._first_look(watch)
-        await self._open_doors()
-        self._ticking += [
-            asyncio.create_task(self._tick()),
-            asyncio.create_task(self._tick_slowly()),
-        ]
-        # what was made so far lives to the end, and need not be looked through again and again
-        gc.freeze()
+        inside.log, inside.feed = self._log, self._feed
+        return inside
 
     def _layers(self) -> Layers:
         cache = self.settings.cache
-        shared = SharedCache(cache.file, cache.file_bytes) if cache.file else None
-        redis = None
+        shared = redis = None
+        if cache.file is not None:
+            shared = SharedCache(cache.file, cache.file_bytes)
+            self._opened.callback(shared.close)
         if cache.redis_env is not None:
             redis = RedisCache(self._variables[cache.redis_env], cache.redis_timeout_s)
             self._opened.push_async_callback(redis.close)
-        if shared is not None:
-            self._opened.callback(shared.close)
         return Layers(cache, shared=shared, redis=redis, clock=time.monotonic, wall=time.time)
 
     async def _upstreams(self) -> dict[str, Upstream]:
@@ -179,7 +182,8 @@ class Proxy:
             found[each.name] = await self._opened.enter_async_context(upstream)
         return found
 
-    async def _first_look(self, watch: Watch) -> None:
+    async def _first_look(self) -> None:
+        watch = self.inside.watch
         self._ticking.append(asyncio.create_task(watch.run()))
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
@@ -217,10 +221,7 @@ class Proxy:
             try:
                 server = await loop.create_server(each, host, port, backlog=BACKLOG)
             except OSError as error:
-                raise ToolkitError(
-                    f"cannot listen on {host}:{port}: {error.strerror or error}",
-                    "Choose another with --port or --admin-port",
-                ) from error
+                raise cannot_listen(host, port, error) from error
             self._listeners.append(server)
 
     @property
@@ -231,21 +232,12 @@ class Proxy:
 
     # --- time --------------------------------------------------------------------------------------
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            try:
-                self._calls.tick()
-            except Exception as error:  # noqa: BLE001 (without its ticks nobody's deadline would be kept any more)
-                self._tell_fault(error)
-
-    async def _tick_slowly(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            try:
-                await self._look_round()
-            except Exception as error:  # noqa: BLE001 (nor would a slow client be let go)
-                self._tell_fault(error)
+    def _begin_ticks(self) -> None:
+        event = self._telling.event
+        self._ticking += [
+            asyncio.create_task(ticking(TICK_S, self._calls.tick, event)),
+            asyncio.create_task(ticking(1.0, self._look_round, event)),
+        ]
 
     async def _look_round(self) -> None:
         for front in self._fronts:
@@ -285,9 +277,6 @@ class Proxy:
         else:
             self._say("Redis is used again")
         self._telling.event("redis", {"problem": redis.problem if self._is_redis_left else None})
-
-    def _tell_fault(self, error: Exception) -> None:
-        self._telling.event("fault", {"error": f"{type(error).__name__}: {error}"})
 
     # --- what happens ------------------------------------------------------------------------------
 

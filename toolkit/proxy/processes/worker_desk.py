@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 import orjson
 
+from toolkit.proxy.error_json import CONTENT_TYPE as JSON
 from toolkit.proxy.exchange import Reply, Request
 from toolkit.proxy.told.metrics import Gauges
-
-JSON = (b"content-type", b"application/json")
 
 
 class Ordered(Protocol):

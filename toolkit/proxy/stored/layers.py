@@ -16,6 +16,7 @@ from toolkit.proxy.settings import CacheSetting
 from toolkit.proxy.stored.cache import ENTRY_BYTES, Cache
 from toolkit.proxy.stored.redis_cache import RedisCache
 from toolkit.proxy.stored.shared_cache import SharedCache
+from toolkit.proxy.told.metrics import LayerGauge
 
 MEMO_SHARE = 4
 """One part in four of the memory holds ready answers, the rest packed ones but for what notes take."""
@@ -23,8 +24,6 @@ NOTES_SHARE = 16
 """One part in sixteen holds requests that were no hits, for explanations, and as much again which requests were seen."""
 BYTES_HEAD = 33
 """What CPython adds to a bytes object."""
-RAW_BYTES = 64 * 1024
-"""Longer requests are not remembered by their bytes."""
 ENDS = Struct("<d")
 """Before a packed answer in memory: when it ends, wall clock."""
 
@@ -61,6 +60,7 @@ class Layers:
         self.memo: Cache[bytes, Ready] = Cache(memo_bytes, heaviest=memo_bytes // 64)
         self.shared, self.redis = shared, redis
         self._clock, self._wall, self._writes = clock, wall, writes
+        self._memory_bytes = setting.memory_bytes
 
     def find(self, key: bytes) -> Found | None:
         """From memory, or from the file, which costs some 10 us."""
@@ -102,9 +102,8 @@ class Layers:
 
     def remember(self, raw: bytes, ready: Ready) -> None:
         """Have a ready answer found by the very bytes of its request."""
-        if len(raw) <= RAW_BYTES:
-            weight = ready.weight + len(raw) + BYTES_HEAD + ENTRY_BYTES
-            self.memo.put(raw, ready, self._clock(), weight=weight)
+        weight = ready.weight + len(raw) + BYTES_HEAD + ENTRY_BYTES
+        self.memo.put(raw, ready, self._clock(), weight=weight)
 
     async def purge(
         self, *, tenant: str | None = None, model: str | None = None, key: bytes | None = None
@@ -133,6 +132,19 @@ class Layers:
         else:
             # what is known by its bytes is looked for here, too, and is no more
             self.memory.remove(key)
+
+    def memory_gauge(self) -> LayerGauge:
+        """What this process's memory holds, answers that are ready to be sent included."""
+        counts = self.memory.counts()
+        return LayerGauge(
+            layer="memory",
+            entries=counts.entries,
+            size_bytes=counts.weight + self.memo.weight,
+            limit_bytes=self._memory_bytes,
+            evicted=counts.evicted,
+            expired=counts.expired,
+            refused=counts.refused,
+        )
 
     def _file(
         self, key: bytes, packed: bytes, ends_at: float, *, tenant: str, model: str | None
