@@ -126,7 +126,7 @@ def test_a_wrong_command_line_is_exit_2(words: tuple[str, ...]) -> None:
     assert deploy(*words).exit_code == 2
 
 
-@pytest.mark.parametrize("word", ["everywhere", "10.0.0.1:80", ""])
+@pytest.mark.parametrize("word", ["everywhere", "10.0.0.1:80", "", "fe80::1%eth0"])
 def test_an_address_is_an_ip_address(word: str, stack: Path, tmp_path: Path) -> None:
     told = deploy("nginx", stack, "--out", tmp_path / "out", "--listen", word)
     assert (told.exit_code, f"`{word}` is no IP address" in told.stderr) == (1, True)

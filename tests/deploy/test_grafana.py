@@ -211,13 +211,16 @@ def test_prometheus_is_asked_where_it_was_told_to_listen(listen: str, url: str) 
 def test_sources_of_two_stacks_have_names_of_their_own() -> None:
     uids = [
         each["uid"]
-        for name in ("lab", "shop")
+        for name in ("lab", "shop", "x" * 62 + "a", "x" * 62 + "b")
         for each in provisioned(replace(STORED, name=name), "datasources")["datasources"]
     ]
-    assert len(set(uids)) == 4
+    assert len(set(uids)) == 8
     assert all(len(uid) <= 40 for uid in uids)  # Grafana's longest
-    boards = {board_of(replace(SITE, name=name))["uid"] for name in ("lab", "shop", "x" * 63)}
-    assert len(boards) == 3
+    boards = {
+        board_of(replace(SITE, name=name))["uid"]
+        for name in ("lab", "shop", "x" * 62 + "a", "x" * 62 + "b")
+    }
+    assert len(boards) == 4
     assert all(len(uid) <= 40 for uid in boards)
 
 

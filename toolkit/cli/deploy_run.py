@@ -103,11 +103,15 @@ def site(options: Mapping[str, Any]) -> Site:
 def address(word: str) -> str:
     """An IP address, as a socket is bound to one."""
     try:
-        return str(ipaddress.ip_address(word.strip("[]")))
-    except ValueError as error:
+        found = ipaddress.ip_address(word.strip("[]"))
+    except ValueError:
+        found = None
+    # `%eth0` is an interface, and other machines have others
+    if found is None or "%" in word:
         raise ToolkitError(
             f"`{word}` is no IP address to listen on", "Write, e.g., `127.0.0.1` or `0.0.0.0`"
-        ) from error
+        )
+    return str(found)
 
 
 def _command() -> str:

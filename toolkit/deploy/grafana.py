@@ -11,7 +11,7 @@ from typing import Any
 
 from toolkit.deploy.grafana_panels import Happening, Kind, Panel, Row, happenings, rows
 from toolkit.deploy.metric_names import PROXY_START_TIME, RUNNING
-from toolkit.deploy.names import address
+from toolkit.deploy.names import address, dns_label
 from toolkit.deploy.prometheus import PORT
 from toolkit.deploy.site import Kit, Rendered, Site
 from toolkit.deploy.templating import render
@@ -24,6 +24,8 @@ FOLDER = "grafana/"
 """Of the templates."""
 PLACE = "/etc/grafana"
 """Where Grafana's packages and its container image have their configuration."""
+LONGEST_MARK = 29
+"""Of a stack's name in a `uid`, of which Grafana takes 40 characters: `prometheus-` goes before it."""
 WIDTH = 24
 """Of a dashboard, in Grafana's columns."""
 PANEL_WIDTH, PANEL_HEIGHT = 8, 8
@@ -52,6 +54,7 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
             language="yaml",
             site=site,
             place=PLACE,
+            mark=_mark(site),
             prometheus=asked,
             database=database,
             marks=MARKS_PLUGIN,
@@ -76,7 +79,7 @@ def dashboard(site: Site) -> Json:
     marks = _database(site) is not None
     events = [_annotation(each) for each in happenings(proxy=proxy)]
     return {
-        "uid": f"toolkit-{site.name}"[:40],
+        "uid": f"toolkit-{_mark(site)}",
         "title": f"LLM serving: {site.name}",
         "description": "Engines and proxy of one stack. Written by `toolkit deploy grafana`.",
         "tags": ["toolkit", "vllm"],
@@ -91,6 +94,11 @@ def dashboard(site: Site) -> Json:
         "annotations": {"list": [_own_annotations(), *events, *([_marks()] if marks else [])]},
         "panels": list(_placed(rows(proxy=proxy))),
     }
+
+
+def _mark(site: Site) -> str:
+    """The stack's name, cut so that two long ones stay two."""
+    return dns_label(site.name, LONGEST_MARK)
 
 
 def _provisioned(kind: str, site: Site) -> str:
