@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.wording import digits
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import Columns, Numbers
 from toolkit.workload.gaps import FEWEST, Fit, fits
 from toolkit.workload.lengths import at_rank
 
-Numbers = NDArray[np.float64]
 Burstiness = Literal["burstier", "poisson", "smoother"]
 
 WINDOWS_S = (1.0, 10.0, 60.0)

@@ -14,6 +14,8 @@ from toolkit.records import Asked, Seen
 
 Codes = NDArray[np.int64]
 Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+"""Which of the requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from math import ceil, isnan
 import numpy as np
 
 from toolkit.records import Asked
+from toolkit.request_prompt import HASH_BYTES
 from toolkit.workload.columns import Columns, Numbers
 from toolkit.workload.lengths import prompt_tokens
 from toolkit.workload.traces import BURSTGPT_HEAD, MOONCAKE_BLOCK
@@ -110,9 +111,9 @@ def _blocks(asked: Asked, prompt: int, tokens: int) -> Iterator[Hashable]:
     each = asked.block_tokens or 0.0
     for place in range(ceil(tokens / MOONCAKE_BLOCK)):
         end = (place + 1) * MOONCAKE_BLOCK
-        last = ceil(end / each) * 8 if each else 0
+        last = ceil(end / each) * HASH_BYTES if each else 0
         if end <= tokens and 0 < last <= len(asked.prompt_blocks):
-            yield asked.prompt_blocks[last - 8 : last]
+            yield asked.prompt_blocks[last - HASH_BYTES : last]
         else:
             yield prompt, place, tokens
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from toolkit.proxy.calls.flights import Flight, Flights
 from toolkit.proxy.stored.cache import Cache
-from toolkit.workload.columns import Codes, Columns, Numbers
+from toolkit.workload.columns import Codes, Columns, Mask, Numbers
 
-Mask = NDArray[np.bool_]
 Outcomes = NDArray[np.int8]
 
 MISS, HIT, COALESCED = 0, 1, 2
@@ -156,7 +155,6 @@ def _replayed(these: _Arrivals, size: int | None, ttl_s: float | None) -> Outcom
             done, which, flight = heappop(under_way)
             if not failed[which]:
                 cache.put(flight.key, True, done)
-
             flights.finish(flight, ok=not failed[which])
         if get(key, at):
             outcomes[number] = HIT

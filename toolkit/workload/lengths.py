@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.workload.columns import Codes, Columns
-
-Numbers = NDArray[np.float64]
+from toolkit.workload.columns import Codes, Columns, Mask, Numbers
 
 CHARS_PER_TOKEN = 4.0
 """The rule of thumb for English prose; code has about 3, Chinese and Japanese 1 to 2."""
@@ -55,7 +53,7 @@ class PromptTokens:
 
     tokens: Numbers
     """NaN where not even the characters are known."""
-    estimated: NDArray[np.bool_]
+    estimated: Mask
     chars_per_token: float
     calibrated: bool
     """The ratio was found in this capture."""
@@ -134,7 +132,7 @@ def _told_of_the_same(prompt: Codes, told: Numbers) -> Numbers:
     return np.where(np.isneginf(best), np.nan, best)[prompt]
 
 
-def spread(values: Numbers, cut: NDArray[np.bool_] | None = None) -> Spread | None:
+def spread(values: Numbers, cut: Mask | None = None) -> Spread | None:
     """Describe the known values; `cut` marks those that a limit ended. None for none."""
     known = ~np.isnan(values)
     if not known.any():
@@ -155,9 +153,7 @@ def spread(values: Numbers, cut: NDArray[np.bool_] | None = None) -> Spread | No
     )
 
 
-def quantiles(
-    values: Numbers, cut: NDArray[np.bool_], shares: tuple[float, ...]
-) -> tuple[float | None, ...]:
+def quantiles(values: Numbers, cut: Mask, shares: tuple[float, ...]) -> tuple[float | None, ...]:
     """Quantiles of what the values would be had nothing been cut off; the nearest rank where nothing was.
 
     Kaplan and Meier: at each length, of the answers that came as far, the share that ended there by themselves.

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolkit.wording import share as percent
 from toolkit.workload.arrivals import Concurrency
+from toolkit.workload.columns import Mask
 from toolkit.workload.lengths import Spread
 from toolkit.workload.limits import ModelLength
 from toolkit.workload.work import DECODE_WEIGHT, SOON_S, WEIGHTS, Reuse, Tokens, Work
 
-Mask = NDArray[np.bool_]
 Code = Literal[
     "response_cache",
     "single_flight",
@@ -52,6 +51,7 @@ WORDS: dict[Code, str] = {
     "batching": "higher max_num_seqs",
     "quantization": "quantization",
 }
+"""What the headline calls them; on `max_model_len` it has a clause of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

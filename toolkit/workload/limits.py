@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import Columns, Numbers
 from toolkit.workload.lengths import MOST_ASKED, PromptTokens, asked_tokens, quantiles
 
-Numbers = NDArray[np.float64]
 Basis = Literal["max_tokens", "observed", "mixed"]
 
 MARGIN = 0.15
@@ -167,13 +165,12 @@ def _warnings(
             "max_model_len rests on estimated prompts: Chinese or Japanese text needs more tokens, and a chat template's own"
             " are not in it"
         )
-    impossible = int(
-        (np.isnan(asked_tokens(columns)) & ~np.isnan(columns.per_request("max_tokens"))).sum()
-    )
+    is_set = ~np.isnan(columns.per_request("max_tokens"))
+    impossible = int((is_set & np.isnan(asked_tokens(columns))).sum())
     if impossible:
+        ask = "request asks" if impossible == 1 else "requests ask"
         found.append(
-            f"{impossible:,} request{' asks' if impossible == 1 else 's ask'} for a max_tokens that no model gives (below 0, or over {MOST_ASKED:,}): it is taken"
-            " for not set"
+            f"{impossible:,} {ask} for a max_tokens that no model gives (below 0, or over {MOST_ASKED:,}): it is taken for not set"
         )
     unknown = int(np.isnan(prompts.tokens).sum())
     if unknown:

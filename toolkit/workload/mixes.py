@@ -6,9 +6,8 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import Columns, Mask
 
 LISTED = 8
 """Values of one parameter that are named; the others are counted together."""
@@ -93,7 +92,7 @@ def _kinds(columns: Columns) -> Counter[tuple[Any, ...]]:
     return +kinds  # without those that a part of the columns does not have
 
 
-def declared(columns: Columns) -> NDArray[np.bool_]:
+def declared(columns: Columns) -> Mask:
     """For each request: whether it says that its answer may be given again, by temperature 0 or a seed."""
     said = [one.temperature == 0 or one.seed is not None for one in columns.asked]
     return np.array(said, dtype=bool)[columns.exact]

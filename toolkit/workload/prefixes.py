@@ -18,14 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.records import Asked
+from toolkit.request_prompt import BLOCK_BYTES, HASH_BYTES
 from toolkit.workload.columns import Codes, Columns, Numbers
 
-HASH_BYTES = 8
-"""Of one block in `Asked.prompt_blocks`."""
 BLOCK_TOKENS = 16.0
-"""vLLM's usual block."""
-BLOCK_BYTES = 64
-"""Of text, taken for one such block."""
+"""vLLM's usual block; of text BLOCK_BYTES are taken for one."""
 TEXT_CHARS = 200
 """Of a shared beginning's text, where texts were kept."""
 

@@ -9,12 +9,11 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolkit.wording import share as percent
 from toolkit.workload.arrivals import Arrivals, Concurrency, arrivals, concurrency
 from toolkit.workload.clients import Clients, clients
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import Columns, Mask, Numbers
 from toolkit.workload.distribution import TOPS, Distribution, distribution
 from toolkit.workload.forecast import Forecast, HitCell, forecast
 from toolkit.workload.lengths import Lengths, PromptTokens, Spread, lengths, prompt_tokens, spread
@@ -24,8 +23,6 @@ from toolkit.workload.mixes import Mix, declared, mix
 from toolkit.workload.prefixes import Prefixes, shared_prefix
 from toolkit.workload.work import Basis, Reuse, Work, reuse, work
 
-Numbers = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Policy = Literal["all", "declared"]
 Identities = Literal["bodies", "prompts"] | None
 
@@ -124,39 +121,30 @@ class Workload:
 PLAIN = Options()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """The requests, and what several parts of the report need of them."""
+
+    columns: Columns
+    options: Options
+    prompts: PromptTokens
+    lengths: Lengths
+    mix: Mix
+    arrivals: Arrivals
+    prefixes: Prefixes
+    latency: Numbers | None
+    policy: Policy
+    eligible: Mask
+
+
 def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
     """Put the whole report together."""
-    prompts = prompt_tokens(columns)
-    prefixes = _prefixes(columns, options)
+    case = _case(columns, options)
+    evidence = _evidence(case)
+    found, ahead = levers(evidence), _forecast(columns, case.latency, case.eligible, options)
     counted = distribution(columns) if options.identities else Distribution(requests=len(columns))
-    when = arrivals(columns.ts) if options.arrivals else Arrivals(why="the source tells no times")
-    spoken, asked = lengths(columns, prompts), mix(columns, bodies=options.identities == "bodies")
-    latency = latencies(columns, options)
-    # without settings nobody knows which requests declare themselves repeatable
-    policy: Policy = options.policy if options.identities == "bodies" else "all"
-    eligible = eligible_mask(columns, policy)
-    evidence = Evidence(
-        work=work(columns, prompts, failed_mask(columns)),
-        reuse=_reuse(columns, latency, eligible, options),
-        prefix_share=partial(_prefix_share, columns, prefixes),
-        declared_share=asked.declared_share,
-        policy=policy,
-        length=model_length(
-            columns,
-            prompts,
-            current=options.current_max_model_len,
-            model_max=options.model_max_len,
-        ),
-        concurrency=_concurrency(columns, when, options),
-        output=spoken.output_tokens,
-        max_tokens=spoken.max_tokens,
-        max_num_seqs=options.max_num_seqs,
-    )
-    found, ahead = levers(evidence), _forecast(columns, latency, eligible, options)
     return Workload(
-        headline=headline(found, evidence.length, policy)
-        if len(columns)
-        else "no request to judge by",
+        headline=_headline(found, case, evidence.length),
         requests=len(columns),
         damaged=columns.damaged,
         other=columns.other,
@@ -166,27 +154,75 @@ def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
         unique_prompts=counted.unique_prompts,
         top_share=_top_share(counted),
         entropy_bits=counted.entropy_bits,
-        stream_share=asked.stream_share,
+        stream_share=case.mix.stream_share,
         hit_curve=ahead.canonical if ahead else (),
-        prefix_share=prefixes.share if options.identities else None,
+        prefix_share=case.prefixes.share if options.identities else None,
         recommended_max_model_len=evidence.length.recommended,
         levers=found,
-        policy=policy,
-        eligible_share=float(eligible.mean()) if len(columns) else None,
+        policy=case.policy,
+        eligible_share=float(case.eligible.mean()) if len(columns) else None,
         output_basis=evidence.work.basis,
         distribution=counted,
         clients=clients(columns, alike=options.identities is not None),
-        arrivals=when,
+        arrivals=case.arrivals,
         concurrency=evidence.concurrency,
-        lengths=spoken,
-        mix=asked,
+        lengths=case.lengths,
+        mix=case.mix,
         answers=answers(columns),
         forecast=ahead,
-        prefixes=prefixes,
+        prefixes=case.prefixes,
         model_length=evidence.length,
-        warnings=tuple(warnings(columns, when, evidence.length, options)),
-        unknown=tuple(unknown(columns, prompts, evidence.work, options)),
+        warnings=tuple(warnings(columns, case.arrivals, evidence.length, options)),
+        unknown=tuple(unknown(columns, case.prompts, evidence.work, options)),
     )
+
+
+def _case(columns: Columns, options: Options) -> _Case:
+    prompts = prompt_tokens(columns)
+    # without settings nobody knows which requests declare themselves repeatable
+    policy: Policy = options.policy if options.identities == "bodies" else "all"
+    return _Case(
+        columns=columns,
+        options=options,
+        prompts=prompts,
+        lengths=lengths(columns, prompts),
+        mix=mix(columns, bodies=options.identities == "bodies"),
+        arrivals=arrivals(columns.ts)
+        if options.arrivals
+        else Arrivals(why="the source tells no times"),
+        prefixes=_prefixes(columns, options),
+        latency=latencies(columns, options),
+        policy=policy,
+        eligible=eligible_mask(columns, policy),
+    )
+
+
+def _evidence(case: _Case) -> Evidence:
+    """What the levers are judged by."""
+    columns, options = case.columns, case.options
+    return Evidence(
+        work=work(columns, case.prompts, failed_mask(columns)),
+        reuse=_reuse(columns, case.latency, case.eligible, options),
+        prefix_share=partial(_prefix_share, columns, case.prefixes),
+        declared_share=case.mix.declared_share,
+        policy=case.policy,
+        length=model_length(
+            columns,
+            case.prompts,
+            current=options.current_max_model_len,
+            model_max=options.model_max_len,
+        ),
+        concurrency=_concurrency(columns, case.arrivals, options),
+        output=case.lengths.output_tokens,
+        max_tokens=case.lengths.max_tokens,
+        max_num_seqs=options.max_num_seqs,
+    )
+
+
+def _headline(found: tuple[Lever, ...], case: _Case, length: ModelLength) -> str:
+    if not len(case.columns):
+        return "no request to judge by"
+    return headline(found, length, case.policy)
 
 
 def latencies(columns: Columns, options: Options) -> Numbers | None:
@@ -222,9 +258,8 @@ def eligible_mask(columns: Columns, policy: Policy) -> Mask:
 
 def failed_mask(columns: Columns) -> Mask:
     """Which requests are known to have failed: their answers are worth nothing to others, and cost next to nothing."""
-    found: Mask = (columns.status < 200) | (
-        columns.status >= 300
-    )  # an answer nobody saw, NaN, did not
+    # an answer nobody saw, NaN, did not
+    found: Mask = (columns.status < 200) | (columns.status >= 300)
     return found
 
 
@@ -353,8 +388,11 @@ def unknown(columns: Columns, prompts: PromptTokens, cost: Work, options: Option
     """What cannot be told, why, and what would tell it."""
     if not len(columns):
         return ["no request asked a model for anything: everything"]
-    return [*_unknown_of_the_source(options), *_unknown_of_answers(columns, cost, options),
-            *_unknown_of_requests(columns, prompts)]  # fmt: skip
+    return [
+        *_unknown_of_the_source(options),
+        *_unknown_of_answers(columns, cost, options),
+        *_unknown_of_requests(columns, prompts),
+    ]
 
 
 def _unknown_of_the_source(options: Options) -> Iterator[str]:

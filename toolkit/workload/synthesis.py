@@ -14,16 +14,17 @@ lengths and wrong repeats, the least: a = sqrt(r / D), from r to 1. Where losing
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, isnan, sqrt
 
 import numpy as np
 
+from toolkit.profile_checks import MOST_WEIGHT
 from toolkit.records import Asked
 from toolkit.wording import share as percent
 from toolkit.workload.columns import Columns, Numbers
-from toolkit.workload.synthetic_text import Written, written
+from toolkit.workload.synthetic_text import Written, chain, written
 
 MOST_PROMPTS = 200
 """Listed with a weight of their own, and as many of the tail for their lengths."""
@@ -43,8 +44,6 @@ LOST_WEIGHS = 2.0
 """A repeat that the profile loses, against a request of a wrong length: repeats are what caches live on."""
 WORD_CHARS = 5
 """A word that stands for a token, with its space."""
-MOST_WEIGHT = 1_000_000
-"""What a profile takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +213,8 @@ def _share_of_listed(listed: Sequence[Asking], tail: Sequence[Asking]) -> float:
     share, apart = repeated / (repeated + rest), _apart(listed, tail)
     best = min(1.0, max(share, sqrt(share / apart))) if apart else 1.0
     wrong = apart * (best - share) + share * (1 - best) / best
-    lost = (repeated - len(listed)) / (
-        repeated + rest
-    )  # repeats, if each of them were like no other
+    # of repeats, if each of them were like no other
+    lost = (repeated - len(listed)) / (repeated + rest)
     return best if wrong < LOST_WEIGHS * lost else 0.0
 
 
@@ -257,8 +255,7 @@ def _alike(prompts: Sequence[Asking]) -> float:
     met: set[bytes] = set()
     blocks = shared = 0
     for one in prompts[:MOST_COMPARED]:
-        chain = one.asked.prompt_blocks
-        mine = [chain[at : at + 8] for at in range(0, len(chain), 8)]
+        mine = chain(one.asked)
         blocks += len(mine)
         shared += sum(block in met for block in mine)
         met.update(mine)
@@ -283,29 +280,36 @@ def _notes(
         notes.append(
             f"Beginnings: different prompts share {percent(alike)} of their blocks, a marked request of the profile {known}"
         )
-    requests = sum(one.count for one in prompts)
     if not identities:
         notes.append("Which requests were alike is unknown: all of them bear a mark")
     elif made.unique_share:
-        before = 1 - len(prompts) / requests
-        after = repeats(weighted, made.unique_share, requests)
-        notes.append(
-            f"Repeats: {percent(before)} of the {requests:,} requests, {percent(after)} of as many by the profile"
-        )
+        notes.append(_of_repeats(made, weighted, prompts))
+    return (*notes, *_of_lengths(weighted, prompts), *_of_limits(weighted, prompts))
+
+
+def _of_repeats(made: Synthesis, weighted: Sequence[Asking], prompts: Sequence[Asking]) -> str:
+    requests = sum(one.count for one in prompts)
+    before = 1 - len(prompts) / requests
+    after = repeats(weighted, made.unique_share, requests)
+    return f"Repeats: {percent(before)} of the {requests:,} requests, {percent(after)} of as many by the profile"
+
+
+def _of_lengths(weighted: Sequence[Asking], prompts: Sequence[Asking]) -> Iterator[str]:
     in_chars = any(one.length[1] for one in prompts)
-    before = _mean(prompts, [one.count for one in prompts]) / (1 if in_chars else WORD_CHARS)
-    after = _mean(weighted, [one.weight for one in weighted]) / (1 if in_chars else WORD_CHARS)
+    each = 1 if in_chars else WORD_CHARS
+    before = _mean(prompts, [one.count for one in prompts]) / each
+    after = _mean(weighted, [one.weight for one in weighted]) / each
     if abs(after - before) > 0.005 * before:
         unit = "characters" if in_chars else "tokens"
-        notes.append(f"Prompt length: {before:,.0f} {unit} on average, {after:,.0f} by the profile")
+        yield f"Prompt length: {before:,.0f} {unit} on average, {after:,.0f} by the profile"
+
+
+def _of_limits(weighted: Sequence[Asking], prompts: Sequence[Asking]) -> Iterator[str]:
     guessed = sum(one.is_guessed for one in weighted)
     if guessed:
-        notes.append(
-            f"{guessed:,} of {len(weighted):,} prompts were asked without `max_tokens`; it is the length that answers had"
-        )
+        yield f"{guessed:,} of {len(weighted):,} prompts were asked without `max_tokens`; it is the length that answers had"
     if all(one.max_tokens is None for one in prompts):
-        notes.append("No request set `max_tokens`; without it a blast takes its own default")
-    return tuple(notes)
+        yield "No request set `max_tokens`; without it a blast takes its own default"
 
 
 def repeats(weighted: Sequence[Asking], unique_share: float, requests: int) -> float:

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from toolkit.records import Asked
+from toolkit.request_prompt import HASH_BYTES
 
 CHARS_PER_TOKEN = 4.0
 """Where blocks are told in tokens and prompts in characters: 64 bytes are taken for 16 tokens everywhere here."""
@@ -157,13 +158,13 @@ def _told(chat: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _made_up(prompts: Sequence[Prompt], *, marks: bool, share_prefix: bool) -> Written:
     """Words for all of them, with a passage for each stretch of blocks that the same prompts begin with."""
-    chains = [_chain(one.asked) for one in prompts]
-    users = Counter(block for chain in chains for block in chain)
+    chains = [chain(one.asked) for one in prompts]
+    users = Counter(block for blocks in chains for block in blocks)
     made = Written(prompts=[])
     known: dict[bytes, str] = {}
     taken: set[str] = set()
-    for one, chain in zip(prompts, chains, strict=True):
-        made.prompts.append(_made_of(one, _stretches(chain, users), known, made.passages, taken))
+    for one, blocks in zip(prompts, chains, strict=True):
+        made.prompts.append(_made_of(one, _stretches(blocks, users), known, made.passages, taken))
     if share_prefix:
         _share_prefix(made, marks=marks)
     if not any(chains):
@@ -171,11 +172,13 @@ def _made_up(prompts: Sequence[Prompt], *, marks: bool, share_prefix: bool) -> W
     return made
 
 
-def _chain(asked: Asked) -> list[bytes]:
-    return [asked.prompt_blocks[at : at + 8] for at in range(0, len(asked.prompt_blocks), 8)]
+def chain(asked: Asked) -> list[bytes]:
+    """A prompt's blocks, each told with all before it."""
+    hashes = asked.prompt_blocks
+    return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
 
 
-def _stretches(chain: Sequence[bytes], users: Counter[bytes]) -> list[list[bytes]]:
+def _stretches(blocks: Sequence[bytes], users: Counter[bytes]) -> list[list[bytes]]:
     """Runs of blocks that the same prompts begin with, others than this one among them.
 
     A block is of all before it, so the prompts that have one also have those before it: where the number of prompts
@@ -183,7 +186,7 @@ def _stretches(chain: Sequence[bytes], users: Counter[bytes]) -> list[list[bytes
     """
     runs: list[list[bytes]] = []
     last = 0
-    for block in chain:
+    for block in blocks:
         if users[block] < 2:
             break
         if users[block] == last:

@@ -88,12 +88,8 @@ def mooncake_row(
     row: Mapping[str, Any], where: str, remembered: Callable[[Asked], Asked] = lambda asked: asked
 ) -> Seen:
     """One line of a Mooncake trace; `remembered` may give back an equal one in place of what a prompt asks."""
-    ms, prompt, output = (
-        number(row.get("timestamp")),
-        count(row.get("input_length")),
-        count(row.get("output_length")),
-    )
-    ids = row.get("hash_ids")
+    ms, ids = number(row.get("timestamp")), row.get("hash_ids")
+    prompt, output = count(row.get("input_length")), count(row.get("output_length"))
     if ms is None or ms < 0 or prompt is None or not _are_ids(ids, prompt):
         raise ToolkitError(f"{where} is no line of a Mooncake trace", MOONCAKE_EXAMPLE)
     return Seen(ts=ms / 1e3, asked=remembered(_of_ids(ids, prompt, where)), output_tokens=output)

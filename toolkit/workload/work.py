@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolkit.workload.columns import Codes, Columns
+from toolkit.workload.columns import Codes, Columns, Mask, Numbers
 from toolkit.workload.lengths import PromptTokens, asked_tokens
 
-Numbers = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Basis = Literal["usage", "max_tokens", "mixed", "unknown", "requests"]
 
 DECODE_WEIGHT = 4.0
