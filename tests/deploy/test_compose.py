@@ -244,6 +244,15 @@ def test_the_proxys_file_leads_to_the_services() -> None:
     assert mount["target"] in text_of(kit(site(), templates()), "proxy/Dockerfile")
 
 
+def test_other_settings_are_another_container() -> None:
+    # `docker compose up` leaves one as it is whose mounted file alone has changed
+    def proxy(text: str) -> Any:
+        return written(site(text))["services"]["proxy"]
+
+    assert proxy(ONE) == proxy(ONE)
+    assert proxy(ONE) != proxy(ONE + '[proxy.cache]\nttl = "1m"\n')
+
+
 def test_engines_called_proxy_and_redis_do_not_take_those_places() -> None:
     text = ONE.replace('"qwen"', '"proxy"') + 'gpus = "0"\n'
     more = '[[engine]]\nname = "redis"\nmodel = "B"\nport = 8003\ngpus = "1"\n'

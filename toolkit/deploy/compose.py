@@ -1,5 +1,6 @@
 """A stack as containers on one machine: compose.yaml, the proxy's image and settings. It opens nothing and starts nothing."""
 
+import hashlib
 from collections.abc import Mapping
 
 from toolkit.deploy import compose_parts as parts
@@ -27,21 +28,23 @@ def kit(site: Site, templates: Mapping[str, str], *, toolkit_image: str = TOOLKI
     refuse_unfit(site)
     engines = parts.services(site)
     proxy = _proxy_file(site, engines)
+    settings = "" if proxy is None else whole_file(site, proxy, templates)
     files = [
-        _services(site, engines, templates, toolkit_image),
+        _services(site, engines, settings, templates, toolkit_image),
         _example(site, engines, templates),
     ]
     has_image = site.proxy is not None or any(each.is_simulated for each in engines)
     if has_image:
         files += _image(templates, has_redis=_redis_env(site) is not None)
-    if proxy is not None:
-        files.append(Rendered(path=PROXY_FILE, text=whole_file(site, proxy, templates)))
+    if settings:
+        files.append(Rendered(path=PROXY_FILE, text=settings))
     return Kit(files=tuple(files), next_steps=_next_steps(site, has_image=has_image))
 
 
 def _services(
     site: Site,
     engines: tuple[parts.ComposeEngine, ...],
+    settings: str,
     templates: Mapping[str, str],
     toolkit_image: str,
 ) -> Rendered:
@@ -53,6 +56,7 @@ def _services(
         proxy=site.proxy,
         proxy_environment=_proxy_environment(site),
         proxy_health=None if site.proxy is None else parts.health(site.proxy.port, "/health"),
+        settings_sum=hashlib.sha256(settings.encode()).hexdigest(),
         proxy_stop_s=parts.proxy_stop_s(site),
         # what clients reach; engines behind the proxy are for this machine alone
         engine_address=site.listen if site.proxy is None else LOOPBACK,
