@@ -124,6 +124,7 @@ def test_words_that_only_sound_like_secrets_pass() -> None:
         "BYPASS": "3",
         "https_proxy": "http://proxy:3128",
         "SOURCE": "http://git@host/a:b@c",
+        "JSON": "{'url':'http://host:80','mail':'a@b'}",
     }
     told = "".join(f'{name} = "{value}"\n' for name, value in env.items())
     found = engine(f"{VLLM}[engine.env]\n{told}[engine.flags]\nhf-token = true\n")

@@ -180,7 +180,7 @@ def _engines_move(limits: Limits) -> Iterator[Alert]:
         expr=f"{busy} > 0\n{signs}",
         for_s=limits.stuck_s,
         severity="critical",
-        reason="The watchdog's rule (toolkit/serving/progress.py): work is under way, and neither tokens nor steps nor KV blocks move."
+        reason="The watchdog's rule (toolkit/serving/watch/progress.py): work is under way, and neither tokens nor steps nor KV blocks move."
         " /health says 200 meanwhile. A sign that it does not tell clears nobody.",
         summary="Engine {{ $labels.host }} has {{ $value }} requests under way and makes nothing of them",
         description=f"`toolkit watchdog --url {AT}` asks it for a token, and restarts it if it is told how;"

@@ -3,17 +3,21 @@
 import json
 from dataclasses import dataclass
 
-from toolkit.deploy.containers import END_S, command, drain_s, is_directory, seconds_to_end
+from toolkit.deploy.containers import (
+    CACHE,
+    END_S,
+    SHM_GIB,
+    command,
+    drain_s,
+    is_directory,
+    seconds_to_end,
+)
 from toolkit.deploy.names import unlike
 from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Site, SiteEngine
 from toolkit.errors import ToolkitError
 
 OWN_SERVICES = ("proxy", "redis")
-CACHE = "/cache"
-"""Of an engine: weights and compiled kernels, each in a volume."""
-SHM_GIB = 2
-"""Shared memory for each GPU, as vLLM's own Kubernetes sample has it; only what is used is taken."""
 _HEALTH = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"  # on loopback
 
 
@@ -79,9 +83,10 @@ def health(port: int, path: str) -> str:
     return _HEALTH.format(port=port, path=path)
 
 
-def passed(variable: str) -> Plain:
-    """A variable handed on from the shell or `.env`; compose refuses to start without it."""
-    return Plain(json.dumps(f"{variable}=${{{variable}:?set it in the shell or in .env}}"))
+def passed(variable: str, name: str | None = None) -> Plain:
+    """A variable handed on from the shell or `.env`, under another name perhaps; compose refuses to start without it."""
+    told = f"${{{variable}:?set it in the shell or in .env}}"
+    return Plain(json.dumps(f"{name or variable}={told}"))
 
 
 def _environment(engine: SiteEngine) -> tuple[object, ...]:
@@ -92,16 +97,9 @@ def _environment(engine: SiteEngine) -> tuple[object, ...]:
     usual = {"HF_HOME": f"{CACHE}/huggingface", "VLLM_CACHE_ROOT": f"{CACHE}/vllm"}
     told = dict(engine.env)
     places = [f"{name}={value}" for name, value in usual.items() if name not in told]
-    token = [] if "HF_TOKEN" in told else ["HF_TOKEN"]
-    return (*places, *token, *own, *_key(engine))
-
-
-def _key(engine: SiteEngine) -> tuple[object, ...]:
-    """Its key, in the variable in which vLLM looks for it; on the command line every user of the machine could read it."""
-    if engine.key_env is None:
-        return ()
-    word = f"VLLM_API_KEY=${{{engine.key_env}:?set it in the shell or in .env}}"
-    return (Plain(json.dumps(word)),)
+    # in the variable in which vLLM looks for it; on the command line every user of the machine could read it
+    key = [] if engine.key_env is None else [passed(engine.key_env, "VLLM_API_KEY")]
+    return (*places, "HF_TOKEN", *own, *key)
 
 
 def _weights(engine: SiteEngine) -> str | None:

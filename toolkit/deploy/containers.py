@@ -18,8 +18,12 @@ END_S = 30
 SHUTDOWN_SINCE = "0.32"
 """The oldest version whose help was read that has it. Without it SIGTERM cuts every answer that is under way."""
 DIRECTORIES = ("/", "./", "../", "~")
-THERE = ("/cache/", "/dev/", "/proc/", "/tmp/", "/usr/")  # noqa: S108 - of a container
-"""Every container has these of its own; the first is where its volumes are."""
+CACHE = "/cache"
+"""Of an engine: where its volumes are, with weights and compiled kernels."""
+SHM_GIB = 2
+"""Shared memory for each GPU, as vLLM's own Kubernetes sample has it; only what is used is taken."""
+THERE = (f"{CACHE}/", "/dev/", "/proc/", "/tmp/", "/usr/")  # noqa: S108 - of a container
+"""Every container has these of its own."""
 
 
 def refuse_unfit(site: Site) -> None:

@@ -20,7 +20,6 @@ from toolkit.errors import ToolkitError
 
 Engines = tuple[parts.KubernetesEngine, ...]
 Templates = Mapping[str, str]
-LOOPBACK = ("127.0.0.1", "::1")
 MOST = 4
 """Replicas of one engine, where scaling is applied."""
 
@@ -175,7 +174,7 @@ def _next_steps(site: Site, engines: Engines, names: parts.Names) -> tuple[str, 
         steps.append(f"kubectl port-forward service/{names.proxy} {site.proxy.port}")
     else:
         steps += [f"kubectl port-forward service/{each.service} {each.port}" for each in engines]
-    if site.listen not in LOOPBACK:
+    if site.is_open:
         steps.append(
             f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one."
         )

@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 
 from toolkit.deploy.containers import (
+    CACHE,
     END_S,
+    SHM_GIB,
     command,
     drain_s,
     is_directory,
@@ -19,10 +21,8 @@ from toolkit.errors import ToolkitError
 
 LONGEST_NAME = 46
 """Of a Deployment or a group: their pods' names and labels add up to 17 characters, and 63 is the end."""
-HOME = "/cache"
+HOME = CACHE
 """Where the claim is mounted: the home of the container's user, so that every cache lies there."""
-SHM_GIB = 2
-"""Shared memory for each GPU, as vLLM's own Kubernetes sample has it; only what is used is taken."""
 PROBE_S = 10
 LEAVING_S = 15
 """From the moment that a pod is to end until nobody sends it anything new: endpoints are told in turn."""

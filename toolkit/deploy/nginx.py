@@ -162,7 +162,7 @@ def _next_steps(site: Site, path: str, found: Sequence[Group]) -> tuple[str, ...
         *asked,
         room,
     ]
-    if site.listen not in ("127.0.0.1", "::1"):
+    if site.is_open:
         steps.append(
             "Clients' keys travel in the clear: add `listen ... ssl;` with a certificate before others may reach it"
         )

@@ -1,6 +1,7 @@
 """A stack as it would run elsewhere: what every template needs to know, as plain values. Nothing is rendered here."""
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 ASKED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 """What listens on all addresses -> where it is asked from the same machine."""
@@ -96,6 +97,11 @@ class Site:
         """All that must be set where it runs: keys, and the address of Redis."""
         redis_env = None if self.proxy is None else self.proxy.redis_env
         return self.key_envs if redis_env is None else (*self.key_envs, redis_env)
+
+    @property
+    def is_open(self) -> bool:
+        """Clients of other machines are taken."""
+        return not ip_address(self.listen).is_loopback
 
     @property
     def asked_at(self) -> str:

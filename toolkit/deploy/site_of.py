@@ -27,7 +27,7 @@ _SECRET = re.compile(
     r"(^|_)(TOKEN|ACCESSKEY|KEY|PASS)$|(API_?KEYS?|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$",
     re.IGNORECASE,
 )
-_IN_ADDRESS = re.compile(r"://[^/?#\s]*:[^/?#\s]+@")
+_IN_ADDRESS = re.compile(r"""://[^/?#\s"']*:[^/?#\s"']+@""")
 """A password in an address, e.g., of a web proxy or of a collector."""
 
 
