@@ -18,7 +18,8 @@ from locust.argument_parser import LocustArgumentParser, get_empty_argument_pars
 
 from toolkit.blast.recorder import MESSAGE_FORMAT
 from toolkit.cli.catalog import profile_from
-from toolkit.cli.inputs import DATABASE, allow_open_files, hosts_from, keys_for, tls_for
+from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
+from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
 from toolkit.records import Host

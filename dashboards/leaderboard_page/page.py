@@ -24,7 +24,7 @@ from leaderboard_page.scene import Scene, scene_of, usual_window_s
 from leaderboard_page.sections import feeding
 from leaderboard_page.source import Source, sentence
 from leaderboard_page.strip import title
-from toolkit.cli.inputs import DATABASE
+from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
 ICON = Path(__file__).parent / "icon.svg"

@@ -20,7 +20,8 @@ from support.raw_server import http, serving
 from support.screens import heard
 from support.shots import AT, uniques
 
-from toolkit.cli import bench_run, main
+from toolkit.cli import main
+from toolkit.cli.bench import run as bench_run
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Shot
 from toolkit.sim.app import SimThread, serve_in_thread

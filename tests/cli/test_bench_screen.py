@@ -15,8 +15,8 @@ from toolkit.bench.fitness import Fitness, fitness
 from toolkit.bench.goodput import Limits
 from toolkit.bench.plan import Plan
 from toolkit.bench.result import Result, results
-from toolkit.cli.bench_progress import Progress
-from toolkit.cli.bench_table import page
+from toolkit.cli.bench.progress import Progress
+from toolkit.cli.bench.table import page
 from toolkit.records import Host, Shot
 from toolkit.sim.app import SimThread, serve_in_thread
 

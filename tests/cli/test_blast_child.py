@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.cli import blast_child
-from toolkit.cli.blast_child import Child, told_error
-from toolkit.cli.blast_drive import STOPPING, Drive, Ended, environment
+from toolkit.cli.blast import child as blast_child
+from toolkit.cli.blast.child import Child, told_error
+from toolkit.cli.blast.drive import STOPPING, Drive, Ended, environment
 from toolkit.errors import ToolkitError
 
 
@@ -208,7 +208,7 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
     )
     parent = script(f"""
         import asyncio, os, sys
-        from toolkit.cli.blast_child import Child
+        from toolkit.cli.blast.child import Child
         async def main():
             child = Child([sys.executable, {str(load)!r}])
             child.start(os.environ, lambda line: print(line, flush=True))
@@ -224,7 +224,7 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
 
 
 def test_a_load_whose_parent_died_before_the_leash_was_on_never_begins() -> None:
-    leash = Path(__file__).parents[2] / "toolkit" / "cli" / "blast_leash.py"
+    leash = Path(__file__).parents[2] / "toolkit" / "cli" / "blast" / "leash.py"
     done = subprocess.run(
         [sys.executable, str(leash), "1", sys.executable, "-c", "print('loading')"],
         capture_output=True,

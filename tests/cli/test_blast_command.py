@@ -17,7 +17,10 @@ from support.blasting import wanted
 from support.screens import on_a_terminal
 
 from toolkit.blast import checks, limits
-from toolkit.cli import blast_child, blast_plan, blast_run, main
+from toolkit.cli import main
+from toolkit.cli.blast import child as blast_child
+from toolkit.cli.blast import plan as blast_plan
+from toolkit.cli.blast import run as blast_run
 from toolkit.records import Host, Run
 from toolkit.store import Store
 

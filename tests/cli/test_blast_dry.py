@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from toolkit.cli.blast import command
+from toolkit.cli.blast.verb import command
 
 CHAIN = """
 stream_share = 0.25

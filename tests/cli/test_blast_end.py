@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from support.blasting import wanted
 
-from toolkit.cli import blast_end
-from toolkit.cli.blast_drive import Ended
-from toolkit.cli.blast_end import resume_command, strain_of
-from toolkit.cli.blast_plan import plan_of
-from toolkit.cli.blast_run import Blast, _relay
+from toolkit.cli.blast import end as blast_end
+from toolkit.cli.blast.drive import Ended
+from toolkit.cli.blast.end import resume_command, strain_of
+from toolkit.cli.blast.plan import Blast, plan_of
+from toolkit.cli.blast.run import _relay
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, LoaderSecond
 from toolkit.store import Store

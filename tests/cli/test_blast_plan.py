@@ -8,9 +8,9 @@ import click
 import pytest
 from support.blasting import wanted
 
-from toolkit.cli.blast import Options
-from toolkit.cli.blast_command import command_line, host_line, hosts_file
-from toolkit.cli.blast_plan import Plan, Resumed, plan_of, refuse_other_hosts
+from toolkit.cli.blast.command import command_line, host_line, hosts_file
+from toolkit.cli.blast.options import Options
+from toolkit.cli.blast.plan import Plan, Resumed, plan_of, refuse_other_hosts
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host, read_hosts
 from toolkit.records import Host, Run

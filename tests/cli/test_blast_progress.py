@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from toolkit.board.standings import Board, Standing
-from toolkit.cli import blast_progress
-from toolkit.cli.blast_progress import STARTING, Progress, clock, errors, leader, many, silent
+from toolkit.cli.blast import progress as blast_progress
+from toolkit.cli.blast.progress import STARTING, Progress, clock, errors, leader, many, silent
 from toolkit.errors import ToolkitError
 
 

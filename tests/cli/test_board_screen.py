@@ -12,7 +12,7 @@ from support.screens import on_a_terminal
 
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board
-from toolkit.cli.board_table import heading, page
+from toolkit.cli.board.table import heading, page
 from toolkit.records import Event, Verdict
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "board"]

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from toolkit.cli import board_serve, main
-from toolkit.cli.board import Options
-from toolkit.cli.demo_page import page_url
+from toolkit.cli import main
+from toolkit.cli.board import serve as board_serve
+from toolkit.cli.board.options import Options
+from toolkit.cli.demo.page import page_url
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 WAIT_S = 60

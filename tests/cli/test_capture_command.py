@@ -478,5 +478,5 @@ def test_neither_help_nor_files_load_what_only_others_need(tmp_path: Path, three
             cwd=tmp_path,
             check=True,
         )
-        assert "toolkit.cli.capture" in done.stderr
+        assert "toolkit.cli.capture.verb" in done.stderr
         assert not set(done.stderr.split()) & heavy, words

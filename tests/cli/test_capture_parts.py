@@ -10,11 +10,13 @@ import pytest
 from toolkit.capture.exchange import Losses
 from toolkit.capture.lines import Arrived
 from toolkit.capture.summary import Tally
-from toolkit.cli import capture_progress, capture_sinks, capture_stop
-from toolkit.cli.capture_progress import Progress, fitted, losses_in_short, servers_here
-from toolkit.cli.capture_sinks import StoreSink
-from toolkit.cli.capture_stop import Stop
-from toolkit.cli.capture_table import _clock, _one_line
+from toolkit.cli.capture import progress as capture_progress
+from toolkit.cli.capture import sinks as capture_sinks
+from toolkit.cli.capture import stop as capture_stop
+from toolkit.cli.capture.progress import Progress, fitted, losses_in_short, servers_here
+from toolkit.cli.capture.sinks import StoreSink
+from toolkit.cli.capture.stop import Stop
+from toolkit.cli.capture.table import _clock, _one_line
 from toolkit.errors import ToolkitError
 from toolkit.records import Asked, Run, Seen
 

@@ -15,9 +15,11 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from toolkit.cli import demo_page, demo_run, main
-from toolkit.cli.demo_cast import CAST, SWITCHER, fleet_words, scenes
-from toolkit.cli.demo_children import environment
+from toolkit.cli import main
+from toolkit.cli.demo import page as demo_page
+from toolkit.cli.demo import run as demo_run
+from toolkit.cli.demo.cast import CAST, SWITCHER, fleet_words, scenes
+from toolkit.cli.demo.children import environment
 from toolkit.errors import ToolkitError
 from toolkit.sim.personalities import PERSONALITIES
 
@@ -207,8 +209,8 @@ def test_a_package_without_its_page_says_where_it_looked(tmp_path: Path) -> None
 def test_on_a_terminal_the_page_is_served_until_an_interrupt(tmp_path: Path) -> None:
     port = free_port()
     code = (
-        "from pathlib import Path; from toolkit.cli.demo_cast import scenes;"
-        "from toolkit.cli.demo_run import _show_page;"
+        "from pathlib import Path; from toolkit.cli.demo.cast import scenes;"
+        "from toolkit.cli.demo.run import _show_page;"
         f"_show_page(Path({str(tmp_path / 'files')!r}), {port}, scenes(60))"
     )
     ours, theirs = pty.openpty()

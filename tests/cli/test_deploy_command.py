@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli import main
-from toolkit.cli.deploy import KINDS
+from toolkit.cli.deploy.verb import KINDS
 
 STACK = '[[engine]]\nmodel = "Qwen/Qwen2.5-7B-Instruct"\nkey_env = "VLLM_API_KEY"\n'
 

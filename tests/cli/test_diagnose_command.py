@@ -14,7 +14,7 @@ from support.blasted import STARTED_AT, blasted
 
 from toolkit.cli import main
 from toolkit.records import Event, Ledger, Run, Verdict
-from toolkit.serving.facts import Gpu, Gpus
+from toolkit.serving.fit.facts import Gpu, Gpus
 from toolkit.sim.app import SimThread, serve_in_thread
 from toolkit.store import Store
 
@@ -105,7 +105,7 @@ def test_an_interrupt_judges_what_was_seen_until_then(
             await keep(await scout.look())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("toolkit.cli.diagnose_look.follow", interrupted)
+    monkeypatch.setattr("toolkit.cli.diagnose.look.follow", interrupted)
     result = diagnose(fleet["seq_limited"].url, "--interval", "10m")
     assert result.exit_code == 130
     assert "Stopped: judged by what was seen" in result.stderr
@@ -130,7 +130,7 @@ def test_the_gpu_of_this_machine_counts_for_a_server_on_it(
     found: bool,
 ) -> None:
     idle, busy = Gpu(index=0, busy_share=0.0), Gpu(index=1, busy_share=0.9, limits=limits)
-    monkeypatch.setattr("toolkit.serving.gpus.gpus", lambda: Gpus(gpus=(idle, busy)))
+    monkeypatch.setattr("toolkit.serving.fit.gpus.gpus", lambda: Gpus(gpus=(idle, busy)))
     told = objects(diagnose(fleet["gptq-int4"].url, "--interval", "400ms", "--json"))
     assert ("gpu_throttled" in [each["code"] for each in told]) == found
     unknown = next(each for each in told if each["code"] == "not_known")["unknown"]

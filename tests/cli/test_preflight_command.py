@@ -12,9 +12,9 @@ from support.fake_nvml import A100, environment, machine, needs_gcc
 from support.planted import TOOLKIT, needs_unshare
 
 from toolkit.cli import main
-from toolkit.cli.preflight_needs import with_weights
-from toolkit.cli.preflight_show import conclusion
-from toolkit.serving.needs import Needs
+from toolkit.cli.preflight.needs import with_weights
+from toolkit.cli.preflight.show import conclusion
+from toolkit.serving.fit.needs import Needs
 from toolkit.serving.outcome import bad, doubtful, good
 
 

@@ -193,7 +193,7 @@ def test_a_boundary_that_the_stack_leaves_open_is_named(
 
 
 def test_what_serve_really_records_is_understood(store: Store) -> None:
-    from toolkit.cli.serve_run import _shown
+    from toolkit.cli.serve.run import _shown
     from toolkit.proxy.settings import Settings, UpstreamSetting
     from toolkit.serving.stack import EngineSetting, Stack
 

@@ -10,8 +10,8 @@ from support.sightings import rows, seen
 from support.tallies import second
 
 import toolkit.database
-from toolkit.cli import runs_prune
-from toolkit.cli.runs import command
+from toolkit.cli.runs import prune as runs_prune
+from toolkit.cli.runs.verb import command
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store

@@ -157,7 +157,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_running(tmp_path: Pat
 
 def test_help_needs_no_client_library() -> None:
     code = (
-        "import sys; from toolkit.cli.selftest import command;"
+        "import sys; from toolkit.cli.selftest.verb import command;"
         "print([name for name in ('aiohttp', 'uvloop', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 from support.served import free_ports
 
 from toolkit.cli import main
-from toolkit.cli.serve_events import Events, blast_on
-from toolkit.cli.serve_preflight import needs_of
-from toolkit.cli.serve_run import kept
+from toolkit.cli.serve.events import Events, blast_on
+from toolkit.cli.serve.preflight import needs_of
+from toolkit.cli.serve.run import kept
 from toolkit.proxy.settings import Settings
 from toolkit.records import Event, Host, LoaderSecond, Run, Sighting
 from toolkit.serving.stack import EngineSetting, Stack

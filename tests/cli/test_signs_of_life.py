@@ -34,11 +34,11 @@ SLOW = {
         "toolkit.improve.report_page:page",
     ),
     "workload --from bodies.jsonl --html report.html --profile made.toml": (
-        *("toolkit.cli.workload_run:arrived", "toolkit.cli.workload_run:summarise"),
+        *("toolkit.cli.workload.run:arrived", "toolkit.cli.workload.run:summarise"),
         *("toolkit.workload.report_page:page", "toolkit.workload.synthesis:synthesis"),
     ),
     "workload --from bodies.jsonl --export mooncake": ("toolkit.workload.exports:mooncake",),
-    "preflight --sim": ("toolkit.cli.preflight_show:look",),
+    "preflight --sim": ("toolkit.cli.preflight.show:look",),
 }
 """By the command line, what of it was seen to take more than 2 s on two hours of 20 hosts, on 300 MB of a file, or on a
 machine with GPUs and a vLLM. Each is named where it is looked up, `module:name`."""

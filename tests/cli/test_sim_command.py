@@ -279,7 +279,7 @@ def test_a_guarded_fleet_names_the_keys_variable_in_its_hosts_file() -> None:
 
 def test_help_needs_no_server_library() -> None:
     code = (
-        "import sys; from toolkit.cli.sim import command;"
+        "import sys; from toolkit.cli.sim.verb import command;"
         "print([name for name in ('aiohttp', 'prometheus_client', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.cli.sweep_asks import invalid_json
+from toolkit.cli.sweep.asks import invalid_json
 from toolkit.errors import ToolkitError
 from toolkit.improve.configurations import Serving
 from toolkit.improve.sweep_file import Asking

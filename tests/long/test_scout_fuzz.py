@@ -20,8 +20,8 @@ import pytest
 from rich.console import Console
 from support.raw_server import RawServer, http, one_look, vllm_pages
 
-from toolkit.cli.scout_show import as_object
-from toolkit.cli.scout_table import page
+from toolkit.cli.scout.show import as_object
+from toolkit.cli.scout.table import page
 from toolkit.records import Sighting
 from toolkit.scout.evidence import examine
 from toolkit.scout.findings import findings

@@ -4,7 +4,7 @@ import pytest
 from support.shapes import GIB, shape, tiny
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.kv import bytes_per_token, state_bytes, window_bytes_per_token
+from toolkit.plan.kv import bytes_per_token, layer_bytes, state_bytes
 
 # vLLM reference, "Model facts": bytes a token in 16 bit, over the layers that keep every token
 FULL_LAYERS = {
@@ -39,16 +39,10 @@ def test_fp8_halves_it(name: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "expected"), ALL_AS_FULL.items())
-def test_windows_as_full_cost_all_layers(name: str, expected: int) -> None:
-    assert bytes_per_token(shape(name), windows_as_full=True) == expected
-    assert window_bytes_per_token(shape(name)) == expected - FULL_LAYERS[name]
-
-
-def test_without_mla_each_head_has_its_own_key_and_value() -> None:
-    # 27 layers x 16 heads x (128 + 64 and 128) x 2
-    assert bytes_per_token(shape("DeepSeek-V2-Lite"), latent_as_heads=True) == 276_480
-    # one without MLA has nothing to unpack
-    assert bytes_per_token(shape("Qwen2.5-7B-Instruct"), latent_as_heads=True) == 57_344
+def test_while_its_windows_fill_a_token_is_kept_in_all_layers(name: str, expected: int) -> None:
+    model = shape(name)
+    each = (layer_bytes(layer.attention, 2, "auto", 1) for layer in model.layers)
+    assert sum(each) == expected
 
 
 def test_sixty_four_requests_of_8192_tokens_take_28_gib() -> None:

@@ -68,3 +68,9 @@ def test_lengths_that_are_none_are_refused(lengths: dict[str, object], missing: 
 def test_what_is_no_report_is_refused() -> None:
     with pytest.raises(ToolkitError, match="how long prompts are"):
         of_workload({})
+
+
+def test_answers_that_nobody_followed_are_told_with_the_way_to_know_them() -> None:
+    with pytest.raises(ToolkitError) as refused:
+        of_workload(with_lengths(output_tokens=None, max_tokens=None))
+    assert "`--full`" in refused.value.hint

@@ -76,7 +76,7 @@ def test_a_second_copy_of_the_weights_is_not_counted(folder: Path) -> None:
     (folder / "consolidated.safetensors").write_bytes(safetensors({"a": ("BF16", 150)}))
     model = read_model(str(folder), KNOWN)
     assert model.weight_bytes_on_disk == 150
-    assert model.notes == ("1 files of weights are not in the index: not loaded",)
+    assert model.notes == ("1 file of weights is not in the index: not loaded",)
 
 
 def test_a_second_copy_beside_a_single_file_is_not_counted(folder: Path) -> None:

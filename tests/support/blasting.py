@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.blast import Options
+from toolkit.cli.blast.options import Options
 
 
 def wanted(**changes: Any) -> Options:

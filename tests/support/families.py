@@ -3,7 +3,7 @@
 import os
 import sys
 
-from toolkit.serving.processes import member
+from toolkit.serving.start.processes import member
 
 # Every member says `NAME PID` once its signals are set, so that a test waits for lines and never for time.
 MEMBER = """

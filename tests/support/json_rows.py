@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from support.blasted import blasted
 
 from toolkit.cli import main
-from toolkit.cli.sweep_show import print_objects
+from toolkit.cli.sweep.show import print_objects
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_table import Compared, Moved, Row
 from toolkit.sim.app import serve_in_thread

@@ -8,10 +8,10 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host
-from toolkit.serving.gate import Gate
-from toolkit.serving.seat import Seat
+from toolkit.serving.house.gate import Gate
+from toolkit.serving.house.seat import Seat
 from toolkit.serving.stack import EngineSetting, GuardSetting
-from toolkit.serving.warm_rounds import Warmed
+from toolkit.serving.warm.warm_rounds import Warmed
 
 SETTING = EngineSetting(name="e", kind="sim", model="old", served_name="m", port=1, spare_port=2)
 PATIENT = GuardSetting(refused_s=1000.0, look_s=1000.0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 from toolkit.hosts import EXAMPLE, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
@@ -17,7 +18,6 @@ from toolkit.records import Host
 if TYPE_CHECKING:
     import ssl
 
-DATABASE = "data/toolkit.db"
 OPEN_FILES = 65_536
 
 database_option = click.option(

@@ -72,3 +72,8 @@ def clock(at: float, now: float | None = None) -> str:
     moment, today = time.localtime(at), time.localtime(now)
     same_day = moment[:3] == today[:3]
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def time_of_day(at: float) -> str:
+    """`14:32:10`, by this machine's clock and time zone."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")

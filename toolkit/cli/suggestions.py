@@ -148,7 +148,7 @@ def run(*verbs: str) -> Suggest:
 
 def _ask(context: click.Context, ask: "Callable[[Store], list[Any]]") -> list[Any]:
     """Ask the database that the line names so far; nothing where there is none."""
-    from toolkit.cli.inputs import DATABASE
+    from toolkit.cli.places import DATABASE
     from toolkit.store import Store
 
     told = context.params.get("database") or os.environ.get("TOOLKIT_DB") or DATABASE

@@ -1,8 +1,11 @@
-"""Durations like `90s 15m 2h` and sizes like `8GiB` on the command line."""
+"""Durations like `90s 15m 2h`, sizes like `8GiB`, prices like `0.15/0.60` and levels like `1,2,4` on the command line."""
 
 import click
 
 from toolkit.quantities import bytes_of, seconds_of
+
+HIGHEST_PRICE = 1e9
+"""Of a million tokens: more is a slip, and infinity no price."""
 
 
 class Duration(click.ParamType[float]):
@@ -43,3 +46,44 @@ class Size(click.ParamType[int]):
 
 DURATION = Duration()
 SIZE = Size()
+
+
+class Levels(click.ParamType[tuple[int, ...]]):
+    """Concurrencies of a sweep: `1,2,4,8`."""
+
+    name = "levels"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Read whole numbers between commas; whether they rise is the plan's to say."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdecimal() and len(part) < 9 for part in parts):
+            self.fail(f"`{value}` is no list of numbers; write e.g. `1,2,4,8`", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
+class Price(click.ParamType[tuple[float, float]]):
+    """What a million tokens cost: of prompts and of answers, or one price for both."""
+
+    name = "price"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, float]:
+        """Read `0.15/0.60`, or `0.60` for both."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            words = [float(word) for word in str(value).split("/")]
+        except ValueError:
+            words = []
+        if len(words) not in (1, 2) or not all(0 <= word <= HIGHEST_PRICE for word in words):
+            self.fail(
+                f"`{value}` is no price; write what a million tokens cost, e.g. `0.60`, or `0.15/0.60` for prompt/answer",
+                param,
+                ctx,
+            )
+        return words[0], words[-1]

@@ -2,11 +2,17 @@
 
 import math
 
-from toolkit.plan.budget import GRAPHS_COUNT_FROM, NEWEST, MemorySetting, Version, utilization_of
+from toolkit.plan.budget import (
+    GIB,
+    GRAPHS_COUNT_FROM,
+    NEWEST,
+    MemorySetting,
+    Version,
+    utilization_of,
+)
 from toolkit.plan.result import Advice
 from toolkit.wording import digits
 
-GIB = 2**30
 MARGIN_PERCENT = 15
 """Room above the longest request, as `toolkit workload` recommends it."""
 STEP = 256

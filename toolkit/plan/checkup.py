@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from toolkit.plan.advice import defaults
 from toolkit.plan.asked import Gpu, Settings, version_of
+from toolkit.plan.budget import GIB
 from toolkit.plan.capacity import blocks, held
 from toolkit.records import Sighting
 
-GIB = 2**30
 MOST = 2**40
 """Tokens or blocks; more is a mistake, or a trap."""
 

@@ -15,6 +15,7 @@ TEXT_PARTS = ("text_config", "llm_config", "language_config")
 LARGEST = 2**32
 """No size in a config is larger; beyond it somebody wrote nonsense."""
 MOST_LAYERS = 10_000
+DAMAGED = "Its config was edited or damaged: fetch it again"
 GEMMA3 = {
     "vocab_size": 262_208,
     "num_attention_heads": 8,
@@ -61,7 +62,7 @@ class Fields:
             return None
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole or not 0 < value <= LARGEST:
-            raise ToolkitError(f"`{keys[0]}` of `{self._name}` is {value!r:.60}, no size")
+            raise ToolkitError(f"`{keys[0]}` of `{self._name}` is {value!r:.60}, no size", DAMAGED)
         return int(value)
 
     def count(self, *keys: str) -> int:
@@ -84,7 +85,7 @@ class Fields:
         """How many layers."""
         found = self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if found > MOST_LAYERS:
-            raise ToolkitError(f"`{self._name}` would have {found:,} layers, no model has")
+            raise ToolkitError(f"`{self._name}` would have {found:,} layers, no model has", DAMAGED)
         return found
 
     def hidden(self) -> int:

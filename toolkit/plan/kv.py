@@ -27,31 +27,14 @@ PACKED_LATENT_BYTES = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 KV_DTYPES = ("auto", *ELEMENT_BYTES, *PACKED_LATENT_BYTES)
 
 
-def bytes_per_token(
-    shape: Shape,
-    kv_dtype: str = "auto",
-    tp: int = 1,
-    *,
-    windows_as_full: bool = False,
-    latent_as_heads: bool = False,
-) -> int:
+def bytes_per_token(shape: Shape, kv_dtype: str = "auto", tp: int = 1) -> int:
     """Bytes that one more token adds on one GPU of `tp`: over the layers that keep every token.
 
-    Qwen2.5-7B: 28 layers x 2 (key and value) x 4 KV heads x 128 x 2 bytes = 57,344. `windows_as_full`: also over the layers
-    that look back only so far, as while their window fills. `latent_as_heads`: each head's key and value instead of MLA's
-    vector; with VLLM_MLA_DISABLE=1 vLLM 0.32 moreover pads values to the keys' width (DeepSeek-V2-Lite: 331,776, not 276,480).
+    Qwen2.5-7B: 28 layers x 2 (key and value) x 4 KV heads x 128 x 2 bytes = 57,344.
     """
-    attentions = [layer.attention for layer in shape.layers]
-    kept = [one for one in attentions if windows_as_full or keeps_every_token(one)]
-    if latent_as_heads:
-        kept = [_unpacked(one) for one in kept]
+    attentions = (layer.attention for layer in shape.layers)
+    kept = [one for one in attentions if keeps_every_token(one)]
     return sum(layer_bytes(one, shape.element_bytes, kv_dtype, tp) for one in kept)
-
-
-def window_bytes_per_token(shape: Shape, kv_dtype: str = "auto", tp: int = 1) -> int:
-    """Bytes that one more token adds on one GPU over the layers with a window, until it is full."""
-    everything = bytes_per_token(shape, kv_dtype, tp, windows_as_full=True)
-    return everything - bytes_per_token(shape, kv_dtype, tp)
 
 
 def keeps_every_token(attention: Attention) -> bool:
@@ -105,17 +88,6 @@ def _latent_bytes(latent: Latent, element_bytes: int, kv_dtype: str) -> int:
     if kv_dtype in PACKED_LATENT_BYTES:
         return PACKED_LATENT_BYTES[kv_dtype]
     return round(_element(element_bytes, kv_dtype) * (latent.rank + latent.rope_dim))
-
-
-def _unpacked(attention: Attention) -> Attention:
-    if not isinstance(attention, Latent):
-        return attention
-    return Heads(
-        heads=attention.heads,
-        kv_heads=attention.heads,
-        head_dim=attention.nope_dim + attention.rope_dim,
-        value_dim=attention.value_dim,
-    )
 
 
 def _element(element_bytes: int, kv_dtype: str) -> float:

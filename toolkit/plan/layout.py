@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from toolkit.errors import ToolkitError
+from toolkit.plan.budget import NEWEST, Version
 from toolkit.plan.kv import layer_bytes, layer_state_bytes
 from toolkit.plan.shape import Attention, Heads, Latent, Mlp, Recurrent, Shape
 from toolkit.plan.stages import stages
@@ -22,7 +23,6 @@ MLA_HYBRID_STEP = 128
 """Blocks of a model of MLA and states are multiples of it."""
 BATCHED_TOKENS = 2048
 
-Version = tuple[int, ...]
 TOKENS_BY_REQUESTS_FROM: Version = (0, 24)
 """From here on vLLM tells `kv_cache_size_tokens` among its metrics, and reckons it by whole requests."""
 
@@ -132,7 +132,7 @@ def reported_concurrency(of: Layout, num_blocks: int) -> float:
     return num_blocks / max(1, sum(group.full_blocks for group in of.groups))
 
 
-def reported_tokens(of: Layout, num_blocks: int, version: Version = (0, 33)) -> int:
+def reported_tokens(of: Layout, num_blocks: int, version: Version = NEWEST) -> int:
     """As in vLLM's `KV cache size: N tokens`: what that many requests of `max_model_len` add up to.
 
     Before 0.24 of several groups: the tokens of blocks dealt out evenly. gemma-3-27b on an H100 with 0.19: 15,999 blocks for 7

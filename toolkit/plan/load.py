@@ -7,7 +7,10 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 
-HOW = "Is it the output of `toolkit workload --json`?"
+WRONG_FILE = "Is it the output of `toolkit workload --json`?"
+NO_ANSWERS = (
+    "Capture with `--full`, or give --prompt-tokens and --output-tokens in place of --workload"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +39,10 @@ def of_workload(report: Mapping[str, Any]) -> Load:
     prompts, answers = _part(lengths, "prompt_tokens"), _part(lengths, "output_tokens")
     prompt = _number(prompts, "mean")
     answer, notes = _answer(answers, _part(lengths, "max_tokens"))
-    if prompt is None or answer is None:
-        raise ToolkitError(f"the workload does not tell how long {_missing(prompt)} are", HOW)
+    if prompt is None:
+        raise ToolkitError("the workload does not tell how long prompts are", WRONG_FILE)
+    if answer is None:
+        raise ToolkitError("the workload does not tell how long answers are", NO_ANSWERS)
     return Load(
         prompt_tokens=prompt,
         output_tokens=answer,
@@ -48,10 +53,6 @@ def of_workload(report: Mapping[str, Any]) -> Load:
         told=_source(report),
         notes=(*notes, *_estimated(lengths)),
     )
-
-
-def _missing(prompt: float | None) -> str:
-    return "prompts" if prompt is None else "answers"
 
 
 def _answer(answers: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[float | None, list[str]]:

@@ -155,7 +155,10 @@ def _weight_files(folder: Path) -> tuple[list[Path], list[str]]:
     # files only: opening a pipe would wait for ever
     found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     if len(found) > MOST_FILES:
-        raise ToolkitError(f"`{folder}` holds more than {MOST_FILES:,} files of weights")
+        raise ToolkitError(
+            f"`{folder}` holds more than {MOST_FILES:,} files of weights",
+            "Name a directory with one model, or the model's config.json",
+        )
     index = folder / INDEX
     if not index.is_file():
         return [path for path in found if len(found) == 1 or not _is_copy(path)], []
@@ -166,9 +169,15 @@ def _weight_files(folder: Path) -> tuple[list[Path], list[str]]:
             f"`{folder}` lacks {len(missing)} of {len(named)} files of weights, the first: `{missing[0]:.80}`",
             "The download was cut: fetch it again",
         )
-    left = len(found) - len(named)
-    told = [f"{left} files of weights are not in the index: not loaded"] if left else []
-    return [path for path in found if path.name in named], told
+    notes = _beside_the_index(len(found) - len(named))
+    return [path for path in found if path.name in named], notes
+
+
+def _beside_the_index(files: int) -> list[str]:
+    if not files:
+        return []
+    told = "1 file of weights is" if files == 1 else f"{files:,} files of weights are"
+    return [f"{told} not in the index: not loaded"]
 
 
 def _is_copy(path: Path) -> bool:
@@ -181,7 +190,7 @@ def _names_in(index: Path) -> set[str]:
         raise ToolkitError(f"`{index}` names no files", "Fetch it again, or delete it")
     names = {one for one in mapped.values() if isinstance(one, str)}
     if any(os.sep in one for one in names):
-        raise ToolkitError(f"`{index}` names a file outside its directory")
+        raise ToolkitError(f"`{index}` names a file outside its directory", "Fetch it again")
     return names
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from toolkit.errors import ToolkitError
 from toolkit.plan import advice
 from toolkit.plan.asked import NO_GOAL, PLAIN, Goal, Gpu, Settings
-from toolkit.plan.budget import MemorySetting, graph_bytes
+from toolkit.plan.budget import GIB, MemorySetting, graph_bytes
 from toolkit.plan.capacity import requests_per_s, under_way
 from toolkit.plan.cost import cost
 from toolkit.plan.kv import bytes_per_token, layer_bytes, state_bytes
@@ -23,7 +23,6 @@ from toolkit.plan.room import Room, Values, longest_length, room
 from toolkit.plan.shape import Heads, Shape
 from toolkit.plan.weights import as_stored, weights_bytes, weights_of_gpu
 
-GIB = 2**30
 UNKNOWN_LENGTH = 4096
 """Tokens, where neither the workload nor the model tells a limit."""
 ROUNDS = 8
@@ -43,20 +42,26 @@ def plan(  # noqa: PLR0913 (one question, all its parts by name)
 ) -> Plan:
     """Say what fits. Raises ToolkitError when `tp` or `pp` cannot divide the model, or a name is not known."""
     _refuse_slices(gpu, settings)
-    weights = weights_of_gpu(shape, quantization, tp=settings.tp, pp=settings.pp, on_disk=on_disk)
-    case = _Case(shape=shape, gpu=gpu, weights=weights, settings=settings, load=load, goal=goal)
-    flags, left = case.choose()
-    tokens = load.request_tokens or float(flags.max_model_len)
-    found = _measures(case, flags, left, tokens)
-    name = as_stored(shape, quantization).name
-    found = replace(
-        found,
-        quantization=name,
-        weights_gib=weights_bytes(shape, quantization, on_disk=on_disk) / GIB,
-        # nobody should start what does not fit
-        advice=_advised(case, flags, name) if left.fits else (),
+    case = _Case(
+        shape=shape,
+        gpu=gpu,
+        quantization=as_stored(shape, quantization).name,
+        all_weights=weights_bytes(shape, quantization, on_disk=on_disk),
+        weights=weights_of_gpu(
+            shape, quantization, tp=settings.tp, pp=settings.pp, on_disk=on_disk
+        ),
+        settings=settings,
+        load=load,
+        goal=goal,
     )
-    found = replace(found, flags={one.flag: one.value for one in found.advice})
+    flags, left = case.choose()
+    # nobody should start what does not fit
+    advised = _advised(case, flags) if left.fits else ()
+    found = replace(
+        _measures(case, flags, left, load.request_tokens or float(flags.max_model_len)),
+        advice=advised,
+        flags={one.flag: one.value for one in advised},
+    )
     return replace(found, notes=remarks(found, shape, gpu, settings, load, left))
 
 
@@ -101,8 +106,12 @@ class _Case:
 
     shape: Shape
     gpu: Gpu
+    quantization: str
+    """As the weights are stored."""
+    all_weights: int
+    """Bytes over all GPUs."""
     weights: int
-    """Bytes on the fullest GPU."""
+    """Bytes on the fullest one."""
     settings: Settings
     load: Load
     goal: Goal
@@ -249,11 +258,11 @@ def _measures(case: _Case, flags: _Flags, left: Room, tokens: float) -> Plan:
         model=case.shape.name,
         gpu=case.gpu.name,
         gpus=gpus,
-        quantization="",
+        quantization=case.quantization,
         kv_cache_dtype=case.settings.kv_cache_dtype,
         fits=left.fits,
         parameters=parameters(case.shape).total,
-        weights_gib=0.0,
+        weights_gib=case.all_weights / GIB,
         kv_bytes_per_token=float(per_token(case.shape, case.settings)),
         state_bytes_per_request=float(per_request(case.shape, case.settings)),
         block_size=left.cache.block_size,
@@ -326,12 +335,13 @@ def _windows(shape: Shape, settings: Settings, tokens: float | None) -> int:
     )
 
 
-def _advised(case: _Case, flags: _Flags, name: str) -> tuple[Advice, ...]:
+def _advised(case: _Case, flags: _Flags) -> tuple[Advice, ...]:
     found = [flags.length, flags.seqs, flags.batched, flags.share]
     found += advice.parallel(case.settings.tp, case.settings.pp)
     if case.settings.kv_cache_dtype != "auto":
         found.append(advice.kv_cache_dtype(case.settings.kv_cache_dtype))
     if case.settings.block_size is not None:
         found.append(Advice(flag="block-size", value=str(case.settings.block_size), why="as told"))
-    online = advice.online_quantization(name, as_stored(case.shape, None).name)
+    own = as_stored(case.shape, None).name
+    online = advice.online_quantization(case.quantization, own)
     return (*found, *([online] if online else []))

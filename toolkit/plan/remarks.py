@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from toolkit.plan.advice import tokens_words
 from toolkit.plan.asked import Gpu, Settings
+from toolkit.plan.budget import GIB
 from toolkit.plan.capacity import held_by_bytes
 from toolkit.plan.load import Load
 from toolkit.plan.parameters import Parameters, parameters
@@ -13,7 +14,6 @@ from toolkit.plan.room import Room
 from toolkit.plan.shape import Heads, Latent, Recurrent, Shape
 from toolkit.wording import digits
 
-GIB = 2**30
 ENGINE_V1_FROM = (0, 8)
 UNLIKE = 1.5
 """Times the mean from which on the longest request is told apart."""

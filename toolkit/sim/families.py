@@ -6,7 +6,6 @@ V1 as recorded from 0.32.0; V0 as 0.7.3 had them; RUST is what the Rust front en
 from typing import Literal, NamedTuple
 
 Dialect = Literal["v0", "v1", "rust"]
-DIALECTS: tuple[Dialect, ...] = ("v0", "v1", "rust")
 
 VERSIONS: dict[Dialect, str] = {"v0": "0.7.3", "v1": "0.32.0", "rust": "0.33.0"}
 """The vLLM that speaks it: a page and a `/version` that contradict each other would help nobody."""

@@ -1,0 +1,1 @@
+"""`toolkit bench`: its command line (verb) and what that does."""

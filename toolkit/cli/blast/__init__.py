@@ -1,0 +1,1 @@
+"""`toolkit blast`: its command line (verb) and what that does."""

@@ -1,0 +1,167 @@
+"""How `toolkit blast` ends: the final standings, what the load generator was the limit of, and why a load died."""
+
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.board.standings import Board
+from toolkit.cli.blast.child import locustfile, told_error
+from toolkit.cli.blast.drive import Ended
+from toolkit.cli.places import DATABASE
+from toolkit.errors import ToolkitError
+from toolkit.records import Event, LoaderSecond
+from toolkit.store import Store
+
+if TYPE_CHECKING:
+    from toolkit.cli.blast.plan import Blast
+
+WORKED, NOBODY_ANSWERED, INTERRUPTED = 0, 1, 130
+"""Exit codes; the last one is what a shell calls an interrupted command."""
+TOLD_LINES = 8
+"""Of the output of a load that failed without a word of its own."""
+
+
+def tell(
+    blast: "Blast",
+    store: Store,
+    board: Callable[[], Board | None],
+    ended: Ended,
+    lines: Sequence[str],
+) -> int:
+    """Show how it came out; the exit code. Raises ToolkitError when the load did not end by itself."""
+    last = board()
+    if last is not None and last.at_s is not None:
+        events = [event for _, event in store.events(blast.run)]
+        _show(last, events, as_json=blast.options.as_json)
+        for sentence in _notes(blast, store):
+            click.echo(sentence, err=True)
+    run = store.run(blast.run)
+    is_over = run is not None and run.ended_at is not None
+    if not is_over and not (ended.was_stopped and run is None):
+        raise _failure(blast, ended, lines, is_begun=run is not None)
+    if ended.was_stopped:
+        click.echo(_stopped(blast, is_begun=run is not None), err=True)
+        return INTERRUPTED
+    if not _answered(blast, store):
+        click.echo("No host answered a single request; `toolkit scout` tells why", err=True)
+        return NOBODY_ANSWERED
+    return WORKED
+
+
+def _answered(blast: "Blast", store: Store) -> bool:
+    """Whether any ranked request of the whole run was ok; the window of the standings may hold none."""
+    sums = store.tally_sums(blast.run)
+    return any(one.ok for (_, _, kind), one in sums.items() if kind == "ranked")
+
+
+def _show(last: Board, events: Sequence[Event], *, as_json: bool) -> None:
+    if as_json:
+        from toolkit.cli.board.show import print_json_board
+
+        print_json_board(last)
+    else:
+        from toolkit.cli.board.table import print_board
+
+        print_board(last, events)
+
+
+def _stopped(blast: "Blast", *, is_begun: bool) -> str:
+    if not is_begun:
+        return "Stopped before the first request"
+    return f"Stopped; go on with `{resume_command(blast)}`"
+
+
+def resume_command(blast: "Blast") -> str:
+    """What goes on with this run; what is not said is as it was."""
+    options = blast.options
+    marked = ["--non-neutral"] if options.non_neutral else []
+    words = ["toolkit", "blast", *options.hosts, "--resume", blast.run, *marked]
+    return shlex.join([*words, *_database_words(blast)])
+
+
+def _database_words(blast: "Blast") -> list[str]:
+    """What another command needs to find the same file."""
+    database = blast.options.database
+    return [] if database == Path(DATABASE) else ["--db", str(database)]
+
+
+def _notes(blast: "Blast", store: Store) -> Iterator[str]:
+    seconds = [second for _, second in store.loader_seconds(blast.run)]
+    strain = strain_of(seconds)
+    if strain:
+        yield f"Warning: {strain.sentence}"
+    if blast.not_neutral:
+        yield f"Not neutral: {blast.not_neutral}; these figures rank nobody"
+    again = shlex.join(["toolkit", "board", "--run", blast.run, *_database_words(blast)])
+    yield f"Kept in `{blast.options.database}`; `{again}` shows these standings again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strain:
+    """In how many seconds the load generator itself was the limit, and by what."""
+
+    limited_s: int
+    total_s: int
+    most_cpu_share: float | None
+    most_lag_ms: float | None
+
+    @property
+    def sentence(self) -> str:
+        """All of it, and the way out."""
+        cpu, lag = self.most_cpu_share, self.most_lag_ms
+        why = [
+            *([f"used up to {cpu:.0%} of a core"] if cpu else []),
+            *([f"was up to {lag:,.0f} ms late"] if lag else []),
+        ]
+        told = f": a process {' and '.join(why)}" if why else ""
+        return (
+            f"this machine was the limit in {self.limited_s:,} of {self.total_s:,} s "
+            f"({self.limited_s / self.total_s:.0%}){told}. These seconds describe it and not the hosts; use fewer "
+            "users, more `--processes`, or a quieter machine"
+        )
+
+
+def strain_of(seconds: Sequence[LoaderSecond]) -> Strain | None:
+    """Sum up the seconds that any worker was limited in; None: there is none."""
+    limited = [second for second in seconds if second.limited]
+    if not limited:
+        return None
+    return Strain(
+        limited_s=len({second.at_s for second in limited}),
+        total_s=len({second.at_s for second in seconds}),
+        most_cpu_share=max((second.cpu_share or 0.0 for second in limited), default=None),
+        most_lag_ms=max((second.lag_ms or 0.0 for second in limited), default=None),
+    )
+
+
+def _failure(blast: "Blast", ended: Ended, lines: Sequence[str], *, is_begun: bool) -> ToolkitError:
+    """Why the load is over before its time, and how to go on."""
+    told = told_error(lines)
+    if told and not is_begun:
+        return told
+    how = _how(ended.code)
+    if not is_begun:
+        said = "\n".join(lines[-TOLD_LINES:]).strip()
+        return ToolkitError(
+            f"the load {how} before its first request" + (f"; it said:\n{said}" if said else ""),
+            f"Run it by hand to see more: `locust -f {locustfile()} --headless`",
+        )
+    why = f": {told.message}" if told else ""
+    return ToolkitError(
+        f"the load of run `{blast.run}` {how}{why}; what it had counted up to then is kept",
+        f"Go on with `{resume_command(blast)}`",
+    )
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,39 @@
+"""What the command line of `toolkit blast` said."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PROFILE = "contest"
+DURATION_S = 900.0
+"""One window of the board."""
+USERS = 32
+CANARY_PERCENT = 1.0
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line of one blast, fields named as its options; None: not said."""
+
+    hosts: tuple[str, ...]
+    duration: float | None
+    users: int | None
+    spawn_rate: float | None
+    rate: float | None
+    profile: str | None
+    mix: int | None
+    max_tokens: int | None
+    model: str | None
+    canaries: float | None
+    timeout: float | None
+    processes: int | None
+    window: float
+    resume: str | None
+    dry_run: bool
+    no_scout: bool
+    scout_every: float
+    non_neutral: bool
+    as_json: bool
+    database: Path
+    insecure: bool
+    ca: str | None

@@ -1,0 +1,1 @@
+"""`toolkit board`: its command line (verb) and what that does."""

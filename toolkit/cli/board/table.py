@@ -1,0 +1,228 @@
+"""How `toolkit board` shows standings to a person: a table, the rules it follows, and what explains it."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from toolkit.board.honesty import reasons
+from toolkit.board.impact import spoken
+from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
+from toolkit.board.standings import Board, Standing
+from toolkit.board.taints import sentence
+from toolkit.cli.moments import clock, time_of_day
+from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, milliseconds, screen
+from toolkit.records import Event, Verdict
+
+WIDEST_NAME = 40
+WIDEST_VERDICTS = 44
+LAST_EVENTS = 6
+LATE_S, STALE_S = 5, 15
+"""Data that is older than that is amber, then red."""
+UNSURE = "?"
+
+Cell = Callable[[Standing], str | Text]
+
+
+def _rank(standing: Standing) -> str:
+    if standing.rank is None:
+        return UNKNOWN
+    return f"{'=' if standing.tied else ''}{standing.rank}"
+
+
+def _change(standing: Standing) -> Text:
+    """Against a minute ago."""
+    change = standing.rank_change
+    if not change:
+        return Text("")
+    mark, style = ("\u25b2", "green") if change > 0 else ("\u25bc", "red")
+    return Text(f"{mark}{abs(change)}", style=style)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _latency(value: float | None, samples: int, few: int) -> Text:
+    """Marked where too few answers make it unsure."""
+    if value is not None and samples < few:
+        return Text(milliseconds(value) + UNSURE, style="dim")
+    return Text(milliseconds(value))
+
+
+def _errors(standing: Standing) -> Text:
+    rate = standing.error_rate
+    if rate is None:
+        return Text(UNKNOWN)
+    style = "" if not standing.errors else "red" if rate >= 0.05 else "yellow"
+    return Text(f"{rate:.1%}", style=style)
+
+
+def _hits(standing: Standing) -> str:
+    if standing.hit_share is None:
+        return UNKNOWN
+    return f"{'~' if standing.hit_share_inferred else ''}{standing.hit_share:.0%}"
+
+
+def _badges(standing: Standing) -> Text:
+    accusing = [each.code for each in standing.verdicts if each.code != "clean"]
+    if accusing:
+        return Text(", ".join(code.replace("_", " ") for code in accusing), style="yellow")
+    return Text("clean", style="green") if standing.verdicts else Text(UNKNOWN)
+
+
+def _tokens(standing: Standing) -> str:
+    return ("~" if standing.output_tokens_estimated else "") + _rate(standing.output_tokens_per_s)
+
+
+COLUMNS: Sequence[tuple[Column, Cell]] = (
+    (Column(title="#", right=True), _rank),
+    (Column(title="", spare=9), _change),
+    (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name),
+    (Column(title="req/s", right=True), lambda seen: _rate(seen.rps)),
+    (Column(title="tok/s", right=True, spare=2), _tokens),
+    (
+        Column(title="TTFT p50", right=True, spare=5),
+        lambda seen: _latency(seen.ttft_p50_ms, seen.streamed, FEW_FOR_P50),
+    ),
+    (
+        Column(title="p95", right=True, spare=4),
+        lambda seen: _latency(seen.ttft_p95_ms, seen.streamed, FEW_FOR_P95),
+    ),
+    (
+        Column(title="E2E p50", right=True, spare=3),
+        lambda seen: _latency(seen.p50_ms, seen.ok, FEW_FOR_P50),
+    ),
+    (Column(title="p95", right=True), lambda seen: _latency(seen.p95_ms, seen.ok, FEW_FOR_P95)),
+    (Column(title="errors", right=True), _errors),
+    (Column(title="hits", right=True, spare=6), _hits),
+    (Column(title="ok", right=True, spare=8), lambda seen: f"{seen.ok:,}"),
+    (
+        Column(title="score", right=True, spare=7),
+        lambda seen: UNKNOWN if seen.score is None else f"{seen.score:.3f}",
+    ),
+    (Column(title="verdict", widest=WIDEST_VERDICTS, spare=1), _badges),
+)
+
+
+def print_board(board: Board, events: Sequence[Event] = (), now: float | None = None) -> None:
+    """Print a board; `now` is the reader's clock, for the age of a live one."""
+    console = screen()
+    for part in page(board, console, events=events, now=now):
+        # a screen folds a sentence between words; in a pipe it stays one line
+        console.print(part, soft_wrap=isinstance(part, Text) and keeps_lines(console))
+
+
+def picture(
+    board: Board, console: Console, *, events: Sequence[Event] = (), now: float | None = None
+) -> RenderableType:
+    """The whole page as one piece, for a screen that is drawn anew."""
+    return Group(*page(board, console, events=events, now=now))
+
+
+def board_table(board: Board, console: Console) -> Table:
+    """One row a host, those left out last."""
+    rows = [[cell(one) for _, cell in COLUMNS] for one in (*board.standings, *board.left_out)]
+    return fit_table([column for column, _ in COLUMNS], rows, console)
+
+
+def page(
+    board: Board, console: Console, *, events: Sequence[Event] = (), now: float | None = None
+) -> Iterator[RenderableType]:
+    """The heading, the table, and the sentences below it."""
+    yield heading(board, now)
+    yield Text()
+    yield board_table(board, console)
+    for some in (list(_notes(board)), list(_events(board, events))):
+        if some:
+            yield Text()
+            yield from some
+    yield Text()
+    yield Text(f"{FORMULAS[board.rank_by]}. {TIES}{_marks(board)}", style="dim")
+
+
+def heading(board: Board, now: float | None = None) -> Text:
+    """What is shown, of when, and how old it is."""
+    run = f"run {board.run}"
+    if board.at_s is None:
+        return Text(f"{run}: no second yet")
+    window = f"last {spoken(board.window_s)}"
+    if board.elapsed_s < board.window_s:
+        window = f"first {spoken(board.elapsed_s)} (of a window of {spoken(board.window_s)})"
+    text = Text.assemble((run, "bold"), f", {window} up to {clock(board.at_s + 1)}")
+    if board.ended and board.at_s == board.data_end_s and board.frozen_at_s is None:
+        text.append(", ended")
+    elif now is not None:
+        age_s = max(0.0, now - board.at_s - 1)
+        style = "red" if age_s > STALE_S else "yellow" if age_s > LATE_S else "green"
+        text.append(f", {spoken(round(age_s))} ago", style=style)
+    text.append(f", ranked by {board.rank_by}{', honest' if board.honest else ''}")
+    if board.frozen_at_s is not None:
+        text.append(f"  frozen at {clock(board.frozen_at_s)}", style="bold cyan")
+    return text
+
+
+def _marks(board: Board) -> str:
+    """What the marks in the table mean, as far as they stand there."""
+    shown = (*board.standings, *board.left_out)
+    few = any(0 < samples < FEW_FOR_P95 for each in shown for samples in (each.ok, each.streamed))
+    marks = [
+        (few, f" {UNSURE}: fewer answers than a sure quantile needs."),
+        (
+            any(each.hit_share_inferred or each.output_tokens_estimated for each in shown),
+            " ~: inferred from times, or counted from chunks.",
+        ),
+    ]
+    return "".join(words for is_so, words in marks if is_so)
+
+
+# --- sentences --------------------------------------------------------------------------------------
+
+
+def _notes(board: Board) -> Iterator[Text]:
+    """What explains the figures; hosts of one sentence share a line."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for one in (*board.standings, *board.left_out):
+        for title, said in _of_host(one):
+            names.setdefault((title, said), []).append(one.name)
+    for (title, said), hosts in names.items():
+        yield Text.assemble((title, "bold"), f"  {', '.join(hosts)}: {said}")
+    if board.limited_s:
+        done = "left out" if board.skip_limited else "counted; `--skip-limited` leaves them out"
+        yield Text(
+            f"The load generator was the limit in {spoken(board.limited_s)} of the window, for all hosts: {done}",
+            style="yellow",
+        )
+
+
+def _of_host(one: Standing) -> Iterator[tuple[str, str]]:
+    if one.left_out:
+        codes = " and ".join(each.code.replace("_", " ") for each in reasons(one.verdicts))
+        yield "left out", f"for {codes}"
+    for verdict in one.verdicts:
+        if verdict.code != "clean":
+            yield _title(verdict), verdict.evidence
+    for taint in one.taints:
+        yield "tainted", sentence(taint, time_of_day(taint.from_s)[:5])
+    if not one.ok:
+        yield "no answer", "nothing was answered in the window"
+    elif not one.verdicts:
+        yield "not judged", "too few canaries ended in the window to tell what explains its figures"
+
+
+def _title(verdict: Verdict) -> str:
+    return f"{verdict.code.replace('_', ' ')} ({verdict.confidence})"
+
+
+def _events(board: Board, events: Sequence[Event]) -> Iterator[Text]:
+    """What happened in the window, the last few."""
+    if board.at_s is None:
+        return
+    from_s = board.at_s - board.window_s + 1
+    inside = [each for each in events if from_s <= each.at < board.at_s + 1]
+    for each in inside[-LAST_EVENTS:]:
+        who = f"{each.name}: " if each.name else ""
+        yield Text.assemble(
+            (time_of_day(each.at), "cyan"), f"  {who}{each.kind} {each.text}".rstrip()
+        )

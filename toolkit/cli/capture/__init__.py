@@ -1,0 +1,1 @@
+"""`toolkit capture`: its command line (verb) and what that does."""

@@ -1,0 +1,1 @@
+"""`toolkit compare`: its command line (verb) and what that does."""

@@ -1,0 +1,1 @@
+"""`toolkit completion`: its command line (verb) and what that does."""

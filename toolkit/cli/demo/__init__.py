@@ -1,0 +1,1 @@
+"""`toolkit demo`: its command line (verb) and what that does."""

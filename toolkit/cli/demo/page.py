@@ -1,0 +1,86 @@
+"""The leaderboard page as `toolkit board --serve` and a demo serve it: started, awaited, stopped."""
+
+import contextlib
+import errno
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.cli.demo.children import LOOPBACK, answers, environment, free_port, refuse_dead, server
+from toolkit.cli.front_doors import PACKAGE, REINSTALL, front_door
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import subprocess
+
+PORT = 8501
+"""Streamlit's own."""
+START_LIMIT_S = 60.0
+
+
+def page_file(package: Path = PACKAGE) -> Path:
+    """Where the page is. Raises ToolkitError."""
+    path = front_door("dashboards", "leaderboard.py", package)
+    if not path.is_file():
+        raise ToolkitError(f"`{path}` is not there, which is the leaderboard", REINSTALL)
+    return path
+
+
+def page_port(wanted: int | None, host: str = LOOPBACK) -> int:
+    """The port that is wanted, else the usual one, else a free one. Raises ToolkitError for a taken one."""
+    if _is_free(wanted or PORT, host):
+        return wanted or PORT
+    if wanted:
+        raise ToolkitError(f"port {wanted} is taken", "Leave `--port` out, and a free one is found")
+    return free_port()
+
+
+def page_url(port: int, host: str = LOOPBACK) -> str:
+    """Where it is served, as this machine reaches it."""
+    found = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104 (asked for by name)
+    return f"http://[{found}]:{port}" if ":" in found else f"http://{found}:{port}"
+
+
+def page_log(folder: Path) -> Path:
+    """Where it writes what it has to say."""
+    return folder / "page.log"
+
+
+@contextlib.contextmanager
+def served(
+    database: Path, port: int, folder: Path, host: str = LOOPBACK
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """The page over a database until the end of the block, which begins once it answers."""
+    words = [sys.executable, "-m", "streamlit", "run", str(page_file())]
+    words += ["--server.port", str(port), "--server.address", host]
+    log, url = page_log(folder), page_url(port, host)
+    with server(words, folder, log, environment(TOOLKIT_DB=str(database))) as process:
+        give_up_s = time.monotonic() + START_LIMIT_S
+        while not (answers(f"{url}/_stcore/health") and answers(url)):
+            refuse_dead(process, "the leaderboard", log)
+            if time.monotonic() > give_up_s:
+                raise ToolkitError(
+                    f"the leaderboard did not answer within {START_LIMIT_S:.0f} s",
+                    "Is the machine overloaded? `toolkit board --watch` shows the same in a terminal",
+                )
+            time.sleep(0.1)
+        yield process
+
+
+def _is_free(port: int, host: str) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # as Streamlit does: a port of connections that were just closed is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise ToolkitError(
+                    f"nothing can listen on `{host}`: {(error.strerror or str(error)).lower()}",
+                    "Name an address of this machine; `ip addr` lists them",
+                ) from error
+            return False
+    return True

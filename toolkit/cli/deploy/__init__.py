@@ -1,0 +1,1 @@
+"""`toolkit deploy`: its command line (verb) and what that does."""

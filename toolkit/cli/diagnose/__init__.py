@@ -1,0 +1,1 @@
+"""`toolkit diagnose`: its command line (verb) and what that does."""

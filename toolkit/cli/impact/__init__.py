@@ -1,0 +1,1 @@
+"""`toolkit impact`: its command line (verb) and what that does."""

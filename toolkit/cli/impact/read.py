@@ -1,0 +1,80 @@
+"""What a blast's seconds tell of a host's outages, read from the database; nothing past a freeze unless asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolkit.board.feed import Feed
+from toolkit.board.outages import Course, Outage, course, outage_at, outages
+from toolkit.errors import ToolkitError
+from toolkit.records import Run
+from toolkit.store import Store
+
+HINTED_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """One outage of one host in one run, and the seconds around it."""
+
+    run: str
+    name: str
+    outage: Outage
+    course: Course
+    others: Sequence[Outage]
+    """All of the host's, this one among them."""
+
+
+def fall_of(
+    store: Store, *, name: str, run_id: str | None, at: float | None, everything: bool
+) -> Fall:
+    """Find the outage that the command line means. Raises ToolkitError when there is none."""
+    run = _run(store, run_id)
+    feed = Feed(store, run, everything=everything)
+    _refuse_unknown(name, feed)
+    told = course_of(store, feed, name)
+    found = outages_of(told, feed, name)
+    outage = outage_at(found, at)
+    if outage is None:
+        raise ToolkitError(
+            f"`{name}` was never down in run `{run.id}`",
+            "An outage lacks 8 answers of the host's usual rate and has 3 errors, or lies at a known restart",
+        )
+    return Fall(run=run.id, name=name, outage=outage, course=told, others=found)
+
+
+def course_of(store: Store, feed: Feed, name: str) -> Course:
+    """A host's seconds, from the run's first to the last that may be seen."""
+    end_s = feed.end_s
+    if end_s is None:
+        return Course(first_s=feed.start_s, ok=(), errors=())
+    parts = store.tallies(feed.run.id, name=name, kind="ranked", to_s=end_s)
+    return course(parts, from_s=feed.start_s, to_s=end_s + 1)
+
+
+def outages_of(told: Course, feed: Feed, name: str) -> list[Outage]:
+    """When a host was down, its known restarts considered."""
+    restarts = [each.at for each in feed.events() if (each.kind, each.name) == ("restart", name)]
+    return outages(told, restarts=restarts)
+
+
+def _run(store: Store, run_id: str | None) -> Run:
+    """The run that is named, else the newest blast."""
+    if run_id is None:
+        newest = store.runs(verb="blast", limit=1)
+        if not newest:
+            raise ToolkitError("the database has no blast yet", "Name its file: `--db FILE`")
+        return newest[0]
+    run = store.run(run_id)
+    if run is None:
+        known = ", ".join(f"`{each.id}`" for each in store.runs(verb="blast", limit=HINTED_RUNS))
+        raise ToolkitError(f"there is no run `{run_id}`", f"Known blasts: {known or 'none yet'}")
+    return run
+
+
+def _refuse_unknown(name: str, feed: Feed) -> None:
+    known = [host.name for host in feed.hosts]
+    if name not in known:
+        raise ToolkitError(
+            f"`{name}` is no host of run `{feed.run.id}`",
+            f"Its hosts: {', '.join(known) or 'none'}",
+        )

@@ -1,0 +1,1 @@
+"""`toolkit mark`: its command line (verb) and what that does."""

@@ -1,0 +1,1 @@
+"""`toolkit plan`: its command line (verb) and what that does."""

@@ -1,0 +1,20 @@
+"""One plan with all that was asked beside it."""
+
+from dataclasses import dataclass
+
+from toolkit.plan.capacity import Chain, Headroom
+from toolkit.plan.checkup import Checkup, Deviation
+from toolkit.plan.cost import Cost
+from toolkit.plan.result import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One plan and what follows from it beside its flags. None: not asked for, or not known."""
+
+    plan: Plan
+    cost: Cost | None = None
+    chain: Chain | None = None
+    headroom: Headroom | None = None
+    checkup: Checkup | None = None
+    deviation: Deviation | None = None

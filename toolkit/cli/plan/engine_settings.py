@@ -1,0 +1,33 @@
+"""How the engine is started that `toolkit plan` plans for, as its command line tells."""
+
+from toolkit.cli.plan.options import Options
+from toolkit.errors import ToolkitError
+from toolkit.plan.asked import Settings, version_of
+from toolkit.plan.budget import NEWEST, Version
+
+
+def settings_of(options: Options) -> Settings:
+    """How the engine is started, as the command line tells it."""
+    return Settings(
+        tp=options.tensor_parallel,
+        pp=options.pipeline_parallel,
+        kv_cache_dtype=options.kv_cache_dtype,
+        version=_version(options.vllm),
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        block_size=options.block_size,
+        prefix_caching=options.prefix_caching,
+        spec_tokens=options.spec_tokens,
+        overhead_bytes=options.overhead,
+    )
+
+
+def _version(text: str | None) -> Version:
+    if text is None:
+        return NEWEST
+    found = version_of(text)
+    if found is None:
+        raise ToolkitError(f"`{text}` is no version of vLLM", "Write, e.g., `--vllm 0.17.1`")
+    return found

@@ -1,0 +1,70 @@
+"""`--host`: a running server's own figures, looked at once, or as scout last saw it."""
+
+from typing import TYPE_CHECKING
+
+from toolkit.cli.inputs import allow_open_files, tls_for
+from toolkit.cli.plan.options import Options
+from toolkit.errors import ToolkitError
+from toolkit.hosts import looks_like_url, one_host
+from toolkit.records import Sighting
+
+if TYPE_CHECKING:
+    from toolkit.scout.look import Scout
+
+TIMEOUT_S = 5.0
+
+
+def seen_host(options: Options) -> Sighting | None:
+    """The server of `--host`; None where none is named. Raises ToolkitError for one that is down or unknown."""
+    if options.host is None:
+        return None
+    if not looks_like_url(options.host):
+        return _remembered(options.host, options)
+    sighting = _looked_at(options)
+    if sighting.status in ("down", "not_an_engine"):
+        raise ToolkitError(
+            f"`{sighting.url}` cannot be looked at: {sighting.error or 'no reason given'}",
+            "Give the address of the inference server itself; `toolkit scout` shows what answers there",
+        )
+    return sighting
+
+
+def _remembered(name: str, options: Options) -> Sighting:
+    from toolkit.store import Store
+
+    with Store.open_readonly(options.database) as store:
+        told = [
+            last
+            for url in {one.url for one in store.sightings(name)}
+            if (last := store.last_telling(name, url))
+        ]
+        known = ", ".join(store.known_names()) or "none yet"
+    if not told:
+        raise ToolkitError(
+            f"`{options.database}` has no sighting of `{name}`",
+            f"Known hosts: {known}; or give the server's URL, e.g., `--host http://10.0.0.4:8000`",
+        )
+    return max(told, key=lambda one: one.at)
+
+
+def _looked_at(options: Options) -> Sighting:
+    import asyncio
+
+    from toolkit.cli.waiting import waiting_for
+    from toolkit.scout.look import QuietMoments, Scout
+
+    allow_open_files()
+    host = one_host(options.host or "")
+    tls = tls_for(insecure=options.insecure, ca=options.ca)
+    with waiting_for(f"Looking at {host.url}"):
+        return asyncio.run(_look(Scout(host, tls, None, TIMEOUT_S, QuietMoments())))
+
+
+async def _look(scout: "Scout") -> Sighting:
+    from toolkit.scout.evidence import examine
+    from toolkit.scout.sighting import sight
+
+    try:
+        return sight(examine(await scout.look()))
+    finally:
+        await scout.aclose()

@@ -1,0 +1,71 @@
+"""`toolkit plan --kv-only`: the KV cache of so many requests of one length, without a GPU."""
+
+from dataclasses import fields
+
+import click
+
+from toolkit.cli.output import print_json
+from toolkit.cli.plan.model import Known, known_model
+from toolkit.cli.plan.options import Options
+from toolkit.plan.advice import tokens_words
+from toolkit.plan.asked import Settings
+from toolkit.plan.planner import kv_bytes, per_request, per_token
+from toolkit.plan.result import Plan
+from toolkit.plan.weights import as_stored, weights_bytes
+
+GIB = 2**30
+SMALL_GIB = 0.1
+
+
+def run_kv_only(options: Options) -> None:
+    """Print it."""
+    from toolkit.cli.plan.engine_settings import settings_of
+
+    known = known_model(options, None)
+    if known is None:  # the command line is refused without a MODEL
+        return
+    settings = settings_of(options)
+    tokens, batch = options.tokens or 0.0, options.batch or 0
+    kv_gib = kv_bytes(known.shape, settings, tokens) * batch / GIB
+    if options.as_json:
+        print_json(_as_object(known, settings, tokens, batch, kv_gib))
+    else:
+        click.echo(_words(known, settings, tokens, batch, kv_gib))
+
+
+def _words(known: Known, settings: Settings, tokens: float, batch: int, kv_gib: float) -> str:
+    each, fixed = per_token(known.shape, settings), per_request(known.shape, settings)
+    requests = "1 request" if batch == 1 else f"{batch:,} requests"
+    size = f"{kv_gib:,.2f} GiB" if kv_gib >= SMALL_GIB else f"{kv_gib * 1024:,.2f} MiB"
+    length = "1 token" if tokens == 1 else tokens_words(tokens)
+    lines = [f"{known.shape.name}: {size} for {requests} of {length}"]
+    lines.append(f"{each:,} bytes a token" + (" over all GPUs" if settings.gpus > 1 else ""))
+    if fixed:
+        lines.append(
+            f"{fixed:,} bytes a request whatever its length: states, and windows once full"
+        )
+    lines.append("before blocks round each request up: `--gpu` reckons with blocks")
+    return "\n".join(lines)
+
+
+def _as_object(
+    known: Known, settings: Settings, tokens: float, batch: int, kv_gib: float
+) -> dict[str, object]:
+    """The keys of a plan and of what stands beside one; what only a GPU tells is null."""
+    beside = ("costs", "chain", "headroom", "checkup", "deviation", "host")
+    unknown: dict[str, object] = dict.fromkeys((*(field.name for field in fields(Plan)), *beside))
+    return unknown | {
+        "model": known.shape.name,
+        "gpus": settings.gpus,
+        "quantization": as_stored(known.shape, None).name,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+        "weights_gib": weights_bytes(known.shape, None, on_disk=known.on_disk) / GIB,
+        "kv_bytes_per_token": per_token(known.shape, settings),
+        "state_bytes_per_request": per_request(known.shape, settings),
+        "tokens": tokens,
+        "batch": batch,
+        "kv_gib": kv_gib,
+        "flags": {},
+        "advice": [],
+        "notes": [*known.notes, *known.shape.notes],
+    }

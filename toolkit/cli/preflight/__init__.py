@@ -1,0 +1,1 @@
+"""`toolkit preflight`: its command line (verb) and what that does."""

@@ -1,0 +1,1 @@
+"""`toolkit proxy`: its command line (verb) and what that does."""

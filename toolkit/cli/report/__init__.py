@@ -1,0 +1,1 @@
+"""`toolkit report`: its command line (verb) and what that does."""

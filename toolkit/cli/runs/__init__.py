@@ -1,0 +1,1 @@
+"""`toolkit runs`: its command line (verb) and what that does."""

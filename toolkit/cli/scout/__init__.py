@@ -1,0 +1,1 @@
+"""`toolkit scout`: its command line (verb) and what that does."""

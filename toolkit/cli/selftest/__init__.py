@@ -1,0 +1,1 @@
+"""`toolkit selftest`: its command line (verb) and what that does."""

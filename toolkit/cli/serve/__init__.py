@@ -1,0 +1,1 @@
+"""`toolkit serve`: its command line (verb) and what that does."""

@@ -1,0 +1,127 @@
+"""Where a served stack's events go: into a run of its own, and onto the board of whatever blast is on. A store that refuses stops nothing."""
+
+import queue
+import secrets
+import socket
+import threading
+import time
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+from toolkit.cli.proxy.said import say
+from toolkit.errors import ToolkitError
+from toolkit.hosts import one_host
+from toolkit.records import Event, Host, Run
+from toolkit.serving.stack import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from toolkit.store import Store
+
+ON_BOARD = ("restart", "model")
+"""Kinds that whoever looks at the clients' URL wants to see; the others are about the engine."""
+FRESH_S = 20.0
+"""A blast writes a row each second; one whose last row is older was killed, or hangs."""
+NEWEST = 5
+
+
+class Events:
+    """Keeps events in a thread: a database that is locked must hold up no answer."""
+
+    def __init__(self, stack: Stack, settings: str) -> None:
+        """`settings`: the stack as JSON."""
+        self._database = None if stack.database is None else Path(stack.database)
+        self._clients_url: str | None = None
+        self._run = Run(
+            id=secrets.token_hex(6), verb="serve", started_at=time.time(), settings=settings
+        )
+        self._waiting: queue.SimpleQueue[Callable[[Store], None] | None] = queue.SimpleQueue()
+        self._keeper = threading.Thread(target=self._keep, name="keep events")
+
+    def __enter__(self) -> Self:
+        if self._database is not None:
+            self._keeper.start()
+            self._waiting.put(lambda store: store.add_run(self._run))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._database is not None:
+            ended_at = time.time()
+            self._waiting.put(
+                lambda store: store.end_run(self._run.id, ended_at=ended_at, client_ok=None)
+            )
+            self._waiting.put(None)
+            self._keeper.join()
+
+    def opened(self, url: str) -> None:
+        """Clients are let in there from now on, and a board may know this address as one of its hosts."""
+        self._clients_url = url
+
+    def add(self, event: Event) -> None:
+        """Take one."""
+        if self._database is not None:
+            self._waiting.put(lambda store: self._write(store, event))
+
+    def _write(self, store: "Store", event: Event) -> None:
+        store.add_event(replace(event, run=self._run.id))
+        if event.kind in ON_BOARD and self._clients_url is not None:
+            host = _on_board(store, self._clients_url)
+            text = f"{event.name}: {event.text}"
+            store.add_event(replace(event, run=None, name=host.name, url=host.url, text=text))
+
+    def _keep(self) -> None:
+        from toolkit.store import Store
+
+        while (work := self._waiting.get()) is not None:
+            try:
+                with Store.open(self._database or "") as store:
+                    work(store)
+            except ToolkitError as error:
+                say(f"Warning: an event is not kept: {error.message}")
+
+
+def blast_on(database: str | None) -> str | None:
+    """The run of a blast that is on at this moment, as far as the database knows."""
+    from toolkit.store import Store
+
+    if database is None or not Path(database).is_file():
+        return None
+    try:
+        with Store.open_readonly(Path(database)) as store:
+            for run in store.runs(verb="blast", limit=NEWEST):
+                if run.ended_at is None and _is_fresh(store, run):
+                    return run.id
+    except ToolkitError:
+        return None  # a database that cannot be read keeps nobody from mending a server
+    return None
+
+
+def _is_fresh(store: "Store", run: Run) -> bool:
+    last = store.last_second(run.id)
+    return time.time() - max(run.started_at, last or 0) < FRESH_S
+
+
+def _on_board(store: "Store", url: str) -> Host:
+    """As whom blasts know the stack: by its port at any address of this machine, the last met first; else by its URL."""
+    own = one_host(url)
+    port = urlsplit(own.url).port
+    named = (each for each in store.hosts() if urlsplit(each.url).port == port)
+    return next((each for each in named if _is_here(urlsplit(each.url).hostname or "")), own)
+
+
+def _is_here(host: str) -> bool:
+    """Whether it is this machine: a name of it, or an address that can be bound; nobody is asked."""
+    if host in ("localhost", socket.gethostname()):
+        return True
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        ip_address(host)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True

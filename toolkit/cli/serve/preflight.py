@@ -1,0 +1,91 @@
+"""Preflight of a whole stack: the needs of all its engines and of the proxy, looked at once; what fails is told with its fix."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+from toolkit.cli.plan.model import model_of
+from toolkit.cli.preflight.needs import with_weights
+from toolkit.errors import ToolkitError
+from toolkit.serving.fit.checks import Check, checks
+from toolkit.serving.fit.machine import look
+from toolkit.serving.fit.needs import Needs
+from toolkit.serving.stack import EngineSetting, Stack
+
+UTILIZATION = Needs().gpu_memory_utilization
+ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
+"""Whoever sets it has a vLLM for the CPU."""
+TINY_BYTES = 2 * 2**30
+"""1.6 GB of memory were measured for the tiny model with 1 GiB of KV cache."""
+
+
+async def refuse_unfit(stack: Stack, say: Callable[[str], None]) -> None:
+    """Raise for what would fail; say what is doubtful."""
+    found: dict[tuple[str, str], Check] = {}
+    for needs in needs_of(stack):
+        facts = await asyncio.to_thread(look, needs)
+        found |= {(each.check, each.why): each for each in checks(facts, needs)}
+    for check in found.values():
+        if check.status == "warn":
+            say(f"Preflight: {check.why}" + (f" Fix: {check.fix}" if check.fix else ""))
+    failed = [check for check in found.values() if check.status == "fail"]
+    for check in failed[1:]:
+        say(f"Preflight: {check.why}" + (f" Fix: {check.fix}" if check.fix else ""))
+    if failed:
+        raise ToolkitError(
+            f"this machine is not fit: {failed[0].why.rstrip('.')}",
+            failed[0].fix or "`toolkit preflight` tells more; --no-preflight starts all the same",
+        )
+    say(f"Preflight: {len(found)} things looked at, nothing in the way")
+
+
+def needs_of(stack: Stack) -> list[Needs]:
+    """What is asked of the machine: by each different vLLM and set of GPUs once; ports all with the first."""
+    ports = tuple(port for each in stack.engines for port in (each.port, each.spare_port) if port)
+    if stack.proxy is not None and stack.proxy.port:
+        ports += (stack.proxy.port,)
+    kinds = {(each.kind, each.vllm, each.gpus, each.model): each for each in stack.engines}
+    every = list(kinds.values())
+    return [_needs(each, ports if each is every[0] else (), stack) for each in every]
+
+
+def _needs(setting: EngineSetting, ports: tuple[int, ...], stack: Stack) -> Needs:
+    is_vllm, flags = setting.kind == "vllm", dict(setting.flags)
+    needs = Needs(
+        ports=ports,
+        host=stack.proxy.host if stack.proxy is not None else setting.host,
+        model=setting.model if is_vllm else None,
+        disk_bytes=None if is_vllm else 0,
+        memory_bytes=TINY_BYTES if setting.kind == "tiny" else None,
+        gpu_memory_utilization=_number(flags.get("gpu-memory-utilization"), UTILIZATION),
+        gpu=is_vllm and ON_CPU not in {*os.environ, *dict(setting.env)},
+        gpus=setting.gpus,
+        vllm=None if setting.kind == "sim" else setting.vllm,
+    )
+    if not is_vllm or not _is_known(setting.model):
+        return needs
+    quantization = flags.get("quantization")
+    return with_weights(
+        needs,
+        quantization=quantization if isinstance(quantization, str) else None,
+        tp=round(_number(flags.get("tensor-parallel-size"), 1)),
+    )
+
+
+def _number(value: str | bool | None, usual: float) -> float:
+    """A flag's number; what is none vLLM will refuse in its own words."""
+    found = None
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            found = float(value)
+    return usual if found is None or found <= 0 else found
+
+
+def _is_known(model: str) -> bool:
+    """Whether the planner knows how large its weights are; where it does not, only the floor is checked."""
+    try:
+        model_of(model)
+    except ToolkitError:
+        return False
+    return True

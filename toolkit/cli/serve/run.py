@@ -1,0 +1,376 @@
+"""What `toolkit serve` does once its command line is read: the stack's file, keys, models, the house, signals, the end."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli.catalog import profile_from, table
+from toolkit.cli.demo.children import TOOLKIT
+from toolkit.cli.demo.real import vllm_home
+from toolkit.cli.inputs import allow_open_files, occupy_standard_files
+from toolkit.cli.places import DATABASE, SERVE_FOLDER
+from toolkit.cli.proxy.run import run_loop
+from toolkit.cli.proxy.run import told as told_of_proxy
+from toolkit.cli.proxy.said import INTERRUPTED, say
+from toolkit.cli.serve.door import open_door, variables_and_keys
+from toolkit.cli.serve.events import Events, blast_on
+from toolkit.cli.serve.flags import flags_told
+from toolkit.cli.serve.preflight import refuse_unfit
+from toolkit.cli.stack_read import preset_flags, stack_text
+from toolkit.cli.waiting import waiting_for
+from toolkit.errors import ToolkitError
+from toolkit.proxy.settings import Settings
+from toolkit.proxy.settings_file import admin_port
+from toolkit.serving.house.house import Given, House
+from toolkit.serving.house.notify import Notify
+from toolkit.serving.house.orders import held
+from toolkit.serving.presets import preset
+from toolkit.serving.stack import EngineSetting, Stack
+from toolkit.serving.stack_file import Draft, changed, drafted, placed, read
+from toolkit.serving.start.engine import Outfit
+from toolkit.serving.start.engine_words import Speller
+from toolkit.serving.start.tiny_model import tiny
+from toolkit.serving.start.vllm_versions import found, interpreter
+
+ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
+TINY_NAME = "tiny"
+SECRET_FLAGS = ("hf-token", "ssl-keyfile")
+COMMAND_LINE = "the command line"
+TAKEN = "somebody does already"
+NOT_ALLOWED = "ports below 1024 are not for everybody"
+VLLM_KEY = "VLLM_API_KEY"
+
+
+def run_serve(options: Mapping[str, Any]) -> None:
+    """Serve until Ctrl-C, SIGTERM or `toolkit serve stop`."""
+    stack = _with_vllm(placed(draft_of(options), is_free), options["vllm"])
+    keys = keys_of(stack)
+    if stack.proxy is not None:
+        variables_and_keys(stack.proxy)
+        _refuse_taken(stack.proxy)
+    if stack.warm.profile is not None:
+        profile_from(stack.warm.profile)
+    if options["check"]:
+        for line in told(stack):
+            say(line)
+        say("This stack is good")
+        return
+    # before anybody copies the environment for an engine
+    notify = Notify.from_environment(os.environ)
+    allow_open_files()
+    occupy_standard_files()
+    sys.exit(run_loop(_serve(stack, keys, notify)))
+
+
+# --- what is to be served --------------------------------------------------------------------------------
+
+
+def draft_of(options: Mapping[str, Any]) -> Draft:
+    """The stack that a file or the command line describes."""
+    target: str | None = options["target"]
+    over = _over(options)
+    if target is not None and target.endswith(".toml"):
+        _refuse_engine_words(options)
+        return read(stack_text(Path(target)), target, preset_flags, over, {"database": DATABASE})
+    if target is None and not options["tiny"] and options["sim"] is None:
+        tables = {"engine": engines_of(options["preset"]), **over}
+        return drafted(
+            {"folder": SERVE_FOLDER, "database": DATABASE, **tables}, COMMAND_LINE, preset_flags
+        )
+    words = ("preset", "served_name", "gpus")
+    engine: dict[str, Any] = {key: options[key] for key in words if options[key] is not None}
+    engine["flags"] = flags_told(options["flags"])
+    if options["tiny"]:
+        engine |= {"kind": "tiny", "name": TINY_NAME}
+        engine.setdefault("served_name", TINY_NAME)
+    elif options["sim"] is not None:
+        engine |= {"kind": "sim", "model": options["sim"]}
+    else:
+        engine["model"] = target
+    return drafted(
+        {"folder": SERVE_FOLDER, "database": DATABASE, "engine": [engine], **over},
+        COMMAND_LINE,
+        preset_flags,
+    )
+
+
+def engines_of(name: str) -> list[Mapping[str, Any]]:
+    """The engines of a preset that is several."""
+    found = preset(name, table("presets"))
+    if not found.engines:
+        raise ToolkitError(
+            f"the preset `{name}` is for a model of yours", f"`toolkit serve MODEL --preset {name}`"
+        )
+    return list(found.engines)
+
+
+def _over(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line says of the whole stack."""
+    over: dict[str, Any] = {}
+    if options["folder"] is not None:
+        over["folder"] = str(options["folder"])
+    if options["database"] is not None:
+        over["database"] = options["database"]
+    if options["no_preflight"]:
+        over["preflight"] = False
+    proxy = {key: options[key] for key in ("port", "host") if options[key] is not None}
+    return over | ({"proxy": proxy} if proxy else {})
+
+
+def _refuse_engine_words(options: Mapping[str, Any]) -> None:
+    for key in ("preset", "flags", "served_name", "gpus"):
+        if options[key]:
+            word = {"flags": "set"}.get(key, key.replace("_", "-"))
+            raise click.UsageError(f"--{word} belongs to one engine: write it into the stack file")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether one can listen there. Raises ToolkitError for an address at which nobody can: each port would look taken."""
+    refusal = why_taken(host, port)
+    if refusal not in (None, TAKEN, NOT_ALLOWED):
+        raise ToolkitError(f"nothing can listen on `{host}`: {refusal}", "E.g., `127.0.0.1`")
+    return refusal is None
+
+
+def why_taken(host: str, port: int) -> str | None:
+    """Why nobody can listen there any more; None: one can."""
+    try:
+        with socket.socket(_family(host)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except UnicodeError:
+        return "that is no address"
+    except OSError as error:
+        words = {errno.EADDRINUSE: TAKEN, errno.EACCES: NOT_ALLOWED}
+        return words.get(error.errno or 0, (error.strerror or "no reason given").lower())
+    return None
+
+
+def _refuse_taken(proxy: Settings) -> None:
+    """Told before the engines start, which takes minutes; the proxy opens its port only after."""
+    for key, host, port in (
+        ("port", proxy.host, proxy.port),
+        ("admin_port", proxy.admin_host, admin_port(proxy)),
+    ):
+        refusal = why_taken(host, port) if port else None
+        if refusal is None:
+            continue
+        if refusal == TAKEN:
+            word = " with --port" if key == "port" else ""
+            hint = f"End that, or choose another `{key}`{word}"
+        else:
+            hint = "Choose another `host`, or a port from 1024 on"
+        raise ToolkitError(f"the proxy cannot listen on {host}:{port}: {refusal}", hint)
+
+
+@contextlib.contextmanager
+def kept(proxy: Settings | None) -> Iterator[None]:
+    """Keep the proxy's ports until it listens, minutes from now: the system would give them to anybody's connection.
+
+    Bound but not listened on, and with SO_REUSEADDR on both sides, a port is still the proxy's to take.
+    """
+    with contextlib.ExitStack() as kept_:
+        for host, port in () if proxy is None else _doors(proxy):
+            if port:
+                keeper = kept_.enter_context(socket.socket(_family(host)))
+                keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with contextlib.suppress(OSError):
+                    keeper.bind((host, port))
+        yield
+
+
+def _doors(proxy: Settings) -> tuple[tuple[str, int], tuple[str, int]]:
+    return (proxy.host, proxy.port), (proxy.admin_host, admin_port(proxy))
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _with_vllm(stack: Stack, command: str | None) -> Stack:
+    """Each engine with a vLLM that is there: the one that was named, the PATH's, else where install_vllm.sh puts it."""
+    engines = [_one_with_vllm(each, command) for each in stack.engines]
+    return replace(stack, engines=tuple(engines))
+
+
+def _one_with_vllm(setting: EngineSetting, command: str | None) -> EngineSetting:
+    if setting.kind == "sim":
+        return setting
+    if command is not None:
+        return replace(setting, vllm=str(found(command)))
+    try:
+        return replace(setting, vllm=str(found(setting.vllm)))
+    except ToolkitError:
+        if setting.kind != "tiny" or setting.vllm != "vllm":
+            raise
+    try:
+        return replace(setting, vllm=str(vllm_home() / "bin" / "vllm"))
+    except ToolkitError as error:
+        raise ToolkitError(f"{error.message}, and none on the PATH", error.hint) from error
+
+
+def keys_of(stack: Stack) -> dict[str, str]:
+    """Variable -> key, of all engines. The keys are never printed."""
+    keys = {}
+    for setting in stack.engines:
+        if setting.key_env is None:
+            _refuse_stray_key(setting)
+            continue
+        key = os.environ.get(setting.key_env, "").strip()
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ToolkitError(
+                f"`{setting.key_env}`, the key of engine `{setting.name}`, is not set, or no header can carry it",
+                f"`export {setting.key_env}=...`",
+            )
+        keys[setting.key_env] = key
+    return keys
+
+
+def _refuse_stray_key(setting: EngineSetting) -> None:
+    """The variable is vLLM's own: it takes it without being told, and would then answer neither us nor the proxy."""
+    if setting.kind != "sim" and os.environ.get(VLLM_KEY):
+        raise ToolkitError(
+            f"`{VLLM_KEY}` is set, so vLLM will want that key, and engine `{setting.name}` names none",
+            f'Write `key_env = "{VLLM_KEY}"` into a stack file, or `unset {VLLM_KEY}`',
+        )
+
+
+def told(stack: Stack) -> list[str]:
+    """What the stack means, in a few lines."""
+    lines = []
+    for each in stack.engines:
+        what = each.model or "a tiny random model"
+        by = {"sim": "the simulator", "tiny": f"`{each.vllm}` on the CPU"}.get(
+            each.kind, f"`{each.vllm}`"
+        )
+        spare = "" if each.spare_port is None else f", its successors in turn at {each.spare_port}"
+        lines.append(f"Engine {each.name}: {what}, by {by}, at {each.url}{spare}")
+    if stack.proxy is not None:
+        lines += told_of_proxy(stack.proxy)
+    return lines
+
+
+# --- serving ---------------------------------------------------------------------------------------------
+
+
+async def _serve(stack: Stack, keys: Mapping[str, str], notify: Notify) -> int:
+    folder = Path(stack.folder)
+    for line in told(stack)[: len(stack.engines)]:
+        say(line)
+    with (
+        held(folder),
+        Events(stack, json.dumps(_shown(stack))) as events,
+        contextlib.ExitStack() as doors,
+        contextlib.ExitStack() as signs,
+    ):
+        signs.enter_context(waiting_for("Starting"))
+        # once preflight has looked: it would take us for a server that does not listen yet
+        keep = partial(doors.enter_context, kept(stack.proxy))
+        if not stack.preflight:
+            keep()
+        given = Given(
+            outfit=await _outfit(stack, keys, folder),
+            open_proxy=lambda settings, is_others: open_door(settings, is_others, say),
+            preflight=lambda: _refuse_unfit(stack, keep),
+            changed=lambda setting, words: changed(setting, words, preset_flags, "the swap"),
+            blasting=lambda: blast_on(stack.database),
+            tell=events.add,
+            say=say,
+        )
+        house = House(stack, given)
+        _listen_to_signals(house, signs)
+
+        def ready(url: str) -> None:
+            signs.close()
+            events.opened(url)
+            _ready(stack, url, folder)
+            notify.ready(house.in_a_line())
+
+        async with notify.telling(house.in_a_line, house.is_well, house.wanted_to_stop):
+            await house.run(ready)
+    say("All ended")
+    return 0
+
+
+async def _refuse_unfit(stack: Stack, then: Callable[[], None]) -> None:
+    await refuse_unfit(stack, say)
+    then()
+
+
+async def _outfit(stack: Stack, keys: Mapping[str, str], folder: Path) -> Outfit:
+    made = None
+    for setting in stack.engines:
+        if setting.kind == "tiny":
+            say("Making a tiny random model, unless it is there")
+            made = await tiny(folder / "models", interpreter(found(setting.vllm)))
+    return Outfit(
+        speller=Speller(toolkit=TOOLKIT, folder=folder, tiny_model=made),
+        folder=folder,
+        warm=stack.warm,
+        stop_s=stack.guard.stop_s,
+        profile=profile_from(stack.warm.profile) if stack.warm.profile else None,
+        keys=lambda setting: None if setting.key_env is None else keys[setting.key_env],
+    )
+
+
+def _listen_to_signals(house: House, signs: contextlib.ExitStack) -> None:
+    loop = asyncio.get_running_loop()
+    asked: list[bool] = []
+
+    def end() -> None:
+        if asked:
+            # each engine's keeper sees that we are gone, and ends its family
+            os._exit(INTERRUPTED)
+        asked.append(True)
+        signs.close()
+        say(ENDING)
+        signs.enter_context(waiting_for("Ending"))
+        house.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+
+
+def _ready(stack: Stack, url: str, folder: Path) -> None:
+    """The one line of data: where clients ask. It stands there once all is warm and open."""
+    default = "" if str(folder) == SERVE_FOLDER else f" --folder {folder}"
+    engines = len(stack.engines)
+    say(
+        f"Ready: clients on {url}; {engines} engine{'s' * (engines > 1)}; `toolkit serve status{default}`"
+    )
+    # nobody need read it, and a stack that serves must not end for that
+    with contextlib.suppress(OSError):
+        click.echo(url)
+
+
+def _shown(stack: Stack) -> dict[str, Any]:
+    """The stack as a run's settings; no key is in it, only their variables' names are left out, too."""
+    engines = [
+        {name: value for name, value in asdict(each).items() if name not in ("key_env", "env")}
+        | {"flags": {name: value for name, value in each.flags if name not in SECRET_FLAGS}}
+        for each in stack.engines
+    ]
+    return {
+        "engines": engines,
+        "warm": asdict(stack.warm),
+        "guard": asdict(stack.guard),
+        "folder": stack.folder,
+        "proxy": stack.proxy
+        and {
+            "host": stack.proxy.host,
+            "port": stack.proxy.port,
+            "media_hosts": stack.proxy.media_hosts,
+        },
+    }

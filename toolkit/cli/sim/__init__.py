@@ -1,0 +1,1 @@
+"""`toolkit sim`: its command line (verb) and what that does."""

@@ -1,0 +1,289 @@
+"""`toolkit sim`: a vLLM that is not one, or a whole fleet of them, for practice without a GPU."""
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit.cli import suggestions
+from toolkit.cli.units import DURATION
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PORT_HINT = "Choose another with `--port`; 0 takes any free one"
+HOST_HINT = "Name an address of this machine with `--host`"
+LIST_HINT = "`toolkit sim list` names all of them and what they do"
+
+SERVE_HELP = """
+Serve one simulated vLLM until Ctrl-C, and print its URL once it listens.
+
+\b
+  toolkit sim serve
+  toolkit sim serve --personality fp8 --load 64
+      one that is busy, as scout sees it
+  toolkit sim serve --dialect rust --api-key-env KEY
+  toolkit sim serve --set num_gpu_blocks=64 --set prefix_caching=false
+"""
+
+FLEET_HELP = """
+Serve several simulated vLLMs in one process and print a hosts.txt once all of them listen.
+
+NAMES are personalities, or `alice=cached` for a host `alice` that behaves like `cached`; without any,
+the contest's whole cast. SIGUSR1 lets every `switcher` fall at once, whatever its time. With `-- COMMAND`, run that while the fleet serves and exit with its code:
+`{hosts}` in it becomes the path of a hosts file, which is in TOOLKIT_HOSTS, too.
+
+\b
+  toolkit sim fleet > hosts.txt &
+  toolkit sim fleet alice=cached bob=fp8 --load 8 --for 10m
+  toolkit sim fleet -- toolkit scout {hosts}
+"""
+
+
+@click.group("sim", short_help="Simulated vLLM servers, one or a fleet: practice without a GPU.")
+def command() -> None:
+    """Simulate vLLM: batching, KV cache, queue, preemption; no GPU, no model.
+
+    \b
+      toolkit sim list
+      toolkit sim serve
+      toolkit sim fleet -- toolkit scout {hosts}
+    """  # noqa: D301 (click reads the character itself)
+
+
+def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
+    """Options that one server and a fleet have in common."""
+    for option in reversed(
+        (
+            click.option(
+                "--host",
+                metavar="ADDRESS",
+                default="127.0.0.1",
+                show_default=True,
+                help="Where clients are taken.",
+            ),
+            click.option(
+                "--model", metavar="NAME", help="Served name instead of the personality's own."
+            ),
+            click.option(
+                "--dialect",
+                type=click.Choice(("v0", "v1", "rust")),
+                default="v1",
+                show_default=True,
+                help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
+            ),
+            click.option(
+                "--api-key-env",
+                metavar="VAR",
+                shell_complete=suggestions.variable,
+                help="Ask for the API key that this variable holds.",
+            ),
+            click.option(
+                "--time-scale",
+                type=click.FloatRange(min=0.0001),
+                default=1.0,
+                show_default=True,
+                help="0.1 runs ten times as fast.",
+            ),
+            click.option("--seed", type=int, default=0, show_default=True, help="For all dice."),
+            click.option(
+                "--load",
+                type=click.IntRange(min=0),
+                default=0,
+                show_default=True,
+                help="Synthetic clients a server, past HTTP: its counters move by themselves.",
+            ),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Change one setting; may be repeated. A wrong NAME gets the list of them.",
+            ),
+            click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("serve", help=SERVE_HELP, short_help="Serve one simulated vLLM.")
+@click.option(
+    "--personality",
+    metavar="NAME",
+    shell_complete=suggestions.personality,
+    default="gptq-int4",
+    show_default=True,
+    help="See `toolkit sim list`.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="To listen on; 0 takes any free one.",
+)
+@_shared
+@click.option(
+    "--engines",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Data-parallel engines.",
+)
+@click.option(
+    "--startup", type=DURATION, help="Refuse connections so long first, as while a model loads."
+)
+@click.option("--no-stats", is_flag=True, help="As `--disable-log-stats`: no vllm: metrics.")
+@click.option("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")
+def serve(personality: str, seconds: float | None, **options: Any) -> None:
+    """Serve one simulated server (the help text is SERVE_HELP)."""
+    from toolkit.cli.sim.run import run_server
+    from toolkit.sim.life import setup_for
+
+    own = {name: options.pop(name) for name in ("port", "engines", "cache_header")}
+    own |= {"stats": not options.pop("no_stats"), "startup_s": options.pop("startup") or 0.0}
+    with _told():
+        setup = setup_for(personality, **(own | _changes(**options)))
+        run_server(setup, seconds)
+
+
+class FleetCommand(click.Command):
+    """Keeps what follows `--` apart: click would take it for more names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split at the first `--`."""
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta["command"] = args[:at], args[at + 1 :]
+            if not ctx.meta["command"]:
+                raise click.UsageError("a command must follow `--`", ctx)
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show the command in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+@command.command(
+    "fleet",
+    cls=FleetCommand,
+    help=FLEET_HELP,
+    short_help="Serve several simulated ones, and name them.",
+)
+@click.argument("names", nargs=-1, shell_complete=suggestions.personality)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The first of a row; 0: any free ones.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the hosts.txt there instead.",
+)
+@_shared
+@click.pass_context
+def fleet(
+    ctx: click.Context,
+    /,
+    names: tuple[str, ...],
+    port: int,
+    out: Path | None,
+    seconds: float | None,
+    **options: Any,
+) -> None:
+    """Serve a fleet (the help text is FLEET_HELP)."""
+    from toolkit.cli.sim.run import run_beside, run_fleet
+    from toolkit.sim.fleet import setups_for
+
+    words: list[str] = ctx.meta.get("command", [])
+    key = f"api_key_env={options['api_key_env']}" if options["api_key_env"] else ""
+    if words and seconds:
+        raise click.UsageError("`--for` does not go with a command: the fleet ends when that does")
+    with _told():
+        setups = setups_for(names, port=port, **_changes(**options))
+        if words:
+            sys.exit(run_beside(setups, words, out, key))
+        run_fleet(setups, out, seconds, key)
+
+
+@command.command("list", short_help="Name the personalities.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a personality.")
+def list_(as_json: bool) -> None:
+    """Name the personalities and what they do.
+
+    \b
+      toolkit sim list
+      toolkit sim list --json
+    """  # noqa: D301 (click reads the character itself)
+    from toolkit.cli.output import print_json
+    from toolkit.cli.tables import Column, fit_table, screen
+    from toolkit.sim.personalities import BOTTLENECKS, PERSONALITIES
+
+    cast = (PERSONALITIES | BOTTLENECKS).values()
+    if as_json:
+        for each in cast:
+            print_json({"name": each.name, "summary": each.summary, "model": each.root})
+        return
+    columns = [Column(title="name"), Column(title="what it does")]
+    console = screen()
+    console.print(fit_table(columns, [[each.name, each.summary] for each in cast], console))
+
+
+def _changes(
+    settings: tuple[str, ...], api_key_env: str | None, model: str | None, **options: Any
+) -> dict[str, Any]:
+    """Turn shared options into the changes that a Setup takes; --set has the last word."""
+    named = {"model": model, "api_key": _key(api_key_env) if api_key_env else None}
+    return (
+        options | {k: v for k, v in named.items() if v} | dict(_setting(each) for each in settings)
+    )
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Read `num_gpu_blocks=64`."""
+    from toolkit.sim.life import SETTINGS, read_setting
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ToolkitError(f"`--set {text}` has no value", "Write `--set num_gpu_blocks=64`")
+    if name not in SETTINGS:
+        raise ToolkitError(
+            f"`--set {text}` names no setting", f"Settings are {', '.join(sorted(SETTINGS))}"
+        )
+    return name, read_setting(name, value)
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ToolkitError(
+            f"`{variable}` is not set, which should hold the API key to ask for",
+            f"Set it, e.g., `export {variable}=secret`",
+        )
+    return key
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say what a user can mend in the toolkit's own voice."""
+    try:
+        yield
+    except ValueError as error:
+        raise ToolkitError(str(error), LIST_HINT if "personality" in str(error) else "") from error
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise ToolkitError(str(error.strerror), PORT_HINT) from error
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+            raise ToolkitError(str(error.strerror), HOST_HINT) from error
+        raise

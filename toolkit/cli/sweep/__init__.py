@@ -1,0 +1,1 @@
+"""`toolkit sweep`: its command line (verb) and what that does."""

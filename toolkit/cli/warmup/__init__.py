@@ -1,0 +1,1 @@
+"""`toolkit warmup`: its command line (verb) and what that does."""

@@ -1,0 +1,1 @@
+"""`toolkit watchdog`: its command line (verb) and what that does."""

@@ -1,0 +1,1 @@
+"""`toolkit workload`: its command line (verb) and what that does."""

@@ -1,0 +1,1 @@
+"""Whether an engine makes progress, and when it is restarted."""
