@@ -182,3 +182,15 @@ def test_a_levers_number_is_told_with_what_it_is_of(
         caveat="",
     )
     assert lever_number(lever) == words
+
+
+def test_how_sure_the_repeats_to_come_are_is_told_where_it_is_an_interval() -> None:
+    once = [seen(100.0 + n, chr(ord("c") + n)) for n in range(8)]
+    varied = told(*(seen(50.0 + n, "ab"[n % 2]) for n in range(40)), *once)
+    assert "; 95 % sure: " in varied["repeats to come"][1]
+    # two prompts in turns, none of them asked but once
+    assert told(*(seen(100.0 + n, "ab"[n % 2]) for n in range(40)))["repeats to come"] == (
+        "100 %",
+        # 38 of the 40 so far
+        "of further requests ask what came before; 95.0 % did so far",
+    )

@@ -144,18 +144,25 @@ def max_num_batched_tokens(
         why = (
             f"{seqs:,} requests x {tokens_words(prompt_tokens)} of prompt = {product:,} in one step"
         )
-        if value > product:
-            why += f"; less than the {value:,} that vLLM itself takes on this GPU saves nothing"
-        elif value < product:
-            why += f"; more than {value:,} makes each step so long that every answer stutters"
-        if value > STEADY:
-            why += (
-                f". Where steady streams matter more than first tokens, {STEADIEST:,} to {STEADY:,}; vLLM itself takes"
-                f" {default:,} on this GPU: compare them"
-            )
+        why += _beside_the_product(value, product, default)
     if longest_prompt is not None and longest_prompt > value:
         why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"
     return Advice(flag="max-num-batched-tokens", value=str(value), why=why)
+
+
+def _beside_the_product(value: int, product: int, default: int) -> str:
+    """Why it is not all prompts in one step, and when less is better."""
+    told = ""
+    if value > product:
+        told = f"; less than the {value:,} that vLLM itself takes on this GPU saves nothing"
+    elif value < product:
+        told = f"; more than {value:,} makes each step so long that every answer stutters"
+    if value > STEADY:
+        told += (
+            f". Where steady streams matter more than first tokens, {STEADIEST:,} to {STEADY:,}; vLLM itself takes"
+            f" {default:,} on this GPU: compare them"
+        )
+    return told
 
 
 def gpu_memory_utilization(
