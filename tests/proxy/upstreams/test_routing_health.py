@@ -284,6 +284,8 @@ def test_a_state_tells_all_of_one() -> None:
         reason=None,
         draining=False,
         in_flight=1,
+        running=3.0,
+        waiting=1.0,
         others=4.0,
         limit=7,
         fallback=True,
