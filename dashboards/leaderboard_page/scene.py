@@ -4,7 +4,6 @@ All viewers with the same settings get the same bytes, built once. It draws with
 and lets ToolkitError through when a part was never built and the database is in trouble.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +24,7 @@ from leaderboard_page.sections import (
 )
 from leaderboard_page.source import Look, Source
 from leaderboard_page.standings_table import table
-from leaderboard_page.strip import Moment, kpis, planned_s, strip
+from leaderboard_page.strip import Moment, kpis, planned_s, setting, strip
 from leaderboard_page.tradeoff_chart import tradeoff_chart
 from toolkit.bench.summary import Summary, summary
 from toolkit.board.feed import Feed
@@ -355,10 +354,7 @@ def until(ranks: Ranks, at_s: int | None) -> Ranks:
 
 def told_setting(run: Run, name: str) -> str | None:
     """One of a run's settings as text; None: it does not tell."""
-    try:
-        value = json.loads(run.settings).get(name)
-    except (ValueError, AttributeError):
-        return None
+    value = setting(run, name)
     return None if value is None else str(value)
 
 

@@ -24,8 +24,6 @@ from toolkit.wording import (
     time_of_day,
 )
 
-Written = Callable[[Standing], str]
-
 CAPTURE_LOSSES = ("kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed")
 
 FIGURES: Sequence[tuple[str, Callable[[Standing], float | None], Callable[[float | None], str]]] = (
@@ -209,17 +207,15 @@ def _changed(sightings: Sequence[Sighting]) -> list[Sighting]:
     """The first sighting, the last, and all in which status or settings were not as before."""
     kept: list[Sighting] = []
     for seen in sightings:
-        state = (seen.status, seen.config_hash, seen.started_at, seen.model)
-        if not kept or state != (
-            kept[-1].status,
-            kept[-1].config_hash,
-            kept[-1].started_at,
-            kept[-1].model,
-        ):
+        if not kept or _state(seen) != _state(kept[-1]):
             kept.append(seen)
     if sightings and kept[-1] is not sightings[-1]:
         kept.append(sightings[-1])
     return kept
+
+
+def _state(seen: Sighting) -> tuple[object, ...]:
+    return seen.status, seen.config_hash, seen.started_at, seen.model
 
 
 def _sighting(seen: Sighting) -> str:

@@ -104,12 +104,17 @@ def _is_past(event: Event, board: Board) -> bool:
     return board.at_s is None or event.at <= board.at_s + 1
 
 
-def planned_s(run: Run) -> float | None:
-    """How long the run was meant to be; None: nobody said."""
+def setting(run: Run, name: str) -> object:
+    """One of a run's settings; None: it does not tell."""
     try:
-        told = json.loads(run.settings).get("duration_s")
+        return json.loads(run.settings).get(name)
     except (ValueError, AttributeError):
         return None
+
+
+def planned_s(run: Run) -> float | None:
+    """How long the run was meant to be; None: nobody said."""
+    told = setting(run, "duration_s")
     return float(told) if isinstance(told, int | float) and told > 0 else None
 
 
