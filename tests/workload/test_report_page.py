@@ -2,7 +2,9 @@
 
 import re
 
-from toolkit.records import Asked, Seen
+from support.arrived import body
+
+from toolkit.records import Seen
 from toolkit.workload.columns import columns
 from toolkit.workload.report_page import page
 from toolkit.workload.summary import summarise
@@ -13,16 +15,7 @@ def report(*arrived: Seen, losses: dict[str, int] | None = None, told: str = "ca
 
 
 def seen(ts: float, prompt: str = "a", model: str = "m", output: int | None = None) -> Seen:
-    key = prompt * 32
-    asked = Asked(
-        exact_key=key,
-        request_key=key,
-        prompt_key=key,
-        body_bytes=9,
-        prompt_chars=80,
-        max_tokens=9,
-        model=model,
-    )
+    asked = body(prompt, prompt_chars=80, max_tokens=9, model=model)
     return Seen(ts=ts, asked=asked, output_tokens=output)
 
 

@@ -1,6 +1,7 @@
 import pytest
+from support.arrived import body
 
-from toolkit.records import Asked, Seen
+from toolkit.records import Seen
 from toolkit.workload.columns import columns
 from toolkit.workload.forecast import HitCell
 from toolkit.workload.levers import Lever
@@ -18,15 +19,7 @@ from toolkit.workload.summary import summarise
 
 
 def seen(ts: float, prompt: str, **more: object) -> Seen:
-    key = prompt * 32
-    asked = Asked(
-        exact_key=key,
-        request_key=key,
-        prompt_key=key,
-        body_bytes=9,
-        max_tokens=50,
-        prompt_chars=400,
-    )
+    asked = body(prompt, max_tokens=50, prompt_chars=400)
     return Seen(ts=ts, asked=asked, **more)  # type: ignore[arg-type]
 
 
@@ -188,7 +181,7 @@ def test_how_sure_the_repeats_to_come_are_is_told_where_it_is_an_interval() -> N
     once = [seen(100.0 + n, chr(ord("c") + n)) for n in range(8)]
     varied = told(*(seen(50.0 + n, "ab"[n % 2]) for n in range(40)), *once)
     assert "; 95 % sure: " in varied["repeats to come"][1]
-    # two prompts in turns, none of them asked but once
+    # two prompts in turns, neither of which came only once
     assert told(*(seen(100.0 + n, "ab"[n % 2]) for n in range(40)))["repeats to come"] == (
         "100 %",
         # 38 of the 40 so far

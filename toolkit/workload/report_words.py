@@ -119,7 +119,7 @@ def _to_come(report: Workload) -> Figure:
     chance = report.forecast.chance
     told = f"of further requests ask what came before; {share(chance.repeats_ratio)} did so far"
     low, high = share(chance.low), share(chance.high)
-    # where nothing was asked but once, chance has nothing to vary: an interval of no width would only look like a proof
+    # where no prompt came only once, chance has nothing to vary: an interval of no width would only look like a proof
     if low != high:
         told = f"{told}; 95 % sure: {low} to {high}"
     return "repeats to come", share(chance.ratio), told
