@@ -2,8 +2,10 @@
 
 import copy
 import re
+import subprocess
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,6 +253,48 @@ def test_other_settings_are_another_container() -> None:
 
     assert proxy(ONE) == proxy(ONE)
     assert proxy(ONE) != proxy(ONE + '[proxy.cache]\nttl = "1m"\n')
+
+
+def built(folder: Path, *wheels: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The image's only installing step, in a shell, with a pip that tells what it is asked for."""
+    dockerfile = text_of(kit(site(), templates()), "proxy/Dockerfile")
+    (step,) = re.findall(r"^RUN (set .*?[^\\])$", dockerfile, re.MULTILINE | re.DOTALL)
+    place = folder / "wheels"
+    place.mkdir()
+    for name in ("README.txt", *wheels):
+        (place / name).touch()
+    pip = folder / "pip"
+    pip.write_text('#!/bin/sh\nfor last; do :; done; echo "$last"\n')
+    pip.chmod(0o755)
+    return subprocess.run(
+        ["/bin/sh", "-c", step.replace("/tmp/wheels", str(place))],
+        env={"PATH": f"{folder}:/usr/bin:/bin", **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_image_takes_the_wheel_that_lies_there_and_no_stranger_s_of_that_name(
+    tmp_path: Path,
+) -> None:
+    wheel = "llm_serving_toolkit-0.1.0-py3-none-any.whl"
+    done = built(tmp_path, wheel, "redis-5.0-py3-none-any.whl")
+    assert done.stdout == f"{tmp_path}/wheels/{wheel}[redis]\n"
+    assert not (tmp_path / "wheels").exists()
+
+
+@pytest.mark.parametrize(
+    "wheels", [(), ("llm_serving_toolkit-1.whl", "llm_serving_toolkit-2.whl")], ids=["none", "two"]
+)
+def test_an_image_without_one_wheel_is_not_built(tmp_path: Path, wheels: tuple[str, ...]) -> None:
+    done = built(tmp_path, *wheels)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "must hold one wheel of the toolkit" in done.stderr
+
+
+def test_a_version_of_an_index_may_be_named(tmp_path: Path) -> None:
+    assert built(tmp_path, TOOLKIT="llm-serving-toolkit==9").stdout == "llm-serving-toolkit==9\n"
 
 
 def test_engines_called_proxy_and_redis_do_not_take_those_places() -> None:

@@ -102,9 +102,13 @@ def _proxy_file(site: Site, engines: tuple[parts.ComposeEngine, ...]) -> ProxyFi
 
 
 def _image(templates: Mapping[str, str], *, has_redis: bool) -> list[Rendered]:
-    package = Plain("llm-serving-toolkit[redis]" if has_redis else "llm-serving-toolkit")
+    extra = Plain("[redis]" if has_redis else "")
     dockerfile = render(
-        templates["compose/Dockerfile.j2"], language="shell", package=package, state=Plain(STATE)
+        templates["compose/Dockerfile.j2"],
+        language="shell",
+        extra=extra,
+        example=Plain(f"llm-serving-toolkit{extra}==0.1.0"),
+        state=Plain(STATE),
     )
     return [
         Rendered(path="proxy/Dockerfile", text=dockerfile),
