@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import uvloop
+from support.chat import until
 
 from toolkit.proxy.exchange import Reply, Request
 from toolkit.proxy.http.connection import Connection
@@ -208,13 +209,6 @@ async def house(
         await found.close()
     assert found.front.busy == 0
     assert found.front.held_bytes == 0
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Let the loop turn until it holds; for what no event tells."""
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - that is the point
-            await asyncio.sleep(0.001)
 
 
 def get(path: str = "/", *lines: str, version: str = "1.1", method: str = "GET") -> bytes:

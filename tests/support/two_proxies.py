@@ -1,10 +1,12 @@
-"""Two whole proxies before one engine, with one Redis, in the test's own loop."""
+"""Two whole proxies before one engine, with one Redis, in the test's own loop; and the case that most tests begin with: one of them asks."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
-from support.proxied import Proxied, proxied
+from support.chat import until
+from support.proxied import ASKED, Answer, Proxied, proxied, whole
 from support.scripted_upstream import Line, Script, ScriptedUpstream
 
 PATIENT = '[cache]\nredis_env = "CACHE"\nredis_timeout = "10s"\n'
@@ -26,11 +28,6 @@ async def two(
         yield one, other
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110 (what is waited for tells nobody)
-        await asyncio.sleep(0.005)
-
-
 async def waits(proxy: Proxied) -> None:
     """Until somebody there waits for another proxy's call."""
     await until(lambda: proxy.proxy._answering._far._waits)
@@ -44,3 +41,43 @@ def gated(gate: asyncio.Event, script: Script) -> Script:
         await script(line)
 
     return play
+
+
+@dataclass
+class Led:
+    """The first proxy asks the engine, in the place of both; the engine's answer waits for the gate."""
+
+    one: Proxied
+    other: Proxied
+    engine: ScriptedUpstream
+    gate: asyncio.Event
+    first: asyncio.Task[Answer]
+    """What the first one's client gets."""
+
+    async def followed(self, body: object = ASKED) -> asyncio.Task[Answer]:
+        """What a client of the other proxy gets, who asks the same and waits by now for what the first one is told."""
+        second = asyncio.create_task(self.other.ask(body))
+        await waits(self.other)
+        return second
+
+
+@contextlib.asynccontextmanager
+async def led(
+    url: str,
+    script: Script | None = None,
+    *,
+    then: Script | None = None,
+    body: object = ASKED,
+    settings: str = PATIENT,
+) -> AsyncIterator[Led]:
+    """Two proxies, once the engine was asked by the first; `then`: what it says to all who ask later, at once."""
+    gate = asyncio.Event()
+    held = gated(gate, script or whole())
+    async with (
+        ScriptedUpstream(then or held) as engine,
+        two(url, engine, settings) as (one, other),
+    ):
+        engine.scripts = [held]
+        first = asyncio.create_task(one.ask(body))
+        await engine.asked()
+        yield Led(one, other, engine, gate, first)

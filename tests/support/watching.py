@@ -80,12 +80,3 @@ async def watching(
                 async with asyncio.timeout(60):
                     await task
             assert not around.watch._probes
-
-
-async def until(true: Any, what: str = "it") -> None:
-    """Wait until something holds; far longer than it takes."""
-    for _ in range(2000):
-        if true():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"{what} never came true")

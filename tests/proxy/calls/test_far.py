@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from support.chat import until
 from support.proxied import ASKED, Client, whole
 from support.proxy_calls import gates, run
 from support.redis_server import RedisServer, needs_redis, redis_server
@@ -16,7 +17,7 @@ from support.scripted_upstream import (
     slow,
     streaming,
 )
-from support.two_proxies import HELLO, PATIENT, gated, two, until, waits
+from support.two_proxies import HELLO, PATIENT, gated, led, two, waits
 
 from toolkit.proxy.stored import redis_cache
 
@@ -75,47 +76,33 @@ def test_equal_misses_at_both_are_one_call(clean: RedisServer, body: dict[str, o
 
 def test_one_who_waited_says_so(clean: RedisServer) -> None:
     async def test() -> None:
-        gate = asyncio.Event()
-        async with (
-            ScriptedUpstream(gated(gate, whole())) as engine,
-            two(clean.url, engine) as (one, other),
-        ):
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            second = asyncio.create_task(other.ask())
-            await waits(other)
-            gate.set()
-            assert (await first).cache == "toolkit; fwd=miss; fwd-status=200; stored"
+        async with led(clean.url) as pair:
+            second = await pair.followed()
+            pair.gate.set()
+            assert (await pair.first).cache == "toolkit; fwd=miss; fwd-status=200; stored"
             # an hour to live, less than what this takes
             assert (await second).cache in {
                 f"toolkit; fwd=miss; fwd-status=200; ttl={left}; stored; collapsed"
                 for left in range(3540, 3600)
             }
-            assert other.total("upstream_requests") == 0
+            assert pair.other.total("upstream_requests") == 0
             # its very bytes are known from now on, as a hit's
-            client = await other.client()
+            client = await pair.other.client()
             for _ in range(3):
                 assert (await client.ask()).is_hit
-            assert other.total("requests", cache="hit") == 3
+            assert pair.other.total("requests", cache="hit") == 3
 
     run(test())
 
 
 def test_a_stream_and_a_whole_body_share_one_call(clean: RedisServer) -> None:
     async def test() -> None:
-        gate = asyncio.Event()
-        async with (
-            ScriptedUpstream(gated(gate, whole())) as engine,
-            two(clean.url, engine) as (one, other),
-        ):
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            second = asyncio.create_task(other.ask(STREAMED))
-            await waits(other)
-            gate.set()
-            assert [(await first).text, (await second).text] == [HELLO] * 2
+        async with led(clean.url) as pair:
+            second = await pair.followed(STREAMED)
+            pair.gate.set()
+            assert [(await pair.first).text, (await second).text] == [HELLO] * 2
             assert (await second).body.endswith(b"data: [DONE]\n\n")
-            assert len(engine.lines) == 1
+            assert len(pair.engine.lines) == 1
 
     run(test())
 
@@ -145,14 +132,10 @@ def test_teams_without_a_pool_share_neither_answers_nor_calls(clean: RedisServer
 
 def test_another_prompt_waits_for_nobody(clean: RedisServer) -> None:
     async def test() -> None:
-        gate = asyncio.Event()
-        async with ScriptedUpstream() as engine, two(clean.url, engine) as (one, other):
-            engine.scripts = [gated(gate, whole()), whole("Another")]
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            assert (await other.ask(ASKED | {"seed": 1})).text == "Another"
-            gate.set()
-            await first
+        async with led(clean.url, then=whole("Another")) as pair:
+            assert (await pair.other.ask(ASKED | {"seed": 1})).text == "Another"
+            pair.gate.set()
+            await pair.first
 
     run(test())
 
@@ -242,20 +225,15 @@ def test_an_answer_that_is_not_stored_keeps_nobody_waiting(
     clean: RedisServer, script: Script
 ) -> None:
     async def test() -> None:
-        gate = asyncio.Event()
-        async with ScriptedUpstream(streaming()) as engine, two(clean.url, engine) as (one, other):
-            engine.scripts = [gated(gate, script)]
-            first = asyncio.create_task(one.ask(STREAMED))
-            await engine.asked()
-            second = asyncio.create_task(other.ask(STREAMED))
-            await waits(other)
-            gate.set()
+        async with led(clean.url, script, then=streaming(), body=STREAMED) as pair:
+            second = await pair.followed(STREAMED)
+            pair.gate.set()
             # at once: the bound is 30 s, a dead leader's lease 3 s
             async with asyncio.timeout(2.5):
                 assert (await second).text == HELLO
-            await first
-            assert len(engine.lines) == 2
-            assert other.total("errors") == 0
+            await pair.first
+            assert len(pair.engine.lines) == 2
+            assert pair.other.total("errors") == 0
 
     run(test())
 
@@ -336,20 +314,13 @@ def test_many_different_misses_at_both_are_as_many_calls(
 
 def test_who_waited_too_long_asks_himself(clean: RedisServer) -> None:
     async def test() -> None:
-        gate = asyncio.Event()
         settings = PATIENT + 'redis_wait = "200ms"\n[admission]\nwait = "150ms"\nconcurrency = 1\n'
-        async with (
-            ScriptedUpstream(whole()) as engine,
-            two(clean.url, engine, settings) as (one, other),
-        ):
-            engine.scripts = [gated(gate, whole("late"))]
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
+        async with led(clean.url, whole("late"), then=whole(), settings=settings) as pair:
             # what it waited is not taken off its wait for a slot: it would be rejected
-            second = await other.ask()
+            second = await pair.other.ask()
             assert (second.status, second.text) == (200, HELLO)
-            gate.set()
-            assert (await first).text == "late"
+            pair.gate.set()
+            assert (await pair.first).text == "late"
 
     run(test())
 
@@ -375,23 +346,16 @@ def test_without_a_wait_everybody_asks_himself(clean: RedisServer) -> None:
 
 def test_a_client_that_leaves_while_it_waits_is_told_as_left(clean: RedisServer) -> None:
     async def test() -> None:
-        gate = asyncio.Event()
-        async with (
-            ScriptedUpstream(gated(gate, whole())) as engine,
-            two(clean.url, engine) as (one, other),
-        ):
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            client: Client = await other.client()
+        async with led(clean.url) as pair:
+            client: Client = await pair.other.client()
             second = asyncio.create_task(client.ask())
-            third = asyncio.create_task(other.ask())
-            await waits(other)
+            third = await pair.followed()
             client.close()
-            await until(lambda: other.total("left") == 1)
-            gate.set()
-            assert (await third).text == (await first).text == HELLO
+            await until(lambda: pair.other.total("left") == 1)
+            pair.gate.set()
+            assert (await third).text == (await pair.first).text == HELLO
             second.cancel()
-            assert len(engine.lines) == 1
+            assert len(pair.engine.lines) == 1
 
     run(test())
 
@@ -400,40 +364,30 @@ def test_who_comes_when_the_last_one_has_just_left_is_answered(clean: RedisServe
     """In the very turn in which that one's search is being ended."""
 
     async def test() -> None:
-        gate = asyncio.Event()
-        async with (
-            ScriptedUpstream(gated(gate, whole())) as engine,
-            two(clean.url, engine) as (one, other),
-        ):
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
+        async with led(clean.url) as pair:
             (lease,) = clean.command("keys", "toolkit:lease:1:*[0-9a-f]").split()
-            key, searches = bytes.fromhex(lease.rpartition(":")[2]), other.proxy._answering._far
+            key = bytes.fromhex(lease.rpartition(":")[2])
+            searches = pair.other.proxy._answering._far
             leaving = asyncio.create_task(searches.find(key, tenant="", model="tiny"))
-            await waits(other)
+            await waits(pair.other)
             leaving.cancel()
             coming = asyncio.create_task(searches.find(key, tenant="", model="tiny"))
             await asyncio.gather(leaving, return_exceptions=True)
-            await waits(other)
-            gate.set()
+            await waits(pair.other)
+            pair.gate.set()
             assert (await coming).found is not None
-            assert (await first).text == HELLO
+            assert (await pair.first).text == HELLO
 
     run(test())
 
 
 def test_a_proxy_that_ends_has_those_that_wait_ask_themselves(clean: RedisServer) -> None:
     async def test() -> None:
-        gate = asyncio.Event()
-        async with ScriptedUpstream(whole()) as engine, two(clean.url, engine) as (one, other):
-            engine.scripts = [gated(gate, whole("late"))]
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            second = asyncio.create_task(other.ask())
-            await waits(other)
-            await other.proxy.stop()
+        async with led(clean.url, whole("late"), then=whole()) as pair:
+            second = await pair.followed()
+            await pair.other.proxy.stop()
             assert (await second).text == HELLO
-            gate.set()
-            await first
+            pair.gate.set()
+            await pair.first
 
     run(test())

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from support.chat import until
 from support.proxied import ASKED, Proxied, whole
 from support.proxy_calls import run
 from support.redis_server import RedisServer, needs_redis, redis_server
 from support.scripted_upstream import ScriptedUpstream
-from support.two_proxies import HELLO, PATIENT, gated, two, until, waits
+from support.two_proxies import HELLO, PATIENT, led, two
 
 from toolkit.proxy.stored import redis_cache
 
@@ -24,22 +25,14 @@ def test_a_redis_that_goes_keeps_nobody_waiting(
     tmp_path: Path, end: Callable[[RedisServer], None]
 ) -> None:
     async def test(server: RedisServer) -> None:
-        gate = asyncio.Event()
         settings = PATIENT.replace("10s", "500ms")
-        async with (
-            ScriptedUpstream(whole()) as engine,
-            two(server.url, engine, settings) as (one, other),
-        ):
-            engine.scripts = [gated(gate, whole("late"))]
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            second = asyncio.create_task(other.ask())
-            await waits(other)
+        async with led(server.url, whole("late"), then=whole(), settings=settings) as pair:
+            second = await pair.followed()
             end(server)
             assert (await second).text == HELLO
-            gate.set()
-            assert (await first).text == "late"
-            assert one.total("errors") + other.total("errors") == 0
+            pair.gate.set()
+            assert (await pair.first).text == "late"
+            assert pair.one.total("errors") + pair.other.total("errors") == 0
 
     with redis_server(tmp_path) as server:
         run(test(server))
@@ -74,22 +67,17 @@ def test_an_answer_that_redis_does_not_take_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     async def test(server: RedisServer) -> None:
-        gate = asyncio.Event()
-        async with ScriptedUpstream(whole()) as engine, two(server.url, engine) as (one, other):
-            engine.scripts = [gated(gate, whole("first"))]
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
-            second = asyncio.create_task(other.ask())
-            await waits(other)
+        async with led(server.url, whole("first"), then=whole()) as pair:
+            second = await pair.followed()
             if why == "full":
                 server.command("config", "set", "maxmemory", "1")
             else:
                 monkeypatch.setattr(redis_cache, "LARGEST_BYTES", 1)
-            gate.set()
+            pair.gate.set()
             # at once: the bound is 30 s, a dead leader's lease 3 s
             async with asyncio.timeout(2.5):
-                assert ((await first).text, (await second).text) == ("first", HELLO)
-            assert len(engine.lines) == 2
+                assert ((await pair.first).text, (await second).text) == ("first", HELLO)
+            assert len(pair.engine.lines) == 2
 
     with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
         run(test(server))

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.chat import until
 from support.proxied import proxied, whole
 from support.proxy_calls import run
 from support.redis_server import RedisServer, needs_redis, redis_server
 from support.scripted_upstream import ScriptedUpstream, hanging
-from support.two_proxies import HELLO, PATIENT, gated, two, until, waits
+from support.two_proxies import HELLO, PATIENT, gated, led, two, waits
 
 from toolkit.proxy.calls import far
 from toolkit.proxy.stored import leases, redis_cache
@@ -94,22 +95,14 @@ def test_a_lease_lives_as_long_as_its_call_and_somebody_waits(
     monkeypatch.setattr(far, "RENEW_S", 0.1)
 
     async def test() -> None:
-        gate = asyncio.Event()
-        async with (
-            ScriptedUpstream(gated(gate, whole())) as engine,
-            two(clean.url, engine) as (one, other),
-        ):
-            leader = await one.client()
-            first = asyncio.create_task(leader.ask())
-            await engine.asked()
-            second = asyncio.create_task(other.ask())
-            await waits(other)
-            leader.close()
-            first.cancel()
+        async with led(clean.url) as pair:
+            second = await pair.followed()
+            pair.one.close_clients()
+            pair.first.cancel()
             await asyncio.sleep(1.5)
-            gate.set()
+            pair.gate.set()
             assert (await second).text == HELLO
-            assert len(engine.lines) == 1
+            assert len(pair.engine.lines) == 1
 
     run(test())
 
@@ -121,22 +114,16 @@ def test_a_proxy_whose_lease_is_another_s_answers_its_own_clients(
     monkeypatch.setattr(far, "RENEW_S", 0.02)
 
     async def test() -> None:
-        gate = asyncio.Event()
-        async with (
-            ScriptedUpstream(gated(gate, whole())) as engine,
-            two(clean.url, engine) as (one, other),
-        ):
-            first = asyncio.create_task(one.ask())
-            await engine.asked()
+        async with led(clean.url) as pair:
             (lease,) = clean.command("keys", f"{redis_cache.LEASES}:*").split()
             clean.command("set", lease, "another's", "px", "60000")
-            await until(lambda: not one.proxy._answering._far._leads)
-            gate.set()
-            assert (await first).text == HELLO
-            await one.proxy.kit.layers.redis.settle()
+            await until(lambda: not pair.one.proxy._answering._far._leads)
+            pair.gate.set()
+            assert (await pair.first).text == HELLO
+            await pair.one.proxy.kit.layers.redis.settle()
             assert clean.command("get", lease) == "another's"
-            assert (await other.ask()).is_hit
-            assert len(engine.lines) == 1
+            assert (await pair.other.ask()).is_hit
+            assert len(pair.engine.lines) == 1
 
     run(test())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chat import DONE, FINISH, HEAD, LAST, ROLE, USAGE, token
+from support.chat import DONE, FINISH, HEAD, LAST, ROLE, USAGE, token, until
 from support.proxied import ASKED, CHAT, proxied, raw, whole
 from support.proxy_calls import gates, run
 from support.scripted_upstream import (
@@ -228,11 +228,6 @@ def joined(proxy: Any) -> int:
     """Clients aboard of all calls."""
     calls = proxy.proxy.inside.calls
     return sum(call.clients for call in calls._under_way)
-
-
-async def until(holds: Any) -> None:
-    while not holds():  # noqa: ASYNC110 (what it waits for tells nobody)
-        await asyncio.sleep(0.005)
 
 
 def test_a_leader_that_leaves_ends_nothing_and_the_last_one_ends_it() -> None:

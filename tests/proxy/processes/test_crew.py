@@ -1,11 +1,11 @@
 """The owner and the other workers as one: what is forgotten, raised, drained and counted is so everywhere."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.chat import until
 from support.one_house import House, house
 from support.proxied import ASKED, CHAT, whole
 from support.proxy_calls import gates, run
@@ -18,12 +18,6 @@ ALL = (0, 1, 2)
 
 def other(number: int) -> dict[str, object]:
     return ASKED | {"seed": number}
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 (another worker tells nobody)
-            await asyncio.sleep(0.01)
 
 
 async def counted(home: House) -> dict[str, float]:

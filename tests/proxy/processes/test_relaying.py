@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.chat import DONE, FINISH, HEAD, LAST, ROLE, token
+from support.chat import DONE, FINISH, HEAD, LAST, ROLE, token, until
 from support.one_house import House, house
 from support.proxied import ASKED, CHAT, Answer, raw, whole
 from support.proxy_calls import gates, run
@@ -25,12 +24,6 @@ ALL = (0, 1, 2)
 
 def other(number: int) -> dict[str, object]:
     return ASKED | {"seed": number}
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 (another worker tells nobody)
-            await asyncio.sleep(0.01)
 
 
 # --- hits -----------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from support.chat import until
 from support.raw_server import RawServer, http, recorded, vllm_pages
-from support.watching import FAST, until, watching
+from support.watching import FAST, watching
 
 from toolkit.proxy.settings import RoutingSetting
 from toolkit.proxy.stored.shared_cache import SharedCache

@@ -5,8 +5,9 @@ import json
 from collections.abc import Coroutine
 
 import pytest
+from support.chat import until
 from support.raw_server import Misbehave, RawServer, http, recorded, vllm_pages
-from support.watching import until, watching
+from support.watching import watching
 
 METRICS = http(recorded("metrics_idle.txt"), content_type="text/plain; version=1.0.0")
 

@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 from support import sim_fleet
-from support.watching import until, watching
+from support.chat import until
+from support.watching import watching
 
 from toolkit.proxy.settings import RoutingSetting
 from toolkit.sim.app import SimServer
