@@ -19,8 +19,6 @@ from toolkit.plan.layout import (
 )
 from toolkit.plan.shape import Shape
 
-AT_8192 = CacheSetting(max_model_len=8192, batched_tokens=8192)
-
 
 def lay(name: str, **fields: object) -> Layout:
     return layout(shape(name), CacheSetting(max_model_len=8192, **fields))  # type: ignore[arg-type]

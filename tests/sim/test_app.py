@@ -17,7 +17,6 @@ from toolkit.sim.engine import EngineConfig
 from toolkit.sim.life import setup_for
 
 Start = Callable[..., Any]
-Events = Callable[[bytes], list[dict[str, Any]]]
 Recorded = Callable[[str], bytes]
 Until = Callable[[Callable[[], bool]], bool]
 Refuses = Callable[[str], bool]

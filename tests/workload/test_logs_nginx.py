@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,12 +13,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from support.nginxes import program
 
 from toolkit.request_body import asked
 from toolkit.workload import log_rows
 from toolkit.workload.logs import read
 
-INSTALL = "apt-get install nginx"
 CHAT = "/v1/chat/completions"
 
 CONFIG = """
@@ -82,13 +81,7 @@ def upstream() -> Iterator[int]:
 
 def served(folder: Path, upstream: int, requests: list[tuple[str, str, bytes | None]]) -> Path:
     """Have nginx serve requests, end it, and name its log."""
-    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if program is None:
-        missing = f"no nginx; {INSTALL}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        # outside CI nobody is made to install it; the reason shown is the command that does
-        pytest.skip(missing)
+    nginx = program()
     # nginx takes over a socket that listens already, so nobody has to wait for it
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -97,7 +90,7 @@ def served(folder: Path, upstream: int, requests: list[tuple[str, str, bytes | N
         )
         (folder / "nginx.conf").write_text(text)
         process = subprocess.Popen(
-            [program, "-p", str(folder), "-c", "nginx.conf", "-e", str(folder / "error.log")],
+            [nginx, "-p", str(folder), "-c", "nginx.conf", "-e", str(folder / "error.log")],
             env={**os.environ, "NGINX": f"{listener.fileno()};"},
             pass_fds=[listener.fileno()],
             stderr=subprocess.DEVNULL,

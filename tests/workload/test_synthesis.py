@@ -21,8 +21,6 @@ from toolkit.workload.columns import columns
 from toolkit.workload.synthesis import Synthesis, synthesis
 from toolkit.workload.synthetic_text import words
 
-CHAT = "/v1/chat/completions"
-
 
 def key(*parts: object) -> str:
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
