@@ -221,21 +221,11 @@ def _row(
     spark: Sequence[float],
     fastest: float,
 ) -> Markup:
-    dead = one.ok == 0
     return tag(
         "tr",
         tag("td", _rank(one), class_="c-rank"),
         tag("td", _moves(one), class_="c-move"),
-        tag(
-            "th",
-            tag("i", class_="chip"),
-            tag("span", one.name, class_="name", title=one.url),
-            badges(one.verdicts),
-            taint_note(one.taints),
-            tag("span", _silence(one), class_="note") if dead else None,
-            scope="row",
-            class_="c-host",
-        ),
+        _host(one),
         tag("td", _bar(one.rps, fastest), tag("b", rate(one.rps)), class_="c-rps"),
         tag("td", sparkline(spark), class_="c-spark"),
         [
@@ -246,14 +236,28 @@ def _row(
         data_rank=one.rank,
         data_place=place or None,
         data_ok=one.ok,
-        class_=" ".join(
-            name
-            for name, on in (("dead", dead), ("out", one.left_out), ("first", place == 1))
-            if on
-        )
-        or None,
+        class_=_states(one, place),
         style=f"--host:{look.colour}",
     )
+
+
+def _host(one: Standing) -> Markup:
+    """Who it is, what explains its figures, and what still weighs on them."""
+    return tag(
+        "th",
+        tag("i", class_="chip"),
+        tag("span", one.name, class_="name", title=one.url),
+        badges(one.verdicts),
+        taint_note(one.taints),
+        tag("span", _silence(one), class_="note") if one.ok == 0 else None,
+        scope="row",
+        class_="c-host",
+    )
+
+
+def _states(one: Standing, place: int) -> str | None:
+    states = {"dead": one.ok == 0, "out": one.left_out, "first": place == 1}
+    return " ".join(name for name, holds in states.items() if holds) or None
 
 
 def _classes(column: Column, board: Board) -> str:
