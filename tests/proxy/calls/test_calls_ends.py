@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.chat import DONE, FINISH, HEAD, ROLE, token
-from support.proxy_calls import KEY, WHOLE_JOB, Client, bench, gates, run
+from support.proxy_calls import KEY, WHOLE_JOB, Bench, Client, bench, gates, run
 from support.scripted_upstream import (
     Line,
     dying,
@@ -18,6 +18,7 @@ from support.scripted_upstream import (
 )
 
 from toolkit.proxy.answers.recorder import Recorder
+from toolkit.proxy.faults import Fault
 from toolkit.proxy.settings import AdmissionSetting
 
 
@@ -269,6 +270,18 @@ def test_what_waits_for_a_slot_is_joined_and_leaves_the_queue_with_its_last_clie
     run(test())
 
 
+async def ends_at(made: Bench, client: Client, limit_s: float) -> Fault:
+    """Why a call ended that goes on for a second less than its limit, and not for longer."""
+    made.clock.ahead_s = limit_s - 1.0
+    made.calls.tick()
+    assert not client.over.is_set()
+    made.clock.ahead_s = limit_s + 0.1
+    await client.over.wait()
+    assert client.call is not None
+    assert client.call.error is not None
+    return client.call.error
+
+
 def test_a_stream_may_be_late_with_its_first_token_only_so_long() -> None:
     async def test() -> None:
         async def play(line: Line) -> None:
@@ -280,14 +293,7 @@ def test_a_stream_may_be_late_with_its_first_token_only_so_long() -> None:
             client = made.ask()
             await client.until(b"role")
             # a role is no token: the gap between tokens does not count yet
-            made.clock.ahead_s = 119.0
-            made.calls.tick()
-            assert not client.over.is_set()
-            made.clock.ahead_s = 120.1
-            await client.over.wait()
-            assert client.call is not None
-            assert client.call.error is not None
-            assert client.call.error.kind == "timeout_first_token"
+            assert (await ends_at(made, client, 120.0)).kind == "timeout_first_token"
             await made.server.lines[0].gone.wait()
 
     run(test())
@@ -298,14 +304,8 @@ def test_a_stream_that_stands_still_is_ended_after_the_longest_gap() -> None:
         async with bench(hanging_in_stream("Hello")) as made:
             client = made.ask()
             await client.until(b"Hello")
-            made.clock.ahead_s = 59.0
-            made.calls.tick()
-            assert not client.over.is_set()
-            made.clock.ahead_s = 60.1
-            await client.over.wait()
-            assert client.call is not None
-            assert client.call.error is not None
-            assert (client.call.error.kind, client.call.error.status) == ("timeout_gap", 504)
+            fault = await ends_at(made, client, 60.0)
+            assert (fault.kind, fault.status) == ("timeout_gap", 504)
 
     run(test())
 
@@ -315,14 +315,7 @@ def test_a_whole_body_is_waited_for_as_long_as_a_whole_answer_may_take() -> None
         async with bench(hanging()) as made:
             client = made.ask(job=WHOLE_JOB)
             await made.server.asked()
-            made.clock.ahead_s = 599.0
-            made.calls.tick()
-            assert not client.over.is_set()
-            made.clock.ahead_s = 600.1
-            await client.over.wait()
-            assert client.call is not None
-            assert client.call.error is not None
-            assert client.call.error.kind == "timeout_whole"
+            assert (await ends_at(made, client, 600.0)).kind == "timeout_whole"
 
     run(test())
 

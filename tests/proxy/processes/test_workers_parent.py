@@ -36,6 +36,13 @@ while word and word[0] not in ("end", "shut" if number else "end"):
     word = hear()
 say(counters={"counts": {"events": [["x", 1]]}, "times": {}})
 """
+DIES = """
+if number:
+    say(started=True)
+    hear()
+    say(open=True)
+    sys.exit(7)
+"""
 
 
 class Parent:
@@ -155,16 +162,9 @@ def test_one_that_dies_again_and_again_is_started_less_and_less_often(
     monkeypatch.setattr(workers, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(workers, "LONGEST_PAUSE_S", 0.04)
     monkeypatch.setattr(workers, "SHUT_S", 0.04)
-    dies = """
-if number:
-    say(started=True)
-    hear()
-    say(open=True)
-    sys.exit(7)
-"""
 
     async def test() -> None:
-        parent = Parent(dies + GOOD, tmp_path)
+        parent = Parent(DIES + GOOD, tmp_path)
         running = asyncio.create_task(parent.run())
         await parent.until(lambda: len(parent.said) >= 5)
         parent.workers.end()
@@ -180,16 +180,9 @@ def test_nobody_waits_behind_the_door_of_a_worker_that_is_away_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "FIRST_PAUSE_S", 5.0)
-    dies = """
-if number:
-    say(started=True)
-    hear()
-    say(open=True)
-    sys.exit(7)
-"""
 
     async def test() -> None:
-        parent = Parent(dies + GOOD, tmp_path)
+        parent = Parent(DIES + GOOD, tmp_path)
         running = asyncio.create_task(parent.run())
         await parent.until(lambda: bool(parent.said) and bool(parent.ports))
         port = parent.ports[0][0]

@@ -43,7 +43,7 @@ BOTH = frozenset({"tiny", "lora", ANY})
 
 def seen(kind: str, *identities: Identity, known: Identity | None = SERVER) -> list[frozenset[str]]:
     epochs = Epochs(kind, {} if known is None else {"x": known})  # type: ignore[arg-type]
-    return [epochs.see("x", each, float(now)) for now, each in enumerate(identities)]
+    return [epochs.see("x", each) for each in identities]
 
 
 def test_an_identity_is_read_from_the_three_pages() -> None:
@@ -171,7 +171,7 @@ def test_what_is_not_told_raises_nothing_and_is_compared_when_it_is_told_again(
 
 def test_a_server_that_is_down_keeps_its_last_identity() -> None:
     epochs = Epochs("restart", {"x": SERVER})
-    epochs.see("x", Identity(), 1.0)
+    epochs.see("x", Identity())
     assert epochs.identity("x") == SERVER
     assert epochs.identity("y") is None
 
@@ -187,33 +187,24 @@ def test_a_card_that_tells_less_this_time_is_no_other_model() -> None:
 def test_an_upstream_that_names_no_model_raises_every_model_known_of_any() -> None:
     nameless = replace(SERVER, models=None)
     epochs = Epochs("restart", {"x": SERVER, "y": nameless})
-    assert epochs.see("y", replace(nameless, started_at=5000.0), 1.0) == BOTH
+    assert epochs.see("y", replace(nameless, started_at=5000.0)) == BOTH
     alone = Epochs("restart", {"y": nameless})
-    assert alone.see("y", replace(nameless, started_at=5000.0), 1.0) == {ANY}
+    assert alone.see("y", replace(nameless, started_at=5000.0)) == {ANY}
 
 
 def test_upstreams_are_compared_with_themselves_and_not_with_one_another() -> None:
     epochs = Epochs("restart")
     other = replace(SERVER, started_at=2000.0, settings="bar")
-    for now in range(3):
-        assert epochs.see("x", SERVER, float(now)) == frozenset()
-        assert epochs.see("y", other, float(now)) == frozenset()
-
-
-def test_it_tells_when_it_last_raised_something() -> None:
-    epochs = Epochs("restart", {"x": SERVER})
-    epochs.see("x", SERVER, 1.0)
-    assert epochs.changed_s("x") is None
-    epochs.see("x", replace(SERVER, version="1"), 2.0)
-    epochs.see("x", replace(SERVER, version="1"), 3.0)
-    assert epochs.changed_s("x") == 2.0
+    for _ in range(3):
+        assert epochs.see("x", SERVER) == frozenset()
+        assert epochs.see("y", other) == frozenset()
 
 
 def test_adapters_without_end_are_not_remembered_without_end() -> None:
     epochs = Epochs("change")
     for number in range(30):
         models = tuple(Model(id=f"{number}-{each}") for each in range(1000))
-        epochs.see("x", Identity(models=models), float(number))
+        epochs.see("x", Identity(models=models))
     known = epochs.identity("x")
     assert known is not None
     assert len(known.models or ()) == 4096

@@ -157,11 +157,6 @@ class Counters:
 
     # --- What happens ---------------------------------------------------------------------------
 
-    def learn_models(self, names: Iterable[str]) -> None:
-        """Models that upstreams serve: they have a place before any that a client made up."""
-        for name in names:
-            self._models.learn(name)
-
     def tally(self, team: str, model: str | None, endpoint: str, *, stream: bool) -> Tally:
         """Where hits of this kind are counted; to be kept with the answer that is made ready."""
         # an answer was stored: the model is no client's invention

@@ -69,13 +69,13 @@ class EpochKeeper:
     async def saw(self, name: str, seen: Identity, now: float) -> None:
         """Take one look's identity; what it makes unreachable is so before the file is waited for."""
         before = self._epochs.identity(name)
-        stale = self._epochs.see(name, seen, now)
+        stale = self._epochs.see(name, seen)
         known = self._epochs.identity(name)
         if known is None:
             return
         if before is None or _still(before) != _still(known):
             self._prints.clear()
-        if stale and self._was_told(name, known, now):
+        if stale and self._was_told(name, known):
             self.refresh()
         elif stale:
             await self._raise(name, stale, _why(before, known))
@@ -121,14 +121,14 @@ class EpochKeeper:
                 self._kept[name] = (kept, float("-inf"))
         return known
 
-    def _was_told(self, name: str, known: Identity, now: float) -> bool:
+    def _was_told(self, name: str, known: Identity) -> bool:
         """Whether another process saw the same before, and raised the epochs for it; where in doubt, no."""
         text = None if self._book is None else self._book.identity(self._urls[name])
         kept = None if text is None else from_text(text)
         # counters in the file are half a minute old, and say nothing of who saw them fall
         if kept is None or known.started_at is None:
             return False
-        return not Epochs(self._kind, {name: kept}).see(name, known, now)
+        return not Epochs(self._kind, {name: kept}).see(name, known)
 
     async def _raise(self, name: str, models: Iterable[str], why: str) -> None:
         """Raise epochs here, and then in the file, which may take its time."""

@@ -97,27 +97,19 @@ class Epochs:
     ) -> None:
         self._kind = kind
         self._known = dict(known or {})
-        self._changed_s: dict[str, float] = {}
 
-    def see(self, name: str, seen: Identity, now: float) -> frozenset[str]:
+    def see(self, name: str, seen: Identity) -> frozenset[str]:
         """The models whose epoch is to be raised, now that an upstream shows this identity; `*` among them."""
         before = self._known.get(name)
         self._known[name] = seen if before is None else _merged(before, seen)
         if before is None:
             return frozenset()
         models = self._stale(before, seen)
-        if not models:
-            return frozenset()
-        self._changed_s[name] = now
-        return models | {ANY}
+        return models | {ANY} if models else models
 
     def identity(self, name: str) -> Identity | None:
         """The last known, to be stored."""
         return self._known.get(name)
-
-    def changed_s(self, name: str) -> float | None:
-        """When it last made answers stale."""
-        return self._changed_s.get(name)
 
     def _stale(self, before: Identity, seen: Identity) -> frozenset[str]:
         whole = _differ(before.version, seen.version) or _differ(before.settings, seen.settings)
