@@ -68,7 +68,7 @@ ROOMS = {
     ),
     "proxy.told": (
         set("counters explain log_lines metrics recent".split()),
-        set("request_log store_feed telling".split()),
+        set("request_log stderr store_feed telling".split()),
     ),
     "proxy.http": (
         set("answer_heads chunked client_reply framing".split()),
@@ -143,7 +143,7 @@ ROOMS = {
     "improve": (
         set(
             "bottlenecks cells compare configurations criteria diagnose evidence figures glances"
-            " json_answers log_facts measured page_parts paired report_page"
+            " json_answers log_facts measured metrics page_parts paired report_page"
             " report_series report_words sweep_file sweep_page sweep_steps sweep_table sweep_words".split()
         ),
         {"children", "sweep", "sweep_chart", "sweep_results", "sweep_state"},

@@ -3,7 +3,7 @@
 import pytest
 from support.tallies import S, second, shot, sketch, tally
 
-from toolkit.improve.figures import COUNTERS, counted_seconds, counters, measured, metric, moved
+from toolkit.improve.figures import COUNTERS, counted_seconds, counters, measured, moved
 from toolkit.records import ErrorCount, Event, Reading
 
 
@@ -155,15 +155,3 @@ def test_a_server_that_tells_no_counters_has_no_figures_of_them() -> None:
     assert set(moved({}, {}).values()) == {None}
     # it started anew meanwhile, and counted from 0
     assert moved({"preemptions": 9}, {"preemptions": 1})["preemptions"] is None
-
-
-@pytest.mark.parametrize("name", ["ttft_p95_ms:short", "rps", "invalid_json_ratio"])
-def test_a_figure_has_a_definition(name: str) -> None:
-    found = metric(name)
-    assert found is not None
-    assert found.definition
-
-
-@pytest.mark.parametrize("name", ["nonsense", "rps:short", "ttft_p96_ms:short", ""])
-def test_what_is_no_figure_has_none(name: str) -> None:
-    assert metric(name) is None

@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.improve.figures import metric
+from toolkit.improve.metrics import metric
 from toolkit.improve.sweep_file import as_toml, read_sweep
 from toolkit.improve.sweep_steps import foreseen
 

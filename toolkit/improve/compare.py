@@ -282,8 +282,8 @@ def _verdict(low: float, high: float, least: float, *, more_is_better: bool) -> 
 def _spread(metric: _Metric, sides: tuple[_Cells, _Cells], *, paired: bool) -> Spread | None:
     one, other = sides
     if not paired:
-        alone = _own_spread(metric, one), _own_spread(metric, other)
-        return None if alone[0] is None or alone[1] is None else together(*alone)  # type: ignore[arg-type]
+        alone, beside = _own_spread(metric, one), _own_spread(metric, other)
+        return None if alone is None or beside is None else together(alone, beside)
 
     def differences(count: int) -> list[float] | None:
         early, late = _figures(metric, one.cut(count)), _figures(metric, other.cut(count))

@@ -12,90 +12,14 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
+from toolkit.improve.metrics import OF_PROMPTS
 from toolkit.records import Event, LoaderSecond, Reading, Shot, Tally
-from toolkit.sketches import Sketch
+from toolkit.sketches import Sketch, merged
 
 Figures = dict[str, float | None]
 """By a metric's name; None: not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One figure that configurations are compared by."""
-
-    title: str
-    definition: str
-    unit: str = ""
-    more_is_better: bool = False
-    is_share: bool = False
-    """0 to 1: compared by difference, as a ratio of small shares says little."""
-
-
-METRICS: dict[str, Metric] = {
-    "output_tokens_per_s": Metric(
-        title="output tokens/s",
-        definition="output tokens of ok answers, by the part of each one's time in the seconds that count / these seconds",
-        unit="tok/s",
-        more_is_better=True,
-    ),
-    "rps": Metric(
-        title="requests/s",
-        definition="ok requests, by the part of each one's time in the seconds that count / these seconds",
-        more_is_better=True,
-    ),
-    "ttft_p50_ms": Metric(
-        title="TTFT p50", definition="first chunk with a token minus send, median of ok streams"
-    ),
-    "ttft_p95_ms": Metric(
-        title="TTFT p95", definition="first chunk with a token minus send, 95th percentile"
-    ),
-    "e2e_p50_ms": Metric(title="E2E p50", definition="last token minus send, median of ok answers"),
-    "e2e_p95_ms": Metric(title="E2E p95", definition="last token minus send, 95th percentile"),
-    "tpot_p50_ms": Metric(
-        title="TPOT p50",
-        definition="(E2E - TTFT) / tokens after the first chunk, median of the unique canaries",
-    ),
-    "error_rate": Metric(
-        title="errors", definition="errors / (ok + errors), timeouts included", is_share=True
-    ),
-    "prefix_hit_ratio": Metric(
-        title="prefix hits",
-        definition="prompt tokens found in the engine's prefix cache / looked up, by its counters during the load",
-        more_is_better=True,
-        is_share=True,
-    ),
-    "spec_acceptance_ratio": Metric(
-        title="draft tokens accepted",
-        definition="accepted / drafted tokens, by vllm:spec_decode_* during the load",
-        more_is_better=True,
-        is_share=True,
-    ),
-    "spec_mean_length": Metric(
-        title="tokens a draft",
-        definition="1 + accepted tokens / drafts, by vllm:spec_decode_* during the load",
-        more_is_better=True,
-    ),
-    "preemptions": Metric(
-        title="preemptions", definition="by the engine's counter during the load"
-    ),
-    "queue_mean_ms": Metric(
-        title="queue", definition="mean wait inside the engine, by its histogram during the load"
-    ),
-    "invalid_json_ratio": Metric(
-        title="invalid JSON",
-        definition="ok answers that are no JSON of the schema / ok answers, of the requests that ask for JSON",
-        is_share=True,
-    ),
-    "json_e2e_p50_ms": Metric(
-        title="E2E p50 of JSON",
-        definition="whole answer minus send, median of the ok answers to requests that ask for JSON, sent after the load",
-    ),
-}
-OF_PROMPTS = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms")
-"""May stand as `ttft_p95_ms:short`: of the unique canaries whose prompts' names begin so."""
 COUNTERS = {
     "spec_drafts": re.compile(r"vllm:spec_decode_num_drafts(_total)?"),
     "spec_drafted": re.compile(r"vllm:spec_decode_num_draft_tokens(_total)?"),
@@ -107,21 +31,6 @@ COUNTERS = {
     "queued": re.compile(r"vllm:request_queue_time_seconds_count"),
 }
 """Sums of a counter's samples are kept under these names."""
-
-
-def metric(name: str) -> Metric | None:
-    """What a metric's name means; None: there is no such metric."""
-    plain, _, prompts = name.partition(":")
-    found = METRICS.get(plain)
-    if found is None or (prompts and plain not in OF_PROMPTS):
-        return None
-    if not prompts:
-        return found
-    return Metric(
-        title=f"{found.title} of `{prompts}`",
-        definition=f"{found.definition}; of the canaries of prompts `{prompts}...`",
-        unit=found.unit,
-    )
 
 
 # --- the seconds that count ------------------------------------------------------------------------
@@ -160,7 +69,8 @@ def measured(
     ranked = [each for each in tallies if each.kind == "ranked"]
     mine = [each for each in ranked if each.at_s in seconds]
     ok, errors = sum(each.ok for each in mine), sum(each.errors for each in mine)
-    e2e, ttft = _merged(each.e2e for each in mine), _merged(each.ttft for each in mine)
+    e2e = Sketch.from_bytes(merged(each.e2e for each in mine))
+    ttft = Sketch.from_bytes(merged(each.ttft for each in mine))
     within = _time_within(seconds)
     answers = [(each, _answers_within(each, within)) for each in ranked]
     figures: Figures = {
@@ -213,13 +123,6 @@ def _time_within(seconds: Collection[int]) -> Callable[[float], float]:
         return begun - 1 + min(1.0, moment - ordered[begun - 1])
 
     return within
-
-
-def _merged(blobs: Iterable[bytes]) -> Sketch:
-    whole = Sketch()
-    for blob in blobs:
-        whole.merge(Sketch.from_bytes(blob))
-    return whole
 
 
 def _of_canaries(shots: Sequence[Shot]) -> Figures:

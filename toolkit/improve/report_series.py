@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toolkit.records import ErrorCount, Shot, Tally, Verdict
-from toolkit.sketches import Sketch
+from toolkit.sketches import Sketch, merged
 
 MOST_STRETCHES = 180
 """Of a line: about one for three pixels."""
@@ -88,7 +88,8 @@ def host_report(
 ) -> HostReport:
     """One host's whole run, from its ranked tallies; there is at least one."""
     seconds = last_s - first_s + 1
-    e2e, ttft = _merged(each.e2e for each in tallies), _merged(each.ttft for each in tallies)
+    e2e = Sketch.from_bytes(merged(each.e2e for each in tallies))
+    ttft = Sketch.from_bytes(merged(each.ttft for each in tallies))
     kinds: Counter[str] = Counter()
     for each in tallies:
         kinds.update({one.kind: one.count for one in each.error_kinds})
@@ -127,7 +128,8 @@ def _stretches(tallies: Sequence[Tally], first_s: int, seconds: int) -> tuple[St
 
 
 def _stretch(part: Sequence[Tally], place: int, width: int) -> Stretch:
-    e2e, ttft = _merged(each.e2e for each in part), _merged(each.ttft for each in part)
+    e2e = Sketch.from_bytes(merged(each.e2e for each in part))
+    ttft = Sketch.from_bytes(merged(each.ttft for each in part))
     return Stretch(
         t_s=(place + 0.5) * width,
         duration_s=float(width),
@@ -139,13 +141,6 @@ def _stretch(part: Sequence[Tally], place: int, width: int) -> Stretch:
         e2e_p50_ms=e2e.quantile(0.5),
         e2e_p95_ms=e2e.quantile(0.95),
     )
-
-
-def _merged(blobs: Iterable[bytes]) -> Sketch:
-    whole = Sketch()
-    for blob in blobs:
-        whole.merge(Sketch.from_bytes(blob))
-    return whole
 
 
 def tallied(shots: Iterable[Shot]) -> list[Tally]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.improve.children import Child, end_left
 from toolkit.improve.configurations import Configuration, Serving, best, in_turn
-from toolkit.improve.figures import Figures, metric, moved
+from toolkit.improve.figures import Figures, moved
+from toolkit.improve.metrics import meant
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_results import measured_of
 from toolkit.improve.sweep_state import Cell, Kept
@@ -133,10 +134,9 @@ class Sweep:
         """The model that the levers start from."""
         rows = table([measured_of(one, self._plan, self._kept) for one in first], ())
         name = self._plan.look_at[0]
-        found = metric(name)
         return best(
             {row.name: row.figures.get(name) for row in rows},
-            more_is_better=found is not None and found.more_is_better,
+            more_is_better=meant(name).more_is_better,
             names=[row.name for row in rows],
         )
 

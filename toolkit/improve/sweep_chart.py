@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from toolkit.improve.figures import metric
+from toolkit.improve.metrics import meant
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_table import NO_DIFFERENCE, Row
 from toolkit.improve.sweep_words import difference, figure
@@ -44,8 +44,7 @@ def picture(plan: SweepPlan, rows: Sequence[Row]) -> Figure:
     axes.set_yticks(range(len(shown)), [_label(row.name) for row in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(0, longest * ROOM)
-    found = metric(name)
-    axes.set_xlabel(found.title if found else name)
+    axes.set_xlabel(meant(name).title)
     axes.set_title(_plain(plan.summary or plan.name), fontsize=11, loc="left", wrap=True)
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.grid(visible=True, axis="x", alpha=0.3)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolkit.improve.figures import metric
+from toolkit.improve.metrics import meant, metric
 from toolkit.improve.page_parts import document, notes_list, rows_table, said
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_table import NO_DIFFERENCE, Moved, Row
@@ -26,12 +26,11 @@ def page(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> str:
     ]
     name = plan.look_at[0]
     lines = [line for stage in stages if (line := progression(stage, name))]
-    found = metric(name)
     body = tag(
         "main",
         tag("h1", "Sweep: ", plan.summary or plan.name),
         tag("p", _arrows(lines[0]) if lines else "Nothing to compare", class_="headline"),
-        tag("p", f"{found.title if found else name}; {_load(plan)}", class_="told"),
+        tag("p", f"{meant(name).title}; {_load(plan)}", class_="told"),
         [
             (
                 tag("h2", "Around the best of them" if number else "One after the other"),
@@ -127,7 +126,7 @@ def _table(plan: SweepPlan, rows: Sequence[Row]) -> Markup:
         name for name in plan.look_at if any(row.figures.get(name) is not None for row in rows)
     ]
     titles: list[tuple[str, str | None]] = [("configuration", None), ("blocks", "right")]
-    titles += [(found.title if (found := metric(name)) else name, None) for name in names]
+    titles += [(meant(name).title, None) for name in names]
     titles.append(("start", "right"))
     return rows_table(titles, [_cells(row, names) for row in rows])
 
@@ -150,12 +149,6 @@ def _cells(row: Row, names: Sequence[str]) -> list[object]:
 
 
 def _definitions(plan: SweepPlan) -> list[object]:
-    known = [(name, metric(name)) for name in plan.look_at]
-    return [
-        *(
-            Markup.joined([tag("b", found.title), f": {found.definition}"])
-            for _, found in known
-            if found
-        ),
-        COMPARED,
-    ]
+    known = [found for name in plan.look_at if (found := metric(name))]
+    lines = [Markup.joined([tag("b", each.title), f": {each.definition}"]) for each in known]
+    return [*lines, COMPARED]

@@ -13,7 +13,8 @@ from itertools import combinations
 from typing import Literal
 
 from toolkit.improve.configurations import Configuration
-from toolkit.improve.figures import Figures, metric
+from toolkit.improve.figures import Figures
+from toolkit.improve.metrics import meant
 
 Status = Literal["measured", "failed", "skipped", "not begun"]
 Verdict = Literal["better", "worse", "no difference shown", "not known"]
@@ -81,8 +82,7 @@ class Row:
             return None
         if compared.low is None or compared.high is None:
             return None
-        found = metric(name)
-        if found is not None and found.is_share:
+        if meant(name).is_share:
             base = value - compared.difference
             return base + compared.low, base + compared.high
         base = value / (1 + compared.difference)
@@ -204,8 +204,7 @@ def _mean(one: Measured, name: str) -> float | None:
         return None
     if min(known) == max(known):
         return known[0]  # not the 7.999999999999998 that logarithms make of 8
-    found = metric(name)
-    if min(known) <= 0 or (found is not None and found.is_share):
+    if min(known) <= 0 or meant(name).is_share:
         return math.fsum(known) / len(known)
     return math.exp(math.fsum(map(math.log, known)) / len(known))
 
@@ -231,8 +230,7 @@ def _compared(
     interval: Callable[[Sequence[float]], tuple[float, float] | None],
 ) -> Compared:
     pairs = _pairs(base, one, name)
-    found = metric(name)
-    is_share = found is not None and found.is_share
+    is_share = meant(name).is_share
     if not is_share and any(min(pair) <= 0 for pair in pairs):
         return Compared(metric=name, difference=None, blocks=len(pairs), verdict="not known")
     steps = [b - a if is_share else math.log(b / a) for a, b in pairs]
@@ -246,7 +244,7 @@ def _compared(
         low=told(bounds[0]) if bounds else None,
         high=told(bounds[1]) if bounds else None,
         blocks=len(pairs),
-        verdict=_verdict(bounds, more_is_better=found is not None and found.more_is_better),
+        verdict=_verdict(bounds, more_is_better=meant(name).more_is_better),
     )
 
 
@@ -287,8 +285,7 @@ def _moved(
     lever: str, positions: Sequence[Measured], name: str, interval: Interval
 ) -> Moved | None:
     """The pair that lies farthest apart. It was picked among all pairs, so its interval pays for all of them."""
-    found = metric(name)
-    is_share = found is not None and found.is_share
+    is_share = meant(name).is_share
     pairs = list(combinations(positions, 2))
     widest: tuple[float, Measured, Measured, list[float]] | None = None
     for a, b in pairs:
@@ -305,7 +302,7 @@ def _moved(
     mean, high, low, steps = widest
     bounds = interval(steps, len(pairs))
     told = _itself if is_share else _factor
-    best, worst = (high, low) if found is not None and found.more_is_better else (low, high)
+    best, worst = (high, low) if meant(name).more_is_better else (low, high)
     return Moved(
         lever=lever,
         best=best.configuration.name,

@@ -2,21 +2,18 @@
 
 from collections.abc import Sequence
 
-from toolkit.improve.figures import metric
+from toolkit.improve.metrics import meant
 from toolkit.improve.sweep_table import NO_DIFFERENCE, Compared, Moved, Row
 from toolkit.wording import UNKNOWN, digits, milliseconds, share
-
-MINUS = "-"
 
 
 def figure(name: str, value: float | None) -> str:
     """`3,114`, `219 ms`, `4.5 %`."""
     if value is None:
         return UNKNOWN
-    found = metric(name)
     if name.partition(":")[0].endswith("_ms"):
         return milliseconds(value)
-    if found is not None and found.is_share:
+    if meant(name).is_share:
         return share(value)
     return f"{value:,.0f}" if value >= 1000 else digits(value)
 
@@ -37,8 +34,7 @@ def points(value: float) -> str:
 
 def difference(one: Compared) -> str:
     """`+191 % (+185 to +197)`, or that none is shown."""
-    found = metric(one.metric)
-    told = points if found is not None and found.is_share else step
+    told = points if meant(one.metric).is_share else step
     if one.difference is None:
         return UNKNOWN
     if one.low is None or one.high is None:
@@ -76,15 +72,13 @@ def progression(rows: Sequence[Row], name: str) -> str | None:
 
 
 def _short(compared: Compared, name: str) -> str:
-    found = metric(name)
-    told = points if found is not None and found.is_share else step
+    told = points if meant(name).is_share else step
     return told(compared.difference or 0.0)
 
 
 def lever(one: Moved, name: str) -> str:
     """How far one lever moved the figure."""
-    found = metric(name)
-    title = found.title if found else name
+    title = meant(name).title
     if one.verdict == NO_DIFFERENCE:
         return f"{one.lever}: {NO_DIFFERENCE} in {title} between its positions"
     far, interval = _how_far(one)

@@ -19,7 +19,7 @@ from toolkit.cli.sweep.options import NEWEST, Options
 from toolkit.cli.sweep.tools import tools_for
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.improve.figures import METRICS, metric
+from toolkit.improve.metrics import METRICS, metric
 from toolkit.improve.sweep import Sweep
 from toolkit.improve.sweep_file import SweepPlan, read_sweep
 from toolkit.improve.sweep_state import VERB, Kept

@@ -12,7 +12,7 @@ from toolkit.cli.sweep.options import Options
 from toolkit.cli.tables import Column, fit_table, keeps_lines, screen
 from toolkit.errors import ToolkitError
 from toolkit.improve.configurations import Configuration
-from toolkit.improve.figures import metric
+from toolkit.improve.metrics import meant, metric
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_steps import estimate_s, foreseen
 from toolkit.improve.sweep_table import Measured, Moved, Row, moved, table
@@ -83,9 +83,8 @@ def _print(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> Non
             Column(title="blocks", right=True, spare=1),
         ]
         for place, name in enumerate(names):
-            found = metric(name)
             spare = 2 * place if place else 0
-            columns.append(Column(title=found.title if found else name, right=True, spare=spare))
+            columns.append(Column(title=meant(name).title, right=True, spare=spare))
             columns.append(Column(title="against the first", spare=spare and spare + 1))
         columns.append(Column(title="what became of it", spare=0, widest=60))
         console.print(fit_table(columns, [_cells(row, names) for row in mine], console))
