@@ -31,6 +31,7 @@ FIRING = 'sum by (alertname, host, instance) (ALERTS{alertstate="firing"})'
 TTFT = "vllm:time_to_first_token_seconds"
 PLACE = 'instance="127.0.0.1:8101"'
 ADMIN = 'instance="127.0.0.1:8002"'
+FLAPPING = "1x9 0x1 1x7 0x1 1x7 0x1 1x27"
 GONE = "_"
 """No sample: Prometheus' own mark of what is no more."""
 
@@ -132,7 +133,7 @@ CASES = {
     # down for a minute (2 samples) from sample 10, 20 and 30 on; up for the third time with sample 32, at 16:00
     "an engine that is up and down, and tells nothing else": Case(
         alert="EngineRestarting",
-        changes={f"up{{{QWEN}}}": "1x9 0x1 1x7 0x1 1x7 0x1 1x27"},
+        changes={f"up{{{QWEN}}}": FLAPPING, "process_start_time_seconds": None},
         quiet="15m30s",
         fires="16m",
         where='host="qwen"',
@@ -279,6 +280,9 @@ QUIET: dict[str, Mapping[str, str | None]] = {
         f"vllm:prompt_tokens_total{{{Q}}}": held(1),
         f"vllm:iteration_tokens_total_count{{{Q}}}": held(1),
         f"vllm:kv_cache_usage_perc{{{Q}}}": "0.1+0.001x59",
+    },
+    "a busy engine whose page comes too late three times, and which did not start anew": {
+        f"up{{{QWEN}}}": FLAPPING,
     },
     "a swap to the other place": {
         f"up{{{QWEN}}}": then("1", "0"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.deploy.names import dns_label, unlike
+from toolkit.deploy.names import address, dns_label, unlike
 
 RFC_1035 = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -46,6 +46,12 @@ def test_no_two_labels_are_alike(words: list[str]) -> None:
     found = unlike(words)
     assert len(set(found)) == len(words)
     assert all(RFC_1035.fullmatch(each) for each in found)
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert [address(host, 80) for host in ("::1", "10.0.0.1", "host")] == [
+        *("[::1]:80", "10.0.0.1:80", "host:80"),
+    ]
 
 
 def test_a_numbered_label_is_no_longer_than_the_rest() -> None:

@@ -186,13 +186,15 @@ def _engines_move(limits: Limits) -> Iterator[Alert]:
         description=f"`toolkit watchdog --url {AT}` asks it for a token, and restarts it if it is told how;"
         " of a running stack, `toolkit serve restart` does.",
     )
-    past = duration(limits.restarts_s)
+    past, started = duration(limits.restarts_s), f'{names.START_TIME}{{job="engine"}}'
     yield Alert(
         name="EngineRestarting",
-        # a start time is missing where vLLM runs several API servers; counters that fall tell it, too, once there were tokens
-        expr=f'max by (host) (changes({names.START_TIME}{{job="engine"}}[{past}])) > {limits.restarts}\n'
+        # A start time is missing where vLLM runs several API servers; counters that fall tell it, too, once there were tokens.
+        # Of an engine that tells its start a page that came too late, under load, is no restart
+        expr=f"max by (host) (changes({started}[{past}])) > {limits.restarts}\n"
         f'or max by (host) (resets({names.GENERATION_TOKENS}{{job="engine"}}[{past}])) > {limits.restarts}\n'
-        f'or max by (host) (changes(up{{job="engine"}}[{past}])) > {2 * limits.restarts + 1}',
+        f'or (max by (host) (changes(up{{job="engine"}}[{past}])) > {2 * limits.restarts + 1}\n'
+        f"  unless on (host) last_over_time({started}[{past}]))",
         for_s=0,
         severity="warning",
         reason="Each restart empties the KV cache and costs a warm-up; one after the other is a fault that a restart does not mend.",
