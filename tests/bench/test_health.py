@@ -113,6 +113,15 @@ def test_nothing_watches_on_after_the_stop() -> None:
     assert asyncio.run(scene()) == 1
 
 
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """As in a process of its own: here all that was collected is frozen (tests/conftest.py)."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
 def test_the_collector_leaves_what_was_loaded_alone_and_comes_back() -> None:
     before, seen = gc.get_threshold(), []
     with contextlib.suppress(KeyError), quiet_collector():
@@ -121,6 +130,14 @@ def test_the_collector_leaves_what_was_loaded_alone_and_comes_back() -> None:
     assert seen == [True, True, True]
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_what_was_frozen_before_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with quiet_collector():
+        pass
+    assert gc.get_freeze_count() >= frozen > 0
 
 
 def test_threads_take_short_turns_until_the_end() -> None:

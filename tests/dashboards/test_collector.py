@@ -19,11 +19,11 @@ class Thing:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """No object of the other tests stays frozen, and none dies while a test looks."""
+    """No object dies while a test looks; what was collected is frozen again afterwards, as it was before (tests/conftest.py)."""
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
+    gc.freeze()
 
 
 def in_a_cycle() -> Thing:
