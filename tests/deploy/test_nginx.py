@@ -104,6 +104,12 @@ def test_clients_ports_are_none_of_the_engines() -> None:
     assert [each.listen for each in groups(site(text))] == ["127.0.0.1:8081", "127.0.0.1:8082"]
 
 
+def test_nor_the_proxy_s_or_a_successor_s() -> None:
+    own = "[proxy]\nport = 8080\nadmin_port = 8081\n"
+    text = ENGINE.format("a", "m") + "port = 8082\nspare_port = 8083\n" + own
+    assert [each.listen for each in groups(site(text))] == ["127.0.0.1:8084"]
+
+
 def test_only_these_paths_are_let_through() -> None:
     # read off proxy/routes.py by eye; what is not here is refused
     posts = (

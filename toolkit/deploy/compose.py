@@ -35,7 +35,7 @@ def kit(site: Site, templates: Mapping[str, str], *, toolkit_image: str = TOOLKI
     ]
     has_image = site.proxy is not None or any(each.is_simulated for each in engines)
     if has_image:
-        files += _image(templates, has_redis=_redis_env(site) is not None)
+        files += _image(templates, has_redis=site.redis_env is not None)
     if settings:
         files.append(Rendered(path=PROXY_FILE, text=settings))
     return Kit(files=tuple(files), next_steps=_next_steps(site, has_image=has_image))
@@ -60,7 +60,7 @@ def _services(
         proxy_stop_s=parts.proxy_stop_s(site),
         # what clients reach; engines behind the proxy are for this machine alone
         engine_address=site.listen if site.proxy is None else LOOPBACK,
-        redis_env=_redis_env(site),
+        redis_env=site.redis_env,
         redis_image=REDIS_IMAGE,
         state=STATE,
         toolkit_image=toolkit_image,
@@ -75,20 +75,15 @@ def _example(
     engines: tuple[parts.ComposeEngine, ...],
     templates: Mapping[str, str],
 ) -> Rendered:
-    redis_env = _redis_env(site)
     text = render(
         templates["compose/env.example.j2"],
         language="shell",
         variables=[Plain(name) for name in site.key_envs],
-        redis_env=None if redis_env is None else Plain(redis_env),
+        redis_env=None if site.redis_env is None else Plain(site.redis_env),
         redis_address=Plain(REDIS_ADDRESS),
         has_engines=any(not each.is_simulated for each in engines),
     )
     return Rendered(path=".env.example", text=text)
-
-
-def _redis_env(site: Site) -> str | None:
-    return None if site.proxy is None else site.proxy.redis_env
 
 
 def _proxy_file(site: Site, engines: tuple[parts.ComposeEngine, ...]) -> ProxyFile | None:
@@ -120,10 +115,9 @@ def _proxy_environment(site: Site) -> tuple[Plain, ...]:
     if site.proxy is None:
         return ()
     keys = tuple(parts.passed(name) for name in site.proxy.key_envs)
-    redis_env = site.proxy.redis_env
-    if redis_env is None:
+    if site.redis_env is None:
         return keys
-    return (*keys, Plain(f'"{redis_env}=${{{redis_env}:-{REDIS_ADDRESS}}}"'))
+    return (*keys, Plain(f'"{site.redis_env}=${{{site.redis_env}:-{REDIS_ADDRESS}}}"'))
 
 
 def _next_steps(site: Site, *, has_image: bool) -> tuple[str, ...]:

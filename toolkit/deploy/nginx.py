@@ -5,7 +5,7 @@ port, and another model has another port, as nginx reads no bodies and so never 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.deploy.names import address
@@ -100,16 +100,22 @@ def groups(site: Site) -> tuple[Group, ...]:
     if site.proxy is not None:
         proxy = Server(address=address(site.proxy.host, site.proxy.port), what="the proxy")
         what = "Its proxy. Another machine with the same stack is another `server` line."
-        return (_group(site, site.name, FIRST_PORT, what, (proxy,)),)
+        return (_group(site, site.name, next(_free(site)), what, (proxy,)),)
     alike: dict[tuple[str, str | None, str | None], list[SiteEngine]] = {}
     for engine in site.engines:
         alike.setdefault((engine.served_name, engine.team, engine.key_env), []).append(engine)
-    taken = {engine.port for engine in site.engines}
-    free = (port for port in range(FIRST_PORT, 65536) if port not in taken)
     return tuple(
         _engines(site, engines, port, several=len(alike) > 1)
-        for engines, port in zip(alike.values(), free, strict=False)
+        for engines, port in zip(alike.values(), _free(site), strict=False)
     )
+
+
+def _free(site: Site) -> Iterator[int]:
+    """Ports for clients, none of them one of the stack's own."""
+    taken = {port for engine in site.engines for port in (engine.port, engine.spare_port)}
+    if site.proxy is not None:
+        taken |= {site.proxy.port, site.proxy.admin_port}
+    return (port for port in range(FIRST_PORT, 65536) if port not in taken)
 
 
 def _engines(site: Site, engines: Sequence[SiteEngine], port: int, *, several: bool) -> Group:

@@ -95,8 +95,12 @@ class Site:
     @property
     def variables(self) -> tuple[str, ...]:
         """All that must be set where it runs: keys, and the address of Redis."""
-        redis_env = None if self.proxy is None else self.proxy.redis_env
-        return self.key_envs if redis_env is None else (*self.key_envs, redis_env)
+        return self.key_envs if self.redis_env is None else (*self.key_envs, self.redis_env)
+
+    @property
+    def redis_env(self) -> str | None:
+        """The variable that holds the address of the shared cache."""
+        return None if self.proxy is None else self.proxy.redis_env
 
     @property
     def is_open(self) -> bool:
