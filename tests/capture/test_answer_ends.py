@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from support.answer_bytes import events, recorded
+from support.answer_bytes import events
+from support.recordings import recorded
 
 from toolkit.capture.answer_ends import Told, told_by_body, told_by_stream, told_by_tail
 

@@ -3,7 +3,8 @@
 import gzip
 
 import pytest
-from support.answer_bytes import OK, STREAM, chunk, events, json_answer, recorded, streamed, tokens
+from support.answer_bytes import OK, STREAM, chunk, events, json_answer, streamed, tokens
+from support.recordings import recorded
 
 from toolkit.capture.answers import TAIL_BYTES, Answers
 from toolkit.capture.exchange import HttpAnswer

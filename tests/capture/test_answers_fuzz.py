@@ -4,7 +4,8 @@ import random
 from itertools import accumulate
 
 import pytest
-from support.answer_bytes import json_answer, recorded, streamed
+from support.answer_bytes import json_answer, streamed
+from support.recordings import recorded
 
 from toolkit.capture.answers import Answers
 from toolkit.capture.exchange import HttpAnswer

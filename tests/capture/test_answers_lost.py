@@ -2,7 +2,8 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.answer_bytes import STREAM, chunk, events, json_answer, recorded, streamed, tokens
+from support.answer_bytes import STREAM, chunk, events, json_answer, streamed, tokens
+from support.recordings import recorded
 
 from toolkit.capture.answers import Answers
 from toolkit.capture.exchange import HttpAnswer

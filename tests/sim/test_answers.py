@@ -1,16 +1,15 @@
 """The simulated server's bytes against the recorded ones: given the same words, they are the same."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.recordings import recorded
+from support.simulated import events_of
 
 from toolkit.sim import answers
 from toolkit.sim.answers import Kind, Reply, Token
 from toolkit.sim.checks import Ask, Limits, Refusal, may_enter, read_ask, read_tokenize
-
-Recorded = Callable[[str], bytes]
 
 LIMITS = Limits(model="tiny", max_model_len=512)
 JSON = "application/json"
@@ -28,7 +27,7 @@ def reply_of(first: dict[str, Any], kind: Kind, fingerprint: str, prompt_tokens:
     )
 
 
-def test_a_whole_chat_answer_is_the_recorded_one_byte_for_byte(recorded: Recorded) -> None:
+def test_a_whole_chat_answer_is_the_recorded_one_byte_for_byte() -> None:
     body = recorded("chat.json")
     said = json.loads(body)
     reply = reply_of(said, "chat", said["system_fingerprint"], 21)
@@ -36,7 +35,7 @@ def test_a_whole_chat_answer_is_the_recorded_one_byte_for_byte(recorded: Recorde
     assert answers.whole(reply, text, "length", 16) == body
 
 
-def test_a_whole_text_answer_is_the_recorded_one_byte_for_byte(recorded: Recorded) -> None:
+def test_a_whole_text_answer_is_the_recorded_one_byte_for_byte() -> None:
     body = recorded("completions.body")
     said = json.loads(body)
     reply = reply_of(said, "text", said["system_fingerprint"], 4)
@@ -53,8 +52,6 @@ def test_a_whole_text_answer_is_the_recorded_one_byte_for_byte(recorded: Recorde
     ],
 )
 def test_a_stream_is_the_recorded_one_byte_for_byte(
-    recorded: Recorded,
-    read_events: Callable[[bytes], list[dict[str, Any]]],
     name: str,
     kind: Kind,
     prompt_tokens: int,
@@ -62,7 +59,7 @@ def test_a_stream_is_the_recorded_one_byte_for_byte(
     continuous: bool,
 ) -> None:
     body = recorded(name)
-    events = read_events(body)
+    events = events_of(body)
     fingerprint = events[-1]["system_fingerprint"]
     reply = reply_of(events[0], kind, fingerprint, prompt_tokens)
     choices = [event["choices"][0] for event in events if event["choices"]]
@@ -102,12 +99,12 @@ def test_text_that_json_must_escape_arrives_as_it_was_said(kind: answers.Kind) -
     assert told["model"] == reply.model
 
 
-def test_the_end_of_a_stream_whose_engine_died_is_the_recorded_one(recorded: Recorded) -> None:
+def test_the_end_of_a_stream_whose_engine_died_is_the_recorded_one() -> None:
     end = answers.stream_error() + answers.DONE
     assert recorded("slow/stream_during_engine_death.txt").endswith(end)
 
 
-def test_the_model_list_is_the_recorded_one_byte_for_byte(recorded: Recorded) -> None:
+def test_the_model_list_is_the_recorded_one_byte_for_byte() -> None:
     body = recorded("v1_models.json")
     card = json.loads(body)["data"][0]
     permission_id = card["permission"][0]["id"].removeprefix("modelperm-")
@@ -115,7 +112,7 @@ def test_the_model_list_is_the_recorded_one_byte_for_byte(recorded: Recorded) ->
     assert written == body
 
 
-def test_the_tokenizer_answers_as_recorded(recorded: Recorded) -> None:
+def test_the_tokenizer_answers_as_recorded() -> None:
     assert answers.tokenized((466, 348, 294, 442), 512) == recorded("tokenize.body")
 
 
@@ -152,18 +149,14 @@ REFUSED: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "body"), REFUSED, ids=[name for name, _ in REFUSED])
-def test_a_bad_request_is_refused_in_the_recorded_words(
-    recorded: Recorded, name: str, body: object
-) -> None:
+def test_a_bad_request_is_refused_in_the_recorded_words(name: str, body: object) -> None:
     answer = ask(body)
     assert isinstance(answer, Refusal)
     assert answer.body == recorded(f"{name}.body")
     assert str(answer.status) == recorded(f"{name}.status").decode().strip()
 
 
-def test_another_content_type_than_json_is_refused_in_the_recorded_words(
-    recorded: Recorded,
-) -> None:
+def test_another_content_type_than_json_is_refused_in_the_recorded_words() -> None:
     answer = ask({"messages": QUESTION}, content_type="text/plain")
     assert isinstance(answer, Refusal)
     assert answer.body == recorded("err_wrong_ctype.body")

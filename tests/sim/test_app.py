@@ -4,22 +4,18 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from support.recordings import recorded
+from support.simulated import Sim, Start, becomes_true, refuses_connections
 
 from toolkit.sim.app import SimServer, serve_in_thread
 from toolkit.sim.drive import Core
 from toolkit.sim.engine import EngineConfig
 from toolkit.sim.life import setup_for
-
-Start = Callable[..., Any]
-Recorded = Callable[[str], bytes]
-Until = Callable[[Callable[[], bool]], bool]
-Refuses = Callable[[str], bool]
 
 LABELS = '{engine="0",model_name="tiny"}'
 WAIT_S = 60
@@ -51,7 +47,7 @@ TEN_WORDS = "a b c d e f g h i j k l m"
 """13 tokens; with the eight of the chat template 21, as the recorded prompt."""
 
 
-def test_a_chat_answer_has_the_recorded_headers_and_bytes(sim: Any, recorded: Recorded) -> None:
+def test_a_chat_answer_has_the_recorded_headers_and_bytes(sim: Sim) -> None:
     answer = sim.chat(TEN_WORDS, max_tokens=16)
     assert masked(answer.content) == masked(recorded("chat.json"))
     assert names(answer) == header_names(recorded("chat.headers"))
@@ -67,7 +63,7 @@ def test_a_chat_answer_has_the_recorded_headers_and_bytes(sim: Any, recorded: Re
     ],
 )
 def test_a_streamed_chat_has_the_recorded_headers_and_bytes(
-    sim: Any, recorded: Recorded, recording: str, options: dict[str, bool] | None
+    sim: Sim, recording: str, options: dict[str, bool] | None
 ) -> None:
     answer = sim.chat(TEN_WORDS, stream=True, stream_options=options)
     assert masked(answer.content) == masked(recorded(recording))
@@ -76,19 +72,19 @@ def test_a_streamed_chat_has_the_recorded_headers_and_bytes(
     assert answer.headers["transfer-encoding"] == "chunked"
 
 
-def test_a_streamed_text_has_the_recorded_bytes(sim: Any, recorded: Recorded) -> None:
+def test_a_streamed_text_has_the_recorded_bytes(sim: Sim) -> None:
     body = {"prompt": "a b c d", "max_tokens": 4, "stream": True}
     body |= {"stream_options": {"include_usage": True}}
     answer = sim.client.post("/v1/completions", json=body)
     assert masked(answer.content) == masked(recorded("completions_stream.body"))
 
 
-def test_a_text_answer_has_the_recorded_bytes(sim: Any, recorded: Recorded) -> None:
+def test_a_text_answer_has_the_recorded_bytes(sim: Sim) -> None:
     answer = sim.client.post("/v1/completions", json={"prompt": "a b c d", "max_tokens": 8})
     assert masked(answer.content) == masked(recorded("completions.body"))
 
 
-def test_the_small_pages_answer_as_recorded(sim: Any, recorded: Recorded) -> None:
+def test_the_small_pages_answer_as_recorded(sim: Sim) -> None:
     get = sim.client.get
     assert get("/version").content == recorded("version.json")
     assert get("/load").content == recorded("load.body")
@@ -104,7 +100,7 @@ def test_the_small_pages_answer_as_recorded(sim: Any, recorded: Recorded) -> Non
     assert "/v1/chat/completions" in get("/openapi.json").json()["paths"]
 
 
-def test_the_models_creation_is_the_time_of_the_request(sim: Any) -> None:
+def test_the_models_creation_is_the_time_of_the_request(sim: Sim) -> None:
     created = sim.client.get("/v1/models").json()["data"][0]["created"]
     assert abs(created - time.time()) < 60
 
@@ -114,7 +110,7 @@ def test_the_models_creation_is_the_time_of_the_request(sim: Any) -> None:
     [("GET", "/nowhere", "err_notfound"), ("GET", "/v1/chat/completions", "err_method")],
 )
 def test_a_wrong_path_or_method_is_refused_as_recorded(
-    sim: Any, recorded: Recorded, method: str, path: str, recording: str
+    sim: Sim, method: str, path: str, recording: str
 ) -> None:
     answer = sim.client.request(method, path)
     assert answer.content == recorded(f"{recording}.body")
@@ -124,7 +120,7 @@ def test_a_wrong_path_or_method_is_refused_as_recorded(
         assert answer.headers["allow"] == "POST"
 
 
-def test_a_refusal_has_the_recorded_status_headers_and_bytes(sim: Any, recorded: Recorded) -> None:
+def test_a_refusal_has_the_recorded_status_headers_and_bytes(sim: Sim) -> None:
     answer = sim.client.post(
         "/v1/chat/completions",
         content=b'{"model": "tiny", "messages":       }',
@@ -135,12 +131,12 @@ def test_a_refusal_has_the_recorded_status_headers_and_bytes(sim: Any, recorded:
     assert names(answer) == header_names(recorded("err_malformed.headers"))
 
 
-def test_a_body_beyond_all_measure_is_refused(sim: Any) -> None:
+def test_a_body_beyond_all_measure_is_refused(sim: Sim) -> None:
     answer = sim.client.post("/tokenize", content=b"x" * (16 * 2**20 + 1))
     assert answer.status_code == 413
 
 
-def test_a_client_that_waits_for_leave_to_send_gets_it(sim: Any) -> None:
+def test_a_client_that_waits_for_leave_to_send_gets_it(sim: Sim) -> None:
     parts = urlsplit(sim.url)
     head = b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     with socket.create_connection((parts.hostname, parts.port), timeout=WAIT_S) as connection:
@@ -150,14 +146,14 @@ def test_a_client_that_waits_for_leave_to_send_gets_it(sim: Any) -> None:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK\r\ndate: ")
 
 
-def test_the_tokenizer_counts_what_usage_will_say(sim: Any) -> None:
+def test_the_tokenizer_counts_what_usage_will_say(sim: Sim) -> None:
     messages = [{"role": "user", "content": "one two three"}]
     counted = sim.client.post("/tokenize", json={"messages": messages}).json()
     used = sim.chat("one two three").json()["usage"]
     assert (counted["count"], counted["max_model_len"]) == (used["prompt_tokens"], 512)
 
 
-def test_a_key_guards_v1_but_not_the_other_doors(start_sim: Start, recorded: Recorded) -> None:
+def test_a_key_guards_v1_but_not_the_other_doors(start_sim: Start) -> None:
     sim = start_sim(api_key="secret")
     refused = sim.chat()
     assert (refused.status_code, refused.content) == (401, recorded("v2/nokey_chat.body"))
@@ -173,7 +169,7 @@ def test_a_key_guards_v1_but_not_the_other_doors(start_sim: Start, recorded: Rec
     assert unauthorized == ['http_requests_total{handler="none",method="OPTIONS",status="4xx"}']
 
 
-def test_the_counters_equal_what_was_sent(sim: Any) -> None:
+def test_the_counters_equal_what_was_sent(sim: Sim) -> None:
     asked = [
         sim.chat("first question", max_tokens=3),
         sim.chat("second, a longer question", max_tokens=5),
@@ -197,7 +193,7 @@ def test_the_counters_equal_what_was_sent(sim: Any) -> None:
     assert (numbers[chat % "2xx"], numbers[chat % "4xx"]) == (3, 1)
 
 
-def test_an_answer_ends_of_itself_unless_told_to_go_on(sim: Any) -> None:
+def test_an_answer_ends_of_itself_unless_told_to_go_on(sim: Sim) -> None:
     endings = set()
     for number in range(8):
         answer = sim.chat(f"question {number}", temperature=0, max_tokens=490).json()
@@ -210,13 +206,13 @@ def test_an_answer_ends_of_itself_unless_told_to_go_on(sim: Any) -> None:
     assert "stop" in endings  # half of all answers are shorter than 400 tokens
 
 
-def test_min_tokens_keep_an_answer_from_ending_early(sim: Any) -> None:
+def test_min_tokens_keep_an_answer_from_ending_early(sim: Sim) -> None:
     for number in range(4):
         answer = sim.chat(f"question {number}", temperature=0, min_tokens=480, max_tokens=490)
         assert 480 <= answer.json()["usage"]["completion_tokens"] <= 490
 
 
-def test_temperature_zero_and_a_seed_repeat_themselves_and_chance_does_not(sim: Any) -> None:
+def test_temperature_zero_and_a_seed_repeat_themselves_and_chance_does_not(sim: Sim) -> None:
     def words(**fields: Any) -> str:
         message = sim.chat(max_tokens=16, **fields).json()["choices"][0]["message"]
         return str(message["content"])
@@ -227,7 +223,7 @@ def test_temperature_zero_and_a_seed_repeat_themselves_and_chance_does_not(sim: 
     assert words() != words()
 
 
-def test_a_repeated_prompt_is_found_in_the_prefix_cache(sim: Any) -> None:
+def test_a_repeated_prompt_is_found_in_the_prefix_cache(sim: Sim) -> None:
     question = "word " * 100
     sim.chat(question)
     assert sim.numbers()[f"vllm:prefix_cache_hits_total{LABELS}"] == 0
@@ -257,7 +253,7 @@ def test_too_many_tokens_for_the_kv_cache_lead_to_preemption(start_sim: Start) -
     assert preempted == numbers[f"vllm:num_preemptions_total{LABELS}"]
 
 
-def test_a_client_that_leaves_frees_its_place(start_sim: Start, until: Until) -> None:
+def test_a_client_that_leaves_frees_its_place(start_sim: Start) -> None:
     sim = start_sim(time_scale=1)
     with sim.client.stream(
         "POST",
@@ -273,16 +269,14 @@ def test_a_client_that_leaves_frees_its_place(start_sim: Start, until: Until) ->
         numbers = sim.numbers()
         assert numbers[f"vllm:num_requests_running{LABELS}"] == 1
         assert numbers[f"vllm:kv_cache_usage_perc{LABELS}"] > 0
-    assert until(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
+    assert becomes_true(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
     numbers = sim.numbers()
     assert numbers[f"vllm:kv_cache_usage_perc{LABELS}"] == 0
     ended = [value for name, value in numbers.items() if "request_success_total" in name]
     assert sum(ended) == 0  # as recorded: an abort is counted nowhere
 
 
-def test_a_client_that_leaves_a_whole_answer_frees_its_place_too(
-    start_sim: Start, until: Until
-) -> None:
+def test_a_client_that_leaves_a_whole_answer_frees_its_place_too(start_sim: Start) -> None:
     sim = start_sim(time_scale=1)
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(
@@ -291,12 +285,10 @@ def test_a_client_that_leaves_a_whole_answer_frees_its_place_too(
             timeout=0.2,
             trust_env=False,
         )
-    assert until(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
+    assert becomes_true(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
 
 
-def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(
-    start_sim: Start, recorded: Recorded, until: Until, refuses: Refuses
-) -> None:
+def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(start_sim: Start) -> None:
     # so that it lingers for 2 s: time to ask it three things on a busy machine
     sim = start_sim(time_scale=4)
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "ignore_eos": True}
@@ -313,13 +305,13 @@ def test_a_lost_engine_ends_streams_with_an_error_and_then_the_server(
     assert sim.client.get("/metrics").status_code == 200
     lost = sim.client.post("/v1/completions", json={"prompt": "hi"})
     assert (lost.status_code, lost.json()["error"]["type"]) == (500, "InternalServerError")
-    assert until(lambda: refuses(sim.url))
+    assert becomes_true(lambda: refuses_connections(sim.url))
 
 
-def test_connections_are_refused_until_the_server_is_up(refuses: Refuses) -> None:
+def test_connections_are_refused_until_the_server_is_up() -> None:
     async def scene() -> tuple[bool, int]:
         async with SimServer(setup_for("awq", startup_s=0.2)) as server:
-            early = refuses(server.url)
+            early = refuses_connections(server.url)
             await asyncio.wait_for(server.listening.wait(), WAIT_S)
             async with httpx.AsyncClient(trust_env=False) as client:
                 health = await client.get(f"{server.url}/health")
@@ -339,11 +331,9 @@ def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
             pass
 
 
-def test_synthetic_clients_move_the_counters_without_any_request(
-    start_sim: Start, until: Until
-) -> None:
+def test_synthetic_clients_move_the_counters_without_any_request(start_sim: Start) -> None:
     sim = start_sim(load=3)
-    assert until(lambda: sim.numbers()[f"vllm:request_success_total{length()}"] >= 6)
+    assert becomes_true(lambda: sim.numbers()[f"vllm:request_success_total{length()}"] >= 6)
     numbers = sim.numbers()
     # 17 words and eight tokens of the chat template
     asked = numbers[f"vllm:request_prompt_tokens_count{LABELS}"]
@@ -365,12 +355,10 @@ def test_an_idle_engine_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyP
     assert len(asked) == 1
 
 
-def test_a_synthetic_client_gives_up_on_what_can_never_be_answered(
-    start_sim: Start, until: Until
-) -> None:
+def test_a_synthetic_client_gives_up_on_what_can_never_be_answered(start_sim: Start) -> None:
     # 25 tokens of prompt need 2 blocks; of 2 blocks vLLM keeps one for itself
     sim = start_sim(num_gpu_blocks=2, load=3)
-    assert until(lambda: sim.numbers()[f"vllm:request_success_total{length('error')}"] == 3)
+    assert becomes_true(lambda: sim.numbers()[f"vllm:request_success_total{length('error')}"] == 3)
     failed = sim.chat("word " * 20)
     assert failed.status_code == 500
     assert "do not fit" in failed.json()["error"]["message"]
@@ -380,10 +368,10 @@ def length(reason: str = "length") -> str:
     return f'{{engine="0",finished_reason="{reason}",model_name="tiny"}}'
 
 
-def test_several_engines_share_the_work_behind_one_address(start_sim: Start, until: Until) -> None:
+def test_several_engines_share_the_work_behind_one_address(start_sim: Start) -> None:
     sim = start_sim(engines=2, load=4)
     second = '{engine="1",model_name="tiny"}'
-    assert until(lambda: sim.numbers()[f"vllm:generation_tokens_total{second}"] > 0)
+    assert becomes_true(lambda: sim.numbers()[f"vllm:generation_tokens_total{second}"] > 0)
     assert sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] > 0
 
 

@@ -2,13 +2,10 @@
 
 import logging
 import socket
-from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-
-Start = Callable[..., Any]
+from support.simulated import Sim, Start
 
 WAIT_S = 60
 QUESTION = b'{"prompt": "hi", "max_tokens": 3, "ignore_eos": true}'
@@ -46,7 +43,7 @@ def exchange(url: str, data: bytes) -> bytes:
         return received
 
 
-def test_pipelined_requests_are_answered_in_their_order(sim: Any) -> None:
+def test_pipelined_requests_are_answered_in_their_order(sim: Sim) -> None:
     received = exchange(sim.url, last(post(STREAMED) + get("/version") + post(QUESTION)))
     marks = (b"[DONE]", b'"version"', b'"completion_tokens":3', b"Connection: close")
     places = [received.index(mark) for mark in marks]
@@ -55,7 +52,7 @@ def test_pipelined_requests_are_answered_in_their_order(sim: Any) -> None:
 
 
 def test_a_client_of_http_1_0_gets_an_unchunked_stream_that_ends_with_the_connection(
-    sim: Any,
+    sim: Sim,
 ) -> None:
     head, _, body = exchange(sim.url, post(STREAMED, "1.0")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\n")
@@ -64,7 +61,7 @@ def test_a_client_of_http_1_0_gets_an_unchunked_stream_that_ends_with_the_connec
     assert body.endswith(b"data: [DONE]\n\n")
 
 
-def test_a_head_request_is_refused_without_a_body(sim: Any) -> None:
+def test_a_head_request_is_refused_without_a_body(sim: Sim) -> None:
     received = exchange(sim.url, last(get("/health", "HEAD")))
     refusal, _, rest = received.partition(b"\r\n\r\n")
     assert refusal.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
@@ -83,7 +80,7 @@ def test_a_head_request_is_refused_without_a_body(sim: Any) -> None:
     ],
 )
 def test_a_path_is_unquoted_once_and_otherwise_taken_as_it_is(
-    sim: Any, target: str, status: int
+    sim: Sim, target: str, status: int
 ) -> None:
     assert exchange(sim.url, last(get(target))).startswith(f"HTTP/1.1 {status} ".encode())
 
@@ -94,7 +91,7 @@ def test_a_guarded_path_is_guarded_however_it_is_spelled(start_sim: Start) -> No
         assert exchange(sim.url, last(get(target))).startswith(b"HTTP/1.1 401 ")
 
 
-def test_leave_to_send_is_asked_for_in_any_case_of_letters(sim: Any) -> None:
+def test_leave_to_send_is_asked_for_in_any_case_of_letters(sim: Sim) -> None:
     received = exchange(sim.url, last(post(QUESTION, "1.1", "Expect: 100-Continue")))
     assert received.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
 
@@ -110,7 +107,7 @@ def test_leave_to_send_is_asked_for_in_any_case_of_letters(sim: Any) -> None:
     ids=["tls", "no host", "long header", "http/2"],
 )
 def test_what_is_no_http_is_refused_without_a_traceback(
-    sim: Any, caplog: pytest.LogCaptureFixture, data: bytes
+    sim: Sim, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert b" 400 Bad Request\r\n" in exchange(sim.url, data)

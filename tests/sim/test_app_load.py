@@ -6,15 +6,12 @@ import logging
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-
-Start = Callable[..., Any]
-Until = Callable[[Callable[[], bool]], bool]
+from support.simulated import Start, becomes_true
 
 CLIENTS = 24
 WAIT_S = 60
@@ -94,7 +91,7 @@ def test_the_counters_equal_what_many_clients_counted(start_sim: Start, name: st
 
 
 def test_clients_that_leave_in_the_middle_leave_nothing_behind(
-    start_sim: Start, until: Until, caplog: pytest.LogCaptureFixture
+    start_sim: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     sim = start_sim(num_gpu_blocks=64, time_scale=0.1)  # 63 blocks: some leave from the queue
 
@@ -107,9 +104,9 @@ def test_clients_that_leave_in_the_middle_leave_nothing_behind(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(everybody())
-        assert until(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
+        assert becomes_true(lambda: sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0)
         # the one that asks is a client, too
-        assert until(lambda: len(sim.thread.server._runner.server.connections) == 1)
+        assert becomes_true(lambda: len(sim.thread.server._runner.server.connections) == 1)
     numbers = sim.numbers()
     assert numbers[f"vllm:num_requests_waiting{LABELS}"] == 0
     assert numbers[f"vllm:kv_cache_usage_perc{LABELS}"] == 0
@@ -133,15 +130,13 @@ def test_a_client_that_leaves_between_two_writes_is_no_error(
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_client_that_never_reads_holds_up_nobody_and_fills_no_memory(
-    start_sim: Start, until: Until
-) -> None:
+def test_a_client_that_never_reads_holds_up_nobody_and_fills_no_memory(start_sim: Start) -> None:
     # 4,000 tokens with running usage are 1.4 MB of events
     sim = start_sim(time_scale=0.0001, max_model_len=4096)
     options = {"include_usage": True, "continuous_usage_stats": True}
     wish = question(1, stream=True, stream_options=options) | {"max_tokens": 4000}
     with deaf_client(sim.url, json.dumps(wish).encode()):
-        assert until(lambda: sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] >= 4000)
+        assert becomes_true(lambda: sim.numbers()[f"vllm:generation_tokens_total{LABELS}"] >= 4000)
         assert sim.chat().status_code == 200
         waiting = [
             connection.transport.get_write_buffer_size()

@@ -2,29 +2,21 @@
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any
 
 import httpx
 import pytest
-
-Start = Callable[..., Any]
-Events = Callable[[bytes], list[dict[str, Any]]]
-Until = Callable[[Callable[[], bool]], bool]
-Refuses = Callable[[str], bool]
+from support.simulated import Sim, Start, becomes_true, events_of, refuses_connections
 
 LABELS = '{engine="0",model_name="tiny"}'
 
 
-def test_cached_answers_a_repetition_from_memory_streamed_or_not(
-    start_sim: Start, read_events: Events
-) -> None:
+def test_cached_answers_a_repetition_from_memory_streamed_or_not(start_sim: Start) -> None:
     sim = start_sim("cached")
     first = sim.chat("again", temperature=1)
     before = sim.numbers()[f"vllm:generation_tokens_total{LABELS}"]
     assert sim.chat("again", temperature=1).content == first.content
     streamed = sim.chat("again", temperature=1, stream=True, stream_options={"include_usage": True})
-    events = read_events(streamed.content)
+    events = events_of(streamed.content)
     words = "".join(event["choices"][0]["delta"]["content"] for event in events[:-1])
     assert words == first.json()["choices"][0]["message"]["content"]
     assert events[-1]["usage"]["completion_tokens"] == 4
@@ -38,49 +30,43 @@ def test_cached_tells_on_request_whether_it_remembered(start_sim: Start) -> None
     assert told == ["MISS", "HIT", "MISS"]
 
 
-def test_first_token_says_one_token_and_claims_to_be_done(
-    start_sim: Start, read_events: Events
-) -> None:
+def test_first_token_says_one_token_and_claims_to_be_done(start_sim: Start) -> None:
     sim = start_sim("first-token")
     answer = sim.chat(max_tokens=50, ignore_eos=True).json()
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["usage"]["completion_tokens"] == 1
-    events = read_events(sim.chat(max_tokens=50, ignore_eos=True, stream=True).content)
+    events = events_of(sim.chat(max_tokens=50, ignore_eos=True, stream=True).content)
     assert len(events) == 2  # the role and one token
     assert events[1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_switcher_refuses_connections_and_comes_back_as_a_new_process(
-    start_sim: Start, until: Until, refuses: Refuses
-) -> None:
+def test_switcher_refuses_connections_and_comes_back_as_a_new_process(start_sim: Start) -> None:
     sim = start_sim("switcher", down_after_s=50, down_for_s=50)  # half a second each
     old = httpx.Client(base_url=sim.url, trust_env=False)
     with old:
         assert sim.chat().status_code == 200
         started = sim.numbers()["process_start_time_seconds"]
-        assert until(lambda: refuses(sim.url))
+        assert becomes_true(lambda: refuses_connections(sim.url))
         with pytest.raises(httpx.TransportError):
             old.get("/health")
-    assert until(lambda: not refuses(sim.url))
+    assert becomes_true(lambda: not refuses_connections(sim.url))
     numbers = sim.numbers()
     assert numbers["process_start_time_seconds"] > started
     assert numbers[f"vllm:prompt_tokens_total{LABELS}"] == 0
 
 
-def test_switcher_comes_back_with_another_model_under_its_old_name(
-    start_sim: Start, until: Until, refuses: Refuses
-) -> None:
+def test_switcher_comes_back_with_another_model_under_its_old_name(start_sim: Start) -> None:
     sim = start_sim("switcher", max_model_len=4096, down_after_s=50, down_for_s=50)
     before = told(sim)
-    assert until(lambda: refuses(sim.url))
-    assert until(lambda: not refuses(sim.url))
+    assert becomes_true(lambda: refuses_connections(sim.url))
+    assert becomes_true(lambda: not refuses_connections(sim.url))
     after = told(sim)
     assert before == ("tiny", "QuantTrio/Qwen3.5-35B-A3B-AWQ", "499", "auto", "0.9")
     assert after == ("tiny", "Qwen/Qwen3.5-35B-A3B-GPTQ-Int4", "1097", "fp8_e4m3", "0.98")
     assert sim.chat().status_code == 200  # and speaks
 
 
-def told(sim: Any) -> tuple[str, ...]:
+def told(sim: Sim) -> tuple[str, ...]:
     """What a visitor is told of the model and its cache."""
     card = sim.client.get("/v1/models").json()["data"][0]
     page = sim.client.get("/metrics").text
@@ -110,7 +96,7 @@ def test_flaky_fails_in_every_way_it_promises(start_sim: Start) -> None:
     assert sim.numbers()[f"vllm:num_requests_running{LABELS}"] == 0
 
 
-def kind_of_failure(sim: Any) -> str:
+def kind_of_failure(sim: Sim) -> str:
     try:
         answer = sim.chat(stream=True, max_tokens=12, ignore_eos=True)
     except httpx.RemoteProtocolError:
@@ -141,19 +127,17 @@ def test_drip_lets_every_page_trickle(start_sim: Start) -> None:
     assert int(page.headers["content-length"]) > 40_000 > 100 * len(received[0])
 
 
-def test_a_switcher_that_is_told_to_falls_at_once_and_nobody_else_does(
-    start_sim: Start, until: Until, refuses: Refuses
-) -> None:
+def test_a_switcher_that_is_told_to_falls_at_once_and_nobody_else_does(start_sim: Start) -> None:
     switcher = start_sim("switcher", down_after_s=None, down_for_s=20)
     other = start_sim("awq", down_for_s=20)
     started = switcher.numbers()["process_start_time_seconds"]
     for sim in (switcher, other):
         sim.thread.call(sim.thread.server.change_now)
-    assert until(lambda: refuses(switcher.url))
+    assert becomes_true(lambda: refuses_connections(switcher.url))
     # while it is down, a second word changes nothing
     switcher.thread.call(switcher.thread.server.change_now)
-    assert until(lambda: not refuses(switcher.url))
+    assert becomes_true(lambda: not refuses_connections(switcher.url))
     assert switcher.numbers()["process_start_time_seconds"] > started
-    assert not refuses(other.url)
+    assert not refuses_connections(other.url)
     assert told(switcher)[1] == "Qwen/Qwen3.5-35B-A3B-GPTQ-Int4"
     assert told(other)[1] == "QuantTrio/Qwen3.5-35B-A3B-AWQ"

@@ -1,21 +1,20 @@
 """The simulated `/metrics` page: every line of the recorded one, and numbers that follow from what was served."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
+from support.recordings import recorded
+from support.simulated import numbers_of
 
 from toolkit.sim.engine import Engine, EngineConfig, EngineRequest, Finished
 from toolkit.sim.exposition import Served, page
 from toolkit.sim.families import Dialect, edges, one_two_five
 from toolkit.sim.meter import Exchange, Histogram, HttpMeter, Meter, observations
-
-Recorded = Callable[[str], bytes]
-Numbers = Callable[[str], dict[str, float]]
 
 START_S = 1.7e9
 
@@ -87,7 +86,7 @@ def process_families() -> Iterable[Any]:
     return [metric for collector in collectors for metric in collector.collect()]
 
 
-def test_every_line_of_the_recorded_page_is_there_in_its_order(recorded: Recorded) -> None:
+def test_every_line_of_the_recorded_page_is_there_in_its_order() -> None:
     ours = page(served(), [core()], recorded_exchanges(), process_families()).decode()
     theirs = names_of(recorded("metrics_after_load.txt").decode())
     version = re.compile(r"python_info\{.*")
@@ -97,14 +96,14 @@ def test_every_line_of_the_recorded_page_is_there_in_its_order(recorded: Recorde
     assert len(theirs) > 600  # or the recording was cut
 
 
-def test_an_idle_page_has_the_recorded_lines(recorded: Recorded) -> None:
+def test_an_idle_page_has_the_recorded_lines() -> None:
     ours = page(served(), [core()], http()).decode()
     theirs = recorded("metrics_idle.txt").decode()
     start = theirs.index("# HELP vllm:")
     assert names_of(ours) == names_of(theirs[start:])
 
 
-def test_without_stats_only_the_http_families_stay(recorded: Recorded) -> None:
+def test_without_stats_only_the_http_families_stay() -> None:
     meter = http()
     exchange = recorded_exchanges_of_chat()
     meter.observe(exchange, START_S)
@@ -124,8 +123,8 @@ def recorded_exchanges_of_chat() -> Exchange:
     )
 
 
-def test_http_requests_are_counted_by_handler_method_and_status(read_numbers: Numbers) -> None:
-    numbers = read_numbers(page(served(), [core()], recorded_exchanges()).decode())
+def test_http_requests_are_counted_by_handler_method_and_status() -> None:
+    numbers = numbers_of(page(served(), [core()], recorded_exchanges()).decode())
     chat = 'handler="/v1/chat/completions"'
     assert numbers[f'http_requests_total{{{chat},method="POST",status="2xx"}}'] == 1
     assert numbers[f'http_requests_total{{{chat},method="POST",status="4xx"}}'] == 1
@@ -227,8 +226,8 @@ def two_requests() -> tuple[Engine, Meter]:
     return engine, meter
 
 
-def test_the_numbers_follow_from_two_requests(read_numbers: Numbers) -> None:
-    numbers = read_numbers(written("v1", two_requests()))
+def test_the_numbers_follow_from_two_requests() -> None:
+    numbers = numbers_of(written("v1", two_requests()))
     labels = '{engine="0",model_name="tiny"}'
     expected = {
         "vllm:prompt_tokens_total": 53,  # 20 + 33
@@ -321,12 +320,10 @@ def test_v0_buckets_end_where_v0_ended_them(family: str, last_edges: list[str]) 
     assert re.findall(rf'vllm:{family}_bucket{{le="([^"]+)"', text)[-3:] == last_edges
 
 
-def test_v0_has_no_created_series_and_no_prefix_rate_without_a_prefix_cache(
-    read_numbers: Numbers,
-) -> None:
+def test_v0_has_no_created_series_and_no_prefix_rate_without_a_prefix_cache() -> None:
     text = written("v0", core("v0", prefix_caching=False))
     assert "_created" not in text
-    assert read_numbers(text)['vllm:gpu_prefix_cache_hit_rate{model_name="tiny"}'] == -1
+    assert numbers_of(text)['vllm:gpu_prefix_cache_hit_rate{model_name="tiny"}'] == -1
 
 
 def test_rust_speaks_openmetrics_that_its_own_parser_reads() -> None:

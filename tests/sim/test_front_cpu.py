@@ -1,12 +1,8 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
+from support.simulated import Sim, Start
 
 from toolkit.sim.front_cpu import FrontCpu
 from toolkit.sim.personalities import BOTTLENECKS, PERSONALITIES, Front, personality
-
-Start = Callable[..., Any]
 
 
 def test_requests_take_turns_on_the_one_core() -> None:
@@ -43,7 +39,7 @@ def test_the_page_tells_the_cpu_that_requests_took(start_sim: Start) -> None:
     assert after - before == pytest.approx(0.5, abs=0.25)
 
 
-def cpu_s(sim: Any) -> float:
+def cpu_s(sim: Sim) -> float:
     return sim.numbers()["process_cpu_seconds_total"]
 
 

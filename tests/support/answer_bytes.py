@@ -1,18 +1,11 @@
 """Answers as bytes on the wire, from what a real vLLM said: whole, and as the chunks of a stream."""
 
-from pathlib import Path
-
 from toolkit.capture.exchange import HttpAnswer
 
-RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = (
     OK + b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-
-
-def recorded(name: str) -> bytes:
-    return (RECORDED / name).read_bytes()
 
 
 def json_answer(body: bytes, head: bytes = OK) -> bytes:
