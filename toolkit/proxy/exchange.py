@@ -126,9 +126,9 @@ class Rejection:
     """A boundary that was held: the request was not served, and nothing failed."""
 
     reason: str
-    """One of REJECTIONS in admission.py, a metric's label."""
+    """One of REJECTIONS in rejections.py, a metric's label."""
     status: int
-    """429: the team's limit. 503: the system's. 400, 413: what was asked. 504: a deadline."""
+    """429: the team's limit. 503: the system's. 400, 413: what was asked."""
     message: str
     retry_after_s: float | None = None
 

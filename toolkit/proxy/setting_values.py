@@ -156,20 +156,17 @@ def _size(told: Any, where: str, low: int, high: int) -> int:
 
 
 def _label(told: Any, where: str) -> str:
-    if not isinstance(told, str) or not _LABEL.fullmatch(told):
-        raise ToolkitError(
-            f"{where} is no good label: it stands in metrics and logs",
-            "Up to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`, e.g., `red`",
-        )
-    return told
+    return _fitting(told, _LABEL, where, "Up to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`, e.g., `red`")
 
 
 def _upstream_label(told: Any, where: str) -> str:
-    if not isinstance(told, str) or not _UPSTREAM_LABEL.fullmatch(told):
-        raise ToolkitError(
-            f"{where} is no good label: it stands in metrics and logs",
-            "Up to 128 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`, e.g., `gpu-1`",
-        )
+    hint = "Up to 128 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`, e.g., `gpu-1`"
+    return _fitting(told, _UPSTREAM_LABEL, where, hint)
+
+
+def _fitting(told: Any, pattern: re.Pattern[str], where: str, hint: str) -> str:
+    if not isinstance(told, str) or not pattern.fullmatch(told):
+        raise ToolkitError(f"{where} is no good label: it stands in metrics and logs", hint)
     return told
 
 

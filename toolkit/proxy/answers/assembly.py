@@ -38,8 +38,6 @@ DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 TEXT_LOGPROBS = frozenset("text_offset token_logprobs tokens top_logprobs".split())
 ENDED_WELL = frozenset({"stop", "tool_calls"})
 """How a choice with calls ends by itself. One that was cut off in a call is told otherwise in a whole body: vLLM gives its raw text."""
-
-
 MOST_TRIES = 8
 """So many chunks are looked at for a frame; a stream has one for each choice, and another for its thoughts."""
 

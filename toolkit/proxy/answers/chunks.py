@@ -32,6 +32,7 @@ BODY = frozenset(
 MESSAGE_CHOICE = CHOICE - {"delta"} | {"message"}
 THOUGHTS = ("reasoning_content", "reasoning")
 """Two names of one thing: a server in transition has both."""
+TEXTS = (*THOUGHTS, "content", "refusal")
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
@@ -114,9 +115,6 @@ def _deltas(message: Fields) -> Iterator[Fields]:
     texts: list[Fields] = [{name: told[name]} for name in ("content", "refusal") if name in told]
     deltas: list[Fields] = [thoughts, *texts, {"tool_calls": calls} if calls else {}]
     yield from [delta for delta in deltas if delta] or [{}]
-
-
-TEXTS = (*THOUGHTS, "content", "refusal")
 
 
 def _call(index: int, said: object) -> Fields:

@@ -73,9 +73,8 @@ def dumped(fields: Mapping[str, Any]) -> bytes:
     """One line of JSON that a terminal shows and does not obey."""
     try:
         data = orjson.dumps(fields, default=str, option=orjson.OPT_APPEND_NEWLINE)
-    except (
-        TypeError
-    ):  # half of a surrogate pair, a whole number of more than 64 bits, a name that is no text
+    except TypeError:
+        # half of a surrogate pair, a whole number of more than 64 bits, a name that is no text
         data = _dumped_slowly(fields)
     if data.isascii() and b"\x7f" not in data:
         return data

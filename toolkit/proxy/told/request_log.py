@@ -4,10 +4,8 @@ What is written: every 64 KiB, and what there is each half second. So a process 
 stalls, up to HELD_BYTES wait in memory; further lines are dropped, counted, and told in the log itself once it goes on.
 """
 
-import contextlib
 import os
 import select
-import sys
 import threading
 import time
 from collections import deque
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.proxy.told.log_lines import event_line
+from toolkit.proxy.told.stderr import say
 
 CHUNK_BYTES = 64 * 1024
 FLUSH_S = 0.5
@@ -23,12 +22,6 @@ HELD_BYTES = 16 * 2**20
 CLOSE_S = 2.0
 """As long may the last lines take when it is closed: whoever reads a pipe may have stopped for good."""
 STDOUT = 1
-
-
-def _tell(sentence: str) -> None:
-    # whoever reads it may be gone, and the thread has to go on
-    with contextlib.suppress(OSError, ValueError):
-        print(sentence, file=sys.stderr, flush=True)
 
 
 class RequestLog:
@@ -47,7 +40,7 @@ class RequestLog:
         self,
         name: str,
         *,
-        tell: Callable[[str], None] = _tell,
+        tell: Callable[[str], None] = say,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Open the file; raises ToolkitError if that is not possible."""

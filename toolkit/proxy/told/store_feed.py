@@ -5,14 +5,13 @@ load generator planned, of a run with a plan, a slot and a named prompt. A clien
 bench's tables as if it had been measured under them.
 """
 
-import contextlib
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from toolkit.proxy.exchange import Served
+from toolkit.proxy.told.stderr import say
 from toolkit.records import Asked, Seen
 
 EVERY_S = 1.0
@@ -22,12 +21,6 @@ HELD_ROWS = 50_000
 CLOSE_S = 5.0
 
 Hand = Callable[[Sequence[Seen]], None]
-
-
-def _tell(sentence: str) -> None:
-    # whoever reads it may be gone, and the thread has to go on
-    with contextlib.suppress(OSError, ValueError):
-        print(sentence, file=sys.stderr, flush=True)
 
 
 class StoreFeed:
@@ -47,7 +40,7 @@ class StoreFeed:
         opened: Callable[[], AbstractContextManager[Hand]],
         *,
         server: str | None = None,
-        tell: Callable[[str], None] = _tell,
+        tell: Callable[[str], None] = say,
     ) -> None:
         """`server`: address and port that clients ask."""
         self._opened, self._server, self._tell = opened, server, tell
