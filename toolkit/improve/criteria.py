@@ -1,18 +1,11 @@
 """Does a run pass the lab? Seven criteria of a course on vLLM (week 11), each met, not met or unknown, with what says so.
 
-    Model loading       cold start and warm restart times recorded
-    API compatibility   an OpenAI client can complete a chat call
-    Stability           0 to 2 timeouts or out-of-memory errors of 100 requests
-    Cost                a table of the GPU hour against the API
-    Observability       at least request id, model, tokens and latency logged
-    Boundaries          what may reach the network and files is separated
-    Admission           each team has a queue of its own, and rejections are logged
-
 Unknown is an answer: it names what would settle it. Facts in, criteria out; it reads nothing.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from toolkit.improve.log_facts import LogFacts
@@ -22,6 +15,19 @@ Status = Literal["met", "not met", "unknown"]
 ORDER: tuple[Status, ...] = ("not met", "unknown", "met")
 MOST_FAILURES = 2.0
 LEAST_REQUESTS = 100
+ASKED = {
+    "model_loading": ("Model loading", "cold start and warm restart times recorded"),
+    "api_compatibility": ("API compatibility", "an OpenAI client can complete a chat call"),
+    "stability": ("Stability", "0 to 2 timeouts or out-of-memory errors of 100 requests"),
+    "cost": ("Cost", "a table that compares the GPU hour with an API"),
+    "observability": (
+        "Observability",
+        "at least request id, model, tokens and latency logged for each request",
+    ),
+    "boundaries": ("Boundaries", "access to the external network and to files is separated"),
+    "admission": ("Admission", "each team's queue is isolated, and rejections are logged"),
+}
+"""The lab's list in the course's sense: each criterion's code, its title and what it takes."""
 OUT_OF_TIME = ("timeout",)
 MAY_BE_MEMORY = ("http_500", "http_503", "cut", "connect", "stream_error")
 """Kinds of errors that an engine out of memory leaves, as others do."""
@@ -162,19 +168,16 @@ def _worst(judge: Callable[[Requests], Criterion], evidence: Evidence) -> Criter
 # --- one by one --------------------------------------------------------------------------------------
 
 
+def _criterion(code: str, status: Status, evidence: str, settle: str | None = None) -> Criterion:
+    title, asks = ASKED[code]
+    return Criterion(
+        code=code, title=title, asks=asks, status=status, evidence=evidence, settle=settle
+    )
+
+
 def model_loading(starts: Starts | None) -> Criterion:
     """Both times, the cold and the warm one."""
-
-    def told(status: Status, evidence: str, settle: str | None = None) -> Criterion:
-        return Criterion(
-            code="model_loading",
-            title="Model loading",
-            asks="cold start and warm restart times recorded",
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-
+    told = partial(_criterion, "model_loading")
     again = "Start it once more, e.g., `toolkit serve restart`; its events tell how long that took"
     if starts is None:
         return told(
@@ -204,17 +207,7 @@ def _seconds(value: float) -> str:
 
 def compatibility(requests: Requests, call: ClientCall | None) -> Criterion:
     """The official client's own word goes first."""
-
-    def told(status: Status, evidence: str, settle: str | None = None) -> Criterion:
-        return Criterion(
-            code="api_compatibility",
-            title="API compatibility",
-            asks="an OpenAI client can complete a chat call",
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-
+    told = partial(_criterion, "api_compatibility")
     if call is not None:
         mend = None if call.ok else "Ask the same by hand, e.g., `toolkit bench URL --requests 1`"
         return told("met" if call.ok else "not met", call.told, mend)
@@ -238,17 +231,7 @@ def compatibility(requests: Requests, call: ClientCall | None) -> Criterion:
 
 def stability(requests: Requests) -> Criterion:
     """Timeouts and out-of-memory errors of 100 requests; errors that might be either leave it open."""
-
-    def told(status: Status, evidence: str, settle: str | None = None) -> Criterion:
-        return Criterion(
-            code="stability",
-            title="Stability",
-            asks="0 to 2 timeouts or out-of-memory errors of 100 requests",
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-
+    told = partial(_criterion, "stability")
     if not requests.all:
         return told("unknown", "no request ended", "Load it: `toolkit blast` or `toolkit bench`")
     timeouts = sum(requests.error_kinds.get(kind, 0) for kind in OUT_OF_TIME)
@@ -280,17 +263,7 @@ def _kinds(kinds: Mapping[str, int]) -> str:
 
 def cost(costs: Costs | None, requests: Requests) -> Criterion:
     """The table stands in the report once both prices are told and something was answered."""
-
-    def told(status: Status, evidence: str, settle: str | None = None) -> Criterion:
-        return Criterion(
-            code="cost",
-            title="Cost",
-            asks="a table that compares the GPU hour with an API",
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-
+    told = partial(_criterion, "cost")
     if costs is None and requests.of_several:
         return told(
             "unknown",
@@ -321,17 +294,7 @@ def cost(costs: Costs | None, requests: Requests) -> Criterion:
 
 def observability(log: LogFacts | None) -> Criterion:
     """Each line of the request log tells id, model, tokens and latency; a request that failed has no tokens to tell."""
-
-    def told(status: Status, evidence: str, settle: str | None = None) -> Criterion:
-        return Criterion(
-            code="observability",
-            title="Observability",
-            asks="at least request id, model, tokens and latency logged for each request",
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-
+    told = partial(_criterion, "observability")
     if log is None:
         return told(
             "unknown",
@@ -352,17 +315,7 @@ def observability(log: LogFacts | None) -> Criterion:
 
 def boundaries(found: Boundaries | None) -> Criterion:
     """What a request can reach beyond the model: other machines, files, code."""
-
-    def told(status: Status, evidence: str, settle: str | None = None) -> Criterion:
-        return Criterion(
-            code="boundaries",
-            title="Boundaries",
-            asks="access to the external network and to files is separated",
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-
+    told = partial(_criterion, "boundaries")
     if found is None:
         return told(
             "unknown",
@@ -403,17 +356,7 @@ def _fault(engines: tuple[str, ...], what: str) -> list[str]:
 
 def admission(log: LogFacts | None, rejected: int | None) -> Criterion:
     """One team's crowd meets a queue of its own, others are served meanwhile, and each rejection is written down."""
-
-    def told(status: Status, evidence: str, settle: str | None = None) -> Criterion:
-        return Criterion(
-            code="admission",
-            title="Admission",
-            asks="each team's queue is isolated, and rejections are logged",
-            status=status,
-            evidence=evidence,
-            settle=settle,
-        )
-
+    told = partial(_criterion, "admission")
     provoke = (
         "Let one team send more than its queue holds while another asks, with `toolkit proxy --log FILE`, and give "
         "the log: `--log FILE`"
