@@ -7,7 +7,7 @@ of them keeps a user from its ranked requests.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gevent
@@ -16,8 +16,8 @@ from blast_wire import Place, Timed, Wire
 from gevent.lock import BoundedSemaphore
 
 from toolkit.bench.asks import Ask
-from toolkit.bench.client import PAGE_TIMEOUT_S, TOLD, PageError, read_models
-from toolkit.bench.faults import hidden
+from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models
+from toolkit.bench.faults import hidden, without_key
 from toolkit.bench.lane import LONGEST_PAUSE_S, PAUSE_S
 from toolkit.bench.models import choice
 from toolkit.bench.shots import Course, Failure, Moments, shot
@@ -357,13 +357,7 @@ class Desk:
             max_tokens=order.max_tokens,
         )
         moments = Moments(planned_s=planned_s, sent_s=timed.sent_s, ended_s=timed.ended_s)
-        setting.keep(self._without_key(shot(self._course, ask, moments, timed.heard)))
-
-    def _without_key(self, timed: Shot) -> Shot:
-        """Take the key out of whatever the host repeats it in."""
-        told = {name: getattr(timed, name) for name in TOLD if getattr(timed, name)}
-        clean: dict[str, Any] = {name: hidden(text, self.place.key) for name, text in told.items()}
-        return timed if clean == told else replace(timed, **clean)
+        setting.keep(without_key(shot(self._course, ask, moments, timed.heard), self.place.key))
 
 
 def _served(page: tuple[int, bytes] | Failure) -> tuple[ServedModel, ...]:

@@ -157,7 +157,7 @@ def _marks(
             place = None if near is None else (at, near[1])
         if place is None or place[1] < 0:
             continue
-        beside = sum(abs(at - x) < CROWDED and y == place[1] for x, y in taken)
+        beside = sum(abs(at - there) < CROWDED and level == place[1] for there, level in taken)
         taken.append(place)
         words.append(_number(number, event, place, beside))
     return rules, words

@@ -121,35 +121,43 @@ class Asker:
             kind=kind,
             pair=pair,
             prompt=prompt.name,
-            body=self._body(messages, stream, limit := self._limit(prompt)),
+            body=self._body(messages, stream, limit := limit_of(prompt, self._plan.max_tokens)),
             stream=stream,
             max_tokens=limit,
         )
 
-    def _limit(self, prompt: Prompt) -> int:
-        """The plan's `max_tokens` is what nobody may exceed; a prompt may ask for less."""
-        most = self._plan.max_tokens
-        return most if prompt.max_tokens is None else min(most, prompt.max_tokens)
-
     def _body(self, messages: list[Message], stream: bool, max_tokens: int) -> dict[str, Any]:
-        plan = self._plan
-        body = {
-            "model": self._model,
-            "messages": messages,
-            "max_tokens": max_tokens,
-            "stream": stream,
-        }
-        if stream:
-            # without it vLLM and SGLang stream no usage, and tokens would be an estimate
-            body["stream_options"] = {"include_usage": True}
-        if plan.temperature is not None:
-            body["temperature"] = plan.temperature
-        if plan.ignore_eos:
+        temperature = self._plan.temperature
+        body = chat_body(self._model, messages, stream, max_tokens, temperature)
+        if self._plan.ignore_eos:
             body["ignore_eos"] = True
         return body
 
     def _mark(self, slot: int) -> str:
         return mark((self._first_mark + slot * MARK_STRIDE) % MARKS)
+
+
+def limit_of(prompt: Prompt, most: int) -> int:
+    """`max_tokens` of a request: the run's is what nobody may exceed; a prompt may ask for less."""
+    return most if prompt.max_tokens is None else min(most, prompt.max_tokens)
+
+
+def chat_body(
+    model: str, messages: list[Message], stream: bool, max_tokens: int, temperature: float | None
+) -> dict[str, Any]:
+    """The body of a chat request, as a bench and a blast send it."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": messages,
+        "max_tokens": max_tokens,
+        "stream": stream,
+    }
+    if stream:
+        # without it vLLM and SGLang stream no usage, and tokens would be an estimate
+        body["stream_options"] = {"include_usage": True}
+    if temperature is not None:
+        body["temperature"] = temperature
+    return body
 
 
 class Deck:

@@ -10,7 +10,7 @@ import io
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ import orjson
 
 from toolkit.bench.asks import Ask
 from toolkit.bench.connections import IDLE_S, Connections, Names, addresses, taken
-from toolkit.bench.faults import FAULTS, Limits, failure, hidden, line
+from toolkit.bench.faults import FAULTS, Limits, failure, line, without_key
 from toolkit.bench.shots import Course, Failure, Heard, Moments, shot
 from toolkit.completion import Answer, Completion
 from toolkit.dialects import EngineNumbers, read_numbers
@@ -41,8 +41,6 @@ AFTER_DONE_S = 0.05
 """How long the end of the HTTP body may come after `[DONE]` before the connection is given up."""
 HANDSHAKES = 3
 CACHE_HEADERS = ("Cache-Status", "X-Cache")
-TOLD = ("error", "finish_reason", "model", "answer_id", "cache_status")
-"""Fields of a Shot that hold the host's own words."""
 LOST = (
     aiohttp.ServerDisconnectedError,
     aiohttp.ClientOSError,
@@ -138,7 +136,7 @@ class HostClient:
         )
         ended_s = answer.ended_at if answer else time.monotonic()
         moments = Moments(planned_s=planned_s, sent_s=sent_s, ended_s=ended_s)
-        return self._without_key(shot(course, ask, moments, heard))
+        return without_key(shot(course, ask, moments, heard), self._key)
 
     async def _ask_until_read(self, body: bytes, reply: Reply) -> None:
         """Ask; ask again what the host cannot have read, because it was closing that connection meanwhile.
@@ -166,15 +164,6 @@ class HostClient:
             content_type = response.headers.get("Content-Type", "")
             reply.reader = Completion(status=response.status, content_type=content_type)
             await _read(response.content, reply.reader)
-
-    def _without_key(self, timed: Shot) -> Shot:
-        """Take the key out of whatever the host repeats it in."""
-        key = self._key
-        if not key:
-            return timed
-        told = {name: text for name in TOLD if (text := getattr(timed, name))}
-        clean: dict[str, Any] = {name: hidden(text, key) for name, text in told.items()}
-        return timed if clean == told else replace(timed, **clean)
 
     # --- what the host says of itself ------------------------------------------------------------
 

@@ -6,13 +6,14 @@ Sentences go to a terminal and into the store: one printable line each, and neve
 import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
 
 from toolkit.bench.shots import Failure
+from toolkit.records import Shot
 from toolkit.scout.problems import OURS, tls_problem
 from toolkit.wording import printable
 
@@ -21,6 +22,8 @@ FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
 comes of a connection that ends in the wrong moment."""
 
 TOLD_CHARACTERS = 300
+TOLD = ("error", "finish_reason", "model", "answer_id", "cache_status")
+"""Fields of a Shot that hold the host's own words."""
 LEAST_OF_A_KEY = 4
 """Fewer of a key's first characters tell nothing."""
 
@@ -50,6 +53,15 @@ def hidden(text: str, key: str | None) -> str:
         if end.endswith(key[:length]):
             return f"{end[:-length]}***"
     return text
+
+
+def without_key(timed: Shot, key: str | None) -> Shot:
+    """Take the key out of whatever the host repeats it in."""
+    if not key:
+        return timed
+    told = {name: text for name in TOLD if (text := getattr(timed, name))}
+    clean: dict[str, Any] = {name: hidden(text, key) for name, text in told.items()}
+    return timed if clean == told else replace(timed, **clean)
 
 
 def line(text: str) -> str:

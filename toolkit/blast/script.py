@@ -12,7 +12,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
@@ -21,7 +21,9 @@ from toolkit.bench.asks import (
     MARKS,
     Deck,
     Turns,
+    chat_body,
     exact_share,
+    limit_of,
     mark,
     marked,
     proportions,
@@ -195,8 +197,7 @@ class Script:
     def _made(
         self, kind: OrderKind, prompt: Prompt, messages: list[Message], stream: bool
     ) -> Order:
-        most = self._settings.max_tokens
-        limit = most if prompt.max_tokens is None else min(most, prompt.max_tokens)
+        limit = limit_of(prompt, self._settings.max_tokens)
         return Order(
             kind=kind,
             prompt=prompt.name,
@@ -207,18 +208,8 @@ class Script:
         )
 
     def _body(self, messages: list[Message], stream: bool, max_tokens: int) -> bytes:
-        body: dict[str, Any] = {
-            "model": self._settings.model,
-            "messages": messages,
-            "max_tokens": max_tokens,
-            "stream": stream,
-        }
-        if stream:
-            # without it vLLM and SGLang stream no usage, and tokens would be an estimate
-            body["stream_options"] = {"include_usage": True}
-        if self._settings.temperature is not None:
-            body["temperature"] = self._settings.temperature
-        return orjson.dumps(body)
+        model, temperature = self._settings.model, self._settings.temperature
+        return orjson.dumps(chat_body(model, messages, stream, max_tokens, temperature))
 
 
 class Caller:
