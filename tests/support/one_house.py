@@ -51,6 +51,13 @@ class House:
 
     async def start_another(self, number: int) -> HitServer:
         """One that hands on to the owner; a second one of a number takes the first one's place."""
+        server = self.another(number)
+        await server.start()
+        await server.open()
+        return server
+
+    def another(self, number: int) -> HitServer:
+        """The same, made and not started."""
         (found,) = doors("127.0.0.1", 0, 1)
         self.ports[number:] = [found[0].getsockname()[1], *self.ports[number + 1 :]]
         place = Place(number=number, folder=self.folder, clients=found)
@@ -59,8 +66,6 @@ class House:
             self.settings, place, keys=keys, telling=Telling(self.log, None), say=self.said.append
         )
         self.others[number] = server
-        await server.start()
-        await server.open()
         return server
 
     async def stop_other(self, number: int) -> None:

@@ -297,3 +297,26 @@ def test_with_a_redis_all_workers_agree_in_who_answers(tmp_path: Path) -> None:
             assert {(await home.ask(worker)).text for worker in ALL} == {"since 2000"}
 
     run(test())
+
+
+def test_a_worker_lets_nobody_in_before_it_knows_who_answers_now(tmp_path: Path) -> None:
+    """It was made while the owner had not looked at the upstreams yet, as all workers are."""
+
+    async def test() -> None:
+        settings = '[cache]\nredis_env = "CACHE"\n[routing]\nlook = "50ms"\n'
+        environ = {"CACHE": "redis://127.0.0.1:9"}
+        pages = Engine()
+        async with (
+            ScriptedUpstream(pages) as engine,
+            house(engine, tmp_path, settings, workers=1, environ=environ, probes=True) as home,
+        ):
+            server, before = home.another(1), home.owner.kit.generation("tiny")
+            pages.started_at = 2_000.0
+            await until(lambda: home.owner.kit.generation("tiny") != before)
+            # the owner writes it down a moment later
+            await until(lambda: server._read_identities() != server._identities)
+            await server.start()
+            await server.open()
+            assert server._generation("tiny") == home.owner.kit.generation("tiny")
+
+    run(test())

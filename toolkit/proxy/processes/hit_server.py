@@ -113,7 +113,7 @@ class HitServer:
 
     async def open(self) -> None:
         """Let clients in."""
-        self._keeper.refresh()
+        self._look_at_file()
         loop = asyncio.get_running_loop()
         for door in self._place.clients:
             listener = await loop.create_server(self._front, sock=door, backlog=BACKLOG)
