@@ -1,3 +1,5 @@
+"""The block pool with its prefix cache: who holds what, what is remembered, and what is forgotten first."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""The timing model: each step's time by hand, queue, preemption and prefix cache by vLLM's rules, and a recorded run."""
+
 import bisect
 import itertools
 import random

@@ -1,3 +1,5 @@
+"""The one core of an API process: turns, what they cost, and how `/metrics` tells it."""
+
 import pytest
 from support.simulated import Sim, Start
 

@@ -1,3 +1,5 @@
+"""The cast of the contest: as fast as it was there, and changed in whatever part a test or a user names."""
+
 import itertools
 import random
 from typing import get_args

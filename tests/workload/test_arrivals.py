@@ -1,3 +1,5 @@
+"""When requests arrive: rate, clocks and burstiness against known processes; how many are under way, by hand."""
+
 import numpy as np
 import pytest
 from support.arrived import arrived

@@ -1,3 +1,5 @@
+"""Who asks what, and how much of it others ask too: small crowds counted by hand."""
+
 import numpy as np
 import pytest
 from support.arrived import arrived

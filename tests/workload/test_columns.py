@@ -1,3 +1,5 @@
+"""Requests laid out as columns: in the order of their arrival, equal keys with equal numbers, nothing dropped unsaid."""
+
 import numpy as np
 
 from toolkit.records import Asked, Seen

@@ -1,3 +1,5 @@
+"""How often the same is asked: top shares, entropy and what is unseen, by hand and against known laws."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The replay through the proxy's own cache: hits, joined requests and misses, instant by instant."""
+
 import math
 
 import numpy as np

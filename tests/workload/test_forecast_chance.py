@@ -1,3 +1,5 @@
+"""How likely the next request is a repeat: Good and Turing's estimate by hand, and how often its interval is right."""
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The laws of the gaps: each fit at its likeliest, and the law that gaps were drawn from found again."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Lengths in tokens: told or estimated, quantiles by rank, and answers that a limit cut off."""
+
 import numpy as np
 import pytest
 from support.arrived import arrived

@@ -1,3 +1,5 @@
+"""Which lever comes first and what it saves: the contest's lesson, and each lever's share by hand."""
+
 from collections.abc import Callable
 from dataclasses import replace
 

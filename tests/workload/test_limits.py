@@ -1,3 +1,5 @@
+"""The recommended `max_model_len`: the contest's 512 instead of 8192, its margin, and what other limits would refuse."""
+
 import pytest
 from support.arrived import arrived
 

@@ -1,3 +1,5 @@
+"""What is asked for beside the prompt: values counted by request, and what no source tells."""
+
 import pytest
 from support.arrived import arrived
 

@@ -1,3 +1,5 @@
+"""Shared beginnings: blocks counted as vLLM does, by hand, with and without a capacity."""
+
 import itertools
 import random
 

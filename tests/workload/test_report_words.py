@@ -1,3 +1,5 @@
+"""The report's figures in words: what is told, what is left out, and what is unknown."""
+
 import pytest
 from support.arrived import body
 

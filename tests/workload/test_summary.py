@@ -1,3 +1,5 @@
+"""The whole report: what the contest's capture tells, and what each kind of source leaves unknown."""
+
 import json
 import lzma
 from dataclasses import asdict

@@ -1,3 +1,5 @@
+"""What requests cost in tokens, and which of them a cache and single-flight would keep from the GPU."""
+
 import numpy as np
 import pytest
 from support.arrived import arrived

@@ -1,3 +1,5 @@
+"""Zipf's law: the likeliest exponent, samples of the law told from other falling curves."""
+
 import numpy as np
 import pytest
 
