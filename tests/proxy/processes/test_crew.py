@@ -299,6 +299,25 @@ def test_with_a_redis_all_workers_agree_in_who_answers(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_purge_that_redis_refuses_is_made_everywhere_else_and_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        # nobody listens there
+        environ = {"CACHE": "redis://127.0.0.1:9"}
+        async with (
+            ScriptedUpstream(whole()) as engine,
+            house(engine, tmp_path, '[cache]\nredis_env = "CACHE"\n', environ=environ) as home,
+        ):
+            await home.ask(1)
+            assert all(answer.is_hit for answer in await home.everywhere())
+            refused = await home.admin("/purge", {"all": True})
+            assert refused.status == 400
+            assert "there is no connection to it" in refused.json["error"]["message"]
+            assert not (await home.ask(2)).is_hit
+            assert len(engine.lines) == 2
+
+    run(test())
+
+
 def test_a_worker_lets_nobody_in_before_it_knows_who_answers_now(tmp_path: Path) -> None:
     """It was made while the owner had not looked at the upstreams yet, as all workers are."""
 

@@ -112,17 +112,13 @@ class Control:
 
     async def purge(self, what: Purge) -> int:
         """Let stored answers go."""
-        inside, key = self._inside, None
-        layers = inside.kit.layers
-        if what.question is not None:
-            key = self._case(what.question).name
-            count = await layers.purge(key=key)
-        else:
-            tenant = None if what.team is None else self._tenant(what.team)
-            count = await layers.purge(tenant=tenant, model=what.model)
-        # behind the file, or they would have it back from there
-        await inside.crew.forget(key)
-        return count
+        key = None if what.question is None else self._case(what.question).name
+        tenant = None if what.team is None else self._tenant(what.team)
+        try:
+            return await self._inside.kit.layers.purge(tenant=tenant, model=what.model, key=key)
+        finally:
+            # behind the file, or they would have it back from there; and also where Redis refuses
+            await self._inside.crew.forget(key)
 
     async def explain(self, question: Question) -> Mapping[str, Any]:
         """Why a request is a hit or a miss."""

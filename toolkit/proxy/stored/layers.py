@@ -108,20 +108,22 @@ class Layers:
     async def purge(
         self, *, tenant: str | None = None, model: str | None = None, key: bytes | None = None
     ) -> int:
-        """Forget answers; how many the file, or without one the memory, held.
+        """Forget answers; how many the file, or without one the memory, held. Where one of them refuses, the others forget all the same.
 
         Memory and Redis do not know tenants or models: all of theirs goes, and what was not meant comes back from the file.
         """
         held = self._held(key)
+        # Redis, the file, memory: who asks meanwhile brings into the next one what the one before did not yet let go
         try:
             if self.redis is not None:
                 await (self.redis.purge() if key is None else self.redis.forget(key))
-            if self.shared is not None:
-                purge = self.shared.purge
-                held = await asyncio.to_thread(purge, tenant=tenant, model=model, key=key)
         finally:
-            # last: who asked meanwhile brought from the others what they did not yet let go; and if these refuse, too
-            self.forget(key)
+            try:
+                if self.shared is not None:
+                    purge = self.shared.purge
+                    held = await asyncio.to_thread(purge, tenant=tenant, model=model, key=key)
+            finally:
+                self.forget(key)
         return held
 
     def forget(self, key: bytes | None) -> None:
