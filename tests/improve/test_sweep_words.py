@@ -85,35 +85,27 @@ def test_the_progression_does_not_call_noise_a_step() -> None:
     assert rows_of(("a", (100.0,))) is None
 
 
+QUANTIZATION = Moved(
+    lever="quantization",
+    best="gptq",
+    worst="fp8",
+    factor=2.91,
+    low=2.8,
+    high=3.03,
+    verdict="better",
+)
+
+
 def test_a_lever_is_told_by_its_best_and_worst() -> None:
-    one = Moved(
-        lever="quantization",
-        best="gptq",
-        worst="fp8",
-        factor=2.91,
-        low=2.8,
-        high=3.03,
-        verdict="better",
-    )
     expected = "quantization: 2.91x (2.80 to 3.03) in output tokens/s, gptq against fp8"
-    assert lever(one, TOKENS) == expected
+    assert lever(QUANTIZATION, TOKENS) == expected
 
 
 def test_a_lever_of_a_share_is_told_in_points() -> None:
-    one = Moved(
-        lever="asked for",
-        best="by the schema",
-        worst="in words",
-        factor=0.4,
-        low=0.35,
-        high=0.45,
-        verdict="better",
-        is_share=True,
+    name = "invalid_json_ratio"
+    one = replace(QUANTIZATION, factor=0.4, low=0.35, high=0.45, is_share=True)
+    assert lever(one, name) == (
+        "quantization: 40.0 points (+35.0 to +45.0 points) in invalid JSON, gptq against fp8"
     )
-    told = lever(one, "invalid_json_ratio")
-    assert told == (
-        "asked for: 40.0 points (+35.0 to +45.0 points) in invalid JSON, by the schema against in words"
-    )
-    alone = lever(replace(one, low=None, high=None, verdict="not known"), "invalid_json_ratio")
-    assert "40.0 points in invalid JSON" in alone
-    assert alone.endswith("from one block")
+    alone = lever(replace(one, low=None, high=None, verdict="not known"), name)
+    assert alone == "quantization: 40.0 points in invalid JSON, gptq against fp8, from one block"

@@ -93,10 +93,10 @@ class Child:
             f"`{self.name}` ended with exit code {self.code}" + (f": {last}" if last else "")
         )
 
-    def stop(self, within_s: float = STOP_S, number: int = signal.SIGTERM) -> None:
+    def stop(self, within_s: float = STOP_S) -> None:
         """End it in order, and what is left of its session with force."""
         if self.code is None:
-            self._process.send_signal(number)
+            self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(within_s)
         self.kill()

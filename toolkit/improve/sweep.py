@@ -7,7 +7,6 @@ goes on with the configuration that was under way: blast's run of it is resumed,
 import contextlib
 import json
 import re
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from toolkit.improve.figures import Figures, moved
 from toolkit.improve.metrics import meant
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_results import measured_of
-from toolkit.improve.sweep_state import Cell, Kept
+from toolkit.improve.sweep_state import Cell, CellStatus, Kept
 from toolkit.improve.sweep_steps import (
     blast_words,
     host_name,
@@ -270,8 +269,8 @@ class Sweep:
 
     # --- what became of it ----------------------------------------------------------------------------
 
-    def _end(self, cell: Cell, status: str) -> None:
-        cell.status = "measured" if status == "measured" else "failed"
+    def _end(self, cell: Cell, status: CellStatus) -> None:
+        cell.status = status
         self._kept.save()
 
     def _fail(self, one: Configuration, cell: Cell, cause: str) -> None:
@@ -329,7 +328,7 @@ class Sweep:
     def _stop_all(self) -> None:
         """End the load before the server: what still asks would count its end as errors."""
         for child in reversed(self._children):
-            child.stop(number=signal.SIGTERM)
+            child.stop()
         if self._children:
             self._children.clear()
             self._state.children.clear()
