@@ -70,7 +70,7 @@ def test_the_winners_lesson_response_cache_then_single_flight_and_512_instead_of
     assert said(evidence(contest(500), 3.0, current=8192)) == expected
 
 
-def test_levers_with_a_measured_saving_stand_first_in_the_issues_order() -> None:
+def test_levers_with_a_measured_saving_stand_first_and_the_settings_after_them() -> None:
     assert [lever.code for lever in levers(evidence(contest(), 3.0))] == [*MEASURED, *SETTINGS]
 
 

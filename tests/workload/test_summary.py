@@ -30,7 +30,7 @@ FIXED = (
     "requests unique_exact unique_canonical unique_prompts top_share entropy_bits stream_share hit_curve prefix_share"
     " recommended_max_model_len levers"
 ).split()
-"""The keys that the design names."""
+"""The keys that are promised: README has them."""
 
 
 def contest(requests: int = 2000, **told: object) -> Columns:
@@ -63,7 +63,7 @@ def test_the_contests_report_tells_what_the_winner_saw() -> None:
     assert found.concurrency.mean == pytest.approx(150)
 
 
-def test_it_becomes_json_with_the_designs_keys_and_plain_values() -> None:
+def test_it_becomes_json_with_the_promised_keys_and_plain_values() -> None:
     found = json.loads(json.dumps(asdict(summarise(contest(200)))))
     assert set(FIXED) <= set(found)
     assert set(found["top_share"]) == {"1", "2", "10", "100"}

@@ -16,7 +16,7 @@ from toolkit.workload.lengths import MOST_ASKED, PromptTokens, asked_tokens, qua
 Basis = Literal["max_tokens", "observed", "mixed"]
 
 MARGIN = 0.15
-"""Room above the longest captured request: the middle of the 10 to 20 % that our reference advises."""
+"""Room above the longest captured request: the middle of the 10 to 20 % that are usual."""
 STEP = 256
 """Limits are multiples of this: blocks of 16 tokens, and the larger ones of hybrid models, waste little of it."""
 TRIED = (512, 1024, 2048, 4096, 8192, 16384, 32768)
