@@ -10,7 +10,7 @@ from toolkit.improve.criteria import (
     ClientCall,
     Costs,
     Criterion,
-    Evidence,
+    Grounds,
     Requests,
     Starts,
     criteria,
@@ -29,7 +29,7 @@ LOG = LogFacts(
     served_beside=("bob",),
     beside_ok_share=1.0,
 )
-ALL = Evidence(
+ALL = Grounds(
     requests=GOOD,
     starts=Starts(
         by="`toolkit serve`", cold_s=41.2, warm_s=12.0, cold_ttft_ms=89_000.0, warm_ttft_ms=219.0
@@ -53,13 +53,13 @@ def test_with_all_that_a_lab_asks_for_every_criterion_is_met() -> None:
 
 
 def test_without_any_evidence_nothing_is_claimed_and_each_says_what_would_settle_it() -> None:
-    found = criteria(Evidence(requests=Requests()))
+    found = criteria(Grounds(requests=Requests()))
     assert {one.status for one in found} == {"unknown"}
     assert all(one.settle for one in found)
 
 
 def test_what_is_not_met_says_how_to_mend_it() -> None:
-    broken = Evidence(
+    broken = Grounds(
         requests=Requests(errors=100, error_kinds={"timeout": 100}),
         starts=Starts(by="`toolkit serve`", cold_s=41.2),
         call=ClientCall(ok=False, told="refused"),

@@ -124,7 +124,7 @@ class Boundaries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Grounds:
     """All that a report rests on. None: nobody recorded it."""
 
     requests: Requests
@@ -140,28 +140,28 @@ class Evidence:
     """Requests that a proxy answered with 429, by the store's rows; None: it has no rows."""
 
 
-def criteria(evidence: Evidence) -> tuple[Criterion, ...]:
+def criteria(grounds: Grounds) -> tuple[Criterion, ...]:
     """All seven, in the course's order."""
     return (
-        model_loading(evidence.starts),
-        _worst(lambda one: compatibility(one, evidence.call), evidence),
-        _worst(stability, evidence),
-        cost(evidence.costs, evidence.requests),
-        observability(evidence.log),
-        boundaries(evidence.boundaries),
-        admission(evidence.log, evidence.rejected),
+        model_loading(grounds.starts),
+        _worst(lambda one: compatibility(one, grounds.call), grounds),
+        _worst(stability, grounds),
+        cost(grounds.costs, grounds.requests),
+        observability(grounds.log),
+        boundaries(grounds.boundaries),
+        admission(grounds.log, grounds.rejected),
     )
 
 
-def _worst(judge: Callable[[Requests], Criterion], evidence: Evidence) -> Criterion:
+def _worst(judge: Callable[[Requests], Criterion], grounds: Grounds) -> Criterion:
     """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
-    if len(evidence.hosts) < 2:
-        return judge(evidence.requests)
-    judged = {name: judge(one) for name, one in evidence.hosts.items()}
+    if len(grounds.hosts) < 2:
+        return judge(grounds.requests)
+    judged = {name: judge(one) for name, one in grounds.hosts.items()}
     name = min(judged, key=lambda each: ORDER.index(judged[each].status))
     found = judged[name]
     if found.status == "met":
-        return judge(evidence.requests)
+        return judge(grounds.requests)
     return replace(found, evidence=f"`{name}`: {found.evidence}")
 
 

@@ -18,7 +18,7 @@ from toolkit.improve.criteria import (
     Boundaries,
     ClientCall,
     Costs,
-    Evidence,
+    Grounds,
     Requests,
     Starts,
     criteria,
@@ -51,7 +51,7 @@ def report_of(options: Options) -> Report:
         rejected = _rejected(store, run)
     # what several hosts answered together is no one GPU's work
     costs = _costs(options, requests) if len(hosts) == 1 else None
-    evidence = Evidence(
+    grounds = Grounds(
         requests=requests,
         hosts=_by_host(tallies, hosts, events),
         starts=starts_of(events, serve),
@@ -68,7 +68,7 @@ def report_of(options: Options) -> Report:
         ended_at=run.ended_at,
         told=_told(run),
         hosts=hosts,
-        criteria=criteria(evidence),
+        criteria=criteria(grounds),
         costs=costs,
         events=events,
         notes=tuple(_notes(run, hosts)),
