@@ -87,16 +87,46 @@ def test_what_a_secret_flag_says_stands_in_no_event() -> None:
     assert swapped(swap.beside, setting).events[0].text == "--hf-token, --max-num-seqs - -> 8"
 
 
-def test_the_old_one_ends_though_the_proxy_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(*_: object) -> None:
-        raise ToolkitError("no answer")
+async def fail(*_: object) -> None:
+    raise ToolkitError("no answer")
 
+
+def test_the_old_one_ends_though_the_proxy_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(scene: Scene) -> None:
+        monkeypatch.setattr(Gate, "until_idle", fail)
+        with pytest.raises(ToolkitError, match="no answer"):
+            await swap.beside(scene.seat, NEW, 0.01, lambda: forget(scene))
+
+    scene = played(play)
+    assert scene.journal[-1] == "stop old at e.a"
+    assert (scene.seat.upstream, scene.seat.state) == ("e.b", "up")
+
+
+def test_the_old_one_serves_on_where_the_proxy_cannot_be_told_of_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def play(scene: Scene) -> None:
         monkeypatch.setattr(Gate, "let_in", fail)
         with pytest.raises(ToolkitError, match="no answer"):
             await swap.beside(scene.seat, NEW, 0.01, lambda: forget(scene))
+        assert scene.seat._watching is not None
 
-    assert played(play).journal[-1] == "stop old at e.a"
+    scene = played(play)
+    assert scene.journal[-1] == "stop new at e.b"
+    assert (scene.seat.upstream, scene.seat.state) == ("e.a", "up")
+
+
+def test_in_place_one_that_nobody_can_be_let_to_is_ended_and_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(scene: Scene) -> None:
+        monkeypatch.setattr(Gate, "let_in", fail)
+        with pytest.raises(ToolkitError, match="no answer"):
+            await swap.in_place(scene.seat, NEW, 0.01, lambda: forget(scene))
+
+    scene = played(play)
+    assert scene.journal[-1] == "stop new at e.a"
+    assert (scene.seat.state, scene.seat.why) == ("down", "no answer")
 
 
 def test_a_new_one_that_does_not_start_leaves_the_old_one_serving() -> None:

@@ -117,7 +117,15 @@ class Seat:
         except ToolkitError as error:
             await self.end_engine()
             self._fail(error)
-        await self.back()
+        await self.go_on()
+
+    async def go_on(self) -> None:
+        """Let clients to it, and have it watched. Raises ToolkitError where the proxy cannot be told; then it is down."""
+        try:
+            await self.back()
+        except ToolkitError as error:
+            await self.end_engine()
+            self._fail(error)
         self.watch()
 
     async def begin(self) -> None:
@@ -133,7 +141,7 @@ class Seat:
         self.be("ended")
 
     async def restart(self, drain_s: float) -> None:
-        """By order, `alone`: what is under way is finished first. Raises ToolkitError; then it is down."""
+        """By order, `alone`: what is under way is finished first. Raises ToolkitError; then it is down, or not even begun."""
         await self.leave(drain_s)
         self.tell("restart", "restarted by order")
         await self.end_engine()

@@ -37,13 +37,14 @@ async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: For
     await seat.gate.keep_out(new.upstream)
     try:
         await _begin(seat, new)
+        await seat.gate.let_in(new.upstream)
     except BaseException:
         await new.stop()
         raise
     try:
         await seat.unwatch()
         seat.take(setting, new)
-        await seat.back()
+        seat.be("up")
         seat.watch()
         seat.tell("model", _words(was, setting))
         await seat.gate.keep_out(old.upstream)
@@ -70,8 +71,7 @@ async def in_place(seat: Seat, setting: EngineSetting, drain_s: float, forget: F
         await seat.open()
         raise ToolkitError(f"{error.message}; the one before serves again", error.hint) from error
     await _forget(was, setting, forget)
-    await seat.back()
-    seat.watch()
+    await seat.go_on()
     seat.tell("model", _words(was, setting))
 
 
