@@ -68,7 +68,7 @@ def test_tensor_parallelism_does_not_divide_the_latent_vector() -> None:
     assert bytes_per_token(shape("DeepSeek-V2-Lite"), tp=8) == 31_104
 
 
-def test_a_state_is_what_the_reference_says_and_shrinks_with_gpus() -> None:
+def test_a_state_is_its_convolution_and_its_matrix_and_shrinks_with_gpus() -> None:
     model = shape("Qwen3.5-35B-A3B")
     # convolution 49,152 + state 2,097,152 = 2,146,304 in each of 30 layers: 64.4 MB
     assert state_bytes(model) == 30 * 2_146_304

@@ -62,7 +62,9 @@ class Fields:
             return None
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole or not 0 < value <= LARGEST:
-            raise ToolkitError(f"`{keys[0]}` of `{self._name}` is {value!r:.60}, no size", DAMAGED)
+            raise ToolkitError(
+                f"`{keys[0]}` of `{self._name}` is {value!r:.60}, which is no size", DAMAGED
+            )
         return int(value)
 
     def count(self, *keys: str) -> int:
@@ -85,7 +87,9 @@ class Fields:
         """How many layers."""
         found = self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if found > MOST_LAYERS:
-            raise ToolkitError(f"`{self._name}` would have {found:,} layers, no model has", DAMAGED)
+            raise ToolkitError(
+                f"`{self._name}` would have {found:,} layers, more than any model has", DAMAGED
+            )
         return found
 
     def hidden(self) -> int:
