@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from support.proxied import proxied
+from support.proxied import proxied, whole
 from support.scripted_upstream import ScriptedUpstream, plain, refusing
 
 BUSY = b"""\
@@ -68,5 +68,32 @@ def test_what_an_upstream_s_own_page_says_stands_on_ours_and_in_the_state() -> N
             assert '\ntoolkit_proxy_upstream_waiting{upstream="u0"} 2.0\n' in page
             (one,) = (await proxy.admin("/state")).json["upstreams"]
             assert (one["running"], one["waiting"]) == (3.0, 2.0)
+
+    asyncio.run(test())
+
+
+def test_each_call_counts_at_the_upstream_that_was_asked_and_each_failure_at_the_one_that_failed() -> (
+    None
+):
+    async def test() -> None:
+        async with (
+            ScriptedUpstream(refusing()) as ill,
+            ScriptedUpstream(whole()) as well,
+            proxied([ill, well]) as proxy,
+        ):
+            assert (await proxy.ask()).status == 200
+            page = (await proxy.admin("/metrics")).body.decode()
+            told = {
+                line.removeprefix("toolkit_proxy_upstream_")
+                for line in page.splitlines()
+                if line.startswith("toolkit_proxy_upstream_")
+            }
+            assert 'requests_total{upstream="u0"} 1.0' in told
+            assert 'requests_total{upstream="u1"} 1.0' in told
+            assert 'errors_total{kind="cut",upstream="u0"} 1.0' in told
+            assert 'retries_total{upstream="u1"} 1.0' in told
+            assert not any(
+                line.startswith('errors_total{kind="cut",upstream="u1"') for line in told
+            )
 
     asyncio.run(test())

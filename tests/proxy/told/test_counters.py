@@ -221,7 +221,7 @@ def test_calls_upstream_count_once_however_many_they_answer() -> None:
     counters = Counters()
     counters.ask_upstream("a")
     counters.fail_upstream("a", "connect")
-    counters.ask_upstream("b", is_retry=True)
+    counters.ask_upstream("b", 1)
     counters.take(served(upstream="b"))
     counters.take(served(upstream="b", cache="coalesced"))
     assert counters.counts["upstream_requests"] == {("a",): 1, ("b",): 1}

@@ -47,8 +47,8 @@ class Means:
     event: Told
     """Told what no client's own record says; it may not wait."""
     clock: Callable[[], float]
-    asked: Callable[[str, int], None] = field(default=lambda _name, _retries: None)
-    """Told of each call that ended: its last upstream, and how many others were tried before."""
+    asked: Callable[[str, int], None] = field(default=lambda _name, _failed: None)
+    """Told of each request as it is sent: to which upstream, and how many others failed before."""
     _waiting: deque[tuple[Call, asyncio.Future[str]]] = field(default_factory=deque)
 
     async def first(self, call: Call) -> str | None:
@@ -126,6 +126,7 @@ async def answered(call: Call, means: Means, whole: Callable[[], None]) -> Fault
         return Fault(kind="no_upstream", message=FAULTS["no_upstream"][1])
     while True:
         tried.append(name)
+        means.asked(name, call.retries)
         fault = await _Attempt(call, means, name, tried).fault(whole)
         if fault is None or call.recorder is not None or fault.kind not in TRIES_ANOTHER:
             return fault

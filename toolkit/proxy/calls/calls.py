@@ -228,8 +228,6 @@ class Calls:
     def _close(self, call: Call, *, ok: bool) -> None:
         """Give back what it holds."""
         call.is_over, call.ended_s = True, self._clock()
-        if call.upstream is not None:
-            self._means.asked(call.upstream, call.retries)
         del self._under_way[call]
         if call.flight is not None:
             self._flights.finish(call.flight, ok=ok)

@@ -140,7 +140,7 @@ class Proxy:
             settings=settings,
             event=kit.event,
             clock=kit.clock,
-            asked=kit.counters.end_call,
+            asked=kit.counters.ask_upstream,
         )
         self._calls = Calls(
             means,

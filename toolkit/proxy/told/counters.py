@@ -182,18 +182,12 @@ class Counters:
         """Count a request that was never understood, and so is none of `requests`."""
         self.add("refusals", self._word("reason", reason))
 
-    def ask_upstream(self, upstream: str, *, is_retry: bool = False) -> None:
-        """Count one call upstream, however many requests it answers."""
+    def ask_upstream(self, upstream: str, failed: int = 0) -> None:
+        """Count one call upstream, however many requests it answers; `failed`: how many others failed before it."""
         name = self._word("upstream", upstream)
         self.add("upstream_requests", name)
-        if is_retry:
+        if failed:
             self.add("upstream_retries", name)
-
-    def end_call(self, upstream: str, retries: int) -> None:
-        """Count a call that ended: once for its upstream, and each try before it as a retry."""
-        self.ask_upstream(upstream)
-        for _ in range(retries):
-            self.ask_upstream(upstream, is_retry=True)
 
     def fail_upstream(self, upstream: str, kind: str) -> None:
         """Count a call upstream that gave no whole answer, whether another one did or not."""

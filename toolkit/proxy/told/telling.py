@@ -31,7 +31,9 @@ class Telling:
     def event(self, kind: str, told: dict[str, object]) -> None:
         """Take what is no request."""
         self.counters.note(kind)
-        if kind == "failed" and told.get("upstream"):
+        if kind == "retry":
+            self.counters.fail_upstream(str(told["upstream"]), str(told["why"]))
+        elif kind == "failed" and told.get("upstream"):
             self.counters.fail_upstream(str(told["upstream"]), str(told["kind"]))
         if self.log is not None:
             self.log.write(event_line(time.time(), kind, told))
