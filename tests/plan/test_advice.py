@@ -14,6 +14,7 @@ from toolkit.plan.advice import (
     unknown_num_seqs,
     with_room,
 )
+from toolkit.workload.limits import rounded_up
 
 
 def test_271_tokens_make_a_limit_of_512() -> None:
@@ -29,6 +30,10 @@ def test_limits_have_fifteen_percent_of_room_and_are_multiples_of_256(
 ) -> None:
     # 222 * 1.15 = 255.3; 223 * 1.15 = 256.45; 8192 * 1.15 = 9420.8 = 36.8 * 256
     assert with_room(longest) == limit
+
+
+def test_the_same_longest_request_gets_the_limit_that_a_workloads_report_recommends() -> None:
+    assert [n for n in range(1, 40_000) if with_room(n) != rounded_up(n)] == []
 
 
 def test_no_limit_is_more_than_the_model_was_made_for() -> None:

@@ -15,7 +15,7 @@ TEXT_PARTS = ("text_config", "llm_config", "language_config")
 LARGEST = 2**32
 """No size in a config is larger; beyond it somebody wrote nonsense."""
 MOST_LAYERS = 10_000
-DAMAGED = "Its config was edited or damaged: fetch it again"
+FETCH_AGAIN = "Its config was edited or damaged: fetch it again"
 GEMMA3 = {
     "vocab_size": 262_208,
     "num_attention_heads": 8,
@@ -63,7 +63,7 @@ class Fields:
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole or not 0 < value <= LARGEST:
             raise ToolkitError(
-                f"`{keys[0]}` of `{self._name}` is {value!r:.60}, which is no size", DAMAGED
+                f"`{keys[0]}` of `{self._name}` is {value!r:.60}, which is no size", FETCH_AGAIN
             )
         return int(value)
 
@@ -88,7 +88,7 @@ class Fields:
         found = self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if found > MOST_LAYERS:
             raise ToolkitError(
-                f"`{self._name}` would have {found:,} layers, more than any model has", DAMAGED
+                f"`{self._name}` would have {found:,} layers, more than any model has", FETCH_AGAIN
             )
         return found
 

@@ -6,12 +6,9 @@ Counted by prompt where nothing else is said: what the model reads, whatever the
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolkit.workload.columns import Codes, Columns
-from toolkit.workload.zipf import Zipf, zipf
-
-Counts = NDArray[np.int64]
+from toolkit.workload.zipf import Counts, Zipf, zipf
 
 TOPS = (1, 2, 10, 100)
 """How many of the most frequent prompts' share is told; fixed by the report's keys."""
