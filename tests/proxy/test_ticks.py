@@ -14,6 +14,7 @@ from support.scripted_upstream import ScriptedUpstream, hanging
 from toolkit.proxy.calls.calls import Calls
 from toolkit.proxy.desk.answering import Answering
 from toolkit.proxy.http.front import Front
+from toolkit.proxy.upstreams.scrape import Scrape
 
 
 class EmptyRedis:
@@ -93,6 +94,22 @@ def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
             # let go, though the first look at it failed
             assert await client.reader.read() == b""
             assert one.total("events", kind="fault") == 1
+
+    run(test())
+
+
+def test_a_fault_behind_a_page_of_the_proxy_s_own_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def page(_: Scrape) -> str:
+        raise RuntimeError("one")
+
+    monkeypatch.setattr(Scrape, "page", page)
+
+    async def test() -> None:
+        async with ScriptedUpstream() as engine, proxied(engine) as proxy:
+            assert (await proxy.ask(b"", path="/metrics", method="GET")).status == 500
+            assert proxy.total("events", kind="fault") == 1
 
     run(test())
 

@@ -16,6 +16,7 @@ from toolkit.proxy.case import Case
 from toolkit.proxy.desk.answering import Answering
 from toolkit.proxy.desk.kit import Kit
 from toolkit.proxy.error_json import CONTENT_TYPE as JSON
+from toolkit.proxy.error_json import error_body
 from toolkit.proxy.exchange import Headers, Reply, Request, Served
 from toolkit.proxy.keyring import owner
 from toolkit.proxy.processes.admin import Purge, Question
@@ -180,8 +181,13 @@ class Control:
 
     async def _show_metrics(self, reply: Reply) -> None:
         """What the engines say at this moment, and what everybody may know of us."""
-        engines = await self._inside.scrape.page()
-        reply.whole(200, ((b"content-type", metrics.CONTENT_TYPE),), await self._public(engines))
+        try:
+            page = await self._public(await self._inside.scrape.page())
+        except Exception as error:  # noqa: BLE001 (nobody else would tell the client, which waits)
+            self._inside.kit.event("fault", {"error": f"{type(error).__name__}: {error}"})
+            reply.whole(500, [JSON], error_body(500, "The proxy failed at this page"))
+        else:
+            reply.whole(200, [(b"content-type", metrics.CONTENT_TYPE)], page)
 
     async def _public(self, engines: str) -> bytes:
         await self._inside.crew.look()
