@@ -1,5 +1,6 @@
 """Slips that everybody makes once, provoked: what is told says what, on which thing, and the way out, in the same words everywhere."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,8 @@ NAMES = {
     "mark nobody hello": "`nobody`",
     "serve status": "`data/serve`",
     "serve --preset nope --check": "`nope`",
+    "serve --sim nope --check": "`nope`",
+    "impact --run zzz --host memory": "`zzz`",
     "plan nomodel --gpu l4": "`nomodel`",
     "compare zzz zzz": "`zzz`",
 }
@@ -63,6 +66,7 @@ NAMES = {
         *("plan nomodel --gpu l4", "plan qwen2.5-7b --gpu l99", "serve --preset nope --check"),
         *("bench 127.0.0.1:9 --profile nope", "sim serve --personality nope", "serve status"),
         *("sim serve --set foo=1", "selftest --against nope", "capture --iface nope0"),
+        *("serve --sim nope --check", "impact --run zzz --host memory"),
         *("scout ftp://x", "watchdog --url ftp://x", "warmup ftp://x"),
     ],
 )
@@ -112,3 +116,30 @@ def test_a_verb_that_is_interrupted_says_no_more_and_exits_as_shells_expect(
     blasted(tmp_path / "t.db", hosts=1, seconds=1)
     monkeypatch.setattr(Store, "runs", interrupted)
     assert told("runs --db t.db") == (130, "\n")
+
+
+def test_a_hint_is_a_command_that_means_the_same_database(tmp_path: Path) -> None:
+    blasted(tmp_path / "my runs.db", hosts=2, seconds=5)
+    database = "my runs.db"
+    result = CliRunner().invoke(main, ["report", "zzz", "--db", database])
+    hint = result.stderr.partition("Hint: ")[2]
+    typed = shlex.split(hint.split("`")[1])
+    assert typed == ["toolkit", "runs", "--db", database]
+    assert CliRunner().invoke(main, typed[1:]).exit_code == 0
+
+
+def test_a_run_compared_with_itself_is_told_which_two_hosts_can_be(tmp_path: Path) -> None:
+    run = blasted(tmp_path / "t.db", hosts=3, seconds=5).id
+    code, text = told(f"compare {run} {run} --db t.db")
+    assert code == 1
+    typed = text.partition("Hint: ")[2].split("`")[1]
+    assert typed == f"toolkit compare {run}:memory {run}:one-token"
+
+
+def test_a_file_without_a_certificate_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    code, text = told("scout 127.0.0.1:9 --ca ca.pem")
+    assert (code, text.split("\n")[0]) == (
+        1,
+        "Error: `ca.pem` cannot be used: it holds no certificate",
+    )

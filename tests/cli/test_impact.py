@@ -179,7 +179,7 @@ def test_a_frozen_board_hides_an_outage_unless_its_owner_asks() -> None:
     ("words", "said"),
     [
         (("--host", "carol"), "Its hosts: alice, bob"),
-        (("--host", "alice", "--run", "nope"), f"Known blasts: `{RUN.id}`"),
+        (("--host", "alice", "--run", "nope"), f"Its newest blasts: `{RUN.id}`"),
     ],
 )
 def test_what_no_run_has_is_told_with_what_there_is(words: tuple[str, ...], said: str) -> None:
@@ -201,7 +201,7 @@ def test_without_a_blast_or_a_database_the_way_out_is_told() -> None:
     assert impact("--host", "alice").exit_code == 1
     with Store.open("data/toolkit.db"):
         pass
-    assert "has no blast yet" in impact("--host", "alice").stderr
+    assert "holds no blast yet" in impact("--host", "alice").stderr
 
 
 def test_help_needs_no_drawing_library() -> None:

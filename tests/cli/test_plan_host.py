@@ -212,7 +212,7 @@ def test_a_run_that_is_none_is_told_the_newest() -> None:
     bench(shot(0, run="0123456789ab"))
     code, text = refused(*QWEN, "--run", "ffffffffffff")
     assert code == 1
-    assert "run `ffffffffffff` is not there in `t.db`" in text
+    assert "`t.db` has no run `ffffffffffff`" in text
     assert "Newest runs: `0123456789ab` (bench)" in text
     with Store.open(Path("t.db")) as store:
         store.add_run(Run(id="aaaaaaaaaaaa", verb="serve", started_at=1.75e9))

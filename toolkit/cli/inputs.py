@@ -50,9 +50,14 @@ def tls_for(*, insecure: bool, ca: str | None) -> "ssl.SSLContext":
 
     try:
         return tls_context(insecure=insecure, ca_file=ca)
-    except OSError as error:  # ssl.SSLError is one, too
+    except OSError as error:
+        import ssl
+
+        # OpenSSL's own words for it name a line of its source
+        is_read = isinstance(error, ssl.SSLError)
+        why = "it holds no certificate" if is_read else error.strerror or "no reason given"
         raise ToolkitError(
-            f"`{ca}` cannot be used: {error.strerror or 'it holds no certificate'}",
+            f"`{ca}` cannot be used: {why.lower()}",
             "Give a file of PEM certificates, e.g., `--ca company-ca.pem`",
         ) from error
 

@@ -1,22 +1,42 @@
-"""A run of the database, by the id that a command line names."""
+"""A run of the database, by the id that a command line names; a blast without one is the newest."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from toolkit.records import Run
     from toolkit.store import Store
 
+HINTED_RUNS = 5
+FEED_IT = "Feed it: `toolkit blast hosts.txt --duration 15m`, or `toolkit demo` to see one"
+
 
 def run_of(store: "Store", run_id: str, database: Path) -> "Run":
     """Look up a run by its id. Raises ToolkitError when there is none."""
     run = store.run(run_id)
     if run is None:
-        newest = ", ".join(each.id for each in store.runs(limit=5)) or "none yet"
+        newest = ", ".join(each.id for each in store.runs(limit=HINTED_RUNS)) or "none yet"
         raise ToolkitError(
             f"`{database}` has no run `{run_id}`",
-            f"Newest runs: {newest}. `toolkit runs` lists all",
+            f"Newest runs: {newest}. `{command_on(database, 'runs')}` lists all",
+        )
+    return run
+
+
+def blast_of(store: "Store", run_id: str | None, database: Path) -> "Run":
+    """The run that is named, else the newest blast. Raises ToolkitError when there is none."""
+    if run_id is None:
+        newest = store.runs(verb="blast", limit=1)
+        if not newest:
+            raise ToolkitError(f"`{database}` holds no blast yet", FEED_IT)
+        return newest[0]
+    run = store.run(run_id)
+    if run is None:
+        known = ", ".join(f"`{each.id}`" for each in store.runs(verb="blast", limit=HINTED_RUNS))
+        raise ToolkitError(
+            f"`{database}` has no run `{run_id}`", f"Its newest blasts: {known or 'none yet'}"
         )
     return run

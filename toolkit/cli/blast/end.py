@@ -4,7 +4,6 @@ import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +11,7 @@ import click
 from toolkit.board.standings import Board
 from toolkit.cli.blast.child import locustfile, told_error
 from toolkit.cli.blast.drive import Ended
-from toolkit.cli.places import DATABASE
+from toolkit.cli.places import command_on, words_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, LoaderSecond
 from toolkit.store import Store
@@ -81,13 +80,7 @@ def resume_command(blast: "Blast") -> str:
     options = blast.options
     marked = ["--non-neutral"] if options.non_neutral else []
     words = ["toolkit", "blast", *options.hosts, "--resume", blast.run, *marked]
-    return shlex.join([*words, *_database_words(blast)])
-
-
-def _database_words(blast: "Blast") -> list[str]:
-    """What another command needs to find the same file."""
-    database = blast.options.database
-    return [] if database == Path(DATABASE) else ["--db", str(database)]
+    return shlex.join([*words, *words_for(options.database)])
 
 
 def _notes(blast: "Blast", store: Store) -> Iterator[str]:
@@ -97,7 +90,7 @@ def _notes(blast: "Blast", store: Store) -> Iterator[str]:
         yield f"Warning: {strain.sentence}"
     if blast.not_neutral:
         yield f"Not neutral: {blast.not_neutral}; these figures rank nobody"
-    again = shlex.join(["toolkit", "board", "--run", blast.run, *_database_words(blast)])
+    again = command_on(blast.options.database, "board", "--run", blast.run)
     yield f"Kept in `{blast.options.database}`; `{again}` shows these standings again"
 
 

@@ -7,12 +7,10 @@ import click
 
 from toolkit.board.freeze import frozen_at_s
 from toolkit.cli.moments import clock
+from toolkit.cli.named_run import blast_of
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
 from toolkit.store import Store
-
-HINTED_RUNS = 5
-FEED_IT = "Feed it: `toolkit blast hosts.txt --duration 15m`, or `toolkit demo` to see one"
 
 
 def run_of(store: Store, run_id: str | None, database: Path, at: float | None = None) -> Run:
@@ -20,25 +18,17 @@ def run_of(store: Store, run_id: str | None, database: Path, at: float | None = 
 
     Raises ToolkitError when there is none.
     """
-    run = _newest(store, database, at) if run_id is None else store.run(run_id)
-    if run is None:
-        known = ", ".join(f"`{each.id}`" for each in store.runs(verb="blast", limit=HINTED_RUNS))
-        raise ToolkitError(
-            f"`{database}` has no run `{run_id}`", f"Its newest blasts: {known or 'none yet'}"
-        )
-    if at is not None and at <= run.started_at:
+    run = blast_of(store, run_id, database)
+    if at is None:
+        return run
+    if run_id is None:
+        run = next((each for each in store.runs(verb="blast") if each.started_at < at), run)
+    if at <= run.started_at:
         raise ToolkitError(
             f"the run `{run.id}` began only at {clock(run.started_at)}",
             "Give a later time with `--at`",
         )
     return run
-
-
-def _newest(store: Store, database: Path, at: float | None) -> Run:
-    blasts = store.runs(verb="blast", limit=1 if at is None else None)
-    if not blasts:
-        raise ToolkitError(f"`{database}` holds no blast yet", FEED_IT)
-    return next((run for run in blasts if at is None or run.started_at < at), blasts[-1])
 
 
 def freeze_board(at: float, run_id: str | None, database: Path) -> None:

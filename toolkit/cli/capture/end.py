@@ -19,7 +19,7 @@ from toolkit.cli.capture.options import ANY, Options
 from toolkit.cli.capture.progress import servers_here
 from toolkit.cli.capture.sinks import OutputSink
 from toolkit.cli.output import say
-from toolkit.cli.places import DATABASE
+from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 from toolkit.wording import span
 
@@ -65,7 +65,9 @@ def tell(end: EndOf, options: Options) -> int:
             click.echo(f"Error: {error.message}", err=True)
         raise errors[-1]
     if end.run is not None and end.summary.prompts:
-        click.echo(f"Next: `toolkit workload{_database(options)}` says what follows", err=True)
+        click.echo(
+            f"Next: `{command_on(options.database, 'workload')}` says what follows", err=True
+        )
     return WORKED
 
 
@@ -82,10 +84,6 @@ def _notes(end: EndOf, options: Options) -> list[str]:
             f"{summary.left_out:,} requests for other paths than `{options.path}` left out"
         )
     return notes + advice(summary, is_live=options.is_live, engine=options.engine)
-
-
-def _database(options: Options) -> str:
-    return "" if str(options.database) == DATABASE else f" --db {options.database}"
 
 
 def _unkept(summary: Summary, options: Options) -> ToolkitError | None:

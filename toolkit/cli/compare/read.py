@@ -58,11 +58,11 @@ def _matched(
 
 def _which(before: Sequence[Named], after: Sequence[Named], a: str, b: str) -> ToolkitError:
     several = before if len(before) > 1 else after
-    run = several[0][0].id
-    names = ", ".join(f"`{run}:{name}`" for _, name in several[:5])
-    return ToolkitError(
-        f"which hosts of `{a}` and `{b}` to compare is not clear", f"Name one: {names}"
-    )
+    words = [f"{run.id}:{name}" for run, name in several[:5]]
+    hint = f"Name one: {', '.join(f'`{word}`' for word in words)}"
+    if before == after:
+        hint = f"Name two of its hosts: `toolkit compare {' '.join(words[:2])}`"
+    return ToolkitError(f"which hosts of `{a}` and `{b}` to compare is not clear", hint)
 
 
 def _named(store: Store, word: str, database: Path) -> list[Named]:

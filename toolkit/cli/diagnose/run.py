@@ -9,6 +9,7 @@ from toolkit.cli.compare.read import hosts_of, settings_of, side_of
 from toolkit.cli.diagnose.options import Options
 from toolkit.cli.diagnose.seen import Seen
 from toolkit.cli.named_run import run_of
+from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.improve.evidence import Evidence, merged
@@ -164,7 +165,10 @@ def evidence_of_capture(word: str, database: Path) -> Evidence:
         run = newest[0] if word == "newest" else run_of(store, word, database)
         report = summarise(columns(store.seen(run.id)))
     if not report.requests:
-        raise ToolkitError(f"run `{run.id}` of `{run.verb}` holds no requests", "Name a capture")
+        raise ToolkitError(
+            f"run `{run.id}` of `{run.verb}` holds no requests",
+            f"Name a capture; `{command_on(database, 'runs')}` lists them",
+        )
     unique, longest = report.unique_canonical, report.model_length.longest
     return Evidence(
         repeat_share=None if unique is None else 1 - unique / report.requests,

@@ -9,8 +9,6 @@ from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
 
-HINTED_RUNS = 5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
@@ -24,11 +22,8 @@ class Fall:
     """All of the host's, this one among them."""
 
 
-def fall_of(
-    store: Store, *, name: str, run_id: str | None, at: float | None, everything: bool
-) -> Fall:
+def fall_of(store: Store, run: Run, *, name: str, at: float | None, everything: bool) -> Fall:
     """Find the outage that the command line means. Raises ToolkitError when there is none."""
-    run = _run(store, run_id)
     feed = Feed(store, run, everything=everything)
     _refuse_unknown(name, feed)
     told = course_of(store, feed, name)
@@ -37,7 +32,8 @@ def fall_of(
     if outage is None:
         raise ToolkitError(
             f"`{name}` was never down in run `{run.id}`",
-            "An outage lacks 8 answers of the host's usual rate and has 3 errors, or lies at a known restart",
+            "`toolkit board` tells who has errors. An outage lacks 8 answers of the host's usual rate and has 3 errors, "
+            "or lies at a known restart",
         )
     return Fall(run=run.id, name=name, outage=outage, course=told, others=found)
 
@@ -55,20 +51,6 @@ def outages_of(told: Course, feed: Feed, name: str) -> list[Outage]:
     """When a host was down, its known restarts considered."""
     restarts = [each.at for each in feed.events() if (each.kind, each.name) == ("restart", name)]
     return outages(told, restarts=restarts)
-
-
-def _run(store: Store, run_id: str | None) -> Run:
-    """The run that is named, else the newest blast."""
-    if run_id is None:
-        newest = store.runs(verb="blast", limit=1)
-        if not newest:
-            raise ToolkitError("the database has no blast yet", "Name its file: `--db FILE`")
-        return newest[0]
-    run = store.run(run_id)
-    if run is None:
-        known = ", ".join(f"`{each.id}`" for each in store.runs(verb="blast", limit=HINTED_RUNS))
-        raise ToolkitError(f"there is no run `{run_id}`", f"Known blasts: {known or 'none yet'}")
-    return run
 
 
 def _refuse_unknown(name: str, feed: Feed) -> None:

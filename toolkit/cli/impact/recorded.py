@@ -7,6 +7,7 @@ from toolkit.cli.impact.options import Options
 from toolkit.cli.impact.read import Fall, fall_of
 from toolkit.cli.impact.show import show
 from toolkit.cli.moments import time_of_day
+from toolkit.cli.named_run import blast_of
 from toolkit.cli.output import say
 from toolkit.cli.waiting import waiting_for
 from toolkit.store import Store
@@ -17,8 +18,8 @@ def show_recorded(options: Options) -> None:
     with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         fall = fall_of(
             store,
+            blast_of(store, options.run, options.database),
             name=options.host or "",
-            run_id=options.run,
             at=options.at,
             everything=options.everything,
         )

@@ -60,8 +60,10 @@ def run_of(store: "Store", run_id: str, options: Options) -> Run:
     newest = [one for verb in VERBS for one in store.runs(verb=verb, limit=HINTED_RUNS)]
     newest.sort(key=lambda one: -one.started_at)
     known = ", ".join(f"`{one.id}` ({one.verb})" for one in newest[:HINTED_RUNS]) or "none yet"
-    what = f"is of `{run.verb}`, which measures no requests" if run else "is not there"
-    raise ToolkitError(f"run `{run_id}` {what} in `{options.database}`", f"Newest runs: {known}")
+    what = f"`{options.database}` has no run `{run_id}`"
+    if run is not None:
+        what = f"run `{run_id}` is of `{run.verb}`, which measures no requests"
+    raise ToolkitError(what, f"Newest runs: {known}")
 
 
 def _of_run(store: "Store", run: Run, options: Options) -> Measured:

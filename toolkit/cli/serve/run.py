@@ -43,6 +43,7 @@ from toolkit.serving.start.engine import Outfit
 from toolkit.serving.start.engine_words import Speller
 from toolkit.serving.start.tiny_model import tiny
 from toolkit.serving.start.vllm_versions import found, interpreter
+from toolkit.sim.personalities import PERSONALITIES
 
 ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 TINY_NAME = "tiny"
@@ -96,7 +97,7 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
         engine |= {"kind": "tiny", "name": TINY_NAME}
         engine.setdefault("served_name", TINY_NAME)
     elif options["sim"] is not None:
-        engine |= {"kind": "sim", "model": options["sim"]}
+        engine |= {"kind": "sim", "model": _personality(options["sim"])}
     else:
         engine["model"] = target
     return drafted(
@@ -104,6 +105,16 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
         COMMAND_LINE,
         preset_flags,
     )
+
+
+def _personality(name: str) -> str:
+    """The simulator's of this name: the only engine, so that nothing would ever serve without it."""
+    if name not in PERSONALITIES:
+        raise ToolkitError(
+            f"the simulator has no personality `{name}`",
+            "`toolkit sim list` names all of them and what they do",
+        )
+    return name
 
 
 def engines_of(name: str) -> list[Mapping[str, Any]]:

@@ -237,7 +237,9 @@ def _run_of(store: Store, word: str, database: Path) -> Run:
 
 
 def _hint(known: list[Run]) -> str:
-    return f"Known sweeps: {', '.join(run.id for run in known[:5]) or 'none yet'}"
+    if not known:
+        return "It has none at all: `toolkit sweep --list` names recipes to begin with"
+    return f"Known sweeps: {', '.join(run.id for run in known[:5])}"
 
 
 def _plan_of(run: Run) -> tuple[SweepPlan, bool]:

@@ -144,7 +144,7 @@ class Post:
         except OSError as error:
             reason = (error.strerror or "no reason given").lower()
             raise ToolkitError(
-                f"the log `{log}` cannot be written: {reason}", "See `--log`"
+                f"the log `{log}` cannot be written: {reason}", "Give another file: `--log FILE`"
             ) from error
         try:
             with waiting_for(f"Starting {self._host.name}"):
