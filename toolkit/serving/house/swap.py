@@ -82,7 +82,10 @@ async def _begin(seat: Seat, new: Engine) -> None:
     new.say(f"the new engine is ready after {new.ready_s:.1f} s")
     await new.warm()
     if not await seat.gate.until_up(new.upstream):
-        raise ToolkitError(f"the proxy does not reach the new `{seat.name}` at {new.setting.url}")
+        raise ToolkitError(
+            f"the proxy does not reach the new `{seat.name}` at {new.setting.url}",
+            f"The old one serves on; see `{new.log}`",
+        )
 
 
 async def _forget(was: EngineSetting, setting: EngineSetting, forget: Forget) -> None:
