@@ -23,6 +23,8 @@ from toolkit.proxy.upstreams.upstream import Upstream, UpstreamError
 
 LIMIT_S: Final = 1.0
 """One worker's time to answer."""
+TOLD_BYTES: Final = 64 * 2**20
+"""Most that one tells of itself."""
 OWNER = "owner.sock"
 
 
@@ -169,14 +171,9 @@ async def _ask(way: Upstream, path: str, body: bytes) -> Any:
     try:
         async with asyncio.timeout(LIMIT_S):
             answer = await way.ask(Job(path=path, body=body))
-            try:
-                parts = []
-                while data := await answer.read():
-                    parts.append(data)
-            finally:
-                answer.close()
+            told = await answer.whole(TOLD_BYTES)
     except TimeoutError:
         return TimeoutError
     except UpstreamError:
         return None
-    return orjson.loads(b"".join(parts)) if answer.status == 200 else TimeoutError
+    return orjson.loads(told) if answer.status == 200 and told is not None else TimeoutError

@@ -114,10 +114,11 @@ class Relaying(Hits):
         length, headers = _length(answer.headers)
         is_small = length is not None and length <= WHOLE_BYTES
         try:
-            data = await (_read_all(answer) if is_small else answer.read())
+            data = await (answer.whole(WHOLE_BYTES) if is_small else answer.read())
         except UpstreamError:
             failed()
             return
+        assert data is not None, "an answer longer than it said"
         if is_small:
             reply.whole(answer.status, headers, data)
             return
@@ -161,13 +162,6 @@ def _length(headers: Headers) -> tuple[int | None, Headers]:
     """How long the body is, where it is said, and the other headers."""
     told = next((int(value) for name, value in headers if name == LENGTH), None)
     return told, [each for each in headers if each[0] != LENGTH]
-
-
-async def _read_all(answer: Answer) -> bytes:
-    parts = []
-    while data := await answer.read():
-        parts.append(data)
-    return b"".join(parts)
 
 
 async def _writable(reply: Reply) -> None:

@@ -73,16 +73,9 @@ class Scrape:
 async def _read(upstream: Upstream) -> bytes | None:
     """Its page; None: it has none that may be shown."""
     answer = await upstream.ask(JOB)
-    body = bytearray()
-    try:
-        while data := await answer.read():
-            body += data
-            if len(body) > MOST_BYTES:
-                return None
-    finally:
-        answer.close()
+    body = await answer.whole(MOST_BYTES)
     is_text = answer.content_type.startswith(("text/plain", "application/openmetrics-text"))
-    return bytes(body) if answer.status == 200 and is_text else None
+    return body if answer.status == 200 and is_text else None
 
 
 def _together(pages: Sequence[bytes | None]) -> str:

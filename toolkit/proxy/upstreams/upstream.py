@@ -220,7 +220,7 @@ class Upstream:
 
 
 class Answer:
-    """An answer whose head has come. `read` what follows, then `close` it."""
+    """An answer whose head has come. `read` what follows, then `close` it; or have the `whole`."""
 
     def __init__(
         self,
@@ -249,6 +249,18 @@ class Answer:
             return await self._wire.read()
         except WireError as error:
             raise UpstreamError(_broken(error)) from error
+
+    async def whole(self, most_bytes: int) -> bytes | None:
+        """All of it; None: it is longer than may be. Closed in any case. Raises UpstreamError."""
+        body = bytearray()
+        try:
+            while data := await self.read():
+                body += data
+                if len(body) > most_bytes:
+                    return None
+            return bytes(body)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """After the end the connection is kept for the next request; before it, it is closed at once."""

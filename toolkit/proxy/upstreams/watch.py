@@ -351,15 +351,10 @@ class _Page:
 
 async def _whole(answer: Answer, most_bytes: int) -> _Page | None:
     """Read an answer to its end; None: it is longer than may be. Closed in any case."""
-    body = bytearray()
-    try:
-        while data := await answer.read():
-            body += data
-            if len(body) > most_bytes:
-                return None
-        return _Page(status=answer.status, content_type=answer.content_type, body=bytes(body))
-    finally:
-        answer.close()
+    body = await answer.whole(most_bytes)
+    if body is None:
+        return None
+    return _Page(status=answer.status, content_type=answer.content_type, body=body)
 
 
 def _served(place: _Place, told: pages.Metrics | None) -> str | None:
