@@ -1,10 +1,8 @@
 """What `--fix` does and leaves: only what needs no risk, and each of it is told."""
 
 import mmap
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,6 @@ from toolkit.serving.fit.facts import Facts, Folder, SharedMemory
 from toolkit.serving.fit.fixes import Repair, repairs
 from toolkit.serving.fit.needs import Needs
 from toolkit.serving.outcome import bad, doubtful, good
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    place = Path("/dev/shm") / f"toolkit-fix-{os.getpid()}-{tmp_path.name}"
-    place.mkdir()
-    yield place
-    for path in place.iterdir():
-        path.unlink()
-    place.rmdir()
 
 
 def left(*paths: Path) -> Facts:

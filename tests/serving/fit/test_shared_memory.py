@@ -4,7 +4,6 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,6 @@ os.close(file)
 print("held", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder on the very file system that shared memory is of."""
-    place = Path("/dev/shm") / f"toolkit-test-{os.getpid()}-{tmp_path.name}"
-    place.mkdir()
-    yield place
-    for path in place.iterdir():
-        path.unlink()
-    place.rmdir()
 
 
 def a_file(path: Path, pages: int = 1) -> Path:
