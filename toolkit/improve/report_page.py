@@ -140,12 +140,6 @@ def _series(
     return found
 
 
-def _highest(series: Sequence[Series]) -> float:
-    return max(
-        (value for _, values, _ in series for value in values if value is not None), default=0
-    )
-
-
 def _rules(report: Report) -> list[Markup]:
     """An upright line for each event within the run."""
     times = _times(report.hosts)
@@ -161,14 +155,28 @@ def _rules(report: Report) -> list[Markup]:
     ]
 
 
+def _lines(
+    frame: Frame,
+    hosts: Sequence[HostReport],
+    series: Sequence[Series],
+    rules: Sequence[Markup],
+    tick_of: Callable[[float], str],
+    nothing: str,
+) -> Markup:
+    """The chart, or what it says where all lines lie at nothing."""
+    values = [value for _, values, _ in series for value in values if value is not None]
+    highest = max(values, default=0.0)
+    if not highest:
+        return empty(frame, nothing)
+    return time_chart(frame, _times(hosts), series, highest, tick=tick_of, rules=rules)
+
+
 def _rate_chart(hosts: Sequence[HostReport], rules: Sequence[Markup]) -> Markup:
     told = "; ".join(f"{host.name}: {rate(host.rps)} on average" for host in hosts)
     axes = "ok requests that ended, a second"
     frame = Frame(key="rps", title="Requests/s", axes=axes, told=told)
     series = _series(hosts, [("requests/s", lambda each: each.rps)])
-    if not _highest(series):
-        return empty(frame, "No request was ok.")
-    return time_chart(frame, _times(hosts), series, _highest(series), tick=tick, rules=rules)
+    return _lines(frame, hosts, series, rules, tick, "No request was ok.")
 
 
 def _latency_chart(
@@ -187,9 +195,8 @@ def _latency_chart(
             ("p95", lambda each: getattr(each, f"{field}_p95_ms")),
         ],
     )
-    if not _highest(series):
-        return empty(frame, "No streamed answer." if field == "ttft" else "No answer.")
-    return time_chart(frame, _times(hosts), series, _highest(series), tick=tick_ms, rules=rules)
+    nothing = "No streamed answer." if field == "ttft" else "No answer."
+    return _lines(frame, hosts, series, rules, tick_ms, nothing)
 
 
 def _error_chart(hosts: Sequence[HostReport], rules: Sequence[Markup]) -> Markup:
@@ -197,9 +204,7 @@ def _error_chart(hosts: Sequence[HostReport], rules: Sequence[Markup]) -> Markup
     axes = "errors / (ok + errors)"
     frame = Frame(key="errors", title="Error rate", axes=axes, told=told)
     series = _series(hosts, [("errors", lambda each: each.error_rate)])
-    if not _highest(series):
-        return empty(frame, "No request failed.")
-    return time_chart(frame, _times(hosts), series, _highest(series), tick=_percent, rules=rules)
+    return _lines(frame, hosts, series, rules, _percent, "No request failed.")
 
 
 def _percent(value: float) -> str:
