@@ -15,6 +15,7 @@ NOT_FOR_USERS = {
     "HOME": "every user's",
     "HF_HUB_OFFLINE": "set where a tiny model is made: nothing may be fetched for it",
     "COLUMNS": "every terminal's",
+    "_TOOLKIT_COMPLETE": "set by the script of `toolkit completion`, where a shell asks on the Tab key",
     "MPLBACKEND": "taken away, so that a chart needs no screen",
 }
 """Read or set, but nothing that a user would choose."""
