@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support.raw_server import RawServer, http, serving, vllm_pages
-from support.screens import received
+from support.screens import on_a_terminal
 
 from toolkit.cli.scout.table import LiveShow, page
 from toolkit.records import Host, Sighting
@@ -45,22 +44,9 @@ def run(*words: str, shell: str = "", **more: object) -> subprocess.CompletedPro
     )
 
 
-def on_a_terminal(*words: str, columns: int = 120, **environment: str) -> str:
+def shown(*words: str, columns: int = 120, **environment: str) -> str:
     """What a terminal of this size receives."""
-    ours, theirs = pty.openpty()
-    size = {"COLUMNS": str(columns), "LINES": "30", "TERM": "xterm"} | environment
-    with subprocess.Popen(
-        [*PROGRAM, *words, "--no-store"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | size,
-    ) as running:
-        os.close(theirs)
-        told = received(ours)
-    os.close(ours)
-    assert running.returncode == 0
-    return told
+    return on_a_terminal([*PROGRAM, *words, "--no-store"], columns=columns, **environment)
 
 
 def test_a_screen_without_a_letter_shows_another_in_its_place(vllm: RawServer) -> None:
@@ -113,7 +99,7 @@ def test_a_pipe_gets_no_control_codes_though_the_environment_asks_for_colour(
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_table_after_table(vllm: RawServer) -> None:
-    seen = on_a_terminal(
+    seen = shown(
         vllm.url, "--watch", "--count", "3", "--interval", "100ms", TERM="dumb", NO_COLOR="1"
     )
     assert seen.count("Ctrl-C ends") >= 2
@@ -122,7 +108,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_table_after_table(vllm: Raw
 
 @pytest.mark.parametrize("columns", [40, 80, 100, 120, 200])
 def test_no_line_is_wider_than_the_terminal(vllm: RawServer, columns: int) -> None:
-    seen = on_a_terminal(vllm.url, columns=columns, NO_COLOR="1", TERM="dumb")
+    seen = shown(vllm.url, columns=columns, NO_COLOR="1", TERM="dumb")
     assert max(len(line.rstrip("\r")) for line in seen.splitlines()) <= columns
     assert vllm.url.removeprefix("http://") in seen
 

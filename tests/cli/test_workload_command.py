@@ -2,17 +2,15 @@
 
 import gc
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
-import termios
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.screens import on_a_terminal
 
 from toolkit.cli import main
 from toolkit.profiles import read_profile
@@ -210,36 +208,15 @@ def test_a_prefix_cache_is_not_judged_by_a_source_that_hides_how_prompts_begin()
 
 def test_no_line_is_longer_than_a_screen_of_80_and_none_begins_amid_a_lever() -> None:
     Path("bodies.jsonl").write_text(bodies("Hi", "Hi", "Ho", max_tokens=10))
-    leader, follower = pty.openpty()
-    termios.tcsetwinsize(follower, (24, 80))
     code = "from toolkit.cli import main; main(['workload', '--from', 'bodies.jsonl'])"
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=follower,
-        env={**os.environ, "TERM": "dumb", "NO_COLOR": "1"},
-    ) as child:
-        os.close(follower)
-        printed = _all_of(leader)
-    assert child.returncode == 0
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
+    command = [sys.executable, "-c", code]
+    printed = on_a_terminal(command, columns=80, TERM="dumb", NO_COLOR="1")
+    plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", printed).replace("\r\n", "\n")
+    lines = [line.rsplit("\r", 1)[-1] for line in plain.split("\n")]
     assert max(map(len, lines)) <= 80
     [at] = [place for place, line in enumerate(lines) if line.startswith("6. quantization")]
     # its number goes on in the column where it began
     assert lines[at + 1].startswith(" " * 23)
-
-
-def _all_of(leader: int) -> str:
-    """What a program writes to its terminal until it ends."""
-    parts = []
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # how Linux tells that nobody holds the other end
-            part = b""
-        if not part:
-            os.close(leader)
-            return b"".join(parts).decode()
-        parts.append(part)
 
 
 # --- what it writes ---------------------------------------------------------------------------------

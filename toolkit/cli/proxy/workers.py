@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.cli.proxy.said import ENDING, INTERRUPTED, say, summary
 from toolkit.cli.proxy.standing import Standing
@@ -21,7 +21,21 @@ def run_workers(
     settings: Settings, variables: Mapping[str, str], keys: Sequence[TeamKey], notify: Notify
 ) -> int:
     """Serve until Ctrl-C or SIGTERM."""
-    workers = Workers(
+    workers = workers_of(settings, variables, keys, say)
+    began = time.monotonic()
+    asyncio.run(_serve(workers, settings, notify))
+    say(summary(workers.counters, time.monotonic() - began))
+    return 0
+
+
+def workers_of(
+    settings: Settings,
+    variables: Mapping[str, str],
+    keys: Sequence[TeamKey],
+    say: Callable[[str], None],
+) -> Workers:
+    """The workers of a proxy, each a process of this toolkit; none is started yet."""
+    return Workers(
         settings,
         variables=variables,
         keys=keys,
@@ -30,10 +44,6 @@ def run_workers(
         environ=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         say=say,
     )
-    began = time.monotonic()
-    asyncio.run(_serve(workers, settings, notify))
-    say(summary(workers.counters, time.monotonic() - began))
-    return 0
 
 
 async def _serve(workers: Workers, settings: Settings, notify: Notify) -> None:

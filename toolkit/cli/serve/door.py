@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import aiohttp
 
 from toolkit.cli.proxy.run import refuse_without_file, team_keys, tellers, told
-from toolkit.cli.proxy.workers import WORKER
+from toolkit.cli.proxy.workers import workers_of
 from toolkit.errors import ToolkitError
 from toolkit.proxy.keyring import TeamKey
 from toolkit.proxy.processes.server import Proxy
-from toolkit.proxy.processes.workers import Workers
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.settings_file import checked
 from toolkit.proxy.stored.shared_cache import SharedCache
@@ -126,15 +124,7 @@ async def _alone(
 async def _several(
     settings: Settings, variables: Mapping[str, str], keys: list[TeamKey], say: Say
 ) -> Door:
-    workers = Workers(
-        settings,
-        variables=variables,
-        keys=keys,
-        # -P: a `toolkit` in the folder in which it is started is not this one
-        command=[sys.executable, "-P", "-m", WORKER],
-        environ=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        say=say,
-    )
+    workers = workers_of(settings, variables, keys, say)
     ready: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(workers.run(lambda port, admin: ready.set_result((port, admin))))
 
