@@ -35,12 +35,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """With `--dist loadgroup` a file's tests stay in one process, as its fixtures are made once; but for those that name a group."""
-    if item.get_closest_marker("xdist_group") is None:
-        item.add_marker(pytest.mark.xdist_group(item.path.name))
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a CI run that skipped anything; `-ra` names each test and its reason above the closing line."""

@@ -6,8 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ KEY_VARIABLE = "TOOLKIT_TEST_REAL_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benched:
-    """A bench of a server that served nobody else, and what the server counted meanwhile."""
+    """A bench of a server that meanwhile served nobody else, and what the server counted."""
 
     said: dict[str, Any]
     shots: list[dict[str, Any]]
@@ -83,22 +82,15 @@ def codes(said: dict[str, Any]) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def benched(
-    vllm_home: Path,
-    serving: Callable[..., AbstractContextManager[Any]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Benched:
+def benched(roomy_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Benched:
     """40 requests, half of them streamed, a quarter of them twins, 8 at once, after 4 to warm up."""
     folder = tmp_path_factory.mktemp("bench")
     (folder / "prompts.txt").write_text(LONG_PROMPT + "\n")
-    # enough blocks that a unique prompt is still in the prefix cache when its twin comes
-    flags = ("--enable-prompt-tokens-details", "--num-gpu-blocks-override", "512")
-    with serving(vllm_home, "tiny-slow", *flags) as server:
-        before = counters(server.url)
-        words = ["--requests", "40", "--concurrency", "8", "--warmup", str(WARMUP), "--mix", "50"]
-        words += ["--max-tokens", "48", "--profile", "prompts.txt", "--json"]
-        done = run(folder, server.url, *words)
-        after = counters(server.url)
+    before = counters(roomy_server.url)
+    words = ["--requests", "40", "--concurrency", "8", "--warmup", str(WARMUP), "--mix", "50"]
+    words += ["--max-tokens", "48", "--profile", "prompts.txt", "--json"]
+    done = run(folder, roomy_server.url, *words)
+    after = counters(roomy_server.url)
     (line,) = done.stdout.splitlines()
     (ledger,) = stored(folder, "ledgers")
     return Benched(

@@ -25,15 +25,15 @@ KEY_VARIABLE = "TOOLKIT_TEST_REAL_KEY"
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_totals_equal_what_the_server_counted(
-    fresh_server: Any, tmp_path: Path, processes: int
+    roomy_server: Any, tmp_path: Path, processes: int
 ) -> None:
     port = str(free_port())
     ports = ("--processes", "2", "--master-port", port, "--master-bind-port", port)
     words = ("-u", "8", "-t", "10s", "--max-tokens", "24", "--canaries", "10")
-    (tmp_path / HOSTS).write_text(f"real {fresh_server.url}\n")
-    before = counted(fresh_server.url)
+    (tmp_path / HOSTS).write_text(f"real {roomy_server.url}\n")
+    before = counted(roomy_server.url)
     run(tmp_path, headless(*words, *(ports if processes > 1 else ())))
-    truth = counted(fresh_server.url).since(before)
+    truth = counted(roomy_server.url).since(before)
     assert stored(tmp_path) == {"real": truth}
     assert errors(tmp_path) == {"real": {}}
     assert truth.requests > 20

@@ -74,17 +74,17 @@ def _has_token(one: dict[str, Any]) -> bool:
 @needs_capture
 @pytest.mark.parametrize("engine", ["scapy", "ring", pytest.param("tcpdump", marks=needs_tcpdump)])
 def test_every_answer_is_followed_to_its_usage(
-    fresh_server: Any, tmp_path: Path, engine: str
+    roomy_server: Any, tmp_path: Path, engine: str
 ) -> None:
-    port = fresh_server.url.rpartition(":")[2]
-    bodies = [body_of(number, fresh_server.model) for number in range(REQUESTS)]
-    before = counted(fresh_server.url)
+    port = roomy_server.url.rpartition(":")[2]
+    bodies = [body_of(number, roomy_server.model) for number in range(REQUESTS)]
+    before = counted(roomy_server.url)
     words = ("--full", "--engine", engine, "--iface", "lo", "--port", port)
     with capturing(tmp_path, *words) as capture:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            told = list(pool.map(lambda body: send(fresh_server, body), bodies))
+            told = list(pool.map(lambda body: send(roomy_server, body), bodies))
         seen, summary = capture.stop()
-    truth = counted(fresh_server.url).since(before)
+    truth = counted(roomy_server.url).since(before)
 
     asked = [one for one in seen if one["method"] == "POST"]
     assert sorted(one["exact_key"] for one in asked) == sorted(key for key, _ in told)

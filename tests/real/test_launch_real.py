@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.real_vllm import engine_environment
 from support.served import free_port
 
-from toolkit.cli.demo_real import environment
-from toolkit.serving import processes
-from toolkit.serving.causes import cause
 from toolkit.serving.flags import known
-from toolkit.serving.launch import Process
-from toolkit.serving.readiness import answer, ready
-from toolkit.serving.startup_log import Startup
-from toolkit.serving.tiny_model import tiny
-from toolkit.serving.vllm_versions import Installed, installed
+from toolkit.serving.start import processes
+from toolkit.serving.start.causes import cause
+from toolkit.serving.start.launch import Process
+from toolkit.serving.start.readiness import answer, ready
+from toolkit.serving.start.startup_log import Startup
+from toolkit.serving.start.tiny_model import tiny
+from toolkit.serving.start.vllm_versions import Installed, installed
 
 RECORDED = Path(__file__).parents[1] / "data" / "startup" / "help-0.32.0.txt"
 READY_S = 420.0
@@ -73,13 +73,15 @@ def test_the_installed_one_knows_the_flags_that_were_recorded(there: Installed) 
 
 
 def test_it_starts_tells_its_facts_and_ends_on_sigterm_leaving_nothing(
-    there: Installed, folder: Path
+    there: Installed, vllm_home: Path, folder: Path
 ) -> None:
     async def story() -> None:
         model = await tiny(folder, there.python)
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        process = await Process.start(argv(there, model, port), environment(folder), folder / "log")
+        process = await Process.start(
+            argv(there, model, port), engine_environment(vllm_home, folder), folder / "log"
+        )
         try:
             startup = await up(process, url)
             members = process.members()
@@ -107,7 +109,7 @@ def test_a_killed_front_leaves_no_orphan_and_no_shared_memory(
     async def story() -> None:
         port = free_port()
         words = argv(there, vllm_home / "models" / "tiny", port)
-        process = await Process.start(words, environment(folder), folder / "log")
+        process = await Process.start(words, engine_environment(vllm_home, folder), folder / "log")
         try:
             await up(process, f"http://127.0.0.1:{port}")
             members = process.members()
@@ -127,12 +129,12 @@ def test_a_killed_front_leaves_no_orphan_and_no_shared_memory(
 def test_a_start_that_fails_is_told_by_its_cause(
     there: Installed, vllm_home: Path, folder: Path
 ) -> None:
-    """One for all: the logs of the others are recorded, and read in tests/serving/test_causes.py."""
+    """One for all: the logs of the others are recorded, and read in tests/serving/start/test_causes.py."""
 
     async def story() -> None:
         more = ("max-model-len", "1M")
         words = argv(there, vllm_home / "models" / "tiny", free_port(), more)
-        process = await Process.start(words, environment(folder), folder / "log")
+        process = await Process.start(words, engine_environment(vllm_home, folder), folder / "log")
         try:
             status = await asyncio.wait_for(process.ended(), READY_S)
         finally:
@@ -145,7 +147,7 @@ def test_a_start_that_fails_is_told_by_its_cause(
 def test_a_taken_port_is_told(there: Installed, vllm_home: Path, folder: Path) -> None:
     async def story(port: int) -> None:
         words = argv(there, vllm_home / "models" / "tiny", port)
-        process = await Process.start(words, environment(folder), folder / "log")
+        process = await Process.start(words, engine_environment(vllm_home, folder), folder / "log")
         try:
             status = await asyncio.wait_for(process.ended(), READY_S)
         finally:

@@ -1,6 +1,6 @@
 """The planner beside a real vLLM: blocks, tokens and concurrency, computed from the config before, must equal what it reports.
 
-Models of random weights and of unlike attention, each served with 1 GiB for the cache. A server's start is most of it.
+Models of random weights and of unlike attention, each with 1 GiB for the cache: one served, four in the engine that a server has.
 """
 
 import json
@@ -8,15 +8,13 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.real_vllm import COMMON_FLAGS, START_LIMIT_S, engine_environment
 
-from toolkit.cli.demo_real import environment
 from toolkit.plan.config import shape_of
 from toolkit.plan.kv import layer_state_bytes
 from toolkit.plan.layout import (
@@ -142,12 +140,10 @@ def make_model(home: Path, folder: Path, config: dict[str, Any]) -> Path:
     return folder
 
 
-def told_by(server: Any) -> Told:
-    with server.client() as client:
-        page = client.get("/metrics").text
+def told_by(page: str, log: str) -> Told:
     (line,) = (line for line in page.splitlines() if line.startswith("vllm:cache_config_info{"))
     labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-    found = re.search(r"Overriding num_gpu_blocks=(\d+) with", server.log.read_text())
+    found = re.search(r"Overriding num_gpu_blocks=(\d+) with", log)
     assert found, "vLLM's log does not say how many blocks the memory makes"
     return Told(
         block_size=int(labels["block_size"]),
@@ -157,30 +153,78 @@ def told_by(server: Any) -> Told:
     )
 
 
-Serving = Callable[..., AbstractContextManager[Any]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """An engine that was started with a model of `CONFIGS`: its flags, and where its log and its page are kept."""
+
+    folder: Path
+    flags: tuple[str, ...]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "page.txt"
+
+    def case(self) -> dict[str, object]:
+        words = [str(self.folder), "--load-format", "dummy", *COMMON_FLAGS, *self.flags]
+        return {"words": words, "log": str(self.log), "page": str(self.page)}
+
+
+FLAGS: dict[str, tuple[str, ...]] = {
+    "heads": ("--kv-cache-dtype", "fp8"),
+    "windows": ("--max-num-batched-tokens", "128"),
+    "mla": (),
+    "hybrid": ("--mamba-ssm-cache-dtype", "float32"),
+}
+
+
+@pytest.fixture(scope="module")
+def started(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started]:
+    """Every model's engine, one after the other."""
+    folder = tmp_path_factory.mktemp("engines")
+    engines = {
+        name: Started(folder=make_model(vllm_home, folder / name, config), flags=FLAGS[name])
+        for name, config in CONFIGS.items()
+    }
+    lines = "\n".join(json.dumps(each.case()) for each in engines.values())
+    run_beside_vllm(vllm_home, "vllm_caches.py", lines, folder)
+    return engines
+
+
+def run_beside_vllm(home: Path, script: str, lines: str, folder: Path) -> str:
+    """What a script of this folder prints, run by the Python that has vLLM."""
+    done = subprocess.run(
+        [home / "bin" / "python", Path(__file__).with_name(script)],
+        input=lines,
+        env=engine_environment(home, folder),
+        capture_output=True,
+        text=True,
+        timeout=START_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "setting"),
+    ("name", "setting"),
     [
-        ("heads", ["--kv-cache-dtype", "fp8"], {"kv_dtype": "fp8"}),
-        ("windows", ["--max-num-batched-tokens", "128"], {"batched_tokens": 128}),
-        ("mla", [], {}),
-        ("hybrid", ["--mamba-ssm-cache-dtype", "float32"], {}),
+        ("heads", {"kv_dtype": "fp8"}),
+        ("windows", {"batched_tokens": 128}),
+        ("mla", {}),
+        ("hybrid", {}),
     ],
 )
-def test_blocks_tokens_and_concurrency_are_what_the_server_reports(
-    vllm_home: Path,
-    serving: Serving,
-    tmp_path: Path,
-    name: str,
-    flags: list[str],
-    setting: dict[str, Any],
+def test_blocks_tokens_and_concurrency_are_what_the_engine_reports(
+    started: dict[str, Started], name: str, setting: dict[str, Any]
 ) -> None:
-    folder = make_model(vllm_home, tmp_path / name, CONFIGS[name])
-    with serving(vllm_home, str(folder), "--load-format", "dummy", *flags) as server:
-        told = told_by(server)
-    model = read_model(str(folder), {})
+    engine = started[name]
+    assert engine.page.exists(), engine.log.read_text()[-2000:]
+    told = told_by(engine.page.read_text(), engine.log.read_text())
+    model = read_model(str(engine.folder), {})
     # the CPU's MLA kernel takes blocks of 16 only, but for processors with AMX; one batch is in flight on a CPU
     block_size = told.block_size if name == "mla" else 32
     planned = layout(
@@ -198,7 +242,8 @@ def test_blocks_tokens_and_concurrency_are_what_the_server_reports(
 def test_a_plain_model_on_disk_is_planned_as_it_is_served(
     vllm_home: Path, locked_server: Any
 ) -> None:
-    told = told_by(locked_server)
+    with locked_server.client() as client:
+        told = told_by(client.get("/metrics").text, locked_server.log.read_text())
     model = read_model(str(vllm_home / "models" / locked_server.model), {})
     shape = shape_of(model.config, model.name)
     planned = layout(shape, CacheSetting(max_model_len=MAX_MODEL_LEN, block_size=told.block_size))
@@ -284,17 +329,9 @@ def test_groups_blocks_and_concurrency_are_what_vllms_own_functions_say(
         as_vllm_reads_it(shape, setting, one)
         for (shape, setting), one in zip(cases, planned, strict=True)
     ]
-    done = subprocess.run(
-        [vllm_home / "bin" / "python", Path(__file__).with_name("vllm_groups.py")],
-        input="\n".join(map(json.dumps, asked)),
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = [json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")]
+    lines = "\n".join(map(json.dumps, asked))
+    printed = run_beside_vllm(vllm_home, "vllm_groups.py", lines, tmp_path)
+    told = [json.loads(line[1:]) for line in printed.splitlines() if line.startswith("@")]
     assert len(told) == CASES
     for case, one, answer in zip(asked, planned, told, strict=True):
         blocks = blocks_in(one, CACHE_BYTES)

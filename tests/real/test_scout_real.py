@@ -131,6 +131,13 @@ def asks_until(
 
 
 @pytest.fixture(scope="module")
+def fresh_server(vllm_home: Path, serving: Callable[..., Any]) -> Iterator[Any]:
+    """A server that has served nothing yet, with the model that takes 25 ms a token, so that requests queue."""
+    with serving(vllm_home, "tiny-slow", "--enable-prompt-tokens-details") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def worked(fresh_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Worked:
     folder = tmp_path_factory.mktemp("worked")
     line = f"real {fresh_server.url}"

@@ -18,17 +18,17 @@ import httpx
 import psutil
 import pytest
 from support.dogs import Dog, watchdog
+from support.real_vllm import engine_environment
 from support.served import free_port
 
-from toolkit.cli.demo_real import environment
 from toolkit.profiles import Profile, Prompt
 from toolkit.promtext import read_page
 from toolkit.records import Host
-from toolkit.serving.progress import Trouble
-from toolkit.serving.pulse import EnginePulse
 from toolkit.serving.stack import GuardSetting, WarmSetting
-from toolkit.serving.warm import warm
-from toolkit.serving.watchdog import Senses, noticed
+from toolkit.serving.warm.warm import warm
+from toolkit.serving.watch.progress import Trouble
+from toolkit.serving.watch.pulse import EnginePulse
+from toolkit.serving.watch.watchdog import Senses, noticed
 
 MODEL = "tiny-slow"
 SEQS = 8
@@ -107,7 +107,9 @@ def guarded(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--",
         *engine,
     )
-    with watchdog(*words, cwd=folder, env=environment(folder), patience_s=BACK_S) as dog:
+    with watchdog(
+        *words, cwd=folder, env=engine_environment(vllm_home, folder), patience_s=BACK_S
+    ) as dog:
         dog.wait_for("ready after ", "cold TTFT ")
         yield Guarded(dog, url, log)
         assert dog.end() == 0
