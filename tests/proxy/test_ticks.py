@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.one_house import house
@@ -31,20 +32,25 @@ class EmptyRedis:
         return False
 
 
+def fails_first(patch: pytest.MonkeyPatch, kind: type, name: str, *, times: int) -> None:
+    """Have a method fail so many times, and work from then on."""
+    works, faults = getattr(kind, name), [RuntimeError("a fault of ours")] * times
+
+    def work(each: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return works(each)
+
+    patch.setattr(kind, name, work)
+
+
 LIMITS = '[admission]\nwhole = "200ms"\n'
 
 
 def test_a_fault_in_one_tick_is_told_and_deadlines_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ticked, faults = Calls.tick, [RuntimeError("one"), RuntimeError("two")]
-
-    def tick(calls: Calls) -> None:
-        if faults:
-            raise faults.pop()
-        ticked(calls)
-
-    monkeypatch.setattr(Calls, "tick", tick)
+    fails_first(monkeypatch, Calls, "tick", times=2)
 
     async def test() -> None:
         async with ScriptedUpstream(hanging()) as engine, proxied(engine, LIMITS) as proxy:
@@ -76,14 +82,7 @@ def test_a_fault_behind_a_look_into_redis_leaves_no_client_waiting(
 def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    swept, faults = Front.sweep, [RuntimeError("one")]
-
-    def sweep(front: Front) -> None:
-        if faults:
-            raise faults.pop()
-        swept(front)
-
-    monkeypatch.setattr(Front, "sweep", sweep)
+    fails_first(monkeypatch, Front, "sweep", times=1)
 
     async def test() -> None:
         async with (
@@ -101,10 +100,7 @@ def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
 def test_a_fault_behind_a_page_of_the_proxy_s_own_leaves_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def page(_: Scrape) -> str:
-        raise RuntimeError("one")
-
-    monkeypatch.setattr(Scrape, "page", page)
+    fails_first(monkeypatch, Scrape, "page", times=1)
 
     async def test() -> None:
         async with ScriptedUpstream() as engine, proxied(engine) as proxy:
@@ -118,14 +114,8 @@ def test_a_fault_behind_a_page_of_the_proxy_s_own_leaves_nobody_waiting(
 def test_a_worker_that_is_not_the_owner_lets_slow_clients_go_after_a_fault_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swept, faults = Front.sweep, [RuntimeError("one") for _ in range(3)]
-
-    def sweep(front: Front) -> None:
-        if faults:
-            raise faults.pop()
-        swept(front)
-
-    monkeypatch.setattr(Front, "sweep", sweep)
+    # the owner has ticks, too, and takes one of these
+    fails_first(monkeypatch, Front, "sweep", times=3)
 
     async def test() -> None:
         settings = '[front]\nidle = "100ms"\n'
@@ -135,6 +125,7 @@ def test_a_worker_that_is_not_the_owner_lets_slow_clients_go_after_a_fault_of_it
         ):
             client = await home.client(1)
             assert await client.reader.read() == b""
+            assert home.others[1]._telling.counters.total("events", kind="fault") >= 1
 
     run(test())
 
