@@ -221,3 +221,16 @@ def test_a_run_that_is_none_is_told_the_newest() -> None:
     assert "is of `serve`, which measures no requests" in text
     _, text = refused(*QWEN, "--run", "bbbbbbbbbbbb")
     assert "run `bbbbbbbbbbbb` has no request that was answered" in text
+
+
+def test_the_host_that_a_run_of_several_wants_named_need_not_have_been_scouted() -> None:
+    run = "0123456789ab"
+    bench(
+        *(shot(n, run=run, name=name, e2e_ms=1000.0 * n) for n, name in ((1, "alice"), (2, "bob")))
+    )
+    code, text = refused(*QWEN, "--run", run)
+    assert (code, "Hint: Say which one: `--host alice`" in text) == (1, True)
+    [found] = objects(*QWEN, "--run", run, "--host", "bob")
+    assert found["seconds_per_request"] == 2
+    code, text = refused(*QWEN, "--run", run, "--host", "alicia")
+    assert (code, "has no sighting of `alicia`" in text) == (1, True)

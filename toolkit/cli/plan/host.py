@@ -1,5 +1,6 @@
 """`--host`: a running server's own figures, looked at once, or as scout last saw it."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolkit.cli.inputs import allow_open_files, tls_for
@@ -10,6 +11,7 @@ from toolkit.records import Sighting
 
 if TYPE_CHECKING:
     from toolkit.scout.look import Scout
+    from toolkit.store import Store
 
 TIMEOUT_S = 5.0
 
@@ -29,7 +31,8 @@ def seen_host(options: Options) -> Sighting | None:
     return sighting
 
 
-def _remembered(name: str, options: Options) -> Sighting:
+def _remembered(name: str, options: Options) -> Sighting | None:
+    """As scout last saw it; None: never, but a run of `--run` measured it, and it says whose times count."""
     from toolkit.store import Store
 
     with Store.open_readonly(options.database) as store:
@@ -39,12 +42,22 @@ def _remembered(name: str, options: Options) -> Sighting:
             if (last := store.last_telling(name, url))
         ]
         known = ", ".join(store.known_names()) or "none yet"
+        is_measured = name in _measured_in(store, options.run)
+    if is_measured and not told and options.model is not None:
+        return None
     if not told:
         raise ToolkitError(
             f"`{options.database}` has no sighting of `{name}`",
             f"Known hosts: {known}; or give the server's URL, e.g., `--host http://10.0.0.4:8000`",
         )
     return max(told, key=lambda one: one.at)
+
+
+def _measured_in(store: "Store", runs: Iterable[str]) -> set[str]:
+    from toolkit.cli.compare.read import hosts_of
+
+    found = [run for each in runs if (run := store.run(each)) is not None]
+    return {name for run in found for name in hosts_of(store, run)}
 
 
 def _looked_at(options: Options) -> Sighting:
