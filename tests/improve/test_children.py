@@ -107,3 +107,18 @@ def test_another_process_of_the_same_number_is_left_alone() -> None:
     assert ticks is not None
     assert is_alive((me, ticks))
     assert end_left([(me, ticks - 1)]) == 0
+
+
+def test_whoever_has_the_number_of_one_that_was_buried_is_left_alone(tmp_path: Path) -> None:
+    over = python("", tmp_path)
+    over.wait(WAIT_S)
+    other = Child([sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path, name="o")
+    try:
+        # as if the system had given its number to the other one, which began at another moment
+        pid, ticks = other.mark
+        over.mark = pid, ticks - 1
+        over.stop()
+        assert is_alive(other.mark)
+    finally:
+        other.kill()
+    assert not is_alive(other.mark)

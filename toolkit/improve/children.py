@@ -40,11 +40,8 @@ class Child:
                 stderr=log,
                 start_new_session=True,
             )
-
-    @property
-    def mark(self) -> Mark:
+        self.mark: Mark = self._process.pid, started_ticks(self._process.pid) or 0
         """How it is found again after our end."""
-        return self._process.pid, started_ticks(self._process.pid) or 0
 
     @property
     def code(self) -> int | None:
@@ -103,8 +100,11 @@ class Child:
 
     def kill(self) -> None:
         """End it and its whole session, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        pid, ticks = self.mark
+        # one that ended long ago was buried, and its number may be another's by now
+        if started_ticks(pid) in (None, ticks):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
         self._process.wait()
 
 
