@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from support.fronting import Client, House, Run, house, on_both_loops, post, until
+from support.chat import until
+from support.fronting import Client, House, Run, house, on_both_loops, post
 from support.proxy_calls import JOB, KEY, Bench, bench
 from support.replies import DONE, FINISH, ROLE, SSE, USAGE, said
 from support.scripted_upstream import Script, dying, hanging_in_stream, plain, slow, streaming

@@ -2,7 +2,8 @@ import asyncio
 import json
 
 import pytest
-from support.fronting import Run, get, greet, house, later, on_both_loops, post, until
+from support.chat import until
+from support.fronting import Run, get, greet, house, later, on_both_loops, post
 
 from toolkit.proxy.exchange import Reply, Request
 

@@ -5,7 +5,8 @@ import gc
 import weakref
 
 import pytest
-from support.fronting import Client, House, Run, get, house, later, on_both_loops, post, until
+from support.chat import until
+from support.fronting import Client, House, Run, get, house, later, on_both_loops, post
 
 from toolkit.proxy.exchange import Reply
 from toolkit.proxy.http.connection import PIPELINED_BYTES, Connection

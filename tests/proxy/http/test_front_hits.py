@@ -1,6 +1,7 @@
 """Requests that the desk knows by their bytes."""
 
-from support.fronting import Run, get, house, later, on_both_loops, post, until
+from support.chat import until
+from support.fronting import Run, get, house, later, on_both_loops, post
 
 HIT = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhit"
 

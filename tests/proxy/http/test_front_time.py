@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from support.fronting import House, Run, get, house, later, on_both_loops, post, until
+from support.chat import until
+from support.fronting import House, Run, get, house, later, on_both_loops, post
 
 
 async def assert_closed_soon(front: House) -> None:
