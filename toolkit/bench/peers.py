@@ -257,7 +257,10 @@ def ourselves(server: StampedServer, streams: int, *, tokens: int) -> PeerLevel:
     began_ns = time.monotonic_ns()
     load = loaded(server, streams, tokens=tokens, spread_s=0.0)
     if load.failed:
-        raise ToolkitError(f"`toolkit` failed beside the other tools: {load.error}")
+        raise ToolkitError(
+            f"`toolkit` failed beside the other tools: {load.error}",
+            "Try it with fewer streams: `--against-streams`",
+        )
     ttft = [one.client_ms[0] - one.sent_ms for one in load.timed]
     claim = Claim(
         requests=len(ttft),
