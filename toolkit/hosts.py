@@ -137,9 +137,10 @@ def base_url(word: str, where: str) -> str:
 def _not_a_url(word: str, where: str) -> ToolkitError:
     """Name the address without the user and password that may stand in it."""
     what = f"`{word.rpartition('@')[2]}` is not an http or https URL with a valid port"
-    if not where:
-        return ToolkitError(what, "Write it like `http://10.0.0.4:8000`, or `10.0.0.4`")
-    return ToolkitError(f"{where}: {what}", EXAMPLE)
+    # not a hosts file's line: settings and stacks hold addresses, too
+    return ToolkitError(
+        f"{where}: {what}" if where else what, "Write it like `http://10.0.0.4:8000`, or `10.0.0.4`"
+    )
 
 
 def _netloc(hostname: str, port: int | None, *, given: bool) -> str:

@@ -143,3 +143,19 @@ def test_a_file_without_a_certificate_is_told_in_words(tmp_path: Path) -> None:
         1,
         "Error: `ca.pem` cannot be used: it holds no certificate",
     )
+
+
+def test_the_lever_that_a_broken_sweeps_hint_shows_is_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("x = [")
+    shown = told("sweep mine.toml")[1].partition("Hint: ")[2].split("`")[1::2]
+    text = '[base]\nsim = "fp8"\n' + "\n".join(
+        word for word in shown if word[0] == "[" or "=" in word
+    )
+    (tmp_path / "mine.toml").write_text(text)
+    assert told("sweep mine.toml --sim --dry-run")[0] == 0
+
+
+def test_an_address_that_is_none_is_told_how_to_write_one_wherever_it_stands() -> None:
+    for line in ("proxy --upstream ftp://x --check", "scout ftp://x"):
+        code, text = told(line)
+        assert (code, text.count("Hint: Write it like `http://10.0.0.4:8000`")) == (1, 1), line

@@ -245,7 +245,7 @@ BAD_INPUT = [
     ),
     (
         ["http://h:1", "--ca", "no.pem"], "", {},
-        ("Error: `no.pem` cannot be used: No such file or directory\n\n"
+        ("Error: `no.pem` cannot be used: no such file or directory\n\n"
         "Hint: Give a file of PEM certificates, e.g., `--ca company-ca.pem`\n"),
     ),
     (

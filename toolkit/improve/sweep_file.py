@@ -61,7 +61,10 @@ ASKED = ("schema", "json", "words")
 MOST_BLOCKS = 100
 MOST = 1_000_000
 """Of users, requests, tokens: beyond any that one machine could send."""
-EXAMPLE = "See the catalog's own, e.g., `toolkit sweep --list`, and the head of toolkit/improve/sweep_file.py"
+EXAMPLE = (
+    'A lever is, e.g., `[[levers]]` and below it `name = "batch"` and `values = [{name = "16", flags = '
+    "{max-num-seqs = 16}}]`; the head of toolkit/improve/sweep_file.py holds a whole sweep"
+)
 LOOK_AT = ("output_tokens_per_s", "rps", "ttft_p95_ms", "e2e_p95_ms", "error_rate")
 
 
