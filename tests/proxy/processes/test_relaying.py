@@ -348,6 +348,24 @@ def test_a_worker_refuses_by_itself_what_nobody_may_ask(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_head_tells_no_length_that_a_get_would_not_have(tmp_path: Path) -> None:
+    async def test() -> None:
+        # with a length and no body, as a server answers HEAD
+        async def models(line: Line) -> None:
+            line.send(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
+            )
+
+        async with ScriptedUpstream(models) as engine, house(engine, tmp_path) as home:
+            for worker in ALL:
+                answer = await home.ask(worker, b"", path="/v1/models", method="HEAD")
+                assert answer.status == 200
+                assert answer.headers.get("content-length") is None
+                assert answer.body == b""
+
+    run(test())
+
+
 def test_pages_and_passed_paths_come_from_the_owner(tmp_path: Path) -> None:
     async def test() -> None:
         models = plain("200 OK", b'{"data": []}')

@@ -129,6 +129,8 @@ class ClientReply:
         line = self._connection.kept_alive(keeps, self._http_minor)
         if self.request.method == "HEAD":
             self._ends_by = "head"
+            # an upstream's answer to HEAD has no body: how long it would be, is not known here
+            body = body if length != 0 else b""
         date = self._connection.date()
         return heads.answer_head(status, headers, date=date, body=body, connection=line)
 

@@ -112,7 +112,7 @@ class Relaying(Hits):
 
     async def _pass_back(self, reply: Reply, answer: Answer, failed: Callable[[], None]) -> None:
         length, headers = _length(answer.headers)
-        is_small = length is not None and length <= WHOLE_BYTES
+        is_small = reply.request.method == "HEAD" or (length is not None and length <= WHOLE_BYTES)
         try:
             data = await (answer.whole(WHOLE_BYTES) if is_small else answer.read())
         except UpstreamError:
