@@ -142,6 +142,18 @@ def test_after_kill_9_the_next_serve_finds_and_ends_what_was_left(tmp_path: Path
         assert served.ask("known", model="qwen")[1]["cache-status"].count("hit") == 1
 
 
+def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
+    with serving(tmp_path, str(stack_file(tmp_path, ONE))) as served:
+        served.until_open()
+        engine = served.engines()["one"]["pid"]
+        served.process.send_signal(signal.SIGHUP)
+        assert served.process.wait(60) == 0
+        assert not runs(engine)
+    with Store.open_readonly(tmp_path / "toolkit.db") as store:
+        (run,) = store.runs(verb="serve")
+    assert run.ended_at is not None
+
+
 def test_of_several_engines_one_that_cannot_start_keeps_none_from_serving(tmp_path: Path) -> None:
     engines = (
         FAST.format("red", "red-model"),
