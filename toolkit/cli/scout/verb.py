@@ -167,7 +167,7 @@ def _look(
         only_pairs=bool(options.interval) and not options.watch,
     )
     try:
-        with waiting_for("Looking", shown=not (options.watch or options.as_json)):
+        with waiting_for("Looking", shown=not options.watch):
             asyncio.run(watch.run(options.looks, options.interval_s))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return True
