@@ -72,14 +72,14 @@ def share(value: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A length of time: `12 s`, `4 min 10 s`, `1 h 05 min`."""
+    """A length of time: `12 s`, `4 min 10 s`, `1 h 5 min`."""
     if seconds is None:
         return UNKNOWN
     whole = max(0, round(seconds))
     minutes, rest = divmod(whole, 60)
     if minutes >= 60:
         hours, minutes = divmod(minutes, 60)
-        return f"{hours} h {minutes:02d} min"
+        return f"{hours:,} h {minutes} min" if minutes else f"{hours:,} h"
     if not minutes:
         return f"{rest} s"
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"

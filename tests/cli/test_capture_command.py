@@ -76,6 +76,13 @@ def test_each_request_is_one_object_and_the_losses_are_the_last(
     assert "4 requests (3 with a prompt), 2 unique prompts" in ran.err
 
 
+def test_of_a_file_that_is_no_capture_only_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello\n")
+    ran = capture("notes.txt", "--no-store", cwd=tmp_path)
+    assert ran.code == 1
+    assert ran.err.startswith("Error: `notes.txt` is no capture file, but text\n")
+
+
 def test_bodies_are_printed_as_sent_and_only_where_asked_for(tmp_path: Path, three: Path) -> None:
     ran = capture(three, "--json", "--bodies", cwd=tmp_path)
     assert [one["body"] for one in ran.requests] == [

@@ -51,7 +51,9 @@ def tell(end: EndOf, options: Options) -> int:
         from toolkit.cli.capture.table import print_capture
 
         print_capture(end.summary, options)
-    if end.output is not None or not end.summary.requests or not _on_one_screen():
+    if not _tells_nothing(end) and (
+        end.output is not None or not end.summary.requests or not _on_one_screen()
+    ):
         say(requests_in_words(end.summary), err=True)
         say(losses_in_words(end.summary, is_live=options.is_live), err=True)
     for note in _notes(end, options):
@@ -69,6 +71,13 @@ def tell(end: EndOf, options: Options) -> int:
             f"Next: `{command_on(options.database, 'workload')}` says what follows", err=True
         )
     return WORKED
+
+
+def _tells_nothing(end: EndOf) -> bool:
+    """No file could be read, and why is told by the errors; zeros in front of them would only look like a result."""
+    summary = end.summary
+    lost = (summary.gaps, summary.truncated, summary.encrypted, summary.unparsed)
+    return bool(end.failures) and end.output is None and not summary.requests and not any(lost)
 
 
 def _on_one_screen() -> bool:
