@@ -1,1 +1,1 @@
-"""The whole stack of `toolkit serve`: engines, the serving's gate, orders, and what is told of it."""
+"""The whole stack of `toolkit serve`: engines, the proxy's gate, orders, and what is told of it."""
