@@ -87,7 +87,9 @@ def test_one_process_stores_what_the_servers_counted(folder: Path, servers: Serv
         twins = [shot.pair for shot in shots if (shot.name, shot.kind) == (name, "twin")]
         # the first two are due among the first five requests, and after four there is none within 5 s
         assert 2 <= len(uniques) <= 4
-        assert sorted(uniques) == sorted(slot for slot in twins if slot is not None)
+        # the load may end between the last of them and its twin
+        assert len(uniques) - len(twins) in (0, 1)
+        assert sorted(slot for slot in twins if slot is not None) == sorted(uniques)[: len(twins)]
     assert all(shot.ok and shot.text_hash for shot in shots)
 
 
