@@ -70,8 +70,9 @@ def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
     assert first.ok
     assert second.ok
     assert None not in (first.sent_at, second.sent_at, second.ttft_ms, second.send_lag_ms)
-    # it left only when the first was over, and all of that is in its time to first token
-    assert second.sent_at >= first.sent_at + first.e2e_ms / 1000
+    # it left only when the first was over, and all of that is in its time to first token; times count from the planned
+    # send, and a busy machine sends the first one late as well
+    assert second.sent_at >= min(first.planned_at, first.sent_at) + first.e2e_ms / 1000
     assert second.ttft_ms >= second.send_lag_ms >= 150
     # and it is no lateness of this machine
     lag_ms = lane.lag.quantile(1.0)
