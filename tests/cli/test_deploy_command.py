@@ -140,6 +140,44 @@ def test_clients_are_taken_where_it_is_told(
     assert f'listen "{listen}";' in (tmp_path / "out" / "prod.conf").read_text()
 
 
+TEAM = '[[proxy.team]]\nname = "red"\nkey_env = "RED_KEY"\n'
+
+
+@pytest.mark.parametrize("kind", ["nginx", "compose", "k8s", "systemd"])
+def test_a_proxy_that_everybody_may_ask_is_told_with_what_to_do(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "stack.toml"
+
+    def said(text: str, listen: str) -> list[str]:
+        path.write_text(text)
+        told = deploy(kind, path, "--out", tmp_path / "out", "--listen", listen, "--force")
+        assert told.exit_code == 0, told.stderr
+        return [line for line in told.stderr.splitlines() if "may ask" in line]
+
+    # the engine's own key is the proxy's to send, and no client's
+    (line,) = said(STACK, "0.0.0.0")
+    assert line == (
+        "  No team has a key, so whoever reaches the proxy may ask it: put a `[[proxy.team]]` with `name` and"
+        ' `key_env = "VARIABLE"` into the stack file, and deploy again'
+    )
+    assert said(STACK + TEAM, "0.0.0.0") == []
+    assert said(STACK, "127.0.0.1") == []
+
+
+@pytest.mark.parametrize("kind", ["nginx", "compose", "k8s", "systemd"])
+def test_engines_that_everybody_may_ask_are_told_with_what_to_do(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "stack.toml"
+    bare = 'proxy = false\n[[engine]]\nname = "blue"\nmodel = "x"\ngpus = "1"\n'
+    path.write_text(bare + STACK + 'name = "red"\ngpus = "0"\n')
+    told = deploy(kind, path, "--out", tmp_path / "out", "--listen", "10.0.0.5")
+    assert told.exit_code == 0, told.stderr
+    (line,) = [line for line in told.stderr.splitlines() if "may ask" in line]
+    # the other one has a key
+    assert line == (
+        "  Whoever reaches an engine without a key may ask it (`blue`): give each a"
+        ' `key_env = "VARIABLE"` in the stack file, and deploy again'
+    )
+
+
 def test_what_became_of_an_old_flag_is_said(tmp_path: Path) -> None:
     path = tmp_path / "stack.toml"
     path.write_text(

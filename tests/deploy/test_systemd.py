@@ -123,6 +123,25 @@ def test_clients_are_taken_elsewhere_only_where_that_is_told() -> None:
     assert any("each engine's `host`" in each for each in kit(bare, TEMPLATES).next_steps)
 
 
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [
+        ("0.0.0.0", True),
+        ("10.0.0.5", True),
+        ("gpu.lan", True),
+        ("::1", False),
+        ("localhost", False),
+    ],
+)
+def test_a_host_of_the_stack_file_that_lets_everybody_ask_is_told(host: str, is_open: bool) -> None:
+    def is_told(text: str) -> bool:
+        return any("may ask it" in each for each in kit(site(text), TEMPLATES).next_steps)
+
+    proxy = f'{TWO}[proxy]\nhost = "{host}"\n'
+    assert is_told(proxy) == is_open
+    assert not is_told(proxy + '[[proxy.team]]\nname = "red"\nkey_env = "RED_KEY"\n')
+
+
 def test_it_waits_for_the_word_that_clients_are_let_in_and_for_signs_of_life() -> None:
     found = settings(site())
     assert (found["Type"], found["NotifyAccess"]) == (["notify"], ["main"])

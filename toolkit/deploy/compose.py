@@ -134,6 +134,8 @@ def _next_steps(site: Site, *, has_image: bool) -> tuple[str, ...]:
         f"docker compose ps    # `healthy` once the weights are loaded{waits}",
         *_warm(site),
     ]
+    if site.is_open:
+        steps += site.keyless
     return (*steps, *left_behind(site), *simulated(site))
 
 

@@ -178,6 +178,7 @@ def _next_steps(site: Site, engines: Engines, names: parts.Names) -> tuple[str, 
         steps.append(
             f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one."
         )
+        steps += site.keyless
     return (*steps, *left_behind(site), *simulated(site))
 
 

@@ -172,4 +172,5 @@ def _next_steps(site: Site, path: str, found: Sequence[Group]) -> tuple[str, ...
         steps.append(
             "Clients' keys travel in the clear: add `listen ... ssl;` with a certificate before others may reach it"
         )
+        steps += site.keyless
     return tuple(steps)

@@ -7,11 +7,11 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from toolkit.deploy.containers import ANYWHERE
+from toolkit.deploy.names import is_loopback
 from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Site, SiteProxy
 from toolkit.deploy.templating import render
@@ -118,18 +118,11 @@ def _refuse_keys_file(told: Tables) -> None:
 def _refuse_loopback(upstreams: list[Tables]) -> None:
     for each in upstreams:
         host = urlsplit(str(each.get("url"))).hostname or ""
-        if _is_loopback(host):
+        if is_loopback(host):
             raise ToolkitError(
                 f"the upstream `{each.get('url')}` is this machine, and inside a container another one",
                 "Name it by an address that containers reach",
             )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _lines(tables: Mapping[str, Any]) -> Iterator[str]:

@@ -1,10 +1,15 @@
 """A stack as it would run elsewhere: what every template needs to know, as plain values. Nothing is rendered here."""
 
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+
+from toolkit.deploy.names import is_loopback
 
 ASKED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 """What listens on all addresses -> where it is asked from the same machine."""
+NO_TEAM = (
+    "No team has a key, so whoever reaches the proxy may ask it: put a `[[proxy.team]]` with `name` and"
+    ' `key_env = "VARIABLE"` into the stack file, and deploy again'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,10 @@ class SiteProxy:
     port: int = 8000
     admin_host: str = "127.0.0.1"
     admin_port: int = 8002
+    is_open: bool = False
+    """By the stack file, clients of other machines are taken."""
+    has_teams: bool = False
+    """Clients are asked for a team's key."""
     key_envs: tuple[str, ...] = ()
     """Variables that hold keys: its teams', and those of all that it asks."""
     redis_env: str | None = None
@@ -105,7 +114,18 @@ class Site:
     @property
     def is_open(self) -> bool:
         """Clients of other machines are taken."""
-        return not ip_address(self.listen).is_loopback
+        return not is_loopback(self.listen)
+
+    @property
+    def keyless(self) -> tuple[str, ...]:
+        """What is to be said where clients of other machines are taken: that they are asked for no key."""
+        if self.proxy is not None:
+            return () if self.proxy.has_teams else (NO_TEAM,)
+        names = ", ".join(f"`{each.name}`" for each in self.engines if each.key_env is None)
+        if not names:
+            return ()
+        what = f"Whoever reaches an engine without a key may ask it ({names})"
+        return (f'{what}: give each a `key_env = "VARIABLE"` in the stack file, and deploy again',)
 
     @property
     def asked_at(self) -> str:

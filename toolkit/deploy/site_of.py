@@ -6,7 +6,7 @@ What a file of a deployment must not hold is refused here, once for all kinds: s
 import re
 from collections.abc import Callable, Iterable
 
-from toolkit.deploy.names import dns_label, unlike
+from toolkit.deploy.names import dns_label, is_loopback, unlike
 from toolkit.deploy.site import ASKED_AT, Site, SiteEngine, SiteProxy
 from toolkit.errors import ToolkitError
 from toolkit.proxy.settings import CacheSetting, Settings
@@ -91,6 +91,8 @@ def _proxy(settings: Settings) -> SiteProxy:
         port=_chosen(settings.port, "[proxy]: `port`"),
         admin_host=ASKED_AT.get(settings.admin_host, settings.admin_host),
         admin_port=_chosen(settings.admin_port, "[proxy]: `admin_port`"),
+        is_open=not is_loopback(settings.host),
+        has_teams=bool(settings.teams),
         key_envs=tuple(dict.fromkeys(each for each in named if each is not None)),
         redis_env=settings.cache.redis_env,
         body_bytes=settings.front.body_bytes,

@@ -91,12 +91,21 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
         steps.append(
             f"Engines are asked without a proxy: for {site.listen} set each engine's `host`"
         )
+    if _is_open(site):
+        steps += site.keyless
     steps += [_moved(each) for each in _in_homes(site)]
     steps += [
         f"`{each}` is written to: it must belong to the service's user, so name one (`systemctl edit {unit}`)"
         for each in site.writes
     ]
     return tuple(steps)
+
+
+def _is_open(site: Site) -> bool:
+    """Clients of other machines are taken: by --listen, else by the stack file."""
+    if site.proxy is None or site.listen != UNSAID:
+        return site.is_open
+    return site.proxy.is_open
 
 
 def _in_homes(site: Site) -> list[str]:
