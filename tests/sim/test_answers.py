@@ -226,6 +226,9 @@ def test_a_prompt_may_be_token_ids_or_a_list_of_one() -> None:
         ({"messages": QUESTION, "n": 2}, "only n=1"),
         ({"messages": QUESTION, "max_tokens": 4, "min_tokens": 5}, "min_tokens"),
         ({"messages": QUESTION, "temperature": "hot"}, "body.temperature"),
+        # integers of JSON that no float holds
+        ({"messages": QUESTION, "temperature": -(10**400)}, "got -inf."),
+        ({"messages": QUESTION, "top_p": 10**400}, "got inf."),
         (b"\xff\xfe", "JSON decode error"),
         (b"[" * 100_000, "JSON decode error"),
         (b"1" * 5000, "JSON decode error"),

@@ -4,6 +4,7 @@ Messages as recorded, or, where no recording has them, as vLLM's sources word th
 """
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,6 @@ MOST_DIGITS = 20
 """Of a number in a string: none that means tokens has more."""
 DEFAULT_TEXT_TOKENS = 16
 """`max_tokens` of `/v1/completions` when the client gives none; a chat may fill the model's length."""
-
-MOST_TEMPERATURE = 1e9
-"""Above this nothing changes; JSON can hold integers that no float can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,9 +348,9 @@ def _temperature(fields: dict[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid("float_type", "body.temperature", "Input should be a valid number", value)
     if value < 0:
-        message = f"temperature must be non-negative, got {float(value)}."
-        raise _bad("temperature", float(value), message)
-    return float(min(value, MOST_TEMPERATURE))
+        message = f"temperature must be non-negative, got {_float(value)}."
+        raise _bad("temperature", _float(value), message)
+    return _float(value)
 
 
 def _check_top_p(fields: dict[str, Any]) -> None:
@@ -363,7 +361,15 @@ def _check_top_p(fields: dict[str, Any]) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid("float_type", "body.top_p", "Input should be a valid number", value)
     if not 0 < value <= 1:
-        raise _bad("top_p", float(value), f"top_p must be in (0, 1], got {float(value)}.")
+        raise _bad("top_p", _float(value), f"top_p must be in (0, 1], got {_float(value)}.")
+
+
+def _float(value: float) -> float:
+    """JSON can hold integers that no float can."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _cache_key(fields: dict[str, Any], kind: Kind) -> str:
