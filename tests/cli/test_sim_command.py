@@ -1,5 +1,7 @@
 """`toolkit sim` as a user meets it: in processes of its own where signals and pipes matter."""
 
+import asyncio
+import errno
 import json
 import os
 import re
@@ -18,8 +20,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli import main
+from toolkit.cli.sim.run import _serve_fleet
 from toolkit.hosts import read_hosts
 from toolkit.sim.app import SimServer
+from toolkit.sim.fleet import setups_for
 
 TOOLKIT = [str(Path(sys.executable).with_name("toolkit"))]
 WAIT_S = 60
@@ -75,6 +79,35 @@ def test_a_signal_lets_the_switcher_fall_and_come_back_as_another_and_spares_the
         # it has changed already: a second signal is none of its business
         process.send_signal(signal.SIGUSR1)
         assert root_of(a).endswith("GPTQ-Int4")
+
+
+def test_a_signal_lets_the_switcher_fall_beside_a_command_too() -> None:
+    lines = (
+        "import os, pathlib, signal, sys, time, httpx",
+        "url = pathlib.Path(sys.argv[1]).read_text().split()[1] + '/v1/models'",
+        f"os.kill(os.getppid(), signal.SIGUSR1); end = time.monotonic() + {WAIT_S}",
+        "while time.monotonic() < end:",
+        "    try: text = httpx.get(url, trust_env=False).text",
+        "    except httpx.TransportError: continue",
+        "    if 'GPTQ' in text: sys.exit(7)",
+    )
+    settings = ("--time-scale", "0.01", "--set", "down_after_s=none", "--set", "down_for_s=1")
+    words = ("a=switcher", *settings, "--", sys.executable, "-c", "\n".join(lines), "{hosts}")
+    with started("fleet", *words) as process:
+        assert process.wait(2 * WAIT_S) == 7
+
+
+def test_a_fleet_that_is_still_starting_ends_at_a_signal(tmp_path: Path) -> None:
+    async def scene() -> None:
+        setups = setups_for(["awq"], startup_s=3600)
+        serving = asyncio.create_task(_serve_fleet(setups, tmp_path / "hosts.txt", None, ""))
+        await asyncio.sleep(0)  # its first step takes the signals
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(serving, WAIT_S)
+
+    asyncio.run(scene())
+    assert list(tmp_path.iterdir()) == []
 
 
 def refuses(url: str) -> bool:
@@ -223,16 +256,40 @@ def test_what_a_user_can_mend_is_told_with_a_hint(words: tuple[str, ...], messag
     assert result.exit_code == 1
     assert message in result.stderr
     assert result.stderr.startswith("Error: ")
+    assert "\n\nHint: " in result.stderr
 
 
-def test_a_host_that_has_no_address_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (("serve", "--set", "max_num_seqs=x"), "each has a default"),
+        (("fleet", "awq", "awq"), "`alice=awq`"),
+        (("fleet", "--port", "65535"), "`--port`"),
+        (("fleet", "nobody"), "`toolkit sim list`"),
+    ],
+)
+def test_the_hint_is_of_what_was_wrong(words: tuple[str, ...], way_out: str) -> None:
+    assert way_out in run(*words).stderr.partition("Hint: ")[2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        socket.gaierror(socket.EAI_NONAME, "`nowhere:0` cannot be bound: name not known"),
+        # as `fe80::1`, which is no address without its link
+        OSError(errno.EINVAL, "`nowhere:0` cannot be bound: invalid argument"),
+    ],
+)
+def test_a_host_that_cannot_be_bound_is_told_with_a_hint(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown(_: SimServer) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "`nowhere:0` cannot be bound: name not known")
+        raise error
 
     monkeypatch.setattr(SimServer, "_reserve", unknown)  # a real look-up would leave this machine
     result = run("serve", "--host", "nowhere")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: `nowhere:0` cannot be bound: name not known\n")
+    assert result.stderr.startswith(f"Error: {error.strerror}\n")
     assert "--host" in result.stderr
 
 

@@ -41,6 +41,7 @@ def test_ports_and_seeds_count_up() -> None:
         (["a=nobody"], "`nobody` is no personality"),
         (["a b=awq"], "`a b` is no name"),
         (["#=awq"], "is no name"),
+        (["a=b=awq"], "`a=b` is no name"),
     ],
 )
 def test_names_that_no_hosts_file_could_hold_are_refused(words: list[str], message: str) -> None:

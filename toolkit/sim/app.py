@@ -165,7 +165,7 @@ class SimServer:
         self._reserve()
 
     def _reserve(self) -> None:
-        """Bind without listening: connections are refused, yet nobody else takes the port."""
+        """Bind without listening: connections are refused, yet nobody is given the port who asks for any free one."""
         family = socket.AF_INET6 if ":" in self.setup.host else socket.AF_INET
         self._reserved = socket.socket(family, socket.SOCK_STREAM)
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

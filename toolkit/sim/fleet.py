@@ -27,7 +27,7 @@ def setups_for(
             raise ValueError(f"`{word}` names no personality")
         if host in setups:
             raise ValueError(f"the name `{host}` stands twice")
-        if not host.strip() or any(sign.isspace() or sign == "#" for sign in host):
+        if not host.strip() or any(sign.isspace() or sign in "#=" for sign in host):
             raise ValueError(f"`{host}` is no name for a host")
         setups[host] = setup_for(
             person, port=port + index if port else 0, seed=seed + index, **changes

@@ -46,9 +46,23 @@ async def _serve(setup: Setup, seconds: float | None) -> None:
 async def _serve_fleet(
     setups: dict[str, Setup], out: Path | None, seconds: float | None, key: str
 ) -> None:
-    async with _stop_signal() as stop, Fleet(setups) as running, _change_signal(running):
+    async with _stop_signal() as stop:
+        serving = asyncio.create_task(_serve_published(setups, out, seconds, key))
+        stopped = asyncio.create_task(stop.wait())
+        # a signal ends a fleet that is still starting, too
+        await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for task in (serving, stopped):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+async def _serve_published(
+    setups: dict[str, Setup], out: Path | None, seconds: float | None, key: str
+) -> None:
+    async with Fleet(setups) as running, _change_signal(running):
         _publish(running.hosts(key), out)
-        await _wait(stop, seconds)
+        await _wait(asyncio.Event(), seconds)
 
 
 def _publish(hosts: str, out: Path | None) -> None:
@@ -73,7 +87,7 @@ async def _run_beside(
 ) -> int:
     with tempfile.TemporaryDirectory(prefix="toolkit-") as folder:
         path = Path(folder) / "hosts.txt"
-        async with Fleet(setups) as running:
+        async with Fleet(setups) as running, _change_signal(running):
             for file in (path, out):
                 if file:
                     _publish(running.hosts(key), file)

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 PORT_HINT = "Choose another with `--port`; 0 takes any free one"
 HOST_HINT = "Name an address of this machine with `--host`"
 LIST_HINT = "`toolkit sim list` names all of them and what they do"
+NAME_HINT = "Give each host a name of its own, e.g., `alice=awq`, without blanks, `#` and `=`"
+ADDRESS_HINT = f"{HOST_HINT}, and a `--port` that leaves each server one up to 65535"
+SETTING_HINT = "Give that option another value, or leave it out: each has a default"
+HINTS = {
+    "personality": LIST_HINT,
+    "stands twice": NAME_HINT,
+    "is no name for a host": NAME_HINT,
+    "is no address": ADDRESS_HINT,
+}
+"""By what the simulator says of a wrong word; of any other it is SETTING_HINT."""
 
 SERVE_HELP = """
 Serve one simulated vLLM until Ctrl-C, and print its URL once it listens.
@@ -280,10 +290,14 @@ def _told() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ToolkitError(str(error), LIST_HINT if "personality" in str(error) else "") from error
+        said = str(error)
+        hint = next((hint for words, hint in HINTS.items() if words in said), SETTING_HINT)
+        raise ToolkitError(said, hint) from error
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise ToolkitError(str(error.strerror), PORT_HINT) from error
-        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        # EINVAL: `fe80::1`, which is no address without its link
+        nowhere = error.errno in (errno.EADDRNOTAVAIL, errno.EINVAL)
+        if nowhere or isinstance(error, socket.gaierror):
             raise ToolkitError(str(error.strerror), HOST_HINT) from error
         raise
