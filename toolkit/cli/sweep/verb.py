@@ -26,7 +26,8 @@ a file, or a recipe's name.
   toolkit sweep --resume                  go on after a crash or Ctrl-C
   toolkit sweep --show 3f9c2a7b1d04       the table of a sweep that was run
 
-A sweep's own words stand in the head of toolkit/improve/sweep_file.py.
+A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
+`python -m pydoc toolkit.improve.sweep_file` prints a whole one.
 """
 
 
