@@ -1,18 +1,25 @@
 """What `toolkit serve` reads of its command line, and what it says where nothing can be served; nothing is started here."""
 
+import asyncio
+import os
+import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from support.served import free_ports
 
 from toolkit.cli import main
+from toolkit.cli.proxy.said import INTERRUPTED
 from toolkit.cli.serve.events import Events, blast_on
 from toolkit.cli.serve.preflight import needs_of
-from toolkit.cli.serve.run import kept
+from toolkit.cli.serve.run import _listen_to_signals, kept
 from toolkit.proxy.settings import Settings
 from toolkit.records import Event, Host, LoaderSecond, Run, Sighting
 from toolkit.serving.stack import EngineSetting, Stack
@@ -194,6 +201,54 @@ def test_a_blast_is_on_while_it_writes_its_seconds() -> None:
         store.add_loader_seconds([LoaderSecond(run="on", at_s=int(now), worker="w")])
     assert blast_on(DATABASE) == "on"
     assert blast_on(None) is blast_on("nothing.db") is None
+
+
+# --- what ends it ------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """A house that only counts how often it is asked to end."""
+
+    times = 0
+
+    def stop(self) -> None:
+        self.times += 1
+
+
+async def heard(numbers: list[signal.Signals]) -> int:
+    """How often a house was asked to end once all these signals were heard, one after the other."""
+    house: Any = Asked()
+    loop = asyncio.get_running_loop()
+    with ExitStack() as signs:
+        _listen_to_signals(house, signs)
+        for number in numbers:
+            was_heard = asyncio.Event()
+            loop.add_signal_handler(signal.SIGUSR1, was_heard.set)
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGUSR1)  # heard behind it
+            await was_heard.wait()
+    return int(house.times)
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The codes with which it would have ended at once; a terminal that is closed is heard."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield codes
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_terminal_tells_it_twice_and_means_it_once(exits: list[int]) -> None:
+    """The shell hangs up, and behind it the kernel: bash's did within a millisecond."""
+    assert asyncio.run(heard([signal.SIGHUP, signal.SIGHUP])) == 1
+    assert exits == []
+
+
+def test_who_cannot_wait_ends_it_at_once(exits: list[int]) -> None:
+    asyncio.run(heard([signal.SIGHUP, signal.SIGINT]))
+    assert exits == [INTERRUPTED]
 
 
 # --- what is asked of the machine -------------------------------------------------------------------------

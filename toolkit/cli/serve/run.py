@@ -350,10 +350,16 @@ def _listen_to_signals(house: House, signs: contextlib.ExitStack) -> None:
         signs.enter_context(waiting_for("Ending"))
         house.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # nohup's own wish is that a closed terminal ends nothing
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop.add_signal_handler(number, end)
+    def hang_up() -> None:
+        # of one closed terminal its shell tells and then the kernel: the second is nobody's haste
+        if not asked:
+            end()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    # nohup's own wish is that a closed terminal ends nothing
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
 def _ready(stack: Stack, url: str, folder: Path) -> None:
