@@ -133,7 +133,8 @@ def test_a_run_compared_with_itself_is_told_which_two_hosts_can_be(tmp_path: Pat
     code, text = told(f"compare {run} {run} --db t.db")
     assert code == 1
     typed = text.partition("Hint: ")[2].split("`")[1]
-    assert typed == f"toolkit compare {run}:memory {run}:one-token"
+    assert typed == f"toolkit compare {run}:memory {run}:one-token --db t.db"
+    assert told(typed.removeprefix("toolkit "))[0] == 0
 
 
 def test_a_file_without_a_certificate_is_told_in_words(tmp_path: Path) -> None:

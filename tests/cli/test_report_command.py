@@ -361,6 +361,13 @@ def test_what_cannot_be_is_refused(store: Store, words: list[str], code: int, to
     assert told in result.stderr
 
 
+def test_the_way_to_a_report_on_all_hosts_names_the_database_too() -> None:
+    with Store.open("other.db") as store:
+        blasted(store)
+        result = run(f"{RUN}:carol", "--db", "other.db")
+    assert f"Hint: `toolkit report {RUN} --db other.db` reports on all" in result.stderr
+
+
 def test_a_log_that_is_no_log_is_refused_by_its_line_and_a_torn_end_is_not(store: Store) -> None:
     blasted(store)
     Path("torn.jsonl").write_text(f'{json.dumps(LINE)}\n{{"ts": 1')

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli import main
+from toolkit.improve.sweep import Sweep
 from toolkit.records import Run
 from toolkit.store import Store
 
@@ -104,6 +105,24 @@ def test_a_profile_that_brings_its_own_load_is_refused() -> None:
     Path("a.toml").write_text(SMALL)
     assert "the phases of `ramp` say how many users" in refused("a.toml", "--profile", "ramp")
     assert "no profile is called `nope`" in refused("a.toml", "--profile", "nope")
+
+
+def test_what_is_said_of_a_sweep_that_was_stopped_names_its_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stopped(_: Sweep) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sweep, "run", stopped)
+    Path("a.toml").write_text(SMALL)
+    result = run("a.toml", "--sim", "--db", "other.db")
+    assert result.exit_code == 130
+    with Store.open_readonly("other.db") as store:
+        (kept,) = store.runs(verb="sweep")
+    assert result.stderr.endswith(
+        f"\nStopped; go on with `toolkit sweep --resume {kept.id} --db other.db`, see what there is with "
+        f"`toolkit sweep --show {kept.id} --db other.db`\n"
+    )
 
 
 def test_there_must_be_a_sweep_to_go_on_with() -> None:

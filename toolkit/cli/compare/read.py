@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.cli.named_run import run_of
+from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 from toolkit.improve.cells import Cell, cells_of_shots, cells_of_tallies, seconds_of
 from toolkit.improve.compare import Side
@@ -30,7 +31,7 @@ many requests there were, as only what both have is compared."""
 def pairs_of(store: Store, a: str, b: str, database: Path) -> list[tuple[Side, Side]]:
     """Whom to compare with whom. Raises ToolkitError where that is not told."""
     before, after = (_named(store, word, database) for word in (a, b))
-    pairs = _matched(before, after, a, b)
+    pairs = _matched(before, after, a, b, database)
     return [(side_of(store, *one), side_of(store, *other)) for one, other in pairs]
 
 
@@ -39,7 +40,7 @@ Named = tuple[Run, str]
 
 
 def _matched(
-    before: Sequence[Named], after: Sequence[Named], a: str, b: str
+    before: Sequence[Named], after: Sequence[Named], a: str, b: str, database: Path
 ) -> list[tuple[Named, Named]]:
     if len(before) == len(after) == 1:
         if before[0] == after[0]:
@@ -49,19 +50,21 @@ def _matched(
         return [(before[0], after[0])]
     by_name = {name: (run, name) for run, name in after}
     if len(before) == 1 or len(after) == 1 or before == after:
-        raise _which(before, after, a, b)
+        raise _which(before, after, a, b, database)
     pairs = [((run, name), by_name[name]) for run, name in before if name in by_name]
     if not pairs:
-        raise _which(before, after, a, b)
+        raise _which(before, after, a, b, database)
     return pairs
 
 
-def _which(before: Sequence[Named], after: Sequence[Named], a: str, b: str) -> ToolkitError:
+def _which(
+    before: Sequence[Named], after: Sequence[Named], a: str, b: str, database: Path
+) -> ToolkitError:
     several = before if len(before) > 1 else after
     words = [f"{run.id}:{name}" for run, name in several[:5]]
     hint = f"Name one: {', '.join(f'`{word}`' for word in words)}"
     if before == after:
-        hint = f"Name two of its hosts: `toolkit compare {' '.join(words[:2])}`"
+        hint = f"Name two of its hosts: `{command_on(database, 'compare', *words[:2])}`"
     return ToolkitError(f"which hosts of `{a}` and `{b}` to compare is not clear", hint)
 
 

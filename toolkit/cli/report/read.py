@@ -11,6 +11,7 @@ from typing import Any
 
 from toolkit.bench.summary import window_s
 from toolkit.cli.named_run import run_of
+from toolkit.cli.places import command_on
 from toolkit.cli.report.options import Options
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -43,7 +44,7 @@ def report_of(options: Options) -> Report:
         run = run_of(store, run_id, options.database)
         tallies = _tallies(store, run, name)
         if not tallies:
-            raise _nothing(run, name)
+            raise _nothing(run, name, options.database)
         hosts = _hosts(store, run, tallies)
         serve = _serve_run(store, run)
         events = _events(store, run, serve, name)
@@ -75,11 +76,11 @@ def report_of(options: Options) -> Report:
     )
 
 
-def _nothing(run: Run, name: str) -> ToolkitError:
+def _nothing(run: Run, name: str, database: Path) -> ToolkitError:
     if name:
         return ToolkitError(
             f"run `{run.id}` has no host `{name}` that was asked anything",
-            f"`toolkit report {run.id}` reports on all of its hosts",
+            f"`{command_on(database, 'report', run.id)}` reports on all of its hosts",
         )
     return ToolkitError(
         f"run `{run.id}`, of `toolkit {run.verb}`, holds no timed request",

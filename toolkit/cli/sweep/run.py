@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from toolkit.cli.output import print_json
+from toolkit.cli.places import command_on
 from toolkit.cli.sweep.options import NEWEST, Options
 from toolkit.cli.sweep.tools import tools_for
 from toolkit.cli.waiting import waiting_for
@@ -184,11 +185,11 @@ def _drive(plan: SweepPlan, kept: Kept, options: Options, *, sim: bool) -> int:
         with _terminated_as_interrupted(), waiting_for("Measuring"):
             sweep.run()
     except KeyboardInterrupt:
-        click.echo(
-            f"Stopped; go on with `toolkit sweep --resume {kept.run}`, see what there is with "
-            f"`toolkit sweep --show {kept.run}`",
-            err=True,
+        on, see = (
+            command_on(options.database, "sweep", option, kept.run)
+            for option in ("--resume", "--show")
         )
+        click.echo(f"Stopped; go on with `{on}`, see what there is with `{see}`", err=True)
         return INTERRUPTED
     return _tell(plan, sweep, options)
 
