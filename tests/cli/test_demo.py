@@ -1,5 +1,6 @@
 """`toolkit demo` as a newcomer meets it: once whole, and what it refuses, leaves and starts beside that."""
 
+import errno
 import os
 import pty
 import re
@@ -174,6 +175,17 @@ def test_the_usual_port_gives_way_when_it_is_taken(monkeypatch: pytest.MonkeyPat
         other = demo_page.page_port(None)
         assert other not in (0, demo_page.PORT)
     assert demo_page.page_port(None) == demo_page.PORT
+
+
+def test_a_port_kept_for_root_is_not_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refused)
+    result = demo("--port", "80")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: port 80 is kept for root\n\nHint: ")
+    assert "`--port`" in result.stderr
 
 
 def test_what_is_kept_is_said_to_be_and_the_rest_goes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ def page_file(package: Path = PACKAGE) -> Path:
 
 
 def page_port(wanted: int | None, host: str = LOOPBACK) -> int:
-    """The port that is wanted, else the usual one, else a free one. Raises ToolkitError for a taken one."""
+    """The port that is wanted, else the usual one, else a free one. Raises ToolkitError for one that cannot be had."""
     if _is_free(wanted or PORT, host):
         return wanted or PORT
     if wanted:
@@ -77,7 +77,11 @@ def _is_free(port: int, host: str) -> bool:
         try:
             probe.bind((host, port))
         except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            if error.errno == errno.EACCES:
+                raise ToolkitError(
+                    f"port {port} is kept for root", "Choose one from 1024 on with `--port`"
+                ) from error
+            if error.errno != errno.EADDRINUSE:
                 raise ToolkitError(
                     f"nothing can listen on `{host}`: {(error.strerror or str(error)).lower()}",
                     "Name an address of this machine; `ip addr` lists them",
