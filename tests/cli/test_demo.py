@@ -21,12 +21,14 @@ from toolkit.cli.demo import page as demo_page
 from toolkit.cli.demo import run as demo_run
 from toolkit.cli.demo.cast import CAST, SWITCHER, fleet_words, scenes
 from toolkit.cli.demo.children import environment
+from toolkit.cli.demo.options import Options
 from toolkit.errors import ToolkitError
 from toolkit.sim.personalities import PERSONALITIES
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 SHORT = ("demo", "--seconds", "12")
 WAIT_S = 60
+OPTIONS = Options(seconds=12, page=False, port=None, real=False, keep=False)
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +123,31 @@ def test_a_signal_ends_it_all_and_takes_its_files_along(
     assert process.returncode == code
     assert list((tmp_path / "files").iterdir()) == []
     assert started_in(tmp_path / "files") == []
+
+
+def test_a_closed_terminal_ends_it_once_and_lets_it_clear_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cleared = []
+
+    def play(_: Options) -> None:
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        finally:
+            signal.raise_signal(signal.SIGHUP)  # the shell's sign, and then the kernel's
+            cleared.append(True)
+
+    monkeypatch.setattr(demo_run, "_demo", play)
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            demo_run.run_demo(OPTIONS)
+        assert (ended.value.code, cleared) == (129, [True])  # 128 + 1
+        # nohup's own wish is that it ends nothing
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert demo_run.run_demo(OPTIONS) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -33,23 +35,32 @@ from toolkit.cli.demo.real import NAME, real_host, vllm_home
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
-WORKED, INTERRUPTED, TERMINATED = 0, 130, 143
-"""Exit codes; the last two are what a shell calls an interrupted and a terminated command."""
+WORKED, INTERRUPTED = 0, 130
+"""Exit codes; the last one is what a shell calls an interrupted command."""
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 FLEET_LIMIT_S = 30.0
 LOOK_EVERY_S = 0.1
 HOSTS = "hosts.txt"
 
 
 def run_demo(options: Options) -> int:
-    """Play it; the exit code. Ctrl-C ends it, and what it made goes."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    """Play it; the exit code. Ctrl-C, SIGTERM and a closed terminal end it, and what it made goes."""
+    ours = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]  # nohup's
+    before = {each: signal.signal(each, _end) for each in ours}
     try:
         _demo(options)
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     return WORKED
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    # of one closed terminal its shell tells and then the kernel: the second must not disturb the clearing away
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(128 + number)  # as a shell tells it
 
 
 def _demo(options: Options) -> None:
