@@ -1,5 +1,6 @@
 """What `toolkit blast` says at its end: the strain on this machine, why a load died, how to go on."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from toolkit.cli.blast import end as blast_end
 from toolkit.cli.blast.drive import Ended
 from toolkit.cli.blast.end import resume_command, strain_of
 from toolkit.cli.blast.plan import Blast, plan_of
-from toolkit.cli.blast.run import _relay
+from toolkit.cli.blast.run import Following, _relay
 from toolkit.errors import ToolkitError
-from toolkit.records import Host, LoaderSecond
+from toolkit.records import Event, Host, LoaderSecond, Run
 from toolkit.store import Store
 
 
@@ -116,6 +117,10 @@ def test_the_way_on_repeats_what_the_run_does_not_remember() -> None:
     assert resume_command(told) == (
         "toolkit blast 'my hosts.txt' --resume r1 --non-neutral --db other.db"
     )
+    told = blast(no_scout=True, insecure=True, ca="our ca.pem")
+    assert resume_command(told) == (
+        "toolkit blast --resume r1 --no-scout --insecure --ca 'our ca.pem'"
+    )
 
 
 def test_the_board_that_shows_it_again_is_that_of_its_own_file(tmp_path: Path) -> None:
@@ -123,6 +128,37 @@ def test_the_board_that_shows_it_again_is_that_of_its_own_file(tmp_path: Path) -
     with Store.open(tmp_path / "other.db") as store:
         (kept,) = blast_end._notes(told, store)
     assert f"`toolkit board --run r1 --db {tmp_path}/other.db`" in kept
+
+
+# --- a run that was to go on ------------------------------------------------------------------------
+
+
+def test_a_load_that_dies_before_a_closed_run_goes_on_is_a_failure_and_shows_no_old_standings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = blast(database=tmp_path / "t.db", resume="r1")
+    start = Event(run="r1", at=10.0, kind="start")
+    with Store.open(tmp_path / "t.db") as store:
+        store.add_run(Run(id="r1", verb="blast", started_at=10.0))
+        store.add_event(start)
+        store.end_run("r1", ended_at=20.0, client_ok=True)
+        following = Following(told, store)
+        assert not following.has_begun()
+        lines = ["Error: no port is free", "", "Hint: end some"]
+
+        def told_of(ended: Ended) -> int:
+            return blast_end.tell(
+                told, store, following.board, ended, lines, has_begun=following.has_begun()
+            )
+
+        with pytest.raises(ToolkitError) as caught:
+            told_of(Ended(code=1, was_stopped=False))
+        assert (caught.value.message, caught.value.hint) == ("no port is free", "end some")
+        assert told_of(Ended(code=0, was_stopped=True)) == 130
+        assert capsys.readouterr() == ("", "Stopped before the first request\n")
+        # it is the new beginning that counts, at whatever moment a clock that was set back places it
+        store.add_event(replace(start, at=9.0, kind="resume"))
+        assert following.has_begun()
 
 
 # --- what is passed on ------------------------------------------------------------------------------

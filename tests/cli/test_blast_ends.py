@@ -105,7 +105,7 @@ def test_an_interrupt_ends_the_load_cleanly_and_shows_what_was_counted(
     ((run, ended_at),) = rows("SELECT id, ended_at FROM runs")
     assert ended_at is not None
     assert errors.splitlines()[-1] == (
-        f"Stopped; go on with `toolkit blast --resume {run} --non-neutral`"
+        f"Stopped; go on with `toolkit blast --resume {run} --non-neutral --no-scout`"
     )
     assert "Stopping: " in errors
     assert "KeyboardInterrupt" not in errors
@@ -141,7 +141,7 @@ def test_a_load_that_is_killed_is_told_and_its_run_goes_on() -> None:
     assert running.returncode == 1
     ((run, ended_at),) = rows("SELECT id, ended_at FROM runs")
     assert ended_at is None
-    command = f"toolkit blast --resume {run} --non-neutral"
+    command = f"toolkit blast --resume {run} --non-neutral --no-scout"
     assert errors.endswith(
         f"Error: the load of run `{run}` was killed by SIGKILL; what it had counted up to then is kept\n\n"
         f"Hint: Go on with `{command}`\n"
@@ -150,7 +150,7 @@ def test_a_load_that_is_killed_is_told_and_its_run_goes_on() -> None:
     assert told["ok"] == counted()
     until(lambda: group(load) == [])
 
-    words = [*command.split()[2:], "--duration", "2s", "--json", "--no-scout"]
+    words = [*command.split()[2:], "--duration", "2s", "--json"]
     done = subprocess.run(
         [*PROGRAM, *words], capture_output=True, text=True, timeout=60, check=False
     )

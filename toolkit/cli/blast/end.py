@@ -31,8 +31,16 @@ def tell(
     board: Callable[[], Board | None],
     ended: Ended,
     lines: Sequence[str],
+    *,
+    has_begun: bool,
 ) -> int:
     """Show how it came out; the exit code. Raises ToolkitError when the load did not end by itself."""
+    if not has_begun:
+        # of a run that was to go on, neither its old standings nor its old end say anything of this load
+        if not ended.was_stopped:
+            raise _failure(blast, ended, lines, is_begun=False)
+        click.echo("Stopped before the first request", err=True)
+        return INTERRUPTED
     last = board()
     if last is not None and last.at_s is not None:
         events = [event for _, event in store.events(blast.run)]
@@ -40,11 +48,10 @@ def tell(
         for sentence in _notes(blast, store):
             click.echo(sentence, err=True)
     run = store.run(blast.run)
-    is_over = run is not None and run.ended_at is not None
-    if not is_over and not (ended.was_stopped and run is None):
-        raise _failure(blast, ended, lines, is_begun=run is not None)
+    if run is None or run.ended_at is None:
+        raise _failure(blast, ended, lines, is_begun=True)
     if ended.was_stopped:
-        click.echo(_stopped(blast, is_begun=run is not None), err=True)
+        click.echo(f"Stopped; go on with `{resume_command(blast)}`", err=True)
         return INTERRUPTED
     if not _answered(blast, store):
         click.echo("No host answered a single request; `toolkit scout` tells why", err=True)
@@ -69,17 +76,18 @@ def _show(last: Board, events: Sequence[Event], *, as_json: bool) -> None:
         print_board(last, events)
 
 
-def _stopped(blast: "Blast", *, is_begun: bool) -> str:
-    if not is_begun:
-        return "Stopped before the first request"
-    return f"Stopped; go on with `{resume_command(blast)}`"
-
-
 def resume_command(blast: "Blast") -> str:
-    """What goes on with this run; what is not said is as it was."""
+    """What goes on with this run: whom it loads, and what the run does not remember."""
     options = blast.options
-    marked = ["--non-neutral"] if options.non_neutral else []
-    words = ["toolkit", "blast", *options.hosts, "--resume", blast.run, *marked]
+    not_kept = {
+        "--non-neutral": options.non_neutral,
+        "--no-scout": options.no_scout,
+        "--insecure": options.insecure,
+    }
+    again = [name for name, is_said in not_kept.items() if is_said]
+    if options.ca is not None:
+        again += ["--ca", options.ca]
+    words = ["toolkit", "blast", *options.hosts, "--resume", blast.run, *again]
     return shlex.join([*words, *words_for(options.database)])
 
 

@@ -153,18 +153,22 @@ class Following:
         self.begun_at: float | None = None
         """When the load began, or went on, by the wall clock."""
         self._blast, self._store = blast, store
-        self._since = time.time()
+        self._earlier = len(self._beginnings())
         self._feed: Feed | None = None
 
     async def meet(self) -> None:
         """Wait until the load has begun, and leave a mark at the run if it is not neutral."""
         while self.begun_at is None:
             await asyncio.sleep(MEET_EVERY_S)
-            self.begun_at = await asyncio.to_thread(self._begun_at)
+            self.begun_at = next(iter(await asyncio.to_thread(self._new_beginnings)), None)
         if self._blast.not_neutral:
             text = f"not neutral: {self._blast.not_neutral}"
             mark = Event(run=self._blast.run, at=self.begun_at, kind="mark", text=text)
             await asyncio.to_thread(self._store.add_event, mark)
+
+    def has_begun(self) -> bool:
+        """Whether this load has; what a run that it resumes had before does not count."""
+        return bool(self._new_beginnings())
 
     def board(self) -> Board | None:
         """The newest standings; None: the run is not in the database. Raises ToolkitError."""
@@ -176,13 +180,16 @@ class Following:
         self._feed.refresh()
         return self._feed.board(window_s=max(1, round(self._blast.options.window)))
 
-    def _begun_at(self) -> float | None:
-        moments = [
+    def _beginnings(self) -> list[float]:
+        return [
             event.at
             for _, event in self._store.events(self._blast.run)
-            if event.kind in ("start", "resume") and event.at >= self._since
+            if event.kind in ("start", "resume")
         ]
-        return max(moments, default=None)
+
+    def _new_beginnings(self) -> list[float]:
+        """Told apart by their number: a clock that is set back would place a new one before an old one."""
+        return self._beginnings()[self._earlier :]
 
 
 def _run(blast: Blast, store: Store) -> int:
@@ -195,7 +202,7 @@ def _run(blast: Blast, store: Store) -> int:
         ended, lines = asyncio.run(_drive(blast, store, file, following, progress))
     from toolkit.cli.blast.end import tell
 
-    return tell(blast, store, following.board, ended, lines)
+    return tell(blast, store, following.board, ended, lines, has_begun=following.has_begun())
 
 
 async def _drive(
