@@ -36,7 +36,9 @@ _blast = Blast(_early, _desks)
 events.init_command_line_parser.add_listener(add_arguments)
 _blast.listen(events)
 
-# Locust looks for classes among this file's names; nothing below may use one that a host could be called
-globals().update({desk.host.name: user_class(desk, _blast.worker) for desk in _desks})
+_classes = {desk.host.name: user_class(desk, _blast.worker) for desk in _desks}
 if _early.profile is not None and _early.profile.phases:
-    globals()["phases of the profile"] = shape_class(_early.profile.phases, len(_desks), _blast)
+    # no host is called so: a name holds no space
+    _classes["phases of the profile"] = shape_class(_early.profile.phases, len(_desks), _blast)
+# Locust looks for classes among this file's names; nothing may stand below, as a host could be called like what it uses
+globals().update(_classes)

@@ -115,6 +115,31 @@ def test_what_cannot_be_is_a_wrong_command_line(words: tuple[str, str]) -> None:
     assert words[0] in refused(NOBODY, *words, code=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--rate", "nan"), "--rate is 100,000 at most"),
+        (("--rate", "inf"), "--rate is 100,000 at most"),
+        (("--spawn-rate", "inf"), "--spawn-rate is 1,000,000 at most"),
+        (("--canaries", "nan"), "--canaries is 100 at most"),
+        (("--timeout", "2h"), "--timeout is an hour at most"),
+        (("--duration", "366d"), "--duration is a year at most"),
+        (("--window", "25h"), "--window is a day at most"),
+    ],
+)
+def test_a_number_past_all_bounds_is_a_wrong_command_line_even_of_a_dry_run(
+    words: tuple[str, str], message: str
+) -> None:
+    told = refused(NOBODY, "--non-neutral", *words, "--dry-run", code=2)
+    assert told.endswith(f"Error: {message}\n")
+
+
+def test_numbers_at_their_bounds_can_be_meant() -> None:
+    words = ("--rate", "100000", "--timeout", "1h", "--duration", "365d", "--window", "24h")
+    result = CliRunner().invoke(main, ["blast", "10.0.0.4", *words, "--dry-run"])
+    assert result.exit_code == 0, result.output
+
+
 def test_a_run_that_nobody_knows_cannot_go_on() -> None:
     with Store.open("data/toolkit.db") as store:
         store.add_run(Run(id="b" * 12, verb="blast", started_at=1.8e9))
@@ -234,6 +259,21 @@ def test_all_hosts_dead_is_exit_1_with_a_whole_table() -> None:
     assert told["ok"] == 0
     assert told["errors"] > 0
     assert "No host answered a single request; `toolkit scout` tells why" in done.stderr
+
+
+@pytest.mark.slow
+def test_hosts_may_be_called_as_the_words_that_make_the_load_and_its_phases() -> None:
+    Path("p.toml").write_text(
+        '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "only"\nfor = "1s"\nusers = 1\n'
+    )
+    names = ("globals", "shape_class", "len", "_desks")
+    Path("hosts.txt").write_text(
+        "".join(f"{name} http://127.0.0.1:{port}\n" for port, name in enumerate(names, start=9))
+    )
+    done = blast("--profile", "p.toml", "--no-scout", "--non-neutral", "--json")
+    assert "before its first request" not in done.stderr
+    assert {json.loads(line)["name"] for line in done.stdout.splitlines()} == set(names)
+    assert rows("SELECT text FROM events WHERE kind = 'phase'") == [("only",)]
 
 
 @pytest.mark.slow

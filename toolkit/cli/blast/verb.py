@@ -5,12 +5,19 @@ from typing import Any
 
 import click
 
+from toolkit.blast.pacing import MOST_RATE
 from toolkit.cli import suggestions
 from toolkit.cli.blast.options import CANARY_PERCENT, PROFILE, TIMEOUT_S, USERS, Options
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
 
 MOST_USERS = 1_000_000
+MOST_TIMEOUT_S = 3600.0
+"""As the load takes it, which would refuse more under its own word for it."""
+LONGEST_S = 365 * 86_400.0
+"""Of a blast: more is a slip."""
+LONGEST_WINDOW_S = 86_400.0
+"""As `toolkit board` has it: a cold one reads all its seconds."""
 
 EXAMPLES = """
 Load every host at once with the same number of users, count every answer, and show who leads.
@@ -115,9 +122,9 @@ answered anything, 130 when it was interrupted.
 def command(**options: Any) -> None:
     """Blast every host (the help text is EXAMPLES)."""
     chosen = Options(**options)
-    contradiction = _contradiction(chosen)
-    if contradiction:
-        raise click.UsageError(contradiction)
+    refusal = _contradiction(chosen) or _excess(chosen)
+    if refusal:
+        raise click.UsageError(refusal)
     from toolkit.cli.blast.run import run_blast
 
     sys.exit(run_blast(chosen))
@@ -132,3 +139,23 @@ def _contradiction(options: Options) -> str | None:
         ),
     )
     return next((message for is_so, message in cases if is_so), None)
+
+
+def _excess(options: Options) -> str | None:
+    """Say which number is past all bounds, endless or `nan`: click's own ranges let such a one through."""
+    cases = (
+        ("--duration", options.duration, LONGEST_S, "a year"),
+        ("--spawn-rate", options.spawn_rate, MOST_USERS, f"{MOST_USERS:,}"),
+        ("--rate", options.rate, MOST_RATE, f"{MOST_RATE:,.0f}"),
+        ("--canaries", options.canaries, 100, "100"),
+        ("--timeout", options.timeout, MOST_TIMEOUT_S, "an hour"),
+        ("--window", options.window, LONGEST_WINDOW_S, "a day"),
+    )
+    return next(
+        (
+            f"{name} is {words} at most"
+            for name, number, most, words in cases
+            if number is not None and not number <= most  # `nan` is neither more nor less
+        ),
+        None,
+    )
