@@ -112,13 +112,15 @@ def test_phases_are_told_and_their_users_counted() -> None:
     Path("p.toml").write_text(
         '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "ramp"\nfor = "1m"\nusers = [0, 10]\n'
         '[[phases]]\nname = "hold"\nfor = "2m"\nusers = 10\n'
+        '[[phases]]\nname = "calm"\nfor = "2s"\nusers = 1\n'
     )
     (alice, _) = told("--profile", "p.toml")
-    # (60 s x 5 + 120 s x 10) / 2 s
-    assert (alice["users"], alice["duration_s"], alice["requests_at_2s"]) == (10, 180, 750)
+    # (60 s x 5 + 120 s x 10 + 2 s x 1) / 2 s
+    assert (alice["users"], alice["duration_s"], alice["requests_at_2s"]) == (10, 182, 751)
     text = dry("--profile", "p.toml").stdout
     assert "Phase `ramp`: 1 min, 0 to 10 users a host." in text
     assert "Phase `hold`: 2 min, 10 users a host." in text
+    assert "Phase `calm`: 2 s, 1 user a host." in text
 
 
 def test_the_tables_tell_a_person_the_same() -> None:

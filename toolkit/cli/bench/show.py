@@ -1,4 +1,4 @@
-"""How `toolkit bench` shows results as JSON lines; `bench_table` shows the same as tables."""
+"""How `toolkit bench` shows results as JSON lines, and draws a sweep's picture; `table` shows the same as tables."""
 
 import logging
 import os

@@ -178,9 +178,9 @@ def _phases(plan: Plan) -> Sequence[str]:
     told = []
     for phase in plan.profile.phases:
         users = (
-            f"{phase.users_to:,}"
+            many(phase.users_to, "user")
             if phase.users_from == phase.users_to
-            else f"{phase.users_from:,} to {phase.users_to:,}"
+            else f"{phase.users_from:,} to {phase.users_to:,} users"
         )
-        told.append(f"Phase `{phase.name}`: {spoken(phase.length_s)}, {users} users a host.")
+        told.append(f"Phase `{phase.name}`: {spoken(phase.length_s)}, {users} a host.")
     return told
