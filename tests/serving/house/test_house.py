@@ -213,6 +213,23 @@ def test_what_answers_is_noted_after_a_swap_too(stage: Stage) -> None:
     assert answered(stage.folder) == {"e": meaning(SETTING)}
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_who_swaps_is_told_how_to_let_go_what_the_proxy_keeps(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ToolkitError("Redis does not answer")
+
+    async def swap(served: House) -> None:
+        with pytest.raises(ToolkitError, match=r"`e` is swapped, but .*: Redis does not") as told:
+            await order(stage, "swap", changes={"model": "new"}, in_place=in_place, yes=True)
+        assert "http://admin/purge" in told.value.hint
+        assert served.seats["e"].state == "up"
+
+    monkeypatch.setattr(MadeUpFront, "forget", fail)
+    asyncio.run(stage.serve(SETTING, then=swap))
+
+
 def test_of_a_serve_that_is_killed_in_a_swap_nothing_that_was_stored_is_shown(stage: Stage) -> None:
     async def swap(_: House) -> None:
         task = asyncio.create_task(order(stage, "swap", changes={"model": "hanging"}, yes=True))

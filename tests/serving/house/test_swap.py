@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 
 import psutil
 import pytest
-from support.seated import SETTING, Scene, opened
+from support.seated import SETTING, MadeUpEngine, Scene, opened
 
 from toolkit.errors import ToolkitError
 from toolkit.serving.fit.facts import Gpu, Gpus, Memory, Slice
@@ -199,6 +199,41 @@ def test_in_place_the_old_one_comes_back_where_the_new_one_does_not_start() -> N
         "let in e.a",
     ]
     assert (scene.seat.state, scene.seat.setting) == ("up", SETTING)
+
+
+def test_in_place_the_new_one_serves_and_is_watched_though_what_was_stored_cannot_be_let_go() -> (
+    None
+):
+    """What is stored is given in any case; and kept out, the new one would be of no use, and nobody would bring it back."""
+
+    async def play(scene: Scene) -> None:
+        with pytest.raises(ToolkitError, match="no answer"):
+            await swap.in_place(scene.seat, NEW, 0.01, fail)
+        watching = scene.seat._watching
+        assert watching is not None
+        assert not watching.done()
+
+    scene = played(play)
+    assert scene.journal[-1] == "let in e.a"
+    assert (scene.seat.state, scene.seat.setting) == ("up", NEW)
+    assert scene.events[-1].text == "old -> new"
+
+
+def test_in_place_a_new_one_that_the_system_does_not_let_go_of_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def stop(engine: MadeUpEngine) -> None:
+        if engine.setting == NEW:
+            raise ToolkitError("process 7 of the engine can't be ended")
+
+    async def play(scene: Scene) -> None:
+        monkeypatch.setattr(MadeUpEngine, "stop", stop)
+        scene.bad.add("new")
+        with pytest.raises(ToolkitError, match="process 7"):
+            await swap.in_place(scene.seat, NEW, 0.01, lambda: forget(scene))
+
+    scene = played(play)
+    assert (scene.seat.state, scene.seat.why) == ("down", "process 7 of the engine can't be ended")
 
 
 # --- is there room? --------------------------------------------------------------------------------------

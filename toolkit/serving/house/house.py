@@ -294,7 +294,13 @@ class House:
         if front is None:
             return
         several = len(self.seats) > 1
-        await front.forget(seat.engine.served_name if several else None)
+        try:
+            await front.forget(seat.engine.served_name if several else None)
+        except ToolkitError as error:
+            raise ToolkitError(
+                f"`{seat.name}` is swapped, but what the one before answered may be given still: {error.message}",
+                f"""`curl -d '{{"all": true}}' {front.admin_url}/purge` lets it go""",
+            ) from error
 
     def _meant(self, name: object) -> Seat:
         if name is None and len(self.seats) == 1:

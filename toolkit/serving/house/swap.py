@@ -32,7 +32,7 @@ Forget = Callable[[], Awaitable[None]]
 
 
 async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: Forget) -> None:
-    """Start the new engine beside the old one, and switch. Raises ToolkitError; then the old one serves on."""
+    """Start the new engine beside the old one, and switch. Raises ToolkitError; where the new one was not let in, the old one serves on."""
     new, old, was = seat.beside(setting), seat.engine, seat.setting
     await seat.gate.keep_out(new.upstream)
     try:
@@ -56,7 +56,10 @@ async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: For
 
 
 async def in_place(seat: Seat, setting: EngineSetting, drain_s: float, forget: Forget) -> None:
-    """End the old engine, and start the new one where it was. Raises ToolkitError; then the old one was started again."""
+    """End the old engine, and start the new one where it was.
+
+    Raises ToolkitError; where the new one did not come up, the old one was started again then.
+    """
     old, was = seat.engine, seat.setting
     await seat.leave(drain_s)
     await seat.end_engine()
@@ -65,14 +68,21 @@ async def in_place(seat: Seat, setting: EngineSetting, drain_s: float, forget: F
     try:
         await seat.begin()
     except ToolkitError as error:
-        await seat.engine.stop()
+        await seat.end_engine()
         seat.take(was, old)
         old.say(f"{error.message}; the one before is started again")
         await seat.open()
         raise ToolkitError(f"{error.message}; the one before serves again", error.hint) from error
-    await _forget(was, setting, forget)
+    stored: ToolkitError | None = None
+    try:
+        await _forget(was, setting, forget)
+    except ToolkitError as error:
+        # what is stored is given in any case; kept out, the new one would only be of no use
+        stored = error
     await seat.go_on()
     seat.tell("model", _words(was, setting))
+    if stored is not None:
+        raise stored
 
 
 async def _begin(seat: Seat, new: Engine) -> None:
