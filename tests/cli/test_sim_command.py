@@ -166,6 +166,25 @@ def test_a_fleet_writes_its_hosts_file_whole_and_prints_nothing_then(tmp_path: P
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_a_pipe_or_a_link_named_for_the_hosts_file_is_written_into_and_stays(
+    tmp_path: Path,
+) -> None:
+    # as `/dev/stdout` and `/dev/null`, of which root would have nothing left
+    pipe, link, target = (tmp_path / name for name in ("pipe", "link", "hosts.txt"))
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        for out in (pipe, link):
+            assert run("fleet", "awq", "--out", str(out), "--for", "10ms").exit_code == 0
+        assert os.read(reader, 1000).startswith(b"awq http://")
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert target.read_text().startswith("awq http://")
+
+
 def test_a_fleet_runs_a_command_with_its_hosts_and_takes_its_exit_code(tmp_path: Path) -> None:
     told = tmp_path / "told.txt"
     script = (

@@ -66,20 +66,30 @@ async def _serve_published(
 
 
 def _publish(hosts: str, out: Path | None) -> None:
-    """Print the hosts.txt, or write it whole or not at all."""
+    """Print the hosts.txt, or write a file whole or not at all."""
     if out is None:
         click.echo(hosts, nl=False)
         return
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        draft.write_text(hosts, encoding="utf-8")
-        draft.replace(out)
+        if out.is_symlink() or (out.exists() and not out.is_file()):
+            # `/dev/stdout`, a pipe: what stands for something else must stay that
+            out.write_text(hosts, encoding="utf-8")
+        else:
+            _write_whole(out, hosts)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise ToolkitError(
             f"`{out}` cannot be written: {(error.strerror or str(error)).lower()}",
             "Name another file with `--out`",
         ) from error
+
+
+def _write_whole(out: Path, text: str) -> None:
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 async def _run_beside(
