@@ -17,10 +17,12 @@ from support.served import free_ports
 
 from toolkit.cli import main
 from toolkit.cli.proxy.said import INTERRUPTED
+from toolkit.cli.serve.door import open_door
 from toolkit.cli.serve.events import Events, blast_on
 from toolkit.cli.serve.preflight import needs_of
 from toolkit.cli.serve.run import _listen_to_signals, kept
-from toolkit.proxy.settings import Settings
+from toolkit.errors import ToolkitError
+from toolkit.proxy.settings import Settings, UpstreamSetting
 from toolkit.records import Event, Host, LoaderSecond, Run, Sighting
 from toolkit.serving.stack import EngineSetting, Stack
 from toolkit.store import Store
@@ -201,6 +203,27 @@ def test_a_blast_is_on_while_it_writes_its_seconds() -> None:
         store.add_loader_seconds([LoaderSecond(run="on", at_s=int(now), worker="w")])
     assert blast_on(DATABASE) == "on"
     assert blast_on(None) is blast_on("nothing.db") is None
+
+
+# --- the proxy's own words -------------------------------------------------------------------------------
+
+
+def test_what_the_proxy_refuses_is_told_in_its_words_and_with_its_way_out() -> None:
+    async def refusal() -> ToolkitError:
+        settings = Settings(
+            upstreams=(UpstreamSetting(name="one", url="http://127.0.0.1:9"),), port=0, admin_port=0
+        )
+        door = await open_door(settings, is_others=False, say=lambda _: None)
+        try:
+            with pytest.raises(ToolkitError) as told:
+                await door.drain("two")
+        finally:
+            await door.stop()
+        return told.value
+
+    told = asyncio.run(refusal())
+    assert told.message == "the proxy refused `/drain`: there is no upstream `two`"
+    assert told.hint == "There are: one"
 
 
 # --- what ends it ------------------------------------------------------------------------------------------

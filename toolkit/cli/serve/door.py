@@ -68,7 +68,9 @@ class Door:
         try:
             async with self._session.post(f"{self.admin_url}{path}", json=what) as answer:
                 if answer.status != 200:
-                    raise ToolkitError(f"the proxy refused `{path}`: {await answer.text()}")
+                    error = (await answer.json())["error"]
+                    why = f"the proxy refused `{path}`: {error['message']}"
+                    raise ToolkitError(why, error.get("hint") or "")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _unanswered(error) from error
 
