@@ -264,7 +264,7 @@ def test_all_hosts_dead_is_exit_1_with_a_whole_table() -> None:
 @pytest.mark.slow
 def test_hosts_may_be_called_as_the_words_that_make_the_load_and_its_phases() -> None:
     Path("p.toml").write_text(
-        '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "only"\nfor = "1s"\nusers = 1\n'
+        '[[prompts]]\ntext = "Hi"\n[[phases]]\nname = "only"\nfor = "3s"\nusers = 1\n'
     )
     names = ("globals", "shape_class", "len", "_desks")
     Path("hosts.txt").write_text(
