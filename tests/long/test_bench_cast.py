@@ -79,6 +79,7 @@ def test_clean_hosts_are_never_accused_and_equal_ones_seldom_told_apart(tmp_path
     others = {f"other-{number}": ("fp8", "awq", "gptq-int4")[number % 3] for number in range(12)}
     dialects = ("v1", "v0", "rust")
     seen: Counter[tuple[str, ...]] = Counter()
+    accused: list[tuple[str, list[dict[str, Any]]]] = []
     apart, pairs = 0, 0
     for seed in range(ROUNDS):
         spec = {
@@ -95,11 +96,13 @@ def test_clean_hosts_are_never_accused_and_equal_ones_seldom_told_apart(tmp_path
         with running(spec) as hosts:
             told = bench(hosts, tmp_path, "--seed", str(seed))
         seen.update(tuple(codes(said)) for said in told)
+        accused += [(said["name"], said["verdicts"]) for said in told if codes(said) != ["clean"]]
         ties = {said["name"]: set(said["tied_with"]) for said in told}
         pairs += len(same) * (len(same) - 1) // 2
         apart += sum(a < b and b not in ties[a] for a in same for b in same)
     print(
         f"{ROUNDS * CLEAN_HOSTS} benches: {dict(seen)}; {apart} of {pairs} equal pairs told apart"
     )
+    assert accused == []
     assert seen == {("clean",): ROUNDS * CLEAN_HOSTS}
     assert apart <= 0.05 * pairs

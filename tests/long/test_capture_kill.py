@@ -83,7 +83,6 @@ def test_a_killed_capture_loses_at_most_the_last_second_and_never_a_file(tmp_pat
         lines = len(whole)
     with Store.open(tmp_path / "t.db") as store:
         assert len(store.runs(verb="capture")) == ROUNDS
-    print(sorted(round(x,2) for x in lost_s))
     print(f"{ROUNDS} kills, {requests} requests, at most {max(lost_s):.2f} s lost")
 
 
