@@ -174,6 +174,8 @@ def test_a_load_that_dies_before_a_closed_run_goes_on_is_a_failure_and_shows_no_
         "  File x",
         "",
         "KeyboardInterrupt",
+        "Fatal Python error: init_import_site: Failed to import the site module",
+        "Python runtime state: initialized",
         "2026-11-21T11:34:57Z",
     ],
 )

@@ -45,8 +45,8 @@ NOT_RELAYED = (
     "CPU usage ",
     # told as our own error; and a traceback
     *("Error: ", "Hint: ", "Traceback ", " "),
-    # gevent's word for our own interrupt
-    "KeyboardInterrupt",
+    # gevent's word for our own interrupt, and Python's where that meets it still starting
+    *("KeyboardInterrupt", "Fatal Python error", "Python runtime state"),
 )
 """How lines of the load's output begin that are kept for the case of its failure."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
