@@ -65,8 +65,10 @@ def test_an_engine_that_is_not_healthy_yet_is_asked_again() -> None:
 
 
 def test_one_that_never_is_gets_no_longer_than_its_limit_and_the_last_answer_is_told() -> None:
-    with pytest.raises(ToolkitError, match=r"was not ready after 0\.3 s: HTTP 503"):
+    with pytest.raises(ToolkitError, match=r"was not ready after 0\.3 s: HTTP 503") as told:
         asyncio.run(served(replies(DOWN), lambda url: ready(url, None, 0.3)))
+    # as the stack file and the watchdog call it
+    assert "`ready` in a stack file, or --ready" in told.value.hint
 
 
 def test_a_port_where_nobody_listens_is_waited_for_in_vain(unused_port: int) -> None:

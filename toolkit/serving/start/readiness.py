@@ -31,7 +31,7 @@ async def ready(
         if left_s <= 0:
             raise ToolkitError(
                 f"the engine at `{url}` was not ready after {limit_s:g} s: {last}",
-                "See its log; a large model wants a longer limit (`ready_s`)",
+                "See its log; a large model wants longer: `ready` in a stack file, or --ready",
             )
         last = await answer(url, key, min(left_s, ANSWER_S))
         if last == "HTTP 200":
