@@ -142,6 +142,17 @@ def test_a_folder_is_not_a_database(tmp_path, way):
     assert caught.value.hint == f"Name the file, e.g., `{tmp_path}/toolkit.db`"
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("way", [Store.open, Store.open_readonly])
+def test_a_pipe_is_not_a_database_and_nobody_waits_for_it(path, way):
+    # and so `/dev/null`: what a root's SQLite leaves beside it is `/dev/null-journal`
+    os.mkfifo(path)
+    with pytest.raises(ToolkitError) as caught:
+        way(path)
+    assert caught.value.message == f"`{path}` is a device or a pipe"
+    assert caught.value.hint == "Name a file"
+
+
 @pytest.mark.parametrize("way", [Store.open, Store.open_readonly])
 def test_a_text_file_is_not_a_database_and_stays_as_it_is(path, way):
     text = "alice http://10.0.0.4:8000\n" * 40

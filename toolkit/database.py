@@ -153,6 +153,9 @@ def _refuse_path(path: Path, mode: _Mode) -> None:
         )
     if path.is_dir():
         raise ToolkitError(f"`{path}` is a folder", f"Name the file, e.g., `{path / 'toolkit.db'}`")
+    if path.exists() and not path.is_file():
+        # SQLite would wait for a pipe for ever, and leave a journal beside `/dev/null`
+        raise ToolkitError(f"`{path}` is a device or a pipe", "Name a file")
     if mode != "rwc" and not path.exists():
         raise ToolkitError(
             f"`{path}` does not exist",

@@ -90,6 +90,16 @@ def test_a_folder_of_its_name_is_refused(tmp_path: Path) -> None:
         SharedCache(tmp_path, MIB)
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_of_its_name_is_refused_and_stays_as_it_is(path: Path) -> None:
+    # and so `/dev/null`, whose mode root would have taken away from everybody
+    os.mkfifo(path, 0o644)
+    before = path.stat()
+    with pytest.raises(ToolkitError, match="is a device or a pipe"):
+        SharedCache(path, MIB)
+    assert path.stat() == before
+
+
 def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolkitError, match="cannot be used"):

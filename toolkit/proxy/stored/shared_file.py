@@ -145,6 +145,11 @@ _REASONS: dict[int | None, str] = {
 def _refuse_path(path: Path) -> None:
     if path.is_dir():
         raise ToolkitError(f"`{path}` is a folder", "Name a file as `file` under `[cache]`")
+    if path.exists() and not path.is_file():
+        # `/dev/null` would be taken away from all other users of the machine, and a pipe waited for without end
+        raise ToolkitError(
+            f"`{path}` is a device or a pipe", "Name a file as `file` under `[cache]`"
+        )
     if path.exists() and path.stat().st_uid != os.geteuid():
         # another user's file: what is in it would be served as this proxy's answers
         raise ToolkitError(f"`{path}` belongs to another user", OTHER_FILE)
