@@ -348,6 +348,11 @@ def test_no_host_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr.startswith("Error: `mine.txt` names no host")
 
 
+def test_an_empty_variable_names_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLKIT_HOSTS", "")
+    assert bench().stderr.startswith("Error: `hosts.txt` cannot be read: no such file or directory")
+
+
 def test_a_key_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ALICE_KEY", raising=False)
     Path("hosts.txt").write_text(f"alice {NOBODY} api_key_env=ALICE_KEY\n")

@@ -153,6 +153,20 @@ def test_a_second_signal_quits_at_once_and_leaves_nothing_running() -> None:
     until(lambda: not is_alive(forked[0]))
 
 
+def test_the_second_sign_of_a_closed_terminal_is_nobodys_haste() -> None:
+    """The shell sends one and the kernel another."""
+
+    def on_line(line: str) -> None:
+        if line == "ready":
+            os.kill(os.getpid(), signal.SIGHUP)
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGHUP)
+
+    ended, child, said = driven(script(WAITS_FOR_AN_INTERRUPT), on_line)
+    assert ended == Ended(code=0, was_stopped=True)
+    assert list(child.lines) == ["ready", "clean end"]
+    assert said == [STOPPING]
+
+
 def test_a_terminals_interrupt_does_not_reach_the_load_by_itself() -> None:
     """It would get two, and the second one ends it in the middle of its last second."""
     text = "import os; print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid())"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,30 @@ def test_what_is_said_of_a_sweep_that_was_stopped_names_its_database(
         f"\nStopped; go on with `toolkit sweep --resume {kept.id} --db other.db`, see what there is with "
         f"`toolkit sweep --show {kept.id} --db other.db`\n"
     )
+
+
+def test_a_closed_terminal_ends_it_once_and_lets_it_clear_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shell sends one SIGHUP and the kernel another."""
+    ended: list[str] = []
+
+    def hung_up(_: Sweep) -> None:
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        finally:
+            signal.raise_signal(signal.SIGHUP)
+            ended.append("cleared away")
+
+    monkeypatch.setattr(Sweep, "run", hung_up)
+    Path("a.toml").write_text(SMALL)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        assert run("a.toml", "--sim").exit_code == 130
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended == ["cleared away"]
 
 
 def test_there_must_be_a_sweep_to_go_on_with() -> None:

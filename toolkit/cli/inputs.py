@@ -87,7 +87,7 @@ def hosts_from(words: Sequence[str]) -> list[Host]:
     Without words: the file that TOOLKIT_HOSTS names, else `hosts.txt`.
     """
     hosts: list[Host] = []
-    for word in words or (os.environ.get("TOOLKIT_HOSTS", "hosts.txt"),):
+    for word in words or (os.environ.get("TOOLKIT_HOSTS") or "hosts.txt",):
         hosts += [one_host(word)] if looks_like_url(word) else _hosts_in(word)
     for kind in ("name", "url"):
         ((twice, times),) = Counter(getattr(host, kind) for host in hosts).most_common(1)

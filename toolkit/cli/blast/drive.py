@@ -79,7 +79,12 @@ class Drive:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup's
-            loop.add_signal_handler(signal.SIGHUP, self._stop)
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    def _hang_up(self) -> None:
+        # of one closed terminal its shell tells and then the kernel: the second is nobody's haste
+        if not self._stops:
+            self._stop()
 
     def _stop(self) -> None:
         self._stops += 1

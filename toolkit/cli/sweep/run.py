@@ -199,6 +199,9 @@ def _terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM and a closed terminal end it as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's signature)
+        if number == signal.SIGHUP:
+            # of one closed terminal its shell tells and then the kernel: the second would cut off what the first ends
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = {
