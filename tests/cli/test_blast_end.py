@@ -121,6 +121,9 @@ def test_the_way_on_repeats_what_the_run_does_not_remember() -> None:
     assert resume_command(told) == (
         "toolkit blast --resume r1 --no-scout --insecure --ca 'our ca.pem'"
     )
+    # the run keeps what its load is, and not how it is looked at
+    told = blast(window=300.0, scout_every=0.5)
+    assert resume_command(told) == "toolkit blast --resume r1 --window 300s --scout-every 0.5s"
 
 
 def test_the_board_that_shows_it_again_is_that_of_its_own_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import click
 from toolkit.board.standings import Board
 from toolkit.cli.blast.child import locustfile, told_error
 from toolkit.cli.blast.drive import Ended
+from toolkit.cli.blast.options import SCOUT_EVERY_S, WINDOW_S
 from toolkit.cli.places import command_on, words_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, LoaderSecond
@@ -85,8 +86,14 @@ def resume_command(blast: "Blast") -> str:
         "--insecure": options.insecure,
     }
     again = [name for name, is_said in not_kept.items() if is_said]
-    if options.ca is not None:
-        again += ["--ca", options.ca]
+    values = {
+        "--ca": options.ca,
+        "--window": f"{options.window:g}s" if options.window != WINDOW_S else None,
+        "--scout-every": f"{options.scout_every:g}s"
+        if options.scout_every != SCOUT_EVERY_S
+        else None,
+    }
+    again += [word for name, value in values.items() if value for word in (name, value)]
     words = ["toolkit", "blast", *options.hosts, "--resume", blast.run, *again]
     return shlex.join([*words, *words_for(options.database)])
 

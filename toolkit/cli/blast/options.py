@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROFILE = "contest"
-DURATION_S = 900.0
+WINDOW_S = 900.0
+"""What the standings look back on."""
+SCOUT_EVERY_S = 5.0
+DURATION_S = WINDOW_S
 """One window of the board."""
 USERS = 32
 CANARY_PERCENT = 1.0

@@ -7,7 +7,15 @@ import click
 
 from toolkit.blast.pacing import MOST_RATE
 from toolkit.cli import suggestions
-from toolkit.cli.blast.options import CANARY_PERCENT, PROFILE, TIMEOUT_S, USERS, Options
+from toolkit.cli.blast.options import (
+    CANARY_PERCENT,
+    PROFILE,
+    SCOUT_EVERY_S,
+    TIMEOUT_S,
+    USERS,
+    WINDOW_S,
+    Options,
+)
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
 
@@ -90,7 +98,7 @@ answered anything, 130 when it was interrupted.
 @click.option(
     "--window",
     type=DURATION,
-    default="15m",
+    default=f"{WINDOW_S / 60:g}m",
     show_default=True,
     help="What the standings look back on.",
 )
@@ -98,14 +106,14 @@ answered anything, 130 when it was interrupted.
     "--resume",
     metavar="RUN",
     shell_complete=suggestions.run("blast"),
-    help="Go on with a run; what is not said is as it was.",
+    help="Go on with a run; what is not said of its load is as it was.",
 )
 @click.option("--dry-run", is_flag=True, help="Show who would be sent what; send nothing.")
 @click.option("--no-scout", is_flag=True, help="Let scout not look at the hosts beside the load.")
 @click.option(
     "--scout-every",
     type=DURATION,
-    default="5s",
+    default=f"{SCOUT_EVERY_S:g}s",
     show_default=True,
     help="How often it looks at each host.",
 )
