@@ -150,7 +150,9 @@ def test_what_the_kernel_drops_is_counted_to_the_frame(engine: str, iface: str) 
     assert truth.engine.drops() == 0
     assert small.engine.drops() > 0
     assert len(small.frames) + small.engine.drops() == len(truth.frames)
-    assert not Counter(small.bodies) - Counter([*wanted, THE_END, b""]), "no body is made up"
+    # of a request whose body is lost nothing is told, however many such there are
+    told = Counter(filter(None, small.bodies))
+    assert not told - Counter([*wanted, THE_END]), "no body is made up"
 
 
 @engines
