@@ -9,11 +9,10 @@ from typing import Any
 
 from toolkit.blast.pacing import Pace
 from toolkit.blast.script import Script
+from toolkit.cli.blast.options import MOST_TIMEOUT_S
 from toolkit.cli.catalog import profile_source
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Kind, Profile, read_profile
-
-MOST_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

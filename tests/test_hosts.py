@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ToolkitError
-from toolkit.hosts import looks_like_url, one_host, read_hosts
+from toolkit.hosts import is_loopback, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
 
 
@@ -165,3 +165,13 @@ def test_a_url_on_the_command_line_is_told_from_a_file(word: str) -> None:
 @pytest.mark.parametrize("word", ["hosts.txt", "-", "./10.0.0.4.txt", "data/hosts"])
 def test_a_file_on_the_command_line_is_told_from_a_url(word: str) -> None:
     assert not looks_like_url(word)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_this_machine_alone_is_the_loopback(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.4", "gpu-1", "localhost.example", ""])
+def test_what_others_may_reach_is_not_the_loopback(host):
+    assert not is_loopback(host)

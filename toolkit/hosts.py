@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from toolkit.errors import ToolkitError
@@ -46,6 +47,14 @@ def looks_like_url(word: str) -> bool:
     return "://" in word or bool(
         re.fullmatch(r"(\d+\.\d+\.\d+\.\d+|localhost|\[[^\]]+\])(:\d+)?|[\w.-]+:\d+", word)
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or a name is this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _words(line: str) -> list[str]:

@@ -4,6 +4,8 @@ import click
 
 from toolkit.quantities import bytes_of, seconds_of
 
+LONGEST_WINDOW_S = 86_400.0
+"""Of the board: a cold one reads all its seconds."""
 HIGHEST_PRICE = 1e9
 """Of a million tokens: more is a slip, and infinity no price."""
 

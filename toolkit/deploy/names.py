@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Iterable
-from ipaddress import ip_address
 
 LONGEST = 63
 """Of a DNS label, RFC 1035."""
@@ -41,11 +40,3 @@ def unlike(words: Iterable[str], longest: int = LONGEST) -> tuple[str, ...]:
 def address(host: str, port: int) -> str:
     """Where something listens or is asked: an IPv6 address stands in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether it is this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toolkit.deploy.containers import ANYWHERE
-from toolkit.deploy.names import is_loopback
 from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Site, SiteProxy
 from toolkit.deploy.templating import render
 from toolkit.errors import ToolkitError
+from toolkit.hosts import is_loopback
 
 STATE = "/var/lib/toolkit"
 """The folder inside the container that the proxy may write to."""

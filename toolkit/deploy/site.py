@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from toolkit.deploy.names import is_loopback
+from toolkit.hosts import is_loopback
 
 ASKED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 """What listens on all addresses -> where it is asked from the same machine."""

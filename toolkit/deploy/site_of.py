@@ -6,9 +6,10 @@ What a file of a deployment must not hold is refused here, once for all kinds: s
 import re
 from collections.abc import Callable, Iterable
 
-from toolkit.deploy.names import dns_label, is_loopback, unlike
+from toolkit.deploy.names import dns_label, unlike
 from toolkit.deploy.site import ASKED_AT, Site, SiteEngine, SiteProxy
 from toolkit.errors import ToolkitError
+from toolkit.hosts import is_loopback
 from toolkit.proxy.settings import CacheSetting, Settings
 from toolkit.serving.flags import Flags, Value
 from toolkit.serving.stack import EngineSetting, Stack

@@ -89,7 +89,7 @@ def same_host(one: str, other: str) -> bool:
     """Whether two addresses to listen on would meet on one port."""
     if one == other or not _WILD.isdisjoint((one, other)):
         return True
-    return "localhost" in (one, other) and _is_loopback(one) and _is_loopback(other)
+    return "localhost" in (one, other) and hosts.is_loopback(one) and hosts.is_loopback(other)
 
 
 def leads_to(url: str, host: str, port: int) -> bool:
@@ -100,7 +100,7 @@ def leads_to(url: str, host: str, port: int) -> bool:
         return False
     if parts.hostname == host:
         return True
-    return _is_loopback(parts.hostname) and (host in _WILD or _is_loopback(host))
+    return hosts.is_loopback(parts.hostname) and (host in _WILD or hosts.is_loopback(host))
 
 
 @lru_cache(maxsize=16)
@@ -261,10 +261,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
 
 
 BY_NAME: dict[str, Reader] = {

@@ -9,6 +9,7 @@ from toolkit.blast.pacing import MOST_RATE
 from toolkit.cli import suggestions
 from toolkit.cli.blast.options import (
     CANARY_PERCENT,
+    MOST_TIMEOUT_S,
     PROFILE,
     SCOUT_EVERY_S,
     TIMEOUT_S,
@@ -17,15 +18,11 @@ from toolkit.cli.blast.options import (
     Options,
 )
 from toolkit.cli.inputs import database_option, tls_options
-from toolkit.cli.units import DURATION
+from toolkit.cli.units import DURATION, LONGEST_WINDOW_S
 
 MOST_USERS = 1_000_000
-MOST_TIMEOUT_S = 3600.0
-"""As the load takes it, which would refuse more under its own word for it."""
 LONGEST_S = 365 * 86_400.0
 """Of a blast: more is a slip."""
-LONGEST_WINDOW_S = 86_400.0
-"""As `toolkit board` has it: a cold one reads all its seconds."""
 
 EXAMPLES = """
 Load every host at once with the same number of users, count every answer, and show who leads.

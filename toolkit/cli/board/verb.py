@@ -12,7 +12,7 @@ from toolkit.cli import suggestions
 from toolkit.cli.board.options import Options
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
-from toolkit.cli.units import DURATION
+from toolkit.cli.units import DURATION, LONGEST_WINDOW_S
 
 EXAMPLES = """
 Rank the hosts of a blast over a rolling window, from what `toolkit blast` stores: the newest one,
@@ -29,8 +29,6 @@ figures; --honest leaves out who cuts answers short, claims tokens or lets anoth
       the public board stops here, for whoever may not see the database
   toolkit board reveal    and shows everything again
 """
-LONGEST_S = 86_400
-"""Of a window: a cold one reads all its seconds."""
 
 
 @click.group(
@@ -117,7 +115,7 @@ def _contradiction(options: Options) -> str | None:
         (options.watch and options.as_csv, "--csv is one table; leave --watch out, or take --json"),
         (options.watch and options.at is not None, "--at is one moment; leave --watch out"),
         (options.count is not None and not options.watch, "--count goes with --watch"),
-        (options.window > LONGEST_S, "--window is a day at most"),
+        (options.window > LONGEST_WINDOW_S, "--window is a day at most"),
         (options.port is not None and not options.serve, "--port goes with --serve"),
         (options.host is not None and not options.serve, "--host goes with --serve"),
         *(
