@@ -360,19 +360,3 @@ def test_no_imports_go_in_a_circle() -> None:
     while leaves := {name for name in left if not needs[name] & left - {name}}:
         left -= leaves
     assert left == set()
-
-
-def test_a_verb_stands_in_its_own_folder() -> None:
-    folders = {file.parent.name for file in files() if file.name == "verb.py"}
-    assert folders == {
-        folder.parent.name for folder in (ROOT / "toolkit" / "cli").glob("*/__init__.py")
-    }
-
-
-def test_no_file_outgrows_five_hundred_lines() -> None:
-    sources = [
-        file
-        for folder in ("toolkit", "tests", "dashboards", "locustfiles")
-        for file in (ROOT / folder).rglob("*.py")
-    ]
-    assert [str(file) for file in sources if len(file.read_text().splitlines()) > 500] == []

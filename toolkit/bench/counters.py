@@ -20,7 +20,7 @@ Count = Callable[[EngineNumbers], float | None]
 """One counter of a page: a number that never falls while the process lives."""
 
 
-def ledger(  # noqa: PLR0913 (a run's every fact about one host, each by its name)
+def ledger(
     before: EngineNumbers | None,
     after: EngineNumbers | None,
     *,

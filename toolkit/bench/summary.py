@@ -80,7 +80,7 @@ class Summary:
     """Why nothing was answered, in one sentence; None when anything was."""
 
 
-def summary(  # noqa: PLR0913 (the record's own facts, each of which only the caller has)
+def summary(
     shots: Sequence[Shot],
     *,
     name: str,

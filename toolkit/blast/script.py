@@ -85,7 +85,7 @@ class Script:
     every worker and every resumption of a run, and equal for all hosts.
     """
 
-    def __init__(  # noqa: PLR0913 (what the user may say, each with its own word)
+    def __init__(
         self,
         profile: Profile,
         *,

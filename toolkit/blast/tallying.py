@@ -121,7 +121,7 @@ class Tallying:
         self._worker = worker
         self._hosts: dict[tuple[str, str], _Host] = {}
 
-    def add(  # noqa: PLR0913 (a record made for every request would cost as much as the counting)
+    def add(
         self,
         host: tuple[str, str],
         at: float,

@@ -60,7 +60,7 @@ class _Reader(Protocol):
     def notes(self) -> list[str]: ...
 
 
-def replay(  # noqa: PLR0913 (what is read, what is watched, and when to end)
+def replay(
     path: str,
     segment: Callable[..., None],
     *,

@@ -96,7 +96,7 @@ class Streams:
         self._held = 0
         self._earliest = self._look_at = self._sweep_at = float("-inf")
 
-    def segment(  # noqa: PLR0913, PLR0917 - once a segment: an object around these would cost as much as the rest
+    def segment(
         self,
         ts: float,
         key: bytes,

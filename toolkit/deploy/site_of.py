@@ -32,7 +32,7 @@ _IN_ADDRESS = re.compile(r"""://[^/?#\s"']*:[^/?#\s"']+@""")
 """A password in an address, e.g., of a web proxy or of a collector."""
 
 
-def site_of(  # noqa: PLR0913 - each is one thing that the command line says
+def site_of(
     stack: Stack,
     *,
     name: str,

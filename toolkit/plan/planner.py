@@ -30,7 +30,7 @@ ROUNDS = 8
 NO_LOAD = Load()
 
 
-def plan(  # noqa: PLR0913 (one question, all its parts by name)
+def plan(
     shape: Shape,
     gpu: Gpu,
     *,

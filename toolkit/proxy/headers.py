@@ -137,7 +137,7 @@ def wishes(headers: Headers) -> Wishes:
     )
 
 
-def cache_status(  # noqa: PLR0913 - RFC 9211 has as many parameters
+def cache_status(
     *,
     hit: bool = False,
     fwd: Fwd | None = None,

@@ -97,7 +97,7 @@ class _Arrivals:
     total_late: int
 
 
-def hit_curve(  # noqa: PLR0913 (columns of one table)
+def hit_curve(
     keys: Codes,
     ts: Numbers,
     latency_s: Numbers,

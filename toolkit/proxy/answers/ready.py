@@ -36,7 +36,7 @@ class Ready:
         *("_ends_at", "_fields", "_head", "_second", "_stored_at"),
     )
 
-    def __init__(  # noqa: PLR0913 - made in one place, of what is known there
+    def __init__(
         self,
         *,
         key: bytes,

@@ -52,7 +52,7 @@ class Recorder:
         *("_held", "_max_bytes", "_reader", "_usage_is_ours"),
     )
 
-    def __init__(  # noqa: PLR0913 - all of it is known when an answer begins
+    def __init__(
         self,
         *,
         status: int,

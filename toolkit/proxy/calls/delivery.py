@@ -58,7 +58,7 @@ class Live:
         "_view",
     )
 
-    def __init__(  # noqa: PLR0913 (whom to tell what, each by its own name)
+    def __init__(
         self,
         reply: Reply,
         view: View,

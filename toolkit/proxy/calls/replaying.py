@@ -16,7 +16,7 @@ TICK_S = 0.001
 """A loop's timers are no finer (uvloop counts whole ms), and recorded times neither: what is due so soon is due."""
 
 
-def send_stored(  # noqa: PLR0913 (what to send, how, and whom to tell)
+def send_stored(
     reply: Reply,
     shown: Shown,
     *,

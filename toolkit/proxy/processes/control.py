@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Inside:
     """The parts that are looked at, each there or not."""
 
-    def __init__(  # noqa: PLR0913 - every part by its name
+    def __init__(
         self,
         kit: Kit,
         answering: Answering,

@@ -56,7 +56,7 @@ Say = Callable[[str], None]
 class Proxy:
     """One process, alone or the owner of several. `start` it in its loop, `stop` it there; in between it serves."""
 
-    def __init__(  # noqa: PLR0913 - each by its name
+    def __init__(
         self,
         settings: Settings,
         *,

@@ -153,7 +153,7 @@ class Memory:
             self.bytes_held -= len(noted.form) + NOTED_BYTES
 
 
-def explain(  # noqa: PLR0913 - what a key is made of, and what its caller knows beside it
+def explain(
     memory: Memory,
     key: bytes,
     form: bytes,

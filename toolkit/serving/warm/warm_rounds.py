@@ -186,7 +186,7 @@ def worst(found: Sequence[Level]) -> Level | None:
     return max(bad, key=lambda each: each.concurrency)
 
 
-def warmed(  # noqa: PLR0913 (a report's parts)
+def warmed(
     *,
     name: str,
     url: str,
