@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from contract.harness.programs import ROOT, free_port, program, until
+from contract.harness.programs import free_port, installed, program, until
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 FLAGS = (
@@ -59,7 +59,7 @@ def tab(browser: Browser, *, width: int = 1600, height: int = 1200) -> Iterator[
 def leaderboard(database: Path, folder: Path) -> Iterator[str]:
     """`streamlit run dashboards/leaderboard.py` over a database; its URL once it answers."""
     url = f"http://127.0.0.1:{(port := free_port())}"
-    page = str(ROOT / "dashboards" / "leaderboard.py")
+    page = str(installed("dashboards/leaderboard.py"))
     words = [sys.executable, "-m", "streamlit", "run", page, "--server.port", str(port)]
 
     def answers() -> bool:

@@ -1,5 +1,6 @@
 """Starts programs as a user does and reads what they print; every one of them is ended, with its children, when its block ends."""
 
+import importlib.util
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import psutil
 TOOLKIT = str(Path(sys.executable).parent / "toolkit")
 """The command that `pip install` put beside this Python: a checkout's or a wheel's."""
 ROOT = Path(__file__).parents[3]
-"""The checkout, for data files and for the page and the Locust file, which are started by name."""
+"""The checkout, for data files."""
 PATIENCE_S = 60.0
 """For what takes a second on a quiet machine."""
 
@@ -32,6 +33,16 @@ def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, 
         if not name.startswith(("TOOLKIT_", "LOCUST_", "STREAMLIT_", "PYTEST_", "XDG_"))
     }
     return kept | {"HOME": str(home), "COLUMNS": "80"} | dict(more or {})
+
+
+def installed(name: str) -> Path:
+    """`dashboards/leaderboard.py` or `locustfiles/blast.py`: the wheel's own copy, or the checkout's where that is installed."""
+    package = importlib.util.find_spec("toolkit")
+    assert package is not None, "the toolkit is not installed beside this Python"
+    assert package.submodule_search_locations is not None
+    folder = Path(package.submodule_search_locations[0])
+    inside, beside = folder / name, folder.parent / name
+    return inside if inside.is_file() else beside
 
 
 def run(
