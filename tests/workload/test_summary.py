@@ -187,10 +187,10 @@ def test_the_policy_decides_which_requests_a_cache_may_answer() -> None:
 
 def test_what_is_known_to_have_failed_fills_no_cache_and_counts_as_no_work() -> None:
     one = arrived(
-        list("aaa"), status=[503, 200, 200], latency_ms=1.0, usage=10, output_tokens=[None, 5, 5]
+        list("aaa"), status=[302, 200, 200], latency_ms=1.0, usage=10, output_tokens=[None, 5, 5]
     )
     assert failed_mask(one).tolist() == [True, False, False]
-    assert failed_mask(arrived(list("abc"), status=[None, 204, 400])).tolist() == [
+    assert failed_mask(arrived(list("abc"), status=[None, 204, 499])).tolist() == [
         False,
         False,
         True,
@@ -255,12 +255,13 @@ def test_the_policy_is_told_with_the_share_it_allows() -> None:
 
 def test_statuses_latencies_and_a_cache_in_front_are_told_where_known() -> None:
     one = arrived(
-        list("aaab"), status=[200, 200, 500, None], ttft_ms=[10.0, None, None, None],
-        latency_ms=[100.0, 300.0, None, None], cache=["miss", "hit", "coalesced", None],
+        list("aaaab"), status=[200, 200, 302, 500, None], ttft_ms=[10.0, None, None, None, None],
+        latency_ms=[100.0, 300.0, None, None, None], cache=["miss", "hit", "coalesced", "miss", None],
     )  # fmt: skip
     found = summarise(one).answers
-    assert found.statuses == {"200": 2, "500": 1}
-    assert found.error_share == pytest.approx(1 / 3)
+    # what was refused is counted here, and nowhere else
+    assert found.statuses == {"200": 2, "302": 1, "500": 1}
+    assert found.error_share == pytest.approx(1 / 2)
     assert found.latency_ms is not None
     assert (found.latency_ms.p50, found.latency_ms.max) == (100, 300)
     assert found.ttft_ms is not None

@@ -3,8 +3,9 @@
 Keys become small numbers in the order of their first arrival, so that counting is array work. It never judges.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ Codes = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """Which of the requests."""
+REFUSED = range(400, 600)
+"""HTTP statuses of requests that were refused, or failed."""
+CLIENT_LEFT = 499
+"""What nginx logs where the client did not wait for the answer: no server's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,8 @@ class Columns:
     """Requests beside these of which part was lost."""
     other: int
     """Requests beside these that ask no model for anything, e.g., GET /metrics, or whose body is not readable."""
+    refused: Mapping[int, int] = field(default_factory=dict)
+    """Requests beside these that were answered with 4xx or 5xx, by status: they say nothing of what is to be served."""
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -62,21 +69,23 @@ _CACHE = {None: -1, "miss": 0, "hit": 1, "coalesced": 2}
 
 
 def columns(seen: Iterable[Seen]) -> Columns:
-    """Sort requests by arrival and lay them out as columns."""
+    """Sort requests by arrival and lay them out as columns; what was refused is only counted.
+
+    One request for 99,999 tokens that the server answered with 400 must not shape a limit, nor its copies a cache.
+    """
     damaged = other = 0
+    refused: Counter[int] = Counter()
     kept: list[Seen] = []
     for one in seen:
         if one.damaged:
             damaged += 1
         elif one.asked is None or one.asked.prompt_key is None:
             other += 1
+        elif one.status is not None and one.status in REFUSED and one.status != CLIENT_LEFT:
+            refused[one.status] += 1
         else:
             kept.append(one)
     kept.sort(key=lambda one: one.ts)
-    return _laid_out(kept, damaged, other)
-
-
-def _laid_out(kept: Sequence[Seen], damaged: int, other: int) -> Columns:
     bodies = [one.asked for one in kept if one.asked is not None]
     exact, _ = _codes([body.exact_key for body in bodies])
     client, clients = _codes([one.client for one in kept])
@@ -99,6 +108,7 @@ def _laid_out(kept: Sequence[Seen], damaged: int, other: int) -> Columns:
         cache=np.array([_CACHE[one.cache] for one in kept], dtype=np.int8),
         damaged=damaged,
         other=other,
+        refused=dict(sorted(refused.items())),
     )
 
 

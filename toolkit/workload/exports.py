@@ -82,6 +82,8 @@ def _lengths(columns: Columns, *, arrivals: bool) -> _Lengths:
         for what, times in counted.items()
         if times
     ]
+    if columns.refused:
+        notes.append(f"{sum(columns.refused.values()):,} refused requests are left out")
     if not arrivals:
         notes.append("When requests came is not known: one a second")
     return _Lengths(prompts=tokens, outputs=outputs, notes=tuple(notes))

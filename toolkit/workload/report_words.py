@@ -63,6 +63,7 @@ def figures(report: Workload) -> list[Figure]:
 def _beside(report: Workload) -> str:
     told = [
         (report.other, "that ask no model"),
+        (report.refused, "refused and left out"),
         (report.damaged, "damaged"),
     ]
     return ", ".join(f"{count:,} {what}" for count, what in told if count)

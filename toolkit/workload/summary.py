@@ -3,7 +3,8 @@
 Field names are the keys of `toolkit workload --json`. It puts the room's answers together and says what is unknown and why.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -84,9 +85,11 @@ class Workload:
 
     headline: str
     requests: int
-    """Those that ask a model for something; the others and the damaged ones stand beside them."""
+    """Those that ask a model for something and were not refused; the others, those and the damaged ones stand beside them."""
     damaged: int
     other: int
+    refused: int
+    """Answered with 4xx or 5xx: nothing but `answers` counts them."""
     unique_exact: int | None
     unique_canonical: int | None
     unique_prompts: int | None
@@ -148,6 +151,7 @@ def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
         requests=len(columns),
         damaged=columns.damaged,
         other=columns.other,
+        refused=sum(columns.refused.values()),
         # what stands for a body where there is none has no bytes to compare
         unique_exact=counted.unique_exact if options.identities == "bodies" else None,
         unique_canonical=counted.unique_canonical,
@@ -331,13 +335,17 @@ def _telling(sizes: tuple[int | None, ...], keys: int) -> tuple[int | None, ...]
 
 
 def answers(columns: Columns) -> Answers:
-    """How answers came."""
+    """How answers came, those to refused requests included."""
     known = columns.status[~np.isnan(columns.status)]
     codes, counts = np.unique(known.astype(np.int64), return_counts=True)
+    statuses = Counter({int(code): int(count) for code, count in zip(codes, counts, strict=True)})
+    statuses.update(columns.refused)
+    total = statuses.total()
+    good = sum(count for code, count in statuses.items() if 200 <= code < 300)
     told = columns.cache[columns.cache >= 0]
     return Answers(
-        statuses={str(code): int(count) for code, count in zip(codes, counts, strict=True)},
-        error_share=float(((known < 200) | (known >= 300)).mean()) if len(known) else None,
+        statuses={str(code): count for code, count in sorted(statuses.items())},
+        error_share=1 - good / total if total else None,
         ttft_ms=spread(columns.ttft_s * 1e3),
         latency_ms=spread(columns.latency_s * 1e3),
         cache_told=len(told),
@@ -354,6 +362,12 @@ def warnings(columns: Columns, when: Arrivals, length: ModelLength, options: Opt
         found.append(
             f"{columns.damaged:,} of {total:,} requests were damaged and are left out: counts and rates are too low"
         )
+    refused = sum(columns.refused.values())
+    if refused:
+        found.append(
+            f"{refused:,} {'request was' if refused == 1 else 'requests were'} refused ({refusals_told(columns.refused)}) and"
+            " shape no limit, lever, forecast or rate here"
+        )
     if 0 < seen < FEW:
         found.append(
             f"{seen:,} {'request is' if seen == 1 else 'requests are'} few: how often they will repeat is a guess under {FEW:,}"
@@ -367,6 +381,11 @@ def warnings(columns: Columns, when: Arrivals, length: ModelLength, options: Opt
     if options.arrivals and seen > 1:
         found.extend(_short_of_time(when.duration_s or 0.0, options.ttls_s))
     return found
+
+
+def refusals_told(refused: Mapping[int, int]) -> str:
+    """`HTTP 400: 3, HTTP 503: 1`."""
+    return ", ".join(f"HTTP {status}: {count:,}" for status, count in refused.items())
 
 
 def _short_of_time(duration_s: float, ttls_s: tuple[float | None, ...]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from toolkit.cli.waiting import waiting_for
 from toolkit.cli.workload.options import Options
 from toolkit.cli.workload.source import Arrived, arrived
 from toolkit.errors import ToolkitError
-from toolkit.workload.summary import PLAIN, Workload, summarise
+from toolkit.workload.summary import PLAIN, Workload, refusals_told, summarise
 from toolkit.workload.summary import Options as Told
 
 BLOCK_TOKENS = 16
@@ -22,20 +22,14 @@ def run(options: Options) -> None:
     with waiting_for("Reading"):
         found = arrived(options, texts=options.profile is not None)
     if not len(found.columns):
-        raise ToolkitError(
-            f"no request in {found.told} asks a model for anything", _why_none(found)
-        )
+        what = "was answered" if found.columns.refused else "asks a model for anything"
+        raise ToolkitError(f"no request in {found.told} {what}", _why_none(found))
     if options.export:
         _export(found, options)
         return
     with waiting_for("Reckoning"):
         report = summarise(found.columns, options=_told(options, found))
-    if options.as_json:
-        print_json(_as_object(report, found))
-    else:
-        from toolkit.cli.workload.show import print_report
-
-        print_report(report, found)
+    # files first: who reads the report may close it early, as `head` does, and that ends the command
     if options.html:
         from toolkit.workload.report_page import page
 
@@ -44,6 +38,12 @@ def run(options: Options) -> None:
         _write(options.html, text, "Report")
     if options.profile:
         _write_profile(found, options.profile)
+    if options.as_json:
+        print_json(_as_object(report, found))
+    else:
+        from toolkit.cli.workload.show import print_report
+
+        print_report(report, found)
 
 
 def _write_profile(found: Arrived, path: Path) -> None:
@@ -59,8 +59,10 @@ def _write_profile(found: Arrived, path: Path) -> None:
 
 
 def _why_none(found: Arrived) -> str:
+    refused = found.columns.refused
     counts = (
         (found.columns.other, "of other kinds, e.g., GET /metrics"),
+        (sum(refused.values()), f"refused ({refusals_told(refused)})"),
         (found.columns.damaged, "damaged"),
     )
     met = ", ".join(f"{count:,} {what}" for count, what in counts if count)
