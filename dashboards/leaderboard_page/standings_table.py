@@ -198,7 +198,7 @@ def _head(rank_by: RankBy) -> Markup:
         "thead",
         tag(
             "tr",
-            heading("rank", "#", "Rank; hosts that the error bound cannot tell apart share one"),
+            heading("rank", "#", "Rank; hosts that the window cannot tell apart share one"),
             heading("move", "1 / 5 min", "Places won or lost against 1 and 5 minutes ago"),
             heading(
                 "host", "host", "Host, what explains its figures, and what still weighs on them"
@@ -269,7 +269,7 @@ def _rank(one: Standing) -> Markup:
         return tag("span", UNKNOWN, class_="rank", title="Left out of the honest board")
     if not one.tied:
         return tag("span", one.rank, class_="rank")
-    tie = tag("abbr", "=", class_="tie", title="Tied: the error bound cannot tell them apart")
+    tie = tag("abbr", "=", class_="tie", title="Tied: the window cannot tell them apart")
     return tag("span", one.rank, tie, class_="rank")
 
 

@@ -54,14 +54,14 @@ def test_the_hit_share_is_of_the_answers_that_tell() -> None:
 @pytest.mark.parametrize(
     ("rank_by", "better", "worse"),
     [
-        ("rps", {"ok": 101}, {"ok": 99}),
-        ("output_tokens_per_s", {"output_tokens": 1001}, {"output_tokens": 999}),
-        ("error_rate", {"errors": 1}, {"errors": 2}),
+        ("rps", {"ok": 150}, {"ok": 100}),
+        ("output_tokens_per_s", {"output_tokens": 1500}, {"output_tokens": 1000}),
+        ("error_rate", {"errors": 1}, {"errors": 20}),
         ("ttft_p50", {"ttft_p50_ms": 4.0}, {"ttft_p50_ms": 6.0}),
         ("ttft_p95", {"ttft_p95_ms": 9.0}, {"ttft_p95_ms": 11.0}),
         ("p50", {"p50_ms": 40.0}, {"p50_ms": 60.0}),
         ("p95", {"p95_ms": 90.0}, {"p95_ms": 110.0}),
-        ("score", {"ok": 110}, {"ok": 90}),
+        ("score", {"ok": 150, "p95_ms": 90.0}, {"ok": 75}),
     ],
 )
 def test_each_ranking_has_the_better_one_first(
@@ -73,9 +73,45 @@ def test_each_ranking_has_the_better_one_first(
 # ties
 
 
-def test_counts_tie_only_when_they_are_equal() -> None:
-    found = places([figures(ok=1000), figures(ok=999), figures(ok=1000)], "rps")
-    assert [(place.rank, place.tied) for place in found] == [(1, True), (3, False), (1, True)]
+@pytest.mark.parametrize(
+    ("a", "b", "tied"),
+    [
+        # 2.5758 sqrt(a + b): of 19,600 it is 360.6, of 19,642 361.0
+        (10_000, 9_600, False),
+        (10_000, 9_640, True),
+        # of 11 it is 8.54, of 12 8.92: (9 - 1)^2 / 10 is less than 6.635, (11 - 1)^2 / 12 is more
+        (9, 1, True),
+        (11, 1, False),
+        # an answer is more than none, however few there are
+        (1, 0, False),
+        (1000, 1000, True),
+    ],
+)
+def test_counts_are_tied_within_the_interval_of_their_difference(
+    a: int, b: int, tied: bool
+) -> None:
+    found = places([figures(ok=b), figures(ok=a)], "rps")
+    assert [place.tied for place in found] == [tied, tied]
+    assert [place.rank for place in found] == ([1, 1] if tied else [2, 1])
+
+
+def test_a_group_of_counts_is_what_is_tied_with_its_best() -> None:
+    # 2.5758 sqrt(1,000 + 900) = 112.3, sqrt(1,000 + 880) 111.7, sqrt(880 + 800) 105.6
+    hosts = [figures(ok=ok) for ok in (800, 880, 900, 1000)]
+    assert ranks(hosts, "rps") == [3, 3, 1, 1]
+
+
+def test_tokens_are_as_uneven_as_the_answers_they_came_in() -> None:
+    # 100 answers of 100 tokens: 1,000 tokens of standard error each, 2.5758 x sqrt(2) x 1,000 = 3,643
+    for tokens, tied in ((6_900, True), (6_000, False)):
+        hosts = [figures(output_tokens=10_000), figures(output_tokens=tokens)]
+        assert [place.tied for place in places(hosts, "output_tokens_per_s")] == [tied, tied]
+
+
+def test_error_rates_are_tied_within_the_interval_of_two_shares() -> None:
+    # 1/102 and 6/107 of (errors + 1) / (N + 2): errors of 0.0098 and 0.0222, together 0.0242, and 0.0624 of them; 5/105 is 0.0476
+    assert ranks([figures(errors=5), figures()], "error_rate") == [1, 1]
+    assert ranks([figures(errors=12), figures()], "error_rate") == [2, 1]
 
 
 def test_latencies_of_neighbouring_buckets_are_tied_and_the_next_are_not() -> None:
@@ -90,16 +126,21 @@ def test_a_group_is_what_lies_within_the_band_of_its_own_best() -> None:
     assert ranks(hosts, "p95") == [1, 1, 3, 3]
 
 
-def test_scores_are_tied_within_what_two_latencies_of_four_metrics_make() -> None:
-    # 1 % is the square root of the band: both latencies 2 % off make the mean of four metrics 1 % less
-    level, worse = figures(p95_ms=102.0, ttft_p95_ms=10.2), figures(p95_ms=104.0, ttft_p95_ms=10.4)
-    assert ranks([figures(), level], "score") == [1, 1]
-    assert ranks([figures(), worse], "score") == [1, 2]
+def test_scores_are_tied_within_what_latencies_and_counts_make_of_them() -> None:
+    # a million answers leave the latencies' part: 1 % is the square root of the band, as two of four metrics are latencies
+    many = {"ok": 1_000_000, "output_tokens": 10_000_000}
+    level = figures(p95_ms=102.0, ttft_p95_ms=10.2, **many)
+    worse = figures(p95_ms=105.0, ttft_p95_ms=10.5, **many)
+    assert ranks([figures(**many), level], "score") == [1, 1]
+    assert ranks([figures(**many), worse], "score") == [1, 2]
+    # and of 100 answers each the counts': half of 1/sqrt(100), 2.5758 x sqrt(2) x 0.05 = 0.18 and a bit
+    assert ranks([figures(), figures(p95_ms=130.0, ttft_p95_ms=10.5)], "score") == [1, 1]
 
 
-def test_scores_of_counts_alone_are_exact() -> None:
-    plain = {"p95_ms": None, "ttft_p95_ms": None}
-    assert ranks([figures(ok=1000, **plain), figures(ok=999, **plain)], "score") == [1, 2]
+def test_scores_of_counts_alone_have_the_counts_interval() -> None:
+    plain = {"p95_ms": None, "ttft_p95_ms": None, "output_tokens": 0}
+    assert ranks([figures(ok=1000, **plain), figures(ok=900, **plain)], "score") == [1, 1]
+    assert ranks([figures(ok=1000, **plain), figures(ok=800, **plain)], "score") == [1, 2]
 
 
 @given(

@@ -143,10 +143,11 @@ def test_a_host_that_only_fails_keeps_its_errors(database: Path) -> None:
         ("ttft_p95", UP),
         # h3 fails in 1 of 4; all others never do
         ("error_rate", [{"h1", "h2", "h4", "h5", "h6", "h7", "h8"}, "h3"]),
-        # N x (9 - N) x 10: 200 of h4 and h5, 180 of h3 and h6, 140 of h2 and h7, 80 of h1; h8 half of its 80
+        # N x (9 - N) x 10: 200 of h4 and h5, 180 of h3 and h6, 140 of h2 and h7, 80 of h1; h8 half of its 80. Of 120 N answers
+        # each: 200 and 180 differ by 20, less than 2.58 standard errors of the closest, 2.58 x hypot(200/24.5, 180/26.8) = 27
         (
             "output_tokens_per_s",
-            [{"h4", "h5"}, {"h3", "h6"}, {"h2", "h7"}, "h1", "h8"],
+            [{"h3", "h4", "h5", "h6"}, {"h2", "h7"}, "h1", "h8"],
         ),
     ],
 )
@@ -197,9 +198,9 @@ def test_choosing_a_ranking_reorders_and_stands_in_the_link() -> None:
 
 @pytest.mark.usefixtures("blast")
 def test_a_shorter_window_forgets_what_came_before_it() -> None:
-    # in the last minute h8 answered 8 a second
+    # in the last minute h8 answered 8 a second: 480, tied with 420 and not with 360
     app = opened(window="1m")
-    assert hosts(app) == DOWN
+    assert [rank for rank, _ in ranking(app)][:3] == ["1", "1", "3"]
     assert figure(app, "h8", "rps") == "8.00"
     assert app.selectbox(key="window").value == 60
 

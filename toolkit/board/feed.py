@@ -359,9 +359,6 @@ def _standing(
     )
 
 
-def _order(standing: Standing) -> tuple[int, bool, bool, str]:
-    """By rank; among tied hosts the one that stood there, or better, 5 minutes ago, else a minute ago."""
-    change, change_5m = standing.rank_change, standing.rank_change_5m
-    stood = change is not None and change <= 0
-    stood_5m = stood and change_5m is not None and change_5m <= 0
-    return standing.rank or 0, not stood_5m, not stood, standing.name
+def _order(standing: Standing) -> tuple[int, str]:
+    """By rank; tied hosts by name, as nothing else in the window tells them apart."""
+    return standing.rank or 0, standing.name

@@ -101,7 +101,7 @@ class Board:
     honest: bool
     skip_limited: bool
     standings: tuple[Standing, ...]
-    """By rank; among tied hosts the one that has stood there longer first."""
+    """By rank, tied hosts by name."""
     left_out: tuple[Standing, ...]
     """Without rank, for the reason that their verdicts give; only on an honest board."""
     limited_s: int
