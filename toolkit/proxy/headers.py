@@ -99,8 +99,15 @@ def back(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def is_json(headers: Headers) -> bool:
-    """Whether a body is said to be JSON, by vLLM's rule: it answers 400 to any other, and a shared call must not depend on it."""
-    return any(name == b"content-type" and _is_json(value) for name, value in headers)
+    """Whether a body is said to be JSON, and once: of two headers a server may believe the other one."""
+    told = [value for name, value in headers if name == b"content-type"]
+    return len(told) == 1 and _is_json(told[0])
+
+
+def is_form(headers: Headers) -> bool:
+    """Whether a body is said, once, to be a form with files."""
+    told = [value for name, value in headers if name == b"content-type"]
+    return len(told) == 1 and told[0].lower().startswith(b"multipart/form-data;")
 
 
 def request_id(headers: Headers) -> str | None:

@@ -1,6 +1,7 @@
 """Addresses in a request that a server would fetch from: images, videos, sounds. Which may be asked for is settings' to say. Pure.
 
-vLLM fetches such addresses itself, from inside whatever network it stands in. Data that comes along (`data:`) is no address.
+vLLM and SGLang fetch such addresses themselves, from inside whatever network they stand in. Data that comes along (`data:`) is no
+address. What may hold one is known by name, wherever in a body it stands: a server reads more places than its documents name.
 """
 
 import re
@@ -9,19 +10,46 @@ from typing import Any
 
 from toolkit.request_key import Fields
 
-NAMES = ("image_url", "video_url", "audio_url", "file_url")
-"""Keys of a part of a message whose value is an address, or holds one by `url` (vLLM, OpenAI's chat and Responses)."""
-SCHEMAS = frozenset({"tools", "functions", "response_format", "structured_outputs", "metadata"})
+ADDRESSES = frozenset({"image_url", "video_url", "audio_url", "file_url", "server_url"})
+"""Keys whose value is an address, or holds one by `url` (vLLM, OpenAI's chat and Responses)."""
+MEDIA = frozenset(
+    # vLLM: `images` of /v2/embed, `images`, `videos`, `audio` of /v1/systemone, `image_pil` of a part
+    {"images", "videos", "audio", "image_pil", "media"}
+    # SGLang: /v1/embeddings and /v1/rerank, /generate, /v1/images and /v1/videos; Qwen's own parts of a message
+    | {"image", "video", "audios", "image_data", "video_data", "audio_data", "input_audio"}
+    | {"reference_url", "reference_image", "input_reference", "mask", "file_data"}
+)
+"""Keys whose value is data or an address, or holds some at any depth."""
+SOURCE = "source"
+"""Anthropic's: an object with its address by `url`; a text of this name is a citation, and nothing is fetched."""
+NAMES = ADDRESSES | MEDIA | {SOURCE}
+TEXTS = frozenset(
+    {"functions", "response_format", "structured_outputs", "guided_json", "json_schema"}
+    | {"text", "output_config", "output_format", "metadata"}
+)
 """Fields that a server reads as text or grammar, and fetches nothing for."""
+SCHEMAS = frozenset({"function", "parameters", "input_schema", "custom", "format"})
+"""Keys of a tool that hold a schema: what it calls `image` is a parameter's name."""
+MESSAGES = frozenset({"messages", "messages/count_tokens", "messages/render"})
+"""Endpoints where `input` of a `tool_use` is what a model wrote for a tool, and is read as text."""
 ANY = "*"
 
 _PLAIN = re.compile(r"https?://([A-Za-z0-9.-]+)(:[0-9]{1,5})?(/[!-\[\]-~]*)?", re.IGNORECASE)
 """No user, no brackets, no backslash, no space: nothing that two readers may take for two hosts."""
+_ADDRESS = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:|[.~\\]|/(?!9j/))", re.IGNORECASE)
+"""How an address or a path begins (SGLang opens files by their path), and base64 does not: but a JPEG's, with `/9j/`."""
+_FILE = re.compile(r"\.[a-z0-9]{2,5}\s*\Z", re.IGNORECASE)
+"""How a file's name ends, and base64 does not."""
+_FORM_ADDRESS = re.compile(
+    rb"content-disposition:[^\n]*(?:\n[^\r\n]+\r?)*\n\r?\n\s*[a-z][a-z0-9+.-]*:[/\\]", re.IGNORECASE
+)
+"""A part of a form that begins as an address does."""
+_NESTED = frozenset({dict, list})
 
 
-def refused(fields: Fields, hosts: Collection[str]) -> str | None:
+def refused(fields: Fields, hosts: Collection[str], endpoint: str = "") -> str | None:
     """Why an address in a body may not be fetched from; None: there is none, or all may. `*` allows every http(s) host."""
-    for address in addresses({name: fields[name] for name in fields if name not in SCHEMAS}):
+    for address in addresses(fields, endpoint):
         if address[:5].lower() == "data:":
             continue
         match = _PLAIN.fullmatch(address)
@@ -32,28 +60,62 @@ def refused(fields: Fields, hosts: Collection[str]) -> str | None:
     return None
 
 
-def addresses(value: Any) -> Iterator[str]:
+def refused_form(body: bytes) -> str | None:
+    """The same for a form (multipart/form-data), whose fields may be addresses, too: none may."""
+    if _FORM_ADDRESS.search(body) is None:
+        return None
+    return "Nothing is fetched for a form; send the data itself, as a file"
+
+
+def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:
     """Every address in a body that a server may fetch from, however deep; an odd value in its place counts as one."""
-    waiting = [value]
+    top = {name: held for name, held in fields.items() if name not in TEXTS}
+    tools = top.pop("tools", None)
+    waiting: list[Any] = [top]
+    for tool in tools if type(tools) is list else [tools]:
+        is_tool = type(tool) is dict
+        waiting.append({n: v for n, v in tool.items() if n not in SCHEMAS} if is_tool else tool)
     while waiting:
         each = waiting.pop()
         if type(each) is list:
+            if not _NESTED.isdisjoint(map(type, each)):
+                waiting += [held for held in each if type(held) in _NESTED]
+            continue
+        if type(each) is not dict:
+            continue
+        kind = each.get("type")
+        is_call = kind == "tool_use" and each is not top and endpoint in MESSAGES
+        if kind == "url" and type(each.get("url")) is str:
+            yield each["url"]
+        for name in NAMES & each.keys():
+            held = each[name]
+            if name in MEDIA:
+                yield from filter(_is_address, _texts(held))
+                continue
+            if type(held) is dict:
+                held = held.get("url")
+            elif name == SOURCE:
+                continue
+            if held is not None:
+                # a list or a number in its place is the server's to refuse; it is no address that we know to be harmless
+                yield held if type(held) is str else ""
+        for name, held in each.items():
+            if type(held) in _NESTED and not (is_call and name == "input"):
+                waiting.append(held)
+
+
+def _is_address(text: str) -> bool:
+    return bool(_ADDRESS.match(text) or "://" in text or _FILE.search(text, len(text) - 8))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, however deep."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is str:
+            yield each
+        elif type(each) is list:
             waiting += each
         elif type(each) is dict:
-            yield from _of(each)
-            # what a model wrote for a tool is text, too
-            is_call = each.get("type") == "tool_use"
-            waiting += (held for name, held in each.items() if not (is_call and name == "input"))
-
-
-def _of(part: dict[str, Any]) -> Iterator[str]:
-    for name in NAMES:
-        held = part.get(name)
-        if type(held) is dict:
-            held = held.get("url")
-        if held is not None:
-            # a list or a number in its place is the server's to refuse; it is no address that we know to be harmless
-            yield held if type(held) is str else ""
-    if part.get("type") == "url" and type(part.get("url")) is str:
-        # Anthropic's `source`
-        yield part["url"]
+            waiting += each.values()

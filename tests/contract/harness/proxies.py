@@ -1,5 +1,6 @@
 """`toolkit proxy` as a user starts it, with a settings file or flags."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,8 +54,9 @@ def proxy(
         for number, url in enumerate(those)
     )
     file = cwd / "proxy.toml"
-    top, bracket, tables = settings.partition("[")
-    file.write_text(f"{top}\n{named}\n{bracket}{tables}")
+    # tables begin at the first line that names one; a list may stand above
+    top, *tables = re.split(r"^(?=\[)", settings, maxsplit=1, flags=re.MULTILINE)
+    file.write_text("\n".join([top, named, *tables]))
     ports = ("--port", 0, "--admin-port", 0)
     with toolkit("proxy", "--config", file, *ports, *words, cwd=cwd, env=env) as running:
         found = running.line(r"^Ready: clients on (\S+), admin on (\S+)")

@@ -66,25 +66,35 @@ class Hits(ABC):
         if problem is not None:
             self.refuse(case, 400, f"The body can't be taken: {problem}")
             return
-        forbidden = media.refused(case.fields, self._settings.media_hosts)
+        forbidden = media.refused(case.fields, self._settings.media_hosts, case.endpoint)
         if forbidden is not None:
             self.refuse(case, 400, forbidden)
             return
         self.go_on(case, self._layers.find(case.key) if case.key and case.ruling.read else None)
 
     def take_passed(self, case: Case) -> None:
-        """Send on what is never stored; what it asks a server to do is looked at all the same."""
-        problem = None
-        if case.request.body and header_rules.is_json(case.request.headers):
-            read = canonical(case.request.body)
+        """Send on what is never stored; what it asks a server to do is looked at all the same.
+
+        A body is JSON, and said to be: many a server reads it as such whatever it is called. The one other kind is a form, on the
+        paths that settings name: a server takes sounds in one.
+        """
+        request, status, problem = case.request, 400, None
+        if header_rules.is_json(request.headers):
+            read = canonical(request.body) if request.body else None
             if isinstance(read, Refused):
                 problem = f"The body can't be taken: {read.reason}"
-            else:
-                problem = media.refused(read.fields, self._settings.media_hosts)
+            elif read is not None:
+                problem = media.refused(read.fields, self._settings.media_hosts, case.endpoint)
+        elif request.path in self._settings.paths and header_rules.is_form(request.headers):
+            # nothing that is JSON begins so
+            is_form = request.body.startswith(b"--")
+            problem = media.refused_form(request.body) if is_form else "The body is no form"
+        elif request.body:
+            status, problem = 415, NOT_JSON
         if problem is None:
             self.pass_on(case)
         else:
-            self.refuse(case, 400, problem)
+            self.refuse(case, status, problem)
 
     def understand(self, case: Case) -> str | None:
         """Read what it asks, for whom, whether that may be shared, and how it is to look; or say why it can't be read."""
