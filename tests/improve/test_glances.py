@@ -236,3 +236,25 @@ def test_how_full_the_cache_were_with_one_more_is_told_where_something_runs() ->
     assert evidence_of(looks).kv_cache_with_one_more == pytest.approx(1.17)  # 0.78 x 3 / 2
     idle = [Glance(at_s=0.0, running=0.0, waiting=0.0, kv_cache_usage=0.0)]
     assert evidence_of(idle).kv_cache_with_one_more is None
+
+
+def test_a_load_that_ends_or_begins_in_the_midst_is_judged_by_its_own_looks() -> None:
+    def looks(*busy: bool) -> list[Glance]:
+        """A second apart; while something runs, 40 tokens come until the next look."""
+        return [
+            glance(at, running=8.0 * now, waiting=3.0 * now, generated=40.0 * sum(busy[:at]))
+            for at, now in enumerate(busy)
+        ]
+
+    ends = looks(*[True] * 5, *[False] * 6)
+    found = evidence_of(ends)
+    assert (found.looks, found.waiting_share, found.watched_s) == (5, 1.0, 10)
+    assert (found.interval_s, found.output_tokens_per_s) == (5, 40)
+    begins = evidence_of(looks(*[False] * 6, *[True] * 5))
+    assert (begins.looks, begins.waiting_share, begins.interval_s) == (5, 1.0, 5)
+    # one idle look at the end may be chance, and two busy ones are too few
+    assert evidence_of(ends[:6]).watched_s is None
+    short = evidence_of(looks(*[False] * 4, True, True, *[False] * 5))
+    assert (short.looks, short.short_load_s, short.watched_s) == (11, 3, None)
+    idle = evidence_of(looks(*[False] * 4))
+    assert (idle.watched_s, idle.short_load_s, idle.idle_share) == (None, None, 1.0)

@@ -70,6 +70,8 @@ class Diagnosis:
     looked_at: str
     """What was seen, in one sentence."""
     unknown: tuple[Unknown, ...]
+    is_short: bool = False
+    """The load was there for too short to judge by."""
 
 
 def diagnose(evidence: Evidence, table: Table) -> Diagnosis:
@@ -89,6 +91,7 @@ def diagnose(evidence: Evidence, table: Table) -> Diagnosis:
         found=tuple(sorted(found, key=lambda each: SURE[each.confidence])),
         looked_at=looked_at(evidence),
         unknown=tuple(_unknown(table.facts[name], codes) for name, codes in missing.items()),
+        is_short=evidence.short_load_s is not None,
     )
 
 
@@ -147,4 +150,11 @@ def looked_at(evidence: Evidence) -> str:
     if not known:
         return "nothing could be looked at"
     interval = f"over {span(evidence.interval_s)}: " if evidence.interval_s else ""
+    if evidence.interval_s and evidence.watched_s:
+        interval = f"under load for {span(evidence.interval_s)} of {span(evidence.watched_s)}: "
+    elif evidence.interval_s and evidence.short_load_s is not None:
+        interval = (
+            f"over {span(evidence.interval_s)}, of which the load was there for {span(evidence.short_load_s)}, too short to judge"
+            " by: "
+        )
     return interval + ", ".join(known)

@@ -16,6 +16,10 @@ class Evidence:
     interval_s: float | None = None
     looks: float | None = None
     """At `/metrics`."""
+    watched_s: float | None = None
+    """How long was looked, where the load was there for a part of it alone: all else is of that part."""
+    short_load_s: float | None = None
+    """How long the load was there, where that is too short to judge by: all else is of all looks."""
     uptime_s: float | None = None
     requests: float | None = None
     """That ended in the interval."""

@@ -32,6 +32,8 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     for name in ("prefix_queries_total", "prefix_hits_total")
 }
 CPU = "process_cpu_seconds_total"
+LEAST_IDLE, LEAST_BUSY = 2, 3
+"""Looks in a row at an end, from which on the load was not there yet, or has ended; and under load: of fewer a share says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,19 +153,56 @@ def _sums_only(totals: Mapping[str, float], name: str) -> Histogram | None:
 
 def evidence_of(glances: Sequence[Glance]) -> Evidence:
     """What the looks say, in their order; of a process that began anew only what came since."""
-    seen = _of_one_life(glances)
-    if not seen:
+    every = _of_one_life(glances)
+    if not every:
         return Evidence()
+    seen, busy = _under_load(every)
+    extent = Evidence()
+    if 0 < len(busy) < LEAST_BUSY and len(seen) < len(every):
+        extent = Evidence(short_load_s=seen[-1].at_s - seen[0].at_s)
+        seen = busy = every
+    elif len(seen) < len(every):
+        extent = Evidence(watched_s=every[-1].at_s - every[0].at_s)
     first, last = seen[0], seen[-1]
     return merged(
         (
-            _gauges(seen),
-            _settings(seen),
+            extent,
+            _gauges(busy),
+            _settings(every),
             _between(first, last),
             _latencies(first, last),
             _beginning(seen),
         )
     )
+
+
+def _under_load(every: Sequence[Glance]) -> tuple[Sequence[Glance], Sequence[Glance]]:
+    """Of looks before, while and after requests came: those between which counters moved, and those at which something ran.
+
+    A load that ends, or begins, in the midst would else be judged by idle looks, too. All looks where there are no idle ones at
+    either end.
+    """
+    busy = [bool(each.running or each.waiting) for each in every]
+    # as each look tells it of the time since the one before
+    active = [
+        busy[place] or (place > 0 and _computed(every[place - 1], each))
+        for place, each in enumerate(every)
+    ]
+    if not any(busy):
+        return every, every
+    first, last = active.index(True), len(every) - active[::-1].index(True)
+    low, high = busy.index(True), len(every) - busy[::-1].index(True)
+    if first < LEAST_IDLE:
+        first = low = 0
+    if len(every) - last < LEAST_IDLE:
+        last = high = len(every)
+    return every[max(0, first - 1) : last], every[low:high]
+
+
+def _computed(before: Glance, now: Glance) -> bool:
+    """Whether requests were under way between two looks; some servers count our own looks as requests, but not as tokens."""
+    moved = _moved(before.generated, now.generated)
+    return bool(_moved(before.requests, now.requests) if moved is None else moved)
 
 
 def _of_one_life(glances: Sequence[Glance]) -> Sequence[Glance]:

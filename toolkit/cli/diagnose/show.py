@@ -43,7 +43,7 @@ def objects(case: Case) -> Iterator[dict[str, Any]]:
     for each in diagnosis.found:
         yield asdict(each) | {"unknown": None} | who
     if not diagnosis.found:
-        sure = "medium" if diagnosis.unknown else "high"
+        sure = "low" if diagnosis.is_short else "medium" if diagnosis.unknown else "high"
         yield _object("none_found", diagnosis.looked_at) | who | {"confidence": sure}
     if diagnosis.unknown:
         unknown = [asdict(each) for each in diagnosis.unknown]
@@ -80,7 +80,8 @@ def lines(case: Case, width: int = WIDTH) -> Iterator[str]:
         ):
             yield from _wrapped(f"  {title:<6}", text, width)
     if not diagnosis.found:
-        yield "  none found"
+        short = ": the load was there for too short, look again while it lasts"
+        yield f"  none found{short if diagnosis.is_short else ''}"
     if diagnosis.unknown:
         yield ""
         yield "  Not known:"
