@@ -55,7 +55,7 @@ def _services(
         engines=engines,
         proxy=site.proxy,
         proxy_environment=_proxy_environment(site),
-        proxy_health=None if site.proxy is None else parts.health(site.proxy.port, "/health"),
+        proxy_health=None if site.proxy is None else parts.health(site.proxy.port, "/ping"),
         settings_sum=hashlib.sha256(settings.encode()).hexdigest(),
         proxy_stop_s=parts.proxy_stop_s(site),
         # what clients reach; engines behind the proxy are for this machine alone

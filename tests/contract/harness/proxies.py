@@ -59,5 +59,5 @@ def proxy(
     file.write_text("\n".join([top, named, *tables]))
     ports = ("--port", 0, "--admin-port", 0)
     with toolkit("proxy", "--config", file, *ports, *words, cwd=cwd, env=env) as running:
-        found = running.line(r"^Ready: clients on (\S+), admin on (\S+)")
+        found = running.line(r"^Ready: clients on (\S+), admin on ([^\s,]+)")
         yield Proxy(running, found[1], found[2])

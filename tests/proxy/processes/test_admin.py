@@ -89,15 +89,16 @@ def test_the_pages_are_told() -> None:
     status, headers, body = asked(control, "GET", "/state")
     assert (status, headers["content-type"]) == (200, "application/json")
     assert json.loads(body)["epochs"] == {"qwen": 3}
-    assert json.loads(asked(control, "GET", "/health")[2]) == {"status": "ok"}
-    assert asked(control, "HEAD", "/health")[2] == b""
+    assert json.loads(asked(control, "GET", "/ping")[2]) == {"status": "ok"}
+    assert asked(control, "HEAD", "/ping")[2] == b""
 
 
-def test_ready_says_why_not() -> None:
+@pytest.mark.parametrize("path", ["/ready", "/health"])
+def test_ready_and_health_say_why_not(path: str) -> None:
     control = Controlled()
-    assert asked(control, "GET", "/ready")[0] == 200
+    assert asked(control, "GET", path)[0] == 200
     control.why = "upstream `a` refuses connections"
-    status, _, body = asked(control, "GET", "/ready")
+    status, _, body = asked(control, "GET", path)
     assert (status, json.loads(body)) == (503, {"ready": False, "why": control.why})
 
 

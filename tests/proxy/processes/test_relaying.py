@@ -75,7 +75,8 @@ def test_an_owner_that_is_gone_stops_no_hit(tmp_path: Path) -> None:
             assert missed.headers["retry-after"] == "1"
             assert missed.json["error"]["type"] == "overloaded_error"
             assert (await home.ask(1, path="/ready", method="GET")).status == 503
-            assert (await home.ask(1, path="/health", method="GET")).status == 200
+            assert (await home.ask(1, path="/health", method="GET")).status == 503
+            assert (await home.ask(1, path="/ping", method="GET")).status == 200
 
     run(test())
 

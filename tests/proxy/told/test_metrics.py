@@ -32,7 +32,11 @@ GAUGES = Gauges(
         LayerGauge(layer="disk", entries=20, size_bytes=3000, limit_bytes=9000),
     ),
     redis_open=False,
-    upstreams=(UpstreamGauge(name="a", state="up", in_flight=2, running=1.0, waiting=0.0),),
+    upstreams=(
+        UpstreamGauge(
+            name="a", state="up", in_flight=2, running=1.0, waiting=0.0, metrics_age_s=0.5
+        ),
+    ),
     epochs={"qwen": 3},
 )
 VLLM = """\
@@ -124,10 +128,10 @@ def test_the_last_minute_stands_there_as_plain_gauges_where_it_is_known() -> Non
     assert "toolkit_proxy_last_minute_tpot_seconds" not in found
 
 
-def test_clients_see_no_team_no_upstream_and_no_event() -> None:
+def test_clients_see_no_team_no_upstreams_name_and_no_event() -> None:
     text = public(counted(), GAUGES, QUIET)
     samples = "\n".join(line for line in text.splitlines() if line[0] != "#")
-    for secret in ('team="', '"red"', '"blue"', "10.0.0.4", "upstream", "event"):
+    for secret in ('team="', '"red"', '"blue"', "10.0.0.4", 'upstream="a"', "event"):
         assert secret not in samples
         assert secret in page(counted(), GAUGES, QUIET).decode()
     found = read_page(text)

@@ -19,13 +19,17 @@ def numbers(page: str) -> EngineNumbers:
     return found
 
 
-def test_one_engines_page_stays_as_it_is() -> None:
-    assert one_page([RECORDED]) == RECORDED
-    assert one_page([]) == ""
+def together(*those: str) -> str:
+    return one_page(dict(enumerate(those)))
+
+
+def test_one_that_is_left_keeps_its_number() -> None:
+    assert one_page({2: "up 1\n"}) == 'up{WorkerId="2"} 1\n'
+    assert one_page({}) == ""
 
 
 def test_engines_add_up_as_replicas_do() -> None:
-    one, two = numbers(RECORDED), numbers(one_page([RECORDED, RECORDED]))
+    one, two = numbers(RECORDED), numbers(together(RECORDED, RECORDED))
     assert (two.engine, two.dialect, two.models) == (one.engine, one.dialect, one.models)
     assert (one.engines, two.engines) == (1, 2)
     for name in (
@@ -43,7 +47,7 @@ def test_engines_add_up_as_replicas_do() -> None:
 
 
 def test_each_family_is_named_once_and_none_loses_a_series() -> None:
-    both = one_page([RECORDED, RECORDED])
+    both = together(RECORDED, RECORDED)
     families = list(text_string_to_metric_families(both))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
@@ -73,13 +77,13 @@ def test_each_family_is_named_once_and_none_loses_a_series() -> None:
     ],
 )
 def test_a_line_gets_its_pages_number_among_its_labels(line: str, numbered: str) -> None:
-    assert numbered in one_page(["", line + "\n"]).splitlines()
+    assert numbered in together("", line + "\n").splitlines()
 
 
 def test_an_engine_that_knows_less_or_says_it_otherwise_spoils_no_family() -> None:
     first = "# HELP a One.\n# TYPE a counter\na_total 1\n# TYPE b gauge\nb 2\n# EOF\n"
     second = "# HELP a Two.\n# TYPE a counter\na_total 3\nc 4\n"
-    assert one_page([first, second]) == (
+    assert together(first, second) == (
         "# HELP a One.\n"
         "# TYPE a counter\n"
         'a_total{WorkerId="0"} 1\n'
@@ -93,6 +97,6 @@ def test_an_engine_that_knows_less_or_says_it_otherwise_spoils_no_family() -> No
 
 def test_a_name_that_only_begins_like_a_family_is_none_of_it() -> None:
     page = "# TYPE a gauge\na 1\nab 2\n"
-    assert [line.split("{")[0] for line in one_page([page, page]).splitlines()] == [
+    assert [line.split("{")[0] for line in together(page, page).splitlines()] == [
         *("# TYPE a gauge", "a", "a", "ab", "ab")
     ]

@@ -1,6 +1,7 @@
 """The engines' pages at the moment when somebody asks, however many ask."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -11,6 +12,7 @@ from toolkit.proxy.settings import UpstreamSetting
 from toolkit.proxy.upstreams import scrape
 from toolkit.proxy.upstreams.scrape import Scrape
 from toolkit.proxy.upstreams.upstream import Upstream
+from toolkit.proxy.upstreams.watch import Seen
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def page(text: bytes, content_type: str = "text/plain; version=0.0.4") -> Script
 
 @asynccontextmanager
 async def scraping(
-    *scripts: Script, last: bytes | None = None, probes: bool = True
+    *scripts: Script, last: bytes | None = None, last_s: float = 0.0, probes: bool = True
 ) -> AsyncIterator[tuple[Scrape, list[ScriptedUpstream]]]:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(ScriptedUpstream(each)) for each in scripts]
@@ -43,7 +45,8 @@ async def scraping(
             )
             for place, server in enumerate(servers)
         ]
-        yield Scrape(upstreams, lambda _: last), servers
+        seen = None if last is None else Seen(body=last, content_type="text/plain", at_s=last_s)
+        yield Scrape(upstreams, lambda _: seen, look_s=1.0), servers
 
 
 def test_each_asking_tells_what_holds_now() -> None:
@@ -83,17 +86,24 @@ def test_several_engines_are_asked_at_once_and_stand_on_one_page() -> None:
         page(b"up 99\n" * 100),
     ],
 )
-def test_an_engine_that_tells_nothing_has_its_last_word(
+def test_an_engine_that_tells_nothing_has_its_last_word_for_two_looks(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrape, "LIMIT_S", 0.1)
     monkeypatch.setattr(scrape, "MOST_BYTES", 500)
 
     async def work() -> None:
-        async with scraping(script, last=b"up 0\n") as (asked, _):
+        now = time.monotonic()
+        async with scraping(script, last=b"up 0\n", last_s=now) as (asked, _):
             assert await asked.page() == "up 0\n"
+            assert 0 < (asked.age_s("0") or 0.0) < 60
+        # older than two looks and the time that one may take
+        async with scraping(script, last=b"up 0\n", last_s=now - 3.01) as (asked, _):
+            assert await asked.page() == ""
+            assert (asked.age_s("0") or 0.0) >= 3.01
         async with scraping(script) as (asked, _):
             assert await asked.page() == ""
+            assert asked.age_s("0") is None
 
     run(work())
 
@@ -166,7 +176,7 @@ def test_whoever_hammers_the_page_the_engines_have_their_pause(
 
         monkeypatch.setattr(asyncio, "sleep", sleep)
         async with scraping(page(b"up 1\n")) as (asked, _):
-            asked._clock = iter([5.0, 7.0, 8.0, 9.0]).__next__
+            asked._clock = iter([5.0, 7.0, 7.0, 7.0, 8.0, 9.0, 9.0, 9.0]).__next__
             await asked.page()
             await asked.page()
         # it began at 7.0; at 8.0 there are 99 of 100 s left

@@ -5,7 +5,7 @@ import contextlib
 
 from toolkit.proxy.settings import Settings
 
-HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
 class Standing:
@@ -34,7 +34,7 @@ class Standing:
         try:
             reader, writer = await asyncio.open_connection(host, self._admin)
             with contextlib.closing(writer):
-                writer.write(HEALTH)
+                writer.write(PING)
                 return b" 200 " in await reader.readline()
         except OSError:
             return False

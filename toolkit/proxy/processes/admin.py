@@ -1,6 +1,6 @@
 """The listener for whoever runs the proxy: metrics, health, state; purge, explain, drain. It decides nothing: Control does.
 
-    GET  /metrics /health /ready /state
+    GET  /metrics /health /ready /ping /state
     POST /purge    {"all": true} | {"team": "red", "model": "qwen"} (one or both) | {"request": {...as for explain}}
     POST /explain  {"path": "/v1/chat/completions", "body": {...} or its text, "team": "red", "values": false}
     POST /drain /undrain   {"upstream": "a"}, or nothing: the proxy itself
@@ -23,7 +23,7 @@ from toolkit.proxy.told.log_lines import dumped
 from toolkit.proxy.told.metrics import CONTENT_TYPE
 
 PATH = "/v1/chat/completions"
-PAGES = ("/metrics", "/health", "/ready", "/state")
+PAGES = ("/metrics", "/health", "/ready", "/ping", "/state")
 DEEDS = ("/purge", "/explain", "/drain", "/undrain")
 EXAMPLES = {
     "/purge": '{"all": true}, {"team": "red"}, {"model": "qwen"} or {"request": {"body": {...}}}',
@@ -125,9 +125,9 @@ class AdminDesk:
         match request.path:
             case "/metrics":
                 reply.whole(200, [(b"content-type", CONTENT_TYPE)], await self._control.metrics())
-            case "/health":
+            case "/ping":
                 _tell(reply, {"status": "ok"})
-            case "/ready":
+            case "/health" | "/ready":
                 why_not = await self._control.why_not_ready()
                 told = {"ready": why_not is None, "why": why_not}
                 _tell(reply, told, status=200 if why_not is None else 503)

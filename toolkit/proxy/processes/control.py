@@ -162,9 +162,9 @@ class Control:
     def show(self, name: str, reply: Reply) -> None:
         """Answer with one of the proxy's own pages."""
         match name:
-            case "health" | "ping":
+            case "ping":
                 reply.whole(200, (), b"")
-            case "ready":
+            case "health" | "ready":
                 reply.whole(200 if self._why_not_ready() is None else 503, (), b"")
             case "version":
                 reply.whole(200, (JSON,), self._version())
@@ -227,6 +227,7 @@ class Control:
                     in_flight=one.in_flight,
                     running=one.running,
                     waiting=one.waiting,
+                    metrics_age_s=inside.scrape.age_s(one.name),
                 )
                 for one in inside.routing.states(kit.clock())
             ),

@@ -157,7 +157,7 @@ class Proxy:
             admission=admission,
             routing=routing,
             watch=watch,
-            scrape=Scrape(upstreams.values(), lambda name: _body(watch, name)),
+            scrape=Scrape(upstreams.values(), watch.metrics, look_s=settings.routing.look_s),
             crew=self.crew,
         )
         inside.log, inside.feed = self._log, self._feed
@@ -333,11 +333,6 @@ def _for_relays(settings: Settings) -> FrontSetting:
         connections=limits.connections * workers,
         stall_s=2 * limits.stall_s,
     )
-
-
-def _body(watch: Watch, name: str) -> bytes | None:
-    seen = watch.metrics(name)
-    return None if seen is None else seen.body
 
 
 def _secret(keys: list[TeamKey]) -> bytes:

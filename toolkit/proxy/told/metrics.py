@@ -62,6 +62,8 @@ class UpstreamGauge:
     running: float | None = None
     """By its own page, as `waiting`."""
     waiting: float | None = None
+    metrics_age_s: float | None = None
+    """Since its own page came last. None: it never came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,8 @@ def public(counters: Counters, gauges: Gauges, lately: Indicators) -> str:
         *_timed(counters),
         *_now(gauges),
         *_layers(gauges),
+        # by number, as on the engines' series: a name may be an address
+        _ages((str(number), one) for number, one in enumerate(gauges.upstreams)),
         *_lately(lately),
     )
     return generate_latest(_Families(found)).decode()
@@ -341,6 +345,14 @@ def _upstreams(gauges: Gauges) -> Iterator[Metric]:
     ):
         known = {one.name: getattr(one, field_name) for one in gauges.upstreams}
         yield _by(name, text, "upstream", known)
+    yield _ages((one.name, one) for one in gauges.upstreams)
+
+
+def _ages(upstreams: Iterable[tuple[str, UpstreamGauge]]) -> Metric:
+    """Why an engine's numbers are not on the clients' page."""
+    text = "Since its /metrics came last; after two looks in vain its numbers are left out"
+    known = {name: one.metrics_age_s for name, one in upstreams}
+    return _by("upstream_metrics_age_seconds", text, "upstream", known)
 
 
 def _lately(lately: Indicators) -> Iterator[Metric]:

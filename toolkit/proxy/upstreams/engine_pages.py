@@ -1,11 +1,11 @@
 """Several engines' /metrics pages -> one, as if they were replicas behind one address: that is what clients of the proxy see. Pure.
 
 Each further page's series get the label by which Ray tells its replicas apart, WorkerId: so whoever reads replicas' pages adds them up
-and takes no two for one. An upstream's number is told, not its name, which may be an address.
+and takes no two for one. An upstream's number is shown, not its name, which may be an address.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 LABEL = "WorkerId"
 _SAMPLE = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(\{[ \t]*(\})?)?")
@@ -14,13 +14,11 @@ _SUFFIXES = frozenset({"", "_total", "_bucket", "_sum", "_count", "_created", "_
 _END = "# EOF"
 
 
-def one_page(pages: Sequence[str]) -> str:
-    """All series of all pages, each family once; a single page stays as it is."""
-    if len(pages) == 1:
-        return pages[0]
+def one_page(pages: Mapping[int, str]) -> str:
+    """All series of all pages, each family once; a page's key is its upstream's number."""
     heads: dict[str, dict[str, str]] = {}
     samples: dict[str, list[str]] = {}
-    for number, page in enumerate(pages):
+    for number, page in pages.items():
         family = ""
         for line in page.split("\n"):
             if line.startswith("#"):
@@ -34,7 +32,7 @@ def one_page(pages: Sequence[str]) -> str:
         for family, those in samples.items()
         for line in (*heads.get(family, {}).values(), *those)
     ]
-    lines += [_END] * any(_END in page for page in pages)
+    lines += [_END] * any(_END in page for page in pages.values())
     return "".join(f"{line}\n" for line in lines)
 
 
