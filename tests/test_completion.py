@@ -98,14 +98,17 @@ def test_text_of_any_kind_is_a_token(delta):
         {"tool_calls": [{"index": 0, "function": {"name": "", "arguments": ""}}]},
         {"tool_calls": [{"index": 0, "function": {"name": None, "arguments": {"x": 1}}}]},
         {"content": ["x"], "reasoning": 1, "refusal": True, "tool_calls": {"x": 1}},
-        "x",
-        ["x"],
     ],
 )
 def test_a_delta_without_text_is_no_token(delta):
     answer = streamed(ROLE, chunk(delta), text("x"), chunk({}, "stop"), DONE)
     assert (answer.token_chunks, answer.first_token_at, answer.text) == (1, 3.0, "x")
     assert answer.ok
+
+
+@pytest.mark.parametrize("odd", ["x", ["x"], 7])
+def test_a_message_that_is_no_object_is_no_answer(odd):
+    assert streamed(ROLE, chunk(odd), text("x"), chunk({}, "stop"), DONE).error_kind == "garbage"
 
 
 def test_legacy_completions_stream_their_text():

@@ -25,6 +25,9 @@ DONE = b"[DONE]"
 UNFINISHED = frozenset({"abort", "error"})
 """Finish reasons of an answer that the server gave up (vLLM 0.32, `FinishReason`)."""
 
+MESSAGE = frozenset({dict, type(None)})
+"""Kinds of what a choice holds by `message` or `delta`; a legacy completion has neither."""
+
 Fault = tuple[str, str]
 """Kind and sentence."""
 
@@ -290,6 +293,7 @@ class Completion:
         kind = ROLE
         for said in choices:
             if type(said) is dict:
+                self._refuse_odd(said)
                 choice = self._choice(said)
                 kind = max(kind, choice.take(said))
                 if usage is not None:
@@ -315,6 +319,12 @@ class Completion:
         if choice is None:
             choice = self._choices[index] = Choice()
         return choice
+
+    def _refuse_odd(self, said: dict[str, Any]) -> None:
+        """A message that is, e.g., a text by itself is no answer: what one client shows, another breaks at."""
+        for name in ("delta", "message"):
+            if type(said.get(name)) not in MESSAGE:
+                self._blame("garbage", f"the {name} of a choice is no JSON object")
 
     def _take_error(self, chunk: dict[str, Any], data: bytes) -> None:
         # `"error": null` is a usual field of a chunk without one
@@ -395,6 +405,7 @@ class Completion:
             return
         for number, each in enumerate(choices):
             if type(each) is dict:
+                self._refuse_odd(each)
                 self._choice(each, number).take(each)
 
     # --- both ----------------------------------------------------------------------------------

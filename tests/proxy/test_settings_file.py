@@ -101,6 +101,7 @@ verify_share = 0.01
 epoch = "change"
 inert = ["user", "metadata"]
 longest_flight = "10m"
+obeys_upstream = false
 asks_usage = false
 
 [admission]
@@ -185,6 +186,7 @@ ALL = Settings(
         epoch="change",
         inert=frozenset({"user", "metadata"}),
         longest_flight_s=600.0,
+        obeys_upstream=False,
         asks_usage=False,
     ),
     admission=AdmissionSetting(

@@ -98,6 +98,21 @@ def back(headers: Headers) -> list[tuple[bytes, bytes]]:
     return list(found.items())
 
 
+def forbids_storing(headers: Headers) -> str | None:
+    """What of an upstream's headers forbids a shared cache to store its answer (RFC 9111), e.g., `cache-control: private`.
+
+    Not `no-cache`: it asks for revalidation, and servers of event streams send it to keep middle men from buffering them.
+    """
+    for name, value in headers:
+        if name == b"cache-control":
+            for told, _ in _directives(value):
+                if told in ("no-store", "private"):
+                    return f"cache-control: {told}"
+        elif name == b"vary" and b"*" in (each.strip() for each in value.split(b",")):
+            return "vary: *"
+    return None
+
+
 def is_json(headers: Headers) -> bool:
     """Whether a body is said to be JSON, and once: of two headers a server may believe the other one."""
     told = [value for name, value in headers if name == b"content-type"]

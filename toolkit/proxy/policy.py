@@ -14,17 +14,27 @@ from toolkit.proxy.settings import CacheSetting, TeamSetting
 from toolkit.request_key import Fields
 
 Bypass = Literal[
-    "off", "sampled", "endpoint", "query", "conversation", "transfer", "server-tools", "wish"
+    "off",
+    "sampled",
+    "endpoint",
+    "query",
+    "messages",
+    "conversation",
+    "transfer",
+    "server-tools",
+    "wish",
 ]
 """Why the cache was not asked; a metric's label.
 
 off: by policy. sampled: `declared` wants temperature 0 or a seed. endpoint: its answers are not known well enough. query: the key does
-not hold it. conversation: about what the server holds. transfer: bound to one server's memory. server-tools: the server would act.
+not hold it. messages: no list of objects, and so no request that any server knows. conversation: about what the server holds. transfer: bound to one server's memory. server-tools: the server would act.
 wish: the client's own.
 """
 
 SAMPLES = frozenset({"chat/completions", "completions", "responses", "messages"})
 """A model writes, and may write something else each time."""
+TALKS = frozenset({"chat/completions", "messages"})
+"""A list of messages is asked."""
 COMPUTES = frozenset({"embeddings", "embed", "pooling", "classify", "score", "rerank"})
 """One input has one output: always as good as declared."""
 HELD = ("previous_response_id", "conversation", "container")
@@ -120,6 +130,10 @@ def _forbidden(fields: Fields, endpoint: str, query: str) -> Bypass | None:
         return "endpoint"
     if query:
         return "query"
+    if endpoint in TALKS:
+        messages = fields.get("messages")
+        if type(messages) is not list or set(map(type, messages)) != {dict}:
+            return "messages"
     if _is_held(fields, endpoint):
         return "conversation"
     if any(fields.get(name) is not None for name in TRANSFERS):

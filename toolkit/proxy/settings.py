@@ -80,6 +80,9 @@ class CacheSetting:
     """Top-level fields that are known not to change the answer, e.g., `user`, `metadata`."""
     longest_flight_s: float | None = None
     """A call under way for so long is joined no more."""
+    obeys_upstream: bool = True
+    """An answer with `Cache-Control: no-store` or `private`, or `Vary: *`, is not stored. False: stored all the same, e.g., in a contest
+    behind a gateway that sends them with everything."""
     asks_usage: bool = True
     """A stream's usage is asked for, so that it can be shown as a whole body, too; clients that didn't ask don't see it."""
 

@@ -150,7 +150,6 @@ def test_a_text_stream_with_its_prompt_outside_a_choice_makes_no_body(changed):
         (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "logprobs": {"content": "ab"}}]}),
         (2, {"choices": [{"index": 0, "delta": {"content": "A"}, "finish_reason": 1}]}),
         (2, {"choices": [{"index": 0, "delta": {"tool_calls": {"index": 0}}}]}),
-        (2, {"choices": [{"index": 0, "delta": "A"}]}),
         (2, {"choices": ["A"]}),
         (2, {"metrics": {"time_to_first_token_ms": 1.0}}),
         (-1, {"usage": None}),

@@ -16,6 +16,8 @@ from toolkit.event_stream import EventStream
 LAST_EVENTS = {"responses": b"response.completed", "messages": b"message_stop"}
 """Endpoint -> the event that ends its stream; vLLM 0.32 sends no `[DONE]` after it."""
 HOLDS = {
+    "responses": ("output",),
+    "messages": ("content",),
     "embeddings": ("data",),
     "embed": ("embeddings",),
     "score": ("data", "scores"),

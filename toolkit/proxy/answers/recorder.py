@@ -43,6 +43,7 @@ class Recorder:
             "content_type",
             "endpoint",
             "events",
+            "forbidden",
             "is_stream",
             "sent_s",
             "status",
@@ -62,12 +63,15 @@ class Recorder:
         usage_is_ours: bool,
         sent_s: float,
         max_bytes: int,
+        forbidden: str | None = None,
     ) -> None:
         self.status = status
         self.content_type = content_type
         self.endpoint = endpoint
         self.view = view
         """How the client wants it that led to this call."""
+        self.forbidden = forbidden
+        """Why the upstream does not want it stored."""
         self.sent_s = sent_s
         has_answer = 200 <= status < 300
         kind = content_type.partition(";")[0].strip().lower()
@@ -136,7 +140,13 @@ class Recorder:
         told = answer if isinstance(answer, Answer) else None
         if why_not is not None:
             return Recorded(answer=told, kept=None, why_not=why_not)
-        return Recorded(answer=told, kept=self._kept(answer, at))
+        body = b"".join(self.events)
+        try:
+            body.decode()
+        except UnicodeDecodeError:
+            # no two readers make the same text of it
+            return Recorded(answer=told, kept=None, why_not="not UTF-8")
+        return Recorded(answer=told, kept=self._kept(answer, body, at))
 
     # --- events --------------------------------------------------------------------------------
 
@@ -197,6 +207,8 @@ class Recorder:
     def _why_not(self, answer: Answer | Ending) -> str | None:
         if self.status != 200:
             return f"status {self.status}"
+        if self.forbidden is not None:
+            return self.forbidden
         if isinstance(answer, Ending):
             problem = answer.problem
         else:
@@ -208,7 +220,7 @@ class Recorder:
             problem = "no [DONE]"
         return problem
 
-    def _kept(self, answer: Answer | Ending, at: float) -> Kept:
+    def _kept(self, answer: Answer | Ending, body: bytes, at: float) -> Kept:
         first, sent = self.first_token_at, self.sent_s
         ended_at, output_tokens = at, answer.output_tokens
         if isinstance(answer, Answer):
@@ -221,7 +233,7 @@ class Recorder:
             endpoint=self.endpoint,
             streamed=self.is_stream,
             content_type=self.content_type,
-            body=b"".join(self.events),
+            body=body,
             event_ends=ends,
             event_ms=tuple(ms) if self.is_stream else (),
             usage_event=self.usage_event,

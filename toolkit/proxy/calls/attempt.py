@@ -221,6 +221,7 @@ class _Attempt:
     def _recorder(self, answer: Answer) -> Recorder:
         call = self._call
         assert call.attempt_s is not None
+        cache = self._means.settings.cache
         return Recorder(
             status=answer.status,
             content_type=answer.content_type,
@@ -228,7 +229,8 @@ class _Attempt:
             view=call.job.view,
             usage_is_ours=call.job.usage_is_ours,
             sent_s=call.attempt_s,
-            max_bytes=self._means.settings.cache.max_answer_bytes,
+            max_bytes=cache.max_answer_bytes,
+            forbidden=answer.forbids_storing if cache.obeys_upstream else None,
         )
 
     def _note_progress(self, answer: Answer, now: float) -> None:

@@ -125,8 +125,8 @@ class Call:
     def begin(self, status: int, headers: Headers, recorder: Recorder) -> None:
         """Its first event or part is in the recorder."""
         self.status, self.headers, self.recorder = status, headers, recorder
-        if status != 200:
-            # an error is told to those who wait for it, and to nobody who comes later
+        if status != 200 or recorder.forbidden is not None:
+            # it is told to those who wait for it, and to nobody who comes later
             self.close()
         self._look()
         self.tell(lambda listener: listener.began(self))

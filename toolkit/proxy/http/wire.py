@@ -16,6 +16,8 @@ PIECE_BYTES: Final = 2**18
 """Of a long request as much is handed to the socket at a time, so that it holds up no stream."""
 HEAD_BYTES: Final = 2**16
 HEADERS: Final = 128
+VERSIONS: Final = frozenset({"1.0", "1.1"})
+STATUSES: Final = range(100, 600)
 
 NONE_YET = "the upstream closed the connection without an answer"
 CUT = "the upstream closed the connection within the answer"
@@ -55,7 +57,7 @@ class Wire(asyncio.Protocol):
         self._is_bodiless = False
         self._is_sent = True
         """All of the request was handed over; else what came next would be taken for its rest."""
-        self._head_bytes = 0
+        self._head_bytes = self._header_bytes = 0
         self._parser: httptools.HttpResponseParser | None = None
         self._body: list[bytes] = []
         self._held = 0
@@ -98,7 +100,7 @@ class Wire(asyncio.Protocol):
         self.is_whole = self._has_head = self._is_interim = False
         self._keeps = self.ends_with_connection = False
         self._is_sent, self._is_bodiless = False, is_bodiless
-        self.received = self._head_bytes = 0
+        self.received = self._head_bytes = self._header_bytes = 0
         self.headers = []
 
     async def _write_pieces(self, transport: asyncio.Transport, head: bytes, body: bytes) -> None:
@@ -222,7 +224,9 @@ class Wire(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep it, within bounds."""
-        if len(self.headers) >= HEADERS:
+        # one read may bring more than a whole head may have
+        self._header_bytes += len(name) + len(value)
+        if len(self.headers) >= HEADERS or self._header_bytes > HEAD_BYTES:
             raise _TooMuch
         self.headers.append((name.lower(), value))
 
@@ -230,10 +234,15 @@ class Wire(asyncio.Protocol):
         """The head is there, if it is not one that another follows."""
         assert self._parser is not None
         self.status = self._parser.get_status_code()
+        version = self._parser.get_http_version()
+        names = {name for name, _ in self.headers}
+        # chunks are younger than 1.0: one reader would count them, and another take them for the answer
+        is_odd = version == "1.0" and b"transfer-encoding" in names
+        if is_odd or version not in VERSIONS or self.status not in STATUSES:
+            raise _TooMuch
         self._is_interim = self.status < 200
         if self._is_interim:
             return
-        names = {name for name, _ in self.headers}
         self.ends_with_connection = not names & {b"content-length", b"transfer-encoding"}
         self._has_head = True
         if self._is_bodiless:
@@ -250,7 +259,7 @@ class Wire(asyncio.Protocol):
         assert self._parser is not None
         if self._is_interim:
             self.headers = []
-            self._head_bytes = 0
+            self._head_bytes = self._header_bytes = 0
             return
         self.is_whole = True
         self.served += 1
@@ -258,4 +267,4 @@ class Wire(asyncio.Protocol):
 
 
 class _TooMuch(Exception):  # noqa: N818 (a sign for the parser, no error that anybody sees)
-    """What came goes beyond what an answer may be."""
+    """What came goes beyond what an answer may be, or is none that two readers must read alike."""

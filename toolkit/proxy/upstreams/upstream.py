@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from toolkit.proxy.exchange import Headers, Job
 from toolkit.proxy.faults import Fault, FaultKind
+from toolkit.proxy.headers import forbids_storing
 from toolkit.proxy.http.wire import Wire, WireError
 from toolkit.proxy.settings import UpstreamSetting
 
@@ -233,6 +234,7 @@ class Answer:
         self.content_type = told.decode("latin-1")
         self.headers = tuple(back(wire.headers))
         """Those that clients may see."""
+        self.forbids_storing = forbids_storing(wire.headers)
         self.ends_by_closing = wire.ends_with_connection
         """Nothing but the connection's end tells that it is whole, and that may be the end of a server, too."""
         self._wire: Wire | None = wire
