@@ -45,9 +45,21 @@ def badge(verdict: Verdict) -> Markup:
     )
 
 
-def badges(verdicts: Iterable[Verdict]) -> Markup | None:
-    """All of a host's badges."""
-    spoken = [badge(verdict) for verdict in verdicts if verdict.code not in UNSPOKEN]
+def badges(standing: Standing) -> Markup | None:
+    """All of a host's badges, its trouble first."""
+    spoken = [badge(verdict) for verdict in standing.verdicts if verdict.code not in UNSPOKEN]
+    if standing.trouble:
+        told = f"{standing.errors:,} of {standing.ok + standing.errors:,} requests failed"
+        sign = icon("warning")
+        shown = tag(
+            "span",
+            sign,
+            standing.trouble,
+            class_="badge foul",
+            data_code=standing.trouble,
+            title=told,
+        )
+        spoken.insert(0, shown)
     return tag("span", spoken, class_="badges") if spoken else None
 
 

@@ -5,7 +5,7 @@ and lets ToolkitError through when a part was never built and the database is in
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -169,6 +169,14 @@ class Scene:
     def _board_part(self) -> bytes:
         # under a reveal the uncovered rows are the end's, and no row is of a replay into the veiled time
         board = self._board(None) if self.covered else self.board
+        cards = kpis(board, covered=bool(self.covered))
+        stands_still = board.ended or board.frozen_at_s is not None or self.address.t is not None
+        if board.at_s is not None and not stands_still and not self.covered:
+            followed = (self.run.id, self.window_s, self.address.rank, self.address.honest)
+            by_name = {one.name: one for one in board.standings}
+            ranks = {one.name: one.rank or 0 for one in board.standings}
+            order = self.source.rows(followed, board.at_s, ranks)
+            board = replace(board, standings=tuple(by_name[name] for name in order))
         points = max(2, min(SPARK_POINTS, self.window_s // self.step_s))
         lines = {
             one.name: self.feed.sparkline(
@@ -188,18 +196,14 @@ class Scene:
         if self.address.kiosk:
             both = tag("div", self._rank_chart("Rank over time"), standings, class_="side-by-side")
             rows = max(1, min(len(board.standings), self.address.rows))
-            parts = (kpis(board, covered=bool(self.covered)), both)
+            parts = (cards, both)
             return _bytes(tag("div", parts, class_="kiosk", style=f"--rows:{rows}"))
         shown = [
             one
             for place, one in enumerate((*board.standings[: self.address.rows], *board.left_out), 1)
             if place not in self.covered
         ]
-        return _bytes(
-            Markup.joined(
-                (kpis(board, covered=bool(self.covered)), standings, below, evidence(shown))
-            )
-        )
+        return _bytes(Markup.joined((cards, standings, below, evidence(shown))))
 
     def slow(self) -> bytes:
         """Ranks over time, and the trade-off."""

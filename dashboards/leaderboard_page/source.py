@@ -6,11 +6,12 @@ sentence (`trouble`), and the last figures stay until it is well again. It never
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
+from leaderboard_page.row_order import RowOrder
 from toolkit.board.feed import Feed
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
@@ -24,6 +25,8 @@ MOST_FEEDS = 4
 """Runs followed at once: the newest, and old ones that somebody chose."""
 MOST_RUNS = 50
 """Of old runs offered for choice."""
+MOST_ORDERS = 64
+"""Boards whose rows are followed: runs, windows and rankings that somebody looks at."""
 MOST_BUILT = 256
 """Pieces of HTML kept: a few dozen settings of a few dozen kB."""
 PRESENT_S = 15.0
@@ -79,6 +82,7 @@ class Source:
         self._looks: dict[str | None, tuple[float, Look]] = {}
         self._versions = 0
         self._built: dict[Hashable, _Built] = {}
+        self._orders: dict[Hashable, RowOrder] = {}
         self._present: dict[str, float] = {}
 
     # --- reading ----------------------------------------------------------------------------------
@@ -172,6 +176,15 @@ class Source:
             while len(self._built) > MOST_BUILT:
                 del self._built[next(iter(self._built))]
             return value
+
+    def rows(self, key: Hashable, at_s: int, ranks: Mapping[str, int]) -> list[str]:
+        """In which order all viewers of one board see its rows."""
+        with self._lock:
+            order = self._orders.pop(key, None) or RowOrder()
+            self._orders[key] = order
+            while len(self._orders) > MOST_ORDERS:
+                del self._orders[next(iter(self._orders))]
+            return order.of(at_s, ranks)
 
     def present(self, viewer: str) -> int:
         """Note that a viewer is there, and count all who are."""

@@ -247,16 +247,23 @@ def _host(one: Standing) -> Markup:
         "th",
         tag("i", class_="chip"),
         tag("span", one.name, class_="name", title=one.url),
-        badges(one.verdicts),
+        badges(one),
         taint_note(one.taints),
-        tag("span", _silence(one), class_="note") if one.ok == 0 else None,
+        tag("span", _silence(one), class_="note")
+        if one.ok == 0 or one.trouble == "failing"
+        else None,
         scope="row",
         class_="c-host",
     )
 
 
 def _states(one: Standing, place: int) -> str | None:
-    states = {"dead": one.ok == 0, "out": one.left_out, "first": place == 1}
+    states = {
+        "dead": one.ok == 0,
+        "out": one.left_out,
+        "first": place == 1,
+        "trouble": one.trouble is not None,
+    }
     return " ".join(name for name, holds in states.items() if holds) or None
 
 
@@ -296,6 +303,8 @@ def _bar(value: float, most: float) -> Markup:
 
 
 def _silence(one: Standing) -> str:
+    if one.ok:
+        return f"{one.errors:,} of {one.ok + one.errors:,} requests failed"
     return f"no answer, {one.errors:,} errors" if one.errors else "nothing answered yet"
 
 

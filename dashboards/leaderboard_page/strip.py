@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from leaderboard_page.icons import icon
 from leaderboard_page.standings_table import WORDS
+from toolkit.board.score import may_lead
 from toolkit.board.standings import Board, RankBy, Standing
 from toolkit.markup import Markup, tag
 from toolkit.records import Event, Run
@@ -202,8 +203,8 @@ def kpis(board: Board, *, covered: bool = False) -> Markup:
     if not covered:
         cards += [
             _card("total", "all hosts", rate(sum(one.rps for one in standings)), "requests/s"),
-            _best("best TTFT p95", standings, lambda one: one.ttft_p95_ms),
-            _best("best latency p95", standings, lambda one: one.p95_ms),
+            _best("best TTFT p95", standings, "ttft_p95"),
+            _best("best latency p95", standings, "p95"),
             _errors(standings),
         ]
     return tag("ul", cards, class_="kpis")
@@ -225,14 +226,24 @@ def _covered() -> Markup:
 
 def _leader(board: Board, standings: Sequence[Standing]) -> Markup:
     ranked = [one for one in standings if one.rank is not None]
-    if not ranked:
-        return _card("leader", "leader", UNKNOWN, "nobody has answered yet")
-    first, *others = ranked
+    sure = [one for one in ranked if may_lead(one, board.rank_by)]
+    if not sure:
+        told = (
+            "too few good answers yet"
+            if any(one.ok for one in ranked)
+            else "nobody has answered yet"
+        )
+        return _card("leader", "leader", UNKNOWN, told)
+    first, *others = sure
     tied = [one.name for one in others if one.rank == first.rank]
     if tied:
         below = f"tied with {', '.join(tied[:2])}" + (" and others" if len(tied) > 2 else "")
     else:
         below = margin(first, others[0], board.rank_by) if others else "no rival"
+    ahead = [one for one in ranked[: ranked.index(first)] if one.rank != first.rank]
+    if ahead:
+        more = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
+        below += f"; not counted: {ahead[0].name}{more}, {ahead[0].trouble or 'too few answers'}"
     return _card(
         "leader", f"leads by {WORDS[board.rank_by]}", tag("span", first.name, class_="name"), below
     )
@@ -268,12 +279,13 @@ def margin(first: Standing, second: Standing, rank_by: RankBy) -> str:
     return f"{told} {word} {second.name}"
 
 
-def _best(
-    title: str, standings: Sequence[Standing], value: Callable[[Standing], float | None]
-) -> Markup:
-    known = [(told, one.name) for one in standings if (told := value(one)) is not None]
+def _best(title: str, standings: Sequence[Standing], rank_by: RankBy) -> Markup:
+    """The least of the hosts whose quantile is sure, and who are in no trouble."""
+    told = [(_VALUE[rank_by](one), one) for one in standings if may_lead(one, rank_by)]
+    known = [(value, one.name) for value, one in told if value is not None]
     if not known:
-        return _card("best", title, UNKNOWN, "no answer yet")
+        answered = any(_VALUE[rank_by](one) is not None for one in standings)
+        return _card("best", title, UNKNOWN, "too few answers yet" if answered else "no answer yet")
     least, name = min(known)
     return _card("best", title, milliseconds(least), tag("span", name, class_="name"))
 

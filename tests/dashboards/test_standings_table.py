@@ -144,6 +144,26 @@ def test_a_dead_host_is_on_the_board_and_says_what_became_of_it() -> None:
     assert row(shown, "b").one(class_="note").text == "nothing answered yet"
 
 
+@pytest.mark.parametrize(
+    ("changes", "badge", "note"),
+    [
+        ({"error_rate": 0.11, "errors": 111}, "failing", "111 of 1,011 requests failed"),
+        ({"error_rate": 0.1, "errors": 100}, None, None),
+        ({"ok": 0, "errors": 5, "error_rate": 1.0}, "down", "no answer, 5 errors"),
+        ({"taints": (taint(to_s=None, clean_in_s=None),)}, "down", None),
+        ({"ok": 0, "rps": 0.0}, None, "nothing answered yet"),
+    ],
+)
+def test_a_host_that_fails_or_is_down_is_red_and_has_a_badge(
+    changes: dict[str, Any], badge: str | None, note: str | None
+) -> None:
+    drawn_row = row(board(standing("a", **changes)), "a")
+    assert ("trouble" in drawn_row.classes) == (badge is not None)
+    assert [found.text for found in drawn_row.all(class_="badge")] == ([badge] if badge else [])
+    if note:
+        assert note in [found.text for found in drawn_row.all(class_="note")]
+
+
 def test_each_verdict_is_a_badge_with_its_evidence_and_clean_is_none() -> None:
     found = (verdict("response_cache", "9 of 9 twins", "medium"), verdict("clean"))
     badge = row(board(standing("a", verdicts=found)), "a").one(class_="badge")

@@ -7,7 +7,7 @@ from support.page_html import Node, tree
 from support.standings import AT_S, board, standing
 
 from toolkit.records import Event, Run
-from toolkit.wording import time_of_day
+from toolkit.wording import UNKNOWN, time_of_day
 
 STARTED_AT = float(AT_S - 899)
 RUN = Run(
@@ -149,6 +149,21 @@ def test_the_best_latencies_name_whose_they_are() -> None:
         standing("b", 2, ttft_p95_ms=100.0, p95_ms=None),
     )
     assert card(shown, "best") == ["100 ms / b", "900 ms / a"]
+
+
+def test_cards_leave_out_who_fails_is_down_or_has_too_few_answers() -> None:
+    fails = standing("fails", 1, rps=99.0, error_rate=0.11, errors=100, p95_ms=1.0)
+    few = standing("few", 2, rps=50.0, ok=10, streamed=10, p95_ms=2.0)
+    unsure = standing("unsure", 3, rps=9.0, ok=129, p95_ms=3.0)
+    plain = standing("plain", 4, rps=6.0, p95_ms=4.0)
+    down = standing("down", 5, ok=0, errors=5, rps=0.0, error_rate=1.0, p95_ms=None)
+    shown = board(fails, few, unsure, plain, down)
+    assert card(shown, "leader") == [
+        "unsure / 50.0 % ahead of plain; not counted: fails and 1 more, failing"
+    ]
+    assert card(shown, "best")[1] == "4.00 ms / plain"
+    assert card(board(few, down), "leader") == [f"{UNKNOWN} / too few good answers yet"]
+    assert card(board(down), "leader") == [f"{UNKNOWN} / nobody has answered yet"]
 
 
 def test_before_anybody_answered_nothing_is_made_up() -> None:

@@ -14,6 +14,7 @@ host and hour in steps of 10 s.
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from toolkit.board.follow import Follow, Reader, keep
@@ -334,7 +335,7 @@ def _standing(
 ) -> Standing:
     """What the figures say, beside what is told; without a place it is left out."""
     changes = [then.rank - now.rank if then and now else None for then in before]
-    return Standing(
+    standing = Standing(
         rank=now.rank if now else None,
         name=host.name,
         url=host.url,
@@ -357,6 +358,11 @@ def _standing(
         left_out=now is None,
         **told,
     )
+    if standing.trouble:
+        # its answers may well be, but who fails is not clean
+        kept = tuple(each for each in standing.verdicts if each.code != "clean")
+        standing = replace(standing, verdicts=kept)
+    return standing
 
 
 def _order(standing: Standing) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import hypot, prod, sqrt
 from statistics import NormalDist
 
-from toolkit.board.standings import RankBy
+from toolkit.board.standings import RankBy, Standing
 from toolkit.sketches import ALPHA
 
 BAND = (1 + ALPHA) / (1 - ALPHA)
@@ -107,6 +107,13 @@ TIES = (
     "=: tied, as the window cannot tell them apart: rates and scores within the 99 % interval of two counts' difference"
     " (2.58 sqrt(a + b) answers), latencies within 2 %. Tied hosts stand by name."
 )
+
+
+def may_lead(one: Standing, rank_by: RankBy) -> bool:
+    """Whether a host may be named for its figure: it is in no trouble, and has the answers that a sure one takes."""
+    answers = one.streamed if rank_by in {"ttft_p50", "ttft_p95"} else one.ok
+    few = FEW_FOR_P95 if rank_by in {"ttft_p95", "p95"} else FEW_FOR_P50
+    return one.trouble is None and answers >= few
 
 
 # --- values -------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ RankBy = Literal[
 RANK_BY: tuple[RankBy, ...] = get_args(RankBy)
 WINDOW_S = 900
 """The usual window: 15 minutes."""
+MOST_ERRORS = 0.1
+"""Who fails more often than that is in trouble: it is red, no card names it, and nobody calls it clean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,14 @@ class Standing:
     window_s: int
     at: int
     """The window's last second, wall clock of the load generator, since 1970."""
+
+    @property
+    def trouble(self) -> Literal["down", "failing"] | None:
+        """`down`: it answers nothing, now or in all of the window. `failing`: more than MOST_ERRORS of its requests fail."""
+        is_down_now = bool(self.taints) and self.taints[-1].to_s is None
+        if is_down_now or (self.errors and not self.ok):
+            return "down"
+        return "failing" if (self.error_rate or 0.0) > MOST_ERRORS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

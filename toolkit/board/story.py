@@ -59,6 +59,8 @@ def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
     first = ranked[0]
     found, told = tricks[first.name], figure(first, rank_by)
     beside = _level(ranked)
+    if found is None and first.trouble:
+        return f"{first.name} leads{beside} with {told}, though {first.error_rate or 0:.0%} of its requests failed."
     if found is None:
         return f"{first.name} leads{beside} with {told}, and nothing speaks against it."
     where = ", but not on the honest board" if reasons(first.verdicts) else ""
@@ -68,7 +70,7 @@ def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
 
 def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank_by: RankBy) -> str:
     first, others = ranked[0], ranked[1:]
-    plain = [each for each in ranked if tricks[each.name] is None]
+    plain = [each for each in ranked if tricks[each.name] is None and not each.trouble]
     shown = [
         f"{each.name} (rank {each.rank}) {TRICKS[found.code]}"
         for each in others

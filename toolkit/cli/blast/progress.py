@@ -110,10 +110,11 @@ def many(count: int, word: str) -> str:
 
 
 def leader(standings: tuple[Standing, ...]) -> str:
-    """Who has rank 1, and with how many requests a second; tied ones are counted."""
-    first = [one for one in standings if one.rank == 1 and one.ok]
-    if not first:
-        return "no answer yet"
+    """Who is the best of those in no trouble, and with how many requests a second; tied ones are counted."""
+    well = [one for one in standings if one.ok and not one.trouble]
+    if not well:
+        return "no host that answers well" if any(one.ok for one in standings) else "no answer yet"
+    first = [one for one in well if one.rank == well[0].rank]
     others = f" and {len(first) - 1} more lead" if len(first) > 1 else " leads"
     return f"{first[0].name}{others} with {first[0].rps:,.1f} requests/s"
 

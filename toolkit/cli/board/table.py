@@ -55,7 +55,7 @@ def _errors(standing: Standing) -> Text:
     rate = standing.error_rate
     if rate is None:
         return Text(UNKNOWN)
-    style = "" if not standing.errors else "red" if rate >= 0.05 else "yellow"
+    style = "" if not standing.errors else "red" if standing.trouble else "yellow"
     return Text(f"{rate:.1%}", style=style)
 
 
@@ -67,8 +67,10 @@ def _hits(standing: Standing) -> str:
 
 def _badges(standing: Standing) -> Text:
     accusing = [each.code for each in standing.verdicts if each.code != "clean"]
-    if accusing:
-        return Text(", ".join(code.replace("_", " ") for code in accusing), style="yellow")
+    if standing.trouble or accusing:
+        told = Text(standing.trouble or "", style="bold red")
+        others = ", ".join(code.replace("_", " ") for code in accusing)
+        return told.append(f"{', ' if told and others else ''}{others}", style="not bold yellow")
     return Text("clean", style="green") if standing.verdicts else Text(UNKNOWN)
 
 
@@ -79,7 +81,10 @@ def _tokens(standing: Standing) -> str:
 COLUMNS: Sequence[tuple[Column, Cell]] = (
     (Column(title="#", right=True), _rank),
     (Column(title="", spare=9), _change),
-    (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name),
+    (
+        Column(title="host", widest=WIDEST_NAME),
+        lambda seen: Text(seen.name, style="red" if seen.trouble else ""),
+    ),
     (Column(title="req/s", right=True), lambda seen: _rate(seen.rps)),
     (Column(title="tok/s", right=True, spare=2), _tokens),
     (
@@ -206,7 +211,11 @@ def _of_host(one: Standing) -> Iterator[tuple[str, str]]:
     for taint in one.taints:
         yield "tainted", sentence(taint, time_of_day(taint.from_s)[:5])
     if not one.ok:
-        yield "no answer", "nothing was answered in the window"
+        yield one.trouble or "no answer", "nothing was answered in the window"
+    elif one.trouble == "down":
+        yield "down", "it answers nothing now"
+    elif one.trouble == "failing":
+        yield "failing", f"{one.errors:,} of {one.ok + one.errors:,} requests failed in the window"
     elif not one.verdicts:
         yield "not judged", "too few canaries ended in the window to tell what explains its figures"
 
