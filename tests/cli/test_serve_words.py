@@ -216,7 +216,7 @@ def test_what_the_proxy_refuses_is_told_in_its_words_and_with_its_way_out() -> N
         door = await open_door(settings, is_others=False, say=lambda _: None)
         try:
             with pytest.raises(ToolkitError) as told:
-                await door.drain("two")
+                await door.drain("two", "order", None)
         finally:
             await door.stop()
         return told.value

@@ -93,10 +93,12 @@ class MadeUpFront:
     in_flight: dict[str, int] = field(default_factory=dict)
     up: dict[str, str] = field(default_factory=dict)
 
-    async def drain(self, upstream: str) -> None:
+    async def drain(self, upstream: str, why: str, back_in_s: float | None) -> None:
+        del why, back_in_s
         self.journal.append(f"keep out {upstream}")
 
-    async def undrain(self, upstream: str) -> None:
+    async def undrain(self, upstream: str, start_s: float | None) -> None:
+        del start_s
         self.journal.append(f"let in {upstream}")
 
     async def forget(self, model: str | None) -> None:
@@ -140,7 +142,7 @@ async def opened(setting: EngineSetting = SETTING) -> Scene:
 
     gate, front = Gate(look_s=0.01), MadeUpFront(journal)
     seat = Seat(setting, make=make, gate=gate, guard=PATIENT, tell=events.append)
-    await gate.keep_out("e.b")
+    await gate.keep_out("e.b", "spare")
     await seat.open()
     await gate.open(front)
     journal.clear()

@@ -61,6 +61,8 @@ HTTP_ERROR_RATIO = f"host:http_errors:ratio_rate{WINDOW}"
 BROKEN_RATE = f"host:vllm_requests_broken:rate{WINDOW}"
 BROKEN_RATIO = f"host:vllm_requests_broken:ratio_rate{WINDOW}"
 
+OURS = 'reason!~"unknown_model|prompt_too_long|output_too_long"'
+
 PROXY_RATE = f"proxy:requests:rate{WINDOW}"
 PROXY_HIT_RATE = f"proxy:hits:rate{WINDOW}"
 PROXY_CACHEABLE_RATE = f"proxy:cacheable:rate{WINDOW}"
@@ -186,8 +188,9 @@ def _proxy_ratios() -> Iterator[Record]:
     )
     yield Record(
         name=PROXY_REJECTION_RATIO,
-        expr=f"{PROXY_REJECTION_RATE} / {every}",
-        says="Share of requests that were turned away",
+        # one too long, or for a model that nobody serves, is the client's slip: no engine more would serve it
+        expr=f"({_proxy_rate(names.PROXY_REJECTIONS, OURS)} or 0 * {every})\n/ {every}",
+        says="Share of requests that were turned away for want of room or time",
     )
 
 

@@ -19,10 +19,12 @@ def kind(status: int) -> str:
     return KINDS.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 
-def error_body(status: int, message: str) -> bytes:
+def error_body(
+    status: int, message: str, type_: str | None = None, param: str | None = None
+) -> bytes:
     """A whole body, e.g., `{"error": {"message": "The queue is full", "type": "overloaded_error", ...}}`."""
     # orjson refuses half a surrogate pair, and an error must not fail
-    error = {"message": message, "type": kind(status), "param": None, "code": status}
+    error = {"message": message, "type": type_ or kind(status), "param": param, "code": status}
     return json.dumps({"error": error}).encode()
 
 

@@ -128,9 +128,13 @@ class Rejection:
     reason: str
     """One of REJECTIONS in rejections.py, a metric's label."""
     status: int
-    """429: the team's limit. 503: the system's. 400, 413: what was asked."""
+    """429: the team's limit. 503: the system's. 400, 404, 413: what was asked."""
     message: str
     retry_after_s: float | None = None
+    kind: str | None = None
+    """The error's `type`; None: by its status."""
+    param: str | None = None
+    """Which field of the request it is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -429,7 +429,7 @@ def test_every_reason_has_a_status_and_another_parts_are_counted_with_them() -> 
     assert set(STATUS) == set(REJECTIONS)
     assert {rejection_of(each, "a").reason for each in REJECTIONS[2:]} >= set(WORDS)
     house = admission()
-    rejection = house.refuse("no_upstream", "a", "no upstream can be asked")
+    rejection = house.refuse(rejection_of("no_upstream", "a"), "a")
     assert (rejection.status, rejection.message) == (503, "no upstream can be asked")
     assert house.rejected == {("no_upstream", "a"): 1}
 

@@ -41,13 +41,15 @@ class Controlled:
         self.done.append(question)
         return {"reason": "never seen"}
 
-    async def drain(self, upstream: str | None) -> None:
+    async def drain(
+        self, upstream: str | None, why: str = "order", back_in_s: float | None = None
+    ) -> None:
         if upstream == "nobody":
             raise ToolkitError("there is no upstream `nobody`", "There are a and b")
-        self.done.append(("drain", upstream))
+        self.done.append(("drain", upstream, why, back_in_s))
 
-    async def undrain(self, upstream: str | None) -> None:
-        self.done.append(("undrain", upstream))
+    async def undrain(self, upstream: str | None, start_s: float | None = None) -> None:
+        self.done.append(("undrain", upstream, start_s))
 
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -184,7 +186,24 @@ def test_an_upstream_or_the_proxy_is_drained_and_taken_back() -> None:
     }
     asked(control, "POST", "/drain")
     assert json.loads(asked(control, "POST", "/undrain", {})[2])["draining"] is False
-    assert control.done == [("drain", "a"), ("drain", None), ("undrain", None)]
+    assert control.done == [
+        ("drain", "a", "order", None),
+        ("drain", None, "order", None),
+        ("undrain", None, None),
+    ]
+
+
+def test_whoever_starts_an_upstream_says_when_it_will_be_back_and_how_long_that_takes() -> None:
+    control = Controlled()
+    asked(control, "POST", "/drain", {"upstream": "a", "why": "restart", "back_in_s": 40.5})
+    asked(control, "POST", "/undrain", {"upstream": "a", "start_s": 40})
+    assert control.done == [("drain", "a", "restart", 40.5), ("undrain", "a", 40)]
+    for path, fields in (
+        ("/drain", {"upstream": "a", "why": "tea"}),
+        ("/drain", {"upstream": "a", "back_in_s": "soon"}),
+        ("/undrain", {"upstream": "a", "start_s": True}),
+    ):
+        assert asked(control, "POST", path, fields)[0] == 400
 
 
 def test_what_control_finds_wrong_is_told_with_its_hint() -> None:

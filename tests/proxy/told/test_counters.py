@@ -55,8 +55,8 @@ def test_a_rejection_is_no_error_and_neither_is_a_client_that_left() -> None:
     assert counters.counts["rejections"] == {("red", "team_queue_full"): 1}
     assert counters.counts["left"] == {("red", "qwen"): 1}
     assert counters.counts["errors"] == {
+        # the 400 is the client's own slip
         ("red", "qwen", "connect"): 1,
-        ("red", "qwen", "http_400"): 1,
     }
     assert counters.total("requests") == 4
 
@@ -66,6 +66,7 @@ def test_a_rejection_is_no_error_and_neither_is_a_client_that_left() -> None:
     [
         ({}, None),
         ({"status": 503}, "http_503"),
+        ({"status": 404}, None),
         ({"status": 200, "error_kind": "stream_error"}, "stream_error"),
         ({"status": 503, "rejected": "queue_full"}, None),
         ({"status": None, "left": True}, None),

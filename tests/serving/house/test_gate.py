@@ -19,13 +19,13 @@ class Deaf(MadeUpFront):
 
     fails: int = 0
 
-    async def drain(self, upstream: str) -> None:
+    async def drain(self, upstream: str, why: str, back_in_s: float | None) -> None:
         self._refuse()
-        await super().drain(upstream)
+        await super().drain(upstream, why, back_in_s)
 
-    async def undrain(self, upstream: str) -> None:
+    async def undrain(self, upstream: str, start_s: float | None) -> None:
         self._refuse()
-        await super().undrain(upstream)
+        await super().undrain(upstream, start_s)
 
     async def state(self) -> Mapping[str, Any]:
         self._refuse()
@@ -47,13 +47,13 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Deaf:
 def test_who_is_kept_out_before_there_is_a_proxy_is_told_when_it_opens(deaf: Deaf) -> None:
     async def act() -> None:
         one = Gate(look_s=0.01)
-        await one.keep_out("e.b")
-        await one.keep_out("e.a")
-        await one.let_in("e.a")
+        await one.keep_out("e.b", "spare")
+        await one.keep_out("e.a", "restart", 3.0)
+        await one.let_in("e.a", 3.0)
         await one.open(deaf)
 
     asyncio.run(act())
-    assert deaf.journal == ["keep out e.b"]
+    assert deaf.journal == ["keep out e.b", "let in e.a"]
 
 
 def test_a_proxy_that_does_not_answer_is_told_again(deaf: Deaf) -> None:
@@ -61,9 +61,9 @@ def test_a_proxy_that_does_not_answer_is_told_again(deaf: Deaf) -> None:
         one = Gate(look_s=0.01)
         await one.open(deaf)
         deaf.fails = 2
-        await one.keep_out("e.a")
+        await one.keep_out("e.a", "restart", 3.0)
         deaf.fails = 1
-        await one.let_in("e.a")
+        await one.let_in("e.a", 3.0)
 
     asyncio.run(act())
     assert deaf.journal == ["no answer", "no answer", "keep out e.a", "no answer", "let in e.a"]
@@ -79,7 +79,7 @@ def test_one_that_does_not_answer_in_time_is_an_error(
         await one.open(deaf)
         deaf.fails = 10
         with pytest.raises(ToolkitError, match="does not answer"):
-            await one.keep_out("e.a")
+            await one.keep_out("e.a", "restart", 3.0)
 
     asyncio.run(act())
     assert deaf.journal == ["no answer"]

@@ -108,6 +108,8 @@ def test_the_proxy_opens_behind_warm_engines_and_closes_before_they_end(stage: S
         "warm old at e.a",
         "open",
         "keep out e.b",
+        # so that it knows how long a start takes
+        "let in e.a",
         "close",
         "stop old at e.a",
     ]

@@ -26,7 +26,7 @@ def played(play: Callable[[Scene], Awaitable[None]]) -> Scene:
 def deafen(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the proxy's admin does not answer when somebody is to be kept out."""
 
-    async def fail(_: str) -> None:
+    async def fail(*_: object) -> None:
         raise ToolkitError("the proxy's admin does not answer")
 
     monkeypatch.setattr(scene.front, "drain", fail)

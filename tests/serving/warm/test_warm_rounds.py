@@ -19,7 +19,6 @@ from toolkit.serving.warm.warm_rounds import (
     round_of,
     sentence,
     warmed,
-    worst,
 )
 
 
@@ -187,34 +186,6 @@ def test_by_ttft_wherever_anything_was_streamed() -> None:
     assert measure_of([]) is None
 
 
-def test_the_load_that_is_told_is_where_being_cold_cost_most() -> None:
-    # costs: 400 - 100 = 300; 90 - 80 = 10
-    told = worst([level(1, 400.0, 100.0), level(16, 90.0, 80.0)])
-    assert told is not None
-    assert told.concurrency == 1
-
-
-def test_of_loads_that_cost_nearly_the_same_the_highest_is_told() -> None:
-    # 88,780 each, give or take a jitter of 5 %; 64 at once met it 64 times
-    told = worst([level(1, 93_000.0, 16.0), level(64, 85_000.0, 219.0), level(8, 40_000.0, 50.0)])
-    assert told is not None
-    assert told.concurrency == 64
-
-
-def test_structured_output_and_long_prompts_are_loads_of_their_own_and_never_the_one_told() -> None:
-    told = worst([level(1, 20.0, 10.0), level(1, 9_000.0, 10.0, kind="long")])
-    assert told is not None
-    assert told.kind == "plain"
-
-
-def test_a_server_that_was_warm_already_is_told_as_it_is() -> None:
-    # warm is slower than cold by chance: costs are -1 and -3
-    told = worst([level(1, 10.0, 11.0), level(2, 10.0, 13.0)])
-    assert told is not None
-    assert told.concurrency == 1
-    assert worst([level(1, None, 3.0)]) is None
-
-
 def report(rounds: list[Round], **changes: Any):
     plain: dict[str, Any] = {
         "name": "alice",
@@ -245,6 +216,19 @@ def test_a_report_counts_what_was_asked_what_failed_and_what_was_seeded() -> Non
     assert (told.cold_e2e_ms, told.warm_e2e_ms) == (None, None)
     assert (told.compiled, told.late_compilations) == (2, ("c",))
     assert sentence(told) == "cold TTFT 89000 ms, warm TTFT 219 ms"
+
+
+def test_the_load_that_is_told_is_the_lowest_whatever_being_cold_cost_elsewhere() -> None:
+    rounds = [
+        a_round(ttft_ms=40.0),
+        a_round(concurrency=8, ttft_ms=9_000.0),
+        a_round(phase="probe", ttft_ms=20.0),
+        a_round(phase="probe", concurrency=8, ttft_ms=10.0),
+        a_round(kind="long", ttft_ms=8_000.0),
+    ]
+    told = report(rounds)
+    assert (told.concurrency, told.cold_ttft_ms, told.warm_ttft_ms, told.ratio) == (1, 40, 20, 2)
+    assert [each.ratio for each in told.levels] == [2.0, 900.0, None]
 
 
 def test_without_streams_the_same_is_told_by_e2e() -> None:

@@ -1,5 +1,6 @@
 """How `toolkit runs` lists runs, as a table or as JSON lines, and how all its words name one."""
 
+import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,6 +10,7 @@ import click
 
 from toolkit.cli.output import print_json
 from toolkit.records import Run
+from toolkit.serving.start.processes import still_runs
 from toolkit.store import Store
 
 LIVE_S = 60.0
@@ -44,8 +46,14 @@ def listed(store: Store, runs: Iterable[Run], now: float) -> list[Listed]:
 
 def _listed(store: Store, run: Run, now: float) -> Listed:
     content = store.content(run.id)
-    last_at = run.ended_at or content.last_at
-    is_on = run.ended_at is None and now - max(content.last_at or 0, run.started_at) < LIVE_S
+    noted = json.loads(run.settings).get("process")
+    # a serve whose engines are well has nothing to store for days: it says who it is
+    is_on = run.ended_at is None and (
+        still_runs(noted)
+        if noted is not None
+        else now - max(content.last_at or 0, run.started_at) < LIVE_S
+    )
+    last_at = run.ended_at or (now if is_on and noted else content.last_at)
     return Listed(
         id=run.id,
         verb=run.verb,

@@ -37,13 +37,13 @@ class Door:
             trust_env=False,
         )
 
-    async def drain(self, upstream: str) -> None:
+    async def drain(self, upstream: str, why: str, back_in_s: float | None) -> None:
         """Send it no more."""
-        await self._do("/drain", {"upstream": upstream})
+        await self._do("/drain", {"upstream": upstream, "why": why, "back_in_s": back_in_s})
 
-    async def undrain(self, upstream: str) -> None:
+    async def undrain(self, upstream: str, start_s: float | None) -> None:
         """Send it requests again."""
-        await self._do("/undrain", {"upstream": upstream})
+        await self._do("/undrain", {"upstream": upstream, "start_s": start_s})
 
     async def state(self) -> Mapping[str, Any]:
         """As its admin tells it."""

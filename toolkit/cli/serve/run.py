@@ -41,6 +41,7 @@ from toolkit.serving.stack import EngineSetting, Stack
 from toolkit.serving.stack_file import Draft, changed, drafted, placed, read
 from toolkit.serving.start.engine import Outfit
 from toolkit.serving.start.engine_words import Speller
+from toolkit.serving.start.processes import identity
 from toolkit.serving.start.tiny_model import tiny
 from toolkit.serving.start.vllm_versions import found, interpreter
 from toolkit.sim.personalities import PERSONALITIES
@@ -56,7 +57,9 @@ VLLM_KEY = "VLLM_API_KEY"
 
 def run_serve(options: Mapping[str, Any]) -> None:
     """Serve until Ctrl-C, SIGTERM or `toolkit serve stop`."""
-    stack = _with_vllm(placed(draft_of(options), is_free), options["vllm"])
+    stack, missing = _with_vllm(placed(draft_of(options), is_free), options["vllm"])
+    if missing and not options["check"]:
+        raise missing[0]
     keys = keys_of(stack)
     if stack.proxy is not None:
         variables_and_keys(stack.proxy)
@@ -66,7 +69,10 @@ def run_serve(options: Mapping[str, Any]) -> None:
     if options["check"]:
         for line in told(stack):
             say(line)
-        say("This stack is good")
+        findings = dict.fromkeys(f"{each.message}. {each.hint}" for each in missing)
+        for finding in findings:
+            say(f"Finding: {finding}")
+        say("This stack is good" + (", but not on this machine as it is" if findings else ""))
         return
     # before anybody copies the environment for an engine
     notify = Notify.from_environment(os.environ)
@@ -210,10 +216,19 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _with_vllm(stack: Stack, command: str | None) -> Stack:
-    """Each engine with a vLLM that is there: the one that was named, the PATH's, else where install_vllm.sh puts it."""
-    engines = [_one_with_vllm(each, command) for each in stack.engines]
-    return replace(stack, engines=tuple(engines))
+def _with_vllm(stack: Stack, command: str | None) -> tuple[Stack, list[ToolkitError]]:
+    """Each engine with a vLLM that is there, and what is said of those for which there is none.
+
+    The one that was named, the PATH's, else where install_vllm.sh puts it.
+    """
+    engines, missing = [], []
+    for each in stack.engines:
+        try:
+            engines.append(_one_with_vllm(each, command))
+        except ToolkitError as error:
+            engines.append(each)
+            missing.append(error)
+    return replace(stack, engines=tuple(engines)), missing
 
 
 def _one_with_vllm(setting: EngineSetting, command: str | None) -> EngineSetting:
@@ -382,6 +397,7 @@ def _shown(stack: Stack) -> dict[str, Any]:
         for each in stack.engines
     ]
     return {
+        "process": identity(),
         "engines": engines,
         "warm": asdict(stack.warm),
         "guard": asdict(stack.guard),

@@ -11,7 +11,7 @@ from toolkit.serving.warm.warm_rounds import Level, Round, Warmed
 
 LEGEND = (
     "cold: median of the first round at that load; warm: of the last one. TTFT: send to the first chunk with a token. The row of a host"
-    " is the load at which being cold cost a request most."
+    " is the lowest load, which was asked first: the same at every start."
 )
 KINDS = {"structured": " structured", "long": " long"}
 

@@ -16,7 +16,7 @@ queue last. Who can't be served before its deadline is turned away before it wai
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -250,10 +250,20 @@ class Admission:
             for team in self._teams.values()
         )
 
-    def refuse(self, reason: Reason, team: str, message: str) -> Rejection:
-        """A rejection of another part's (`no_upstream`, `draining`), counted among these."""
-        rejection = replace(rejection_of(reason, team), message=message)
+    def refuse(self, rejection: Rejection, team: str) -> Rejection:
+        """A rejection of another part's (e.g., `restarting`), counted among these."""
         return self._count(rejection, self._team(team))
+
+    def may_wait(self, team: str, others: int, of_team: int) -> Rejection | None:
+        """Why a request may not wait elsewhere, where so many do, and so many of its team; None: there is a place."""
+        queue = self._team(team).queue
+        if queue is not None and self._team(team).waiting + of_team >= queue:
+            return rejection_of("team_queue_full", team)
+        return (
+            rejection_of("queue_full", team)
+            if self.waiting + others >= self.setting.queue
+            else None
+        )
 
     @property
     def _has_room(self) -> bool:

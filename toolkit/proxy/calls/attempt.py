@@ -12,7 +12,8 @@ from typing import Final
 
 from toolkit.proxy.answers.recorder import Recorder
 from toolkit.proxy.calls.call import Call, Told
-from toolkit.proxy.exchange import Job
+from toolkit.proxy.calls.rejections import unknown_model
+from toolkit.proxy.exchange import Job, Rejection
 from toolkit.proxy.faults import FAULTS, TRIES_ANOTHER, Fault, FaultKind
 from toolkit.proxy.settings import Settings
 from toolkit.proxy.upstreams.routing import Outcome, Routing
@@ -114,9 +115,10 @@ class Means:
         return self.upstreams[name].setting.fallback
 
 
-async def answered(call: Call, means: Means, whole: Callable[[], None]) -> Fault | None:
+async def answered(call: Call, means: Means, whole: Callable[[], None]) -> Fault | Rejection | None:
     """Ask until an upstream answers, and read all of its answer into the call. The fault, if there is none or it was cut.
 
+    A rejection where nobody serves the model: in the words of the one that was asked, for all of them.
     `whole` is called with the last event's arrival: a client that goes away as soon as it has that comes too late to
     end the call, and what is left to read is of no answer.
     """
@@ -127,7 +129,11 @@ async def answered(call: Call, means: Means, whole: Callable[[], None]) -> Fault
     while True:
         tried.append(name)
         means.asked(name, call.retries)
-        fault = await _Attempt(call, means, name, tried).fault(whole)
+        try:
+            fault = await _Attempt(call, means, name, tried).fault(whole)
+        except _UnknownModelError:
+            assert call.job.model is not None
+            return unknown_model(call.job.model, means.routing.served_instead(call.job.model))
         if fault is None or call.recorder is not None or fault.kind not in TRIES_ANOTHER:
             return fault
         other = means.next(call.job, tried)
@@ -170,6 +176,9 @@ class _Attempt:
             outcome = "timeout"
             _uncancel()
             return Fault(kind="stuck", message=FAULTS["stuck"][1])
+        except _UnknownModelError:
+            outcome = "ok"
+            raise
         finally:
             self._means.ended(self._name, outcome)
         return None
@@ -183,6 +192,9 @@ class _Attempt:
         try:
             if answer.status in BUSY and self._means.next(call.job, self._tried) is not None:
                 raise UpstreamError(Fault(kind="busy", message=FAULTS["busy"][1]))
+            if answer.status == 404 and self._means.routing.served_instead(call.job.model):
+                # it names its own models, and the others have some, too
+                raise _UnknownModelError
             is_read = await self._is_read(answer, whole)
         finally:
             answer.close()
@@ -237,6 +249,10 @@ class _Attempt:
         if now - self._noted_s >= PROGRESS_S and 200 <= answer.status < 300:
             self._noted_s = now
             self._means.routing.got_bytes(self._name, now)
+
+
+class _UnknownModelError(Exception):
+    """It says 404, and no upstream serves what was asked for."""
 
 
 def _uncancel() -> None:

@@ -2,10 +2,16 @@
 
 It opens no connection itself (attempt.py, upstream.py) and stores nothing: a whole answer goes to the function that it is
 given. Each call ends here exactly once, whatever ended it, and that gives back its slot and its flight.
+
+A call for an upstream that is being started again is held, without a slot, as long as it may wait for one and as far as there are
+places in the queue. So is one that the upstream's end cut off before a byte of its answer came.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from toolkit.proxy.answers.recorder import COMPLETIONS
@@ -13,8 +19,9 @@ from toolkit.proxy.calls.admission import Admission, Slot, Waiting, ask_of
 from toolkit.proxy.calls.attempt import Means, answered
 from toolkit.proxy.calls.call import Call, Listener
 from toolkit.proxy.calls.flights import Flights
+from toolkit.proxy.calls.rejections import rejection_of, unknown_model
 from toolkit.proxy.exchange import Job, Kept, Rejection
-from toolkit.proxy.faults import FAULTS, Fault, FaultKind
+from toolkit.proxy.faults import FAULTS, TRIES_ANOTHER, Fault, FaultKind
 from toolkit.proxy.upstreams.upstream import SAFE
 
 HALF: Final = frozenset({"garbage", "no_finish"})
@@ -37,6 +44,8 @@ class Calls:
         self._under_way: dict[Call, None] = {}
         """Those that wait for a slot, too."""
         self._waiting: dict[Waiting, Call] = {}
+        self._held: dict[Call, None] = {}
+        """Those that wait for an upstream to be started, first come first."""
         self._tasks: dict[Call, asyncio.Task[None]] = {}
         """Until the connection is given back, which may be a moment after the call's end."""
         self._empty = asyncio.Event()
@@ -44,6 +53,10 @@ class Calls:
     def __len__(self) -> int:
         """Calls under way, those that wait for a slot included."""
         return len(self._under_way)
+
+    def held(self) -> Counter[str]:
+        """How many wait for an upstream to be started, by team."""
+        return Counter(call.job.team for call in self._held)
 
     # --- clients -------------------------------------------------------------------------------------
 
@@ -111,6 +124,10 @@ class Calls:
     # --- slots ---------------------------------------------------------------------------------------
 
     def _admit(self, call: Call) -> None:
+        back_in_s = self._means.routing.back_in(call.job.model, self._clock())
+        if back_in_s is not None:
+            self._hold(call, back_in_s)
+            return
         if call.job.method in SAFE:
             # it asks for no token, e.g., for the list of models: it need not wait behind those that do
             self._start(call)
@@ -124,6 +141,31 @@ class Calls:
         else:
             self._seat(call, got)
 
+    def _hold(self, call: Call, back_in_s: float) -> None:
+        """Have it wait for an upstream that is being started, or say when to come again."""
+        job, now = call.job, self._clock()
+        teams = self.held()
+        why_not = self._admission.may_wait(job.team, teams.total(), teams[job.team])
+        if why_not is None and now + back_in_s > job.arrived_s + self._limits.wait_s:
+            why_not = rejection_of("restarting", job.team)
+        if why_not is None:
+            self._held[call] = None
+        else:
+            why_not = replace(why_not, retry_after_s=back_in_s)
+            self._reject(call, self._admission.refuse(why_not, job.team))
+
+    def _go_on_held(self) -> None:
+        """Admit those whose upstream is back, and reject those that waited in vain."""
+        now = self._clock()
+        for call in tuple(self._held):
+            back_in_s = self._means.routing.back_in(call.job.model, now)
+            if back_in_s is None:
+                del self._held[call]
+                self._admit(call)
+            elif now >= call.job.arrived_s + self._limits.wait_s:
+                why = rejection_of("restarting", call.job.team, back_in_s)
+                self._reject(call, self._admission.refuse(why, call.job.team))
+
     def _seat(self, call: Call, slot: Slot) -> None:
         call.slot, call.waiting, call.queue_ms = slot, None, slot.waited_s * 1000
         self._start(call)
@@ -131,10 +173,12 @@ class Calls:
     def _start(self, call: Call) -> None:
         task = asyncio.get_running_loop().create_task(self._run(call))
         self._tasks[call] = task
-        task.add_done_callback(lambda _: self._forget(call))
+        task.add_done_callback(partial(self._forget, call))
 
-    def _forget(self, call: Call) -> None:
-        del self._tasks[call]
+    def _forget(self, call: Call, task: "asyncio.Task[None]") -> None:
+        # a call that was held has another one by now, perhaps
+        if self._tasks.get(call) is task:
+            del self._tasks[call]
         self._look_whether_empty()
 
     def _reject(self, call: Call, rejection: Rejection) -> None:
@@ -142,8 +186,9 @@ class Calls:
         call.rejection, call.waiting = rejection, None
         told = {"reason": rejection.reason, "team": call.job.team, "clients": call.clients}
         self._close(call, ok=False)
-        if call in self._tasks:
-            self._tasks[call].cancel()
+        task = self._tasks.get(call)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
         self._event("rejected", told)
         asyncio.get_running_loop().call_soon(self._tell_rejected, call, rejection)
 
@@ -172,7 +217,33 @@ class Calls:
         except Exception as error:  # noqa: BLE001 (a fault of ours must not leave its clients waiting)
             self._event("fault", {"error": f"{type(error).__name__}: {error}"})
             fault = _fault("ours")
-        self._end(call, fault)
+        if isinstance(fault, Rejection):
+            self._reject(call, self._admission.refuse(fault, call.job.team))
+        elif fault is None or call.is_over or not self._is_turned_back(call, fault):
+            self._end(call, fault)
+
+    def _is_turned_back(self, call: Call, fault: Fault) -> bool:
+        """Whether a call of which nothing came is not over: its upstream is started again, or nobody serves its model."""
+        routing, job = self._means.routing, call.job
+        if call.recorder is not None or fault.kind not in {*TRIES_ANOTHER, "no_upstream"}:
+            return False
+        if job.model is not None and (served := routing.served_instead(job.model)):
+            self._reject(call, self._admission.refuse(unknown_model(job.model, served), job.team))
+            return True
+        if fault.kind == "cut":
+            # it may have been this request that ended it: not again and again
+            has_tries = call.retries < self._means.settings.routing.retries
+            if not (call.upstream and routing.is_started_again(call.upstream) and has_tries):
+                return False
+            call.retries += 1
+        elif routing.back_in(job.model, self._clock()) is None:
+            return False
+        if call.slot is not None:
+            self._admission.release(call.slot, self._clock())
+            call.slot = None
+            self._hand_out_slots()
+        self._admit(call)
+        return True
 
     def _end(self, call: Call, fault: Fault | None) -> None:
         """End a call, once: what it was, what it stored, its slot, its flight, and then its clients."""
@@ -229,6 +300,7 @@ class Calls:
         """Give back what it holds."""
         call.is_over, call.ended_s = True, self._clock()
         del self._under_way[call]
+        self._held.pop(call, None)
         if call.flight is not None:
             self._flights.finish(call.flight, ok=ok)
             # nobody joins any more, and a cycle less keeps no answer waiting for the collector
@@ -247,17 +319,22 @@ class Calls:
 
     def tick(self) -> None:
         """Reject who waited too long, end what missed a deadline, give up upstreams that stand still; ten times a second."""
+        self._go_on_held()
         self._hand_out_slots()
         self._means.hand_out()
         self._turn_away()
         now = self._clock()
         for call in tuple(self._under_way):
+            if call in self._held:
+                continue
             kind = call.overdue(self._limits, now)
             if kind is not None:
                 self._end(call, _fault(kind))
             elif call.waits_for_room and now >= call.job.arrived_s + self._limits.wait_s:
-                why = "no upstream had room in time"
-                self._reject(call, self._admission.refuse("expired", call.job.team, why))
+                after_s = self._means.routing.back_in(call.job.model, now)
+                why = rejection_of("expired", call.job.team, after_s)
+                why = replace(why, message="no upstream had room in time")
+                self._reject(call, self._admission.refuse(why, call.job.team))
 
     def _turn_away(self) -> None:
         """Ask elsewhere what was asked where nothing moves any more, if nothing of its answer came and there is another."""
@@ -274,6 +351,9 @@ class Calls:
 
     async def drain(self, wait_s: float) -> None:
         """Wait for the calls under way, then abort those that are left; returns when every connection is given back."""
+        for call in tuple(self._held):
+            # whoever starts upstreams ends, too
+            self._end(call, _fault("draining"))
         try:
             async with asyncio.timeout(wait_s):
                 await self._until_empty()

@@ -143,7 +143,7 @@ class Live:
         if rejection.retry_after_s is not None:
             wait_s = retry_after(rejection.retry_after_s, self._jitter())
             headers.append((b"retry-after", b"%d" % wait_s))
-        body = error_body(rejection.status, rejection.message)
+        body = error_body(rejection.status, rejection.message, rejection.kind, rejection.param)
         self._sending.refuse(
             rejection.status, headers, body, rejection=rejection, retry_after_s=wait_s
         )

@@ -1,5 +1,6 @@
 """Why a request may be turned away, with which status and which words. A boundary that was held, not a failure."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from toolkit.proxy.exchange import Rejection
@@ -14,11 +15,13 @@ Reason = Literal[
     "too_slow",
     "expired",
     "no_upstream",
+    "restarting",
+    "unknown_model",
     "draining",
 ]
 REJECTIONS: tuple[Reason, ...] = get_args(Reason)
 """`..._too_slow`: the queue can't be served before its deadline, so it never waited; `..._expired`: it waited until then. The
-last two are told by who knows of upstreams and of stopping."""
+last four are told by who knows of upstreams and of stopping."""
 STATUS: dict[Reason, int] = {
     "prompt_too_long": 413,
     "output_too_long": 400,
@@ -29,6 +32,8 @@ STATUS: dict[Reason, int] = {
     "too_slow": 503,
     "expired": 503,
     "no_upstream": 503,
+    "restarting": 503,
+    "unknown_model": 404,
     "draining": 503,
 }
 WORDS = {
@@ -36,6 +41,8 @@ WORDS = {
     "too_slow": "the queue of {whose} can't be served in time",
     "expired": "no slot of {whose} became free in time",
     "no_upstream": "no upstream can be asked",
+    "restarting": "the engine is being started again",
+    "unknown_model": "the model does not exist",
     "draining": "the proxy is about to stop",
 }
 
@@ -45,6 +52,17 @@ def rejection_of(reason: Reason, team: str, after_s: float | None = None) -> Rej
     whose = f"team `{team}`" if reason.startswith("team_") else "the system"
     text = WORDS[reason.removeprefix("team_")].format(whose=whose)
     return Rejection(reason=reason, status=STATUS[reason], message=text, retry_after_s=after_s)
+
+
+def unknown_model(model: str, served: Sequence[str]) -> Rejection:
+    """As vLLM says it (0.32)."""
+    return Rejection(
+        reason="unknown_model",
+        status=STATUS["unknown_model"],
+        message=f"The model `{model}` does not exist. Valid aliases: {', '.join(served)}.",
+        kind="NotFoundError",
+        param="model",
+    )
 
 
 def too_long(

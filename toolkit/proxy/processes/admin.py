@@ -5,14 +5,17 @@
     POST /explain  {"path": "/v1/chat/completions", "body": {...} or its text, "team": "red", "values": false}
     POST /drain /undrain   {"upstream": "a"}, or nothing: the proxy itself
 
+Whoever starts an upstream itself says so with them: `/drain {"upstream": "a", "why": "restart", "back_in_s": 40}` has requests wait
+for it, `"why": "spare"` says that nobody is there; `/undrain {"upstream": "a", "start_s": 40}` that it is started again should it end.
+
 It asks for no key: it listens on the loopback unless told otherwise. What a page in a browser sends to it is refused, as such a page
 is somebody else's.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import orjson
 
@@ -21,6 +24,7 @@ from toolkit.proxy.error_json import CONTENT_TYPE as JSON
 from toolkit.proxy.exchange import Headers, Reply, Request
 from toolkit.proxy.told.log_lines import dumped
 from toolkit.proxy.told.metrics import CONTENT_TYPE
+from toolkit.proxy.upstreams.routing import Drained
 
 PATH = "/v1/chat/completions"
 PAGES = ("/metrics", "/health", "/ready", "/ping", "/state")
@@ -72,10 +76,12 @@ class Control(Protocol):
     async def explain(self, question: Question) -> Mapping[str, Any]:
         """Why a request is a hit or a miss."""
 
-    async def drain(self, upstream: str | None) -> None:
+    async def drain(
+        self, upstream: str | None, why: Drained = "order", back_in_s: float | None = None
+    ) -> None:
         """Send no more to an upstream; None: take no more requests, and say so in /ready."""
 
-    async def undrain(self, upstream: str | None) -> None:
+    async def undrain(self, upstream: str | None, start_s: float | None = None) -> None:
         """Take it back."""
 
 
@@ -138,23 +144,19 @@ class AdminDesk:
             case "/explain":
                 _tell(reply, await self._control.explain(_question(_fields(request), "/explain")))
             case "/drain":
-                await self._steer(request, reply, self._control.drain, is_draining=True)
+                fields = _fields(request) if request.body.strip() else {}
+                _refuse_unknown(fields, {"upstream", "why", "back_in_s"}, "/drain")
+                upstream, why = _text(fields, "upstream", "/drain"), fields.get("why", "order")
+                if why not in get_args(Drained):
+                    raise _Wrong(400, f"`why` is one of {', '.join(get_args(Drained))}")
+                await self._control.drain(upstream, why, _seconds(fields, "back_in_s", "/drain"))
+                _tell(reply, {"upstream": upstream, "draining": True})
             case _:
-                await self._steer(request, reply, self._control.undrain, is_draining=False)
-
-    async def _steer(
-        self,
-        request: Request,
-        reply: Reply,
-        act: Callable[[str | None], Awaitable[None]],
-        *,
-        is_draining: bool,
-    ) -> None:
-        fields = _fields(request) if request.body.strip() else {}
-        _refuse_unknown(fields, {"upstream"}, request.path)
-        upstream = _text(fields, "upstream", request.path)
-        await act(upstream)
-        _tell(reply, {"upstream": upstream, "draining": is_draining})
+                fields = _fields(request) if request.body.strip() else {}
+                _refuse_unknown(fields, {"upstream", "start_s"}, "/undrain")
+                upstream = _text(fields, "upstream", "/undrain")
+                await self._control.undrain(upstream, _seconds(fields, "start_s", "/undrain"))
+                _tell(reply, {"upstream": upstream, "draining": False})
 
 
 def _refuse_strange(request: Request) -> None:
@@ -221,6 +223,13 @@ def _text(fields: dict[str, Any], name: str, path: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
         raise _Wrong(400, f"`{name}` is no text", _example(path))
+    return value
+
+
+def _seconds(fields: dict[str, Any], name: str, path: str) -> float | None:
+    value = fields.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise _Wrong(400, f"`{name}` is no number of seconds", _example(path))
     return value
 
 

@@ -27,7 +27,7 @@ from toolkit.proxy.told.counters import Counters
 from toolkit.proxy.told.explain import explain
 from toolkit.proxy.told.metrics import Gauges, LayerGauge, UpstreamGauge
 from toolkit.proxy.told.recent import Recent
-from toolkit.proxy.upstreams.routing import Routing, UpstreamState
+from toolkit.proxy.upstreams.routing import Drained, Routing, UpstreamState
 from toolkit.proxy.upstreams.scrape import Scrape
 from toolkit.proxy.upstreams.watch import Watch
 
@@ -139,23 +139,26 @@ class Control:
         )
         return asdict(told) | {"request_key": case.served.request_key, "model": case.generation}
 
-    async def drain(self, upstream: str | None) -> None:
+    async def drain(
+        self, upstream: str | None, why: Drained = "order", back_in_s: float | None = None
+    ) -> None:
         """Send no more to an upstream; None: close the proxy's doors."""
         if upstream is None:
             self._inside.is_draining = True
             self._drain()
             await self._inside.crew.drain()
         else:
-            self._inside.routing.drain(self._known(upstream))
+            back_s = None if back_in_s is None else self._inside.kit.clock() + back_in_s
+            self._inside.routing.drain(self._known(upstream), why, back_s)
 
-    async def undrain(self, upstream: str | None) -> None:
+    async def undrain(self, upstream: str | None, start_s: float | None = None) -> None:
         """Take it back."""
         if upstream is None:
             self._inside.is_draining = False
             self._undrain()
             await self._inside.crew.undrain()
         else:
-            self._inside.routing.undrain(self._known(upstream))
+            self._inside.routing.undrain(self._known(upstream), start_s)
 
     # --- on the clients' port ----------------------------------------------------------------------
 
@@ -216,7 +219,11 @@ class Control:
             flights=len(inside.calls),
             slots=admission.in_use,
             slot_limit=kit.settings.admission.concurrency,
-            queued={use.team: use.waiting for use in admission.teams()},
+            queued={
+                use.team: use.waiting + held[use.team]
+                for held in (inside.calls.held(),)
+                for use in admission.teams()
+            },
             layers=tuple(self._layers()),
             redis_open=None if kit.layers.redis is None else kit.layers.redis.is_left_alone,
             upstreams=tuple(

@@ -325,6 +325,8 @@ class Counters:
             self._times("queue", model, cache).observe(served.queue_ms / 1e3)
         if served.rejected is not None or served.left or error_kind(served) is not None:
             return
+        if served.status is not None and served.status >= 400:
+            return
         for name, took_ms in (
             ("ttft", served.ttft_ms),
             ("tpot", served.tpot_ms),
@@ -350,10 +352,10 @@ class Counters:
 
 
 def error_kind(served: Served) -> str | None:
-    """How a request failed; None: it did not, or it was rejected or left."""
+    """How a request failed; None: it did not, or it was rejected or left, or it was the client's own slip (4xx)."""
     if served.rejected is not None or served.left:
         return None
-    if served.error_kind is None and served.status is not None and served.status >= 400:
+    if served.error_kind is None and served.status is not None and served.status >= 500:
         return f"http_{served.status}"
     return served.error_kind
 

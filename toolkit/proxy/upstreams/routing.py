@@ -13,6 +13,9 @@ are looked at, a look that comes brings back one that could not be reached, and 
 When all are left, the fallback is asked; without one, the least bad of those left, always: a refused connection costs
 nothing, and a wrong verdict would be an outage of our own making. Full upstreams are not failed ones: then nobody is chosen, and
 `is_ready` says that it is worth waiting.
+
+Whoever starts upstreams itself (`toolkit serve`) says so: how long a start takes (`undrain`), and when one that it keeps out will
+be back (`drain`). Then requests wait for it (`back_in`). A place that is kept free for a successor counts for nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,6 +33,9 @@ connection. timeout: no first byte in time. cut: the answer broke off."""
 LookFailure = Literal["refused", "unhealthy", "timeout", "other"]
 """Why a look failed. unhealthy: /health answered 5xx, so the engine is dead or loading. other: e.g., a page of 404."""
 Reason = Literal["failing", "unreachable", "stuck"]
+Drained = Literal["order", "restart", "spare"]
+"""Why an upstream is sent nothing. order: somebody wants it so, for as long as he likes. restart: it is being started again. spare:
+nobody is there, it is the place of a successor."""
 
 IN_A_ROW = 3
 LONGEST_BACK_S = 60.0
@@ -89,7 +95,11 @@ class _Upstream:
     salt: bytes
     in_flight: int = 0
     turn: int = 0
-    draining: bool = False
+    drained: Drained | None = None
+    back_s: float | None = None
+    """When a drained one will be back, as far as that is known."""
+    start_s: float | None = None
+    """How long its start takes, where somebody starts it again should it end; None: nobody is known to."""
     reason: Reason | None = None
     """Why it was left; None: it is well."""
     until_s: float = 0.0
@@ -115,6 +125,17 @@ class _Upstream:
         """Not known to serve other models only; one that is asked for a model of its own serves any."""
         known = self.models is not None and model is not None and self.setting.model is None
         return not known or model in (self.models or ())
+
+    @property
+    def is_absent(self) -> bool:
+        """Nobody is there who could serve anything: a free place, or one that is kept out and was never seen."""
+        return self.drained == "spare" or (self.drained == "order" and self.models is None)
+
+    def back_in(self, now: float) -> float | None:
+        """Seconds until it can be asked again, where somebody starts it; None: nobody does, or it is well."""
+        if self.drained == "restart":
+            return max(0.0, (self.back_s or now) - now)
+        return self.start_s if self.drained is None and self.reason == "unreachable" else None
 
     def names(self, model: str | None) -> bool:
         """Known to serve it."""
@@ -162,6 +183,31 @@ class Routing:
             each.reason is None or each.may_be_tried(now)
             for each in self._known(model, frozenset())
         )
+
+    def back_in(self, model: str | None, now: float) -> float | None:
+        """Seconds until an upstream that is being started again can be asked; None: another can be now, or nobody starts one."""
+        those = [each for each in self._all.values() if not each.is_absent and each.serves(model)]
+        if any(
+            each.drained is None and (each.reason is None or each.may_be_tried(now))
+            for each in those
+        ):
+            return None
+        return min((s for each in those if (s := each.back_in(now)) is not None), default=None)
+
+    def is_started_again(self, name: str) -> bool:
+        """Whether somebody starts this upstream again should it end."""
+        return self._all[name].start_s is not None
+
+    def served_instead(self, model: str | None) -> tuple[str, ...]:
+        """All models that are served, where it is known that this one is not; empty: somebody may serve it."""
+        those = [
+            each
+            for each in self._all.values()
+            if not each.is_absent and (each.models is not None or not each.setting.fallback)
+        ]
+        if model is None or any(each.serves(model) for each in those):
+            return ()
+        return tuple(sorted({name for each in those for name in each.models or ()}))
 
     # what happened
 
@@ -256,13 +302,15 @@ class Routing:
         names, self._given_up = tuple(self._given_up), []
         return names
 
-    def drain(self, name: str) -> None:
-        """Send nothing more there; what is under way ends."""
-        self._all[name].draining = True
+    def drain(self, name: str, why: Drained = "order", back_s: float | None = None) -> None:
+        """Send nothing more there; what is under way ends. `back_s`: when it will be back, by the caller's clock."""
+        upstream = self._all[name]
+        upstream.drained, upstream.back_s = why, back_s
 
-    def undrain(self, name: str) -> None:
-        """Send there again."""
-        self._all[name].draining = False
+    def undrain(self, name: str, start_s: float | None = None) -> None:
+        """Send there again. `start_s`: so long a start takes, and whoever says so starts it again should it end."""
+        upstream = self._all[name]
+        upstream.drained, upstream.start_s = None, start_s
 
     def states(self, now: float) -> tuple[UpstreamState, ...]:
         """All upstreams, as they were named."""
@@ -273,11 +321,12 @@ class Routing:
     def _known(self, model: str | None, avoid: frozenset[str]) -> list[_Upstream]:
         """Those that may be asked for a model; where all are known to serve others only, all: the answer says so itself."""
         open_ = [
-            each for name, each in self._all.items() if not each.draining and name not in avoid
+            each for name, each in self._all.items() if each.drained is None and name not in avoid
         ]
         if any(
             each.serves(model) if not each.setting.fallback else each.names(model)
             for each in self._all.values()
+            if not each.is_absent
         ):
             return [each for each in open_ if each.serves(model)]
         return open_
@@ -317,7 +366,7 @@ class Routing:
             name=upstream.setting.name,
             state="up" if upstream.reason is None else "trying" if trying else "left",
             reason=upstream.reason,
-            draining=upstream.draining,
+            draining=upstream.drained is not None,
             in_flight=upstream.in_flight,
             running=upstream.running,
             waiting=upstream.waiting,

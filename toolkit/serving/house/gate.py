@@ -8,10 +8,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol
 
 from toolkit.errors import ToolkitError
 
+Why = Literal["order", "restart", "spare"]
+"""Why nobody is let to an engine. restart: it comes back, and clients may wait for it. spare: nobody is there. order: it is down."""
 LOOK_S = 0.05
 PATIENCE_S, AGAIN_S = 60.0, 0.5
 """With a proxy whose admin does not answer: the worker that has it may just have died, and is started again within 10 s."""
@@ -26,11 +29,11 @@ class Front(Protocol):
     """For clients."""
     admin_url: str
 
-    async def drain(self, upstream: str) -> None:
+    async def drain(self, upstream: str, why: Why, back_in_s: float | None) -> None:
         """Send it no more."""
 
-    async def undrain(self, upstream: str) -> None:
-        """Send it requests again."""
+    async def undrain(self, upstream: str, start_s: float | None) -> None:
+        """Send it requests again; `start_s`: so long its start took."""
 
     async def state(self) -> Mapping[str, Any]:
         """As its admin tells it."""
@@ -43,31 +46,39 @@ class Front(Protocol):
 
 
 class Gate:
-    """Before the proxy is there, it remembers who is to be kept out."""
+    """Before the proxy is there, it remembers who is to be kept out, and who was started."""
 
     def __init__(self, look_s: float) -> None:
         """`look_s`: how often the proxy looks at its upstreams."""
         self.front: Front | None = None
         self._up_s = 2 * look_s + SLOWEST_LOOK_S
-        self._out: set[str] = set()
+        self._out: dict[str, tuple[Why, float | None]] = {}
+        self._in: dict[str, float | None] = {}
 
     async def open(self, front: Front) -> None:
         """The proxy is there."""
         self.front = front
-        for upstream in sorted(self._out):
-            await front.drain(upstream)
+        for upstream, (why, back_in_s) in sorted(self._out.items()):
+            await front.drain(upstream, why, back_in_s)
+        for upstream, start_s in sorted(self._in.items()):
+            await front.undrain(upstream, start_s)
 
-    async def keep_out(self, upstream: str) -> None:
-        """No new requests to this one; what is under way there goes on. Raises ToolkitError where the proxy cannot be told."""
-        self._out.add(upstream)
-        if self.front is not None:
-            await _told(self.front.drain, upstream)
+    async def keep_out(self, upstream: str, why: Why, back_in_s: float | None = None) -> None:
+        """No new requests to this one; what is under way there goes on. Raises ToolkitError where the proxy cannot be told.
 
-    async def let_in(self, upstream: str) -> None:
-        """Requests to this one. Raises ToolkitError where the proxy cannot be told."""
-        self._out.discard(upstream)
+        `back_in_s`: after a restart of which is known how long it takes.
+        """
+        self._out[upstream] = why, back_in_s
+        self._in.pop(upstream, None)
         if self.front is not None:
-            await _told(self.front.undrain, upstream)
+            await _told(partial(self.front.drain, upstream, why, back_in_s))
+
+    async def let_in(self, upstream: str, start_s: float | None) -> None:
+        """Requests to this one; `start_s`: so long its start took. Raises ToolkitError where the proxy cannot be told."""
+        self._out.pop(upstream, None)
+        self._in[upstream] = start_s
+        if self.front is not None:
+            await _told(partial(self.front.undrain, upstream, start_s))
 
     async def until_up(self, upstream: str) -> bool:
         """Wait until the proxy has seen for itself that it answers; False: it has not in time."""
@@ -106,12 +117,12 @@ class Gate:
             await asyncio.sleep(LOOK_S)
 
 
-async def _told(deed: Callable[[str], Awaitable[None]], upstream: str) -> None:
+async def _told(deed: Callable[[], Awaitable[None]]) -> None:
     """Tell the proxy, again and again where it does not answer: what it does not know, it does wrong."""
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return await deed(upstream)
+            return await deed()
         except ToolkitError:
             if time.monotonic() >= give_up_at:
                 raise

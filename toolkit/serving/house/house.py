@@ -142,7 +142,7 @@ class House:
     async def _open_proxy(self, settings: Settings) -> None:
         for seat in self.seats.values():
             if seat.setting.spare_port is not None:
-                await self.gate.keep_out(seat.beside(seat.setting).upstream)
+                await self.gate.keep_out(seat.beside(seat.setting).upstream, "spare")
         now = self._meanings()
         before = answered(self.folder)
         is_others = before is not None and before != now

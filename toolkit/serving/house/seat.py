@@ -55,6 +55,8 @@ class Seat:
         self._watching: asyncio.Task[None] | None = None
         self._looked_s = 0.0
         self._doing: str | None = None
+        self._took_s: float | None = None
+        """From its last launch until it was warm."""
 
     @property
     def name(self) -> str:
@@ -111,12 +113,12 @@ class Seat:
 
     async def open(self) -> None:
         """Start it, warm it, and let clients to it. Raises ToolkitError; then it is down."""
-        await self.gate.keep_out(self.upstream)
+        await self.gate.keep_out(self.upstream, "restart", self._took_s)
         try:
             await self.begin()
         except ToolkitError as error:
             await self.end_engine()
-            self._fail(error)
+            await self._fail(error)
         await self.go_on()
 
     async def go_on(self) -> None:
@@ -125,7 +127,7 @@ class Seat:
             await self.back()
         except ToolkitError as error:
             await self.end_engine()
-            self._fail(error)
+            await self._fail(error)
         self.watch()
 
     async def begin(self) -> None:
@@ -152,7 +154,7 @@ class Seat:
         try:
             await self.engine.stop()
         except ToolkitError as error:
-            self._fail(error)
+            await self._fail(error)
 
     async def leave(self, drain_s: float) -> None:
         """Call its watchdog off, let no new request to it, and wait for those under way.
@@ -162,7 +164,7 @@ class Seat:
         was_watched = self._watching is not None and not self._watching.done()
         await self.unwatch()
         try:
-            await self.gate.keep_out(self.upstream)
+            await self.gate.keep_out(self.upstream, "restart", self._took_s)
         except ToolkitError:
             if was_watched:
                 self.watch()
@@ -185,7 +187,11 @@ class Seat:
         finally:
             self._doing = None
 
-    def _fail(self, error: ToolkitError) -> NoReturn:
+    async def _fail(self, error: ToolkitError) -> NoReturn:
+        with contextlib.suppress(
+            ToolkitError
+        ):  # that nobody answers there the proxy sees by itself
+            await self.gate.keep_out(self.upstream, "order")
         self.be("down", error.message)
         self.tell("stop", f"down: {error.message}")
         raise error
@@ -232,7 +238,9 @@ class Seat:
         self.be("restarting", cause)
         self.engine.say(f"{cause}; it is started again")
         try:
-            await self.gate.keep_out(self.upstream)
+            pause_s = self._guard.backoff_s
+            back_in_s = None if self._took_s is None else pause_s + self._took_s
+            await self.gate.keep_out(self.upstream, "restart", back_in_s)
         except ToolkitError as error:
             # it must come back all the same; that nobody answers there the proxy sees by itself
             self.engine.say(f"clients may meet it cold: {error.message}")
@@ -248,17 +256,22 @@ class Seat:
         """Warm it."""
         self.be("warming", self.why)
         warmed = await self.engine.warm()
+        self._took_s = self.engine.took_s
         self.engine.say(sentence(warmed))
         return warmed
 
     async def back(self) -> None:
         """Let clients to it, once the proxy has seen that it answers: or it would be asked last, and only for want of others."""
         await self.gate.until_up(self.upstream)
-        await self.gate.let_in(self.upstream)
+        await self.gate.let_in(self.upstream, self._took_s)
         self.be("up")
+        if self.restarts:
+            self.engine.say("clients are let in again")
 
     async def gave_up(self, cause: str) -> None:
         """A crash loop: somebody has to look."""
+        with contextlib.suppress(ToolkitError):  # as above
+            await self.gate.keep_out(self.upstream, "order")
         self.be("down", cause)
         self.engine.say(
             f"stays down: {cause}. `toolkit serve restart {self.name}` tries again; its log: {self.engine.log}"

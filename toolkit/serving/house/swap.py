@@ -34,10 +34,10 @@ Forget = Callable[[], Awaitable[None]]
 async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: Forget) -> None:
     """Start the new engine beside the old one, and switch. Raises ToolkitError; where the new one was not let in, the old one serves on."""
     new, old, was = seat.beside(setting), seat.engine, seat.setting
-    await seat.gate.keep_out(new.upstream)
+    await seat.gate.keep_out(new.upstream, "spare")
     try:
         await _begin(seat, new)
-        await seat.gate.let_in(new.upstream)
+        await seat.gate.let_in(new.upstream, new.took_s)
     except BaseException:
         await new.stop()
         raise
@@ -47,7 +47,7 @@ async def beside(seat: Seat, setting: EngineSetting, drain_s: float, forget: For
         seat.be("up")
         seat.watch()
         seat.tell("model", _words(was, setting))
-        await seat.gate.keep_out(old.upstream)
+        await seat.gate.keep_out(old.upstream, "spare")
         if not await seat.gate.until_idle(old.upstream, drain_s):
             old.say(f"the old engine has requests under way after {drain_s:g} s, which are lost")
         await _forget(was, setting, forget)

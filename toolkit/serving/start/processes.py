@@ -6,6 +6,7 @@ Where there is no /proc, as on a Mac, descent and process group are asked of `ps
 """
 
 import os
+import platform
 import signal
 import subprocess
 import time
@@ -140,6 +141,27 @@ def is_same(pid: int, started: int) -> bool:
     """Whether this very process still runs."""
     one = member(pid)
     return one is not None and one.started == started and not one.dead
+
+
+def identity() -> dict[str, str | int]:
+    """Who this process is, for `still_runs`: what a database says of who writes a run."""
+    one = member(os.getpid())
+    return {"boot": _boot(), "pid": os.getpid(), "started": one.started if one else 0}
+
+
+def still_runs(noted: object) -> bool:
+    """Whether the process with this identity runs, on this machine and since the same boot."""
+    match noted:
+        case {"boot": str(boot), "pid": int(pid), "started": int(started)}:
+            return boot == _boot() and is_same(pid, started)
+    return False
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return platform.node()
 
 
 def tell(members: Iterable[Member], number: signal.Signals) -> None:

@@ -70,8 +70,9 @@ async def _ask(path: Path, env: dict[str, str]) -> Installed:
     note = _note(path, version)
     text = _noted(note)
     if text is None or not version:
-        text, said = await _help(path, env)
-        version = version or said
+        text = await _help(path, env)
+        # only where no package tells: the command takes 16 s to say it
+        version = version or await _said_version(path, env)
         _write_note(note, text)
     return Installed(command=str(path), python=python, version=version, known=known(text))
 
@@ -85,19 +86,21 @@ def interpreter(command: Path) -> str:
     return str(beside) if beside.exists() else "python3"
 
 
-async def _help(path: Path, env: dict[str, str]) -> tuple[str, str]:
-    """The help's text with all flags, and the version that `--version` tells."""
+async def _help(path: Path, env: dict[str, str]) -> str:
+    """The help's text with all flags."""
     for word in _LATER_RELEASES:
         text = await _output([str(path), "serve", word], env)
         if "--max-model-len" in text:
-            break
-    else:
-        raise ToolkitError(
-            f"`{path} serve --help=all` does not name its flags",
-            "Run it by hand: an installation that can't tell its help can't serve either",
-        )
+            return text
+    raise ToolkitError(
+        f"`{path} serve --help=all` does not name its flags",
+        "Run it by hand: an installation that can't tell its help can't serve either",
+    )
+
+
+async def _said_version(path: Path, env: dict[str, str]) -> str:
     said = re.search(r"\d+\.\d+[\w.+]*", await _output([str(path), "--version"], env))
-    return text, said[0] if said else "of unknown version"
+    return said[0] if said else "of unknown version"
 
 
 async def _output(words: list[str], env: dict[str, str]) -> str:

@@ -19,8 +19,6 @@ Measure = Literal["ttft", "e2e"]
 
 SAME_MS = 5.0
 """Less apart than this they agree, whatever the share: a busy client is as late as that by itself."""
-NEARLY = 0.85
-"""Levels that lost at least this part of the most are as bad as the worst one."""
 COMPILED = ("during inference: ", "This causes a latency spike")
 """Both stand in what vLLM's JIT monitor logs (0.25.1 to 0.33, vllm/utils/jit_monitor.py)."""
 MOST_LINE_CHARACTERS = 300
@@ -76,7 +74,7 @@ class Warmed:
     warm_e2e_ms: float | None = None
     ratio: float | None = None
     concurrency: int | None = None
-    """Where being cold cost clients most; of levels that cost nearly the same, the highest."""
+    """The lowest of all levels, which comes first: the same load at every start, so that starts can be compared."""
     levels: tuple[Level, ...] = ()
     agreed: bool = False
     """Two rounds in a row differed by less than the tolerance."""
@@ -172,20 +170,6 @@ def _figure(rounds: Iterable[Round], measure: Measure) -> float | None:
     return next((figure for figure in figures if figure is not None), None)
 
 
-def worst(found: Sequence[Level]) -> Level | None:
-    """Where being cold cost a request most; of loads that cost nearly the same, the one with most requests at once."""
-    lost = [
-        (each.cold_ms - each.warm_ms, each)
-        for each in found
-        if each.kind == "plain" and each.cold_ms is not None and each.warm_ms is not None
-    ]
-    if not lost:
-        return None
-    most = max(cost for cost, _ in lost)
-    bad = [each for cost, each in lost if cost >= NEARLY * most or cost == most]
-    return max(bad, key=lambda each: each.concurrency)
-
-
 def warmed(
     *,
     name: str,
@@ -201,8 +185,8 @@ def warmed(
     """Put a warm-up's facts together."""
     measure = measure_of(rounds)
     found = levels(rounds, measure) if measure else ()
-    bad = worst(found)
-    cold, warm = (bad.cold_ms, bad.warm_ms) if bad else (None, None)
+    first = next((each for each in found if each.kind == "plain"), None)
+    cold, warm = (first.cold_ms, first.warm_ms) if first else (None, None)
     streamed = measure == "ttft"
     return Warmed(
         name=name,
@@ -214,8 +198,8 @@ def warmed(
         warm_ttft_ms=warm if streamed else None,
         cold_e2e_ms=None if streamed else cold,
         warm_e2e_ms=None if streamed else warm,
-        ratio=bad.ratio if bad else None,
-        concurrency=bad.concurrency if bad else None,
+        ratio=first.ratio if first else None,
+        concurrency=first.concurrency if first else None,
         levels=found,
         agreed=agreed,
         requests=sum(each.requests for each in rounds),
