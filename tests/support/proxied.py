@@ -94,7 +94,7 @@ def raw(
 ) -> bytes:
     """A request's bytes; a body of bytes goes as it is."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "host: h", f"content-length: {len(data)}"]
+    lines = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(data)}"]
     if not any(line.startswith("content-type") for line in headers):
         lines.append("content-type: application/json")
     if key is not None:

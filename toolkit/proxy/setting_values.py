@@ -62,7 +62,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9.-]{1,253}")
 _PATH = re.compile(r"(/[A-Za-z0-9_~.-]+)+")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-_WILD = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
+WILD = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
 
 Reader = Callable[[Any, str], Any]
 
@@ -87,7 +87,7 @@ def is_visible(text: str) -> bool:
 
 def same_host(one: str, other: str) -> bool:
     """Whether two addresses to listen on would meet on one port."""
-    if one == other or not _WILD.isdisjoint((one, other)):
+    if one == other or not WILD.isdisjoint((one, other)):
         return True
     return "localhost" in (one, other) and hosts.is_loopback(one) and hosts.is_loopback(other)
 
@@ -100,7 +100,7 @@ def leads_to(url: str, host: str, port: int) -> bool:
         return False
     if parts.hostname == host:
         return True
-    return hosts.is_loopback(parts.hostname) and (host in _WILD or hosts.is_loopback(host))
+    return hosts.is_loopback(parts.hostname) and (host in WILD or hosts.is_loopback(host))
 
 
 @lru_cache(maxsize=16)

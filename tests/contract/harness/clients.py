@@ -57,7 +57,7 @@ def request(
     named = {line.partition(":")[0].lower() for line in headers}
     lines = [f"{method} {path} HTTP/1.1"]
     if "host" not in named:
-        lines.append("host: h")
+        lines.append("host: localhost")
     if not named & {"content-length", "transfer-encoding"}:
         lines.append(f"content-length: {len(data)}")
     if "content-type" not in named:

@@ -69,7 +69,7 @@ async def _asked(
     server = await asyncio.get_running_loop().create_server(front, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "host: admin", "connection: close", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "host: localhost", "connection: close", *headers]
     if method == "POST":
         lines.append(f"content-length: {len(sent)}")
     writer.write("\r\n".join([*lines, "", ""]).encode() + sent)

@@ -9,19 +9,23 @@ Whoever starts an upstream itself says so with them: `/drain {"upstream": "a", "
 for it, `"why": "spare"` says that nobody is there; `/undrain {"upstream": "a", "start_s": 40}` that it is started again should it end.
 
 It asks for no key: it listens on the loopback unless told otherwise. What a page in a browser sends to it is refused, as such a page
-is somebody else's.
+is somebody else's; and so is what is asked by a name that is not its own, which such a page may have bent to this machine's address.
 """
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
+from socket import gethostname
 from typing import Any, Protocol, get_args
 
 import orjson
 
 from toolkit.errors import ToolkitError
+from toolkit.hosts import is_loopback
 from toolkit.proxy.error_json import CONTENT_TYPE as JSON
 from toolkit.proxy.exchange import Headers, Reply, Request
+from toolkit.proxy.setting_values import WILD
 from toolkit.proxy.told.log_lines import dumped
 from toolkit.proxy.told.metrics import CONTENT_TYPE
 from toolkit.proxy.upstreams.routing import Drained
@@ -96,8 +100,9 @@ class _Wrong(Exception):  # noqa: N818 (an answer, and no fault of ours)
 class AdminDesk:
     """A desk for a front of its own."""
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    def __init__(self, control: Control, host: str = "127.0.0.1") -> None:
+        """`host`: where the front listens."""
+        self._control, self._host = control, host
         self._under_way: set[asyncio.Task[None]] = set()
 
     def recall(self, data: bytes) -> None:  # noqa: ARG002 (a desk's)
@@ -127,6 +132,9 @@ class AdminDesk:
             )
 
     async def _serve(self, request: Request, reply: Reply) -> None:
+        if not _is_own(request.header(b"host"), self._host):
+            hint = "Ask by the address that it listens on, e.g., 127.0.0.1"
+            raise _Wrong(421, "this is not the host that was asked for", hint)
         _refuse_strange(request)
         match request.path:
             case "/metrics":
@@ -157,6 +165,26 @@ class AdminDesk:
                 upstream = _text(fields, "upstream", "/undrain")
                 await self._control.undrain(upstream, _seconds(fields, "start_s", "/undrain"))
                 _tell(reply, {"upstream": upstream, "draining": False})
+
+
+def _is_own(asked: bytes | None, host: str) -> bool:
+    """Whether a Host header names this listener: the loopback, its own address, or any where it listens on all of them.
+
+    An address can't be bent as a name can (DNS rebinding). None: no browser asks without.
+    """
+    if asked is None:
+        return True
+    name = asked.decode("latin-1").lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    if is_loopback(name) or name == host.lower():
+        return True
+    if host and host not in WILD:
+        return False
+    try:
+        ip_address(name)
+    except ValueError:
+        return name == gethostname().lower()
+    return True
 
 
 def _refuse_strange(request: Request) -> None:

@@ -201,7 +201,7 @@ class Proxy:
             rows=None if self._feed is None else self._feed.put,
         )
         self.inside.front = front = Front(desk, settings.front)
-        admin = Front(AdminDesk(control), FrontSetting())
+        admin = Front(AdminDesk(control, settings.admin_host), FrontSetting())
         self._fronts = [front, admin]
         if self._place is not None:
             place = self._place
