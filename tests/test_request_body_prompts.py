@@ -120,7 +120,7 @@ def test_a_text_cannot_pass_for_an_image_nor_nothing_for_a_text() -> None:
 
 
 def test_a_prompt_key_is_of_the_canonical_form_of_what_is_read() -> None:
-    read = b'prompt {"messages":[{"content":"hi","role":"user"}],"tools":[]}'
+    read = b'prompt {"messages":[{"content":"hi","role":"user"}],"tools":"[]"}'
     seen = told(tools=[], messages=[{"role": "user", "content": "hi"}], temperature=1)
     assert seen.prompt_key == blake2b(read, digest_size=16).hexdigest()
 
@@ -177,7 +177,7 @@ def test_tools_and_their_calls_are_read_by_the_model() -> None:
         tools=[{"type": "function", "function": {"name": "sum"}}],
     )
     assert seen.prompt_text == (
-        'tools: [{"function":{"name":"sum"},"type":"function"}]\nassistant: sum {"a":1}\ntool: 2'
+        'tools: [{"type":"function","function":{"name":"sum"}}]\nassistant: sum {"a":1}\ntool: 2'
     )
     # `sum {"a":1}` and `2`; what tools there are is not counted
     assert seen.prompt_chars == 11 + 1

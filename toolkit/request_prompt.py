@@ -104,10 +104,13 @@ def prompt(fields: Fields, *, anywhere: bool) -> Prompt | None:
 
 def _take_rare(found: Prompt, fields: Fields, read: Fields) -> None:
     """Take what stands beside and in front of the prompt."""
-    read.update({name: fields[name] for name in _READ_BESIDE if fields.get(name) is not None})
+    # templates get these as they were written: the order of a tool's keys is read, too
+    read.update(
+        {name: _written(fields[name]) for name in _READ_BESIDE if fields.get(name) is not None}
+    )
     for name in TOOLS:
         if fields.get(name):
-            found.texts.append(f"{name}: {_json(fields[name]).decode()}")
+            found.texts.append(f"{name}: {_written(fields[name])}")
     for name in BEFORE:
         if fields.get(name) is not None:
             read[name] = _content(found, "system", fields[name])
@@ -276,6 +279,14 @@ def _call(name: Any, arguments: Any) -> str:
 
 
 # --- bytes -------------------------------------------------------------------------------------
+
+
+def _written(value: Any) -> str:
+    """Compact JSON with keys as they came."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value, separators=(",", ":"))
 
 
 def _json(value: Any) -> bytes:

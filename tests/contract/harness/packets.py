@@ -12,6 +12,7 @@ A frame is `Frame(ts, data, wire_length)`; lists of them may be cut, shuffled an
 import gzip
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Literal, NamedTuple
 
@@ -68,6 +69,11 @@ def udp(sport: int, dport: int, payload: bytes = b"") -> bytes:
     return struct.pack("!HHHH", sport, dport, 8 + len(payload), 0) + payload
 
 
+@lru_cache(4096)
+def packed(address: str) -> bytes:
+    return ip_address(address).packed
+
+
 def _checksum(head: bytes) -> int:
     total = sum(struct.unpack(f"!{len(head) // 2}H", head))
     while total >> 16:
@@ -105,8 +111,8 @@ def ipv4(
                 64,
                 protocol,
                 checksum,
-                ip_address(source).packed,
-                ip_address(target).packed,
+                packed(source),
+                packed(target),
             )
             + options
         )
@@ -159,8 +165,8 @@ def ipv6(
         len(whole) if length is None else length,
         numbers[0],
         64,
-        ip_address(source).packed,
-        ip_address(target).packed,
+        packed(source),
+        packed(target),
     )
     return head + whole
 

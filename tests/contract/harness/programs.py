@@ -69,7 +69,8 @@ def run(
 
 def rows(text: str) -> list[dict[str, Any]]:
     """JSON lines, as `--json` prints them."""
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    # not by splitlines(): JSON may hold other ends of lines than this one as they are
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
 class Program:
