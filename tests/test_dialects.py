@@ -184,7 +184,7 @@ def test_v0_before_its_first_report_has_a_configuration_only():
         for line in text_of("written/vllm_v0_0.6.6").split("\n")
         if line.startswith("vllm:cache_config_info")
     ]
-    found = numbers(config)
+    found = numbers(config + "\n")
     assert (found.dialect, found.running, found.num_gpu_blocks) == ("v0", None, 27881)
 
 

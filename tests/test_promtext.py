@@ -68,9 +68,33 @@ def test_every_sample_of_a_recorded_page_reads_as_prometheus_client_reads_the_wh
     assert not page.cut
 
 
-def test_the_last_line_needs_no_newline_and_windows_line_ends_are_read():
-    page = read_page('a{x="1"} 1\r\nb 2')
-    assert (page.total("a"), page.total("b")) == (1, 2)
+def test_windows_line_ends_are_read():
+    page = read_page('a{x="1"} 1\r\nb 2\r\n')
+    assert (page.total("a"), page.total("b"), page.ended_early) == (1, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("rest", "left"),
+    [
+        ("total_b 12", ["total"]),  # of 123.0, perhaps
+        ('total_b{x="2"', ["total"]),
+        ("total_b", ["total"]),
+        ("total_", ["total"]),
+        ("tot", []),
+        ("# HELP total_b And then", ["total", "total_b"]),
+        ("{", ["total", "total_b"]),
+    ],
+)
+def test_of_a_line_without_an_end_nothing_is_known_nor_of_its_name(rest, left):
+    page = read_page('total 1\ntotal_b{x="1"} 5\n' + rest)
+    assert (list(page.names()), page.ended_early) == (left, True)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "# EOF", "# EOF\n", "  "])
+def test_a_page_that_ends_with_a_line_is_whole(end):
+    page = read_page("total 1\n" + end)
+    assert (page.total("total"), page.ended_early) == (1, False)
+    assert page.openmetrics is ("EOF" in end)
 
 
 def test_timestamps_and_exemplars_are_not_taken_for_values():
@@ -225,7 +249,7 @@ def test_an_odd_line_reads_as_prometheus_client_reads_it_alone(labels, value):
     ],
 )
 def test_a_brace_among_the_labels_does_not_move_the_value(line, value):
-    assert read_page(line).total("a") == value
+    assert read_page(line + "\n").total("a") == value
 
 
 @calm

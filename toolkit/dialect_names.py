@@ -125,6 +125,8 @@ LITELLM: Names = {
 REASON_LABEL = "finished_reason"
 """On the counter of ended requests: vLLM's and TensorRT-LLM's word; the other engines tell no reason there."""
 MODEL_LABELS = ("model_name", "requested_model", "model")
+NO_MODEL = ("requested_model", "")
+"""LiteLLM's label on what is counted of no LLM request."""
 REPEATING_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """SGLang's ranks of one engine each say the same; only `dp_rank` is another engine."""
 
@@ -143,6 +145,9 @@ NOT_SETTINGS = frozenset(
     " kv_cache_memory_bytes simple_cpu_offload_num_blocks _block_size_resolved"
     " engine model_name deployment replica application".split()
 )
+
+GATEWAYS = ("litellm", "production-stack-router", "vllm-router")
+"""In front of engines, and none themselves; vLLM's router has no page of numbers there, it passes on an engine's."""
 
 PROXY_BUILD = "toolkit_proxy_build_info"
 """Our own proxy's, behind an engine's names on one page; it has no name of an engine's."""

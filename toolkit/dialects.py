@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.dialect_names import (
     MODEL_LABELS,
+    NO_MODEL,
     NOT_SETTINGS,
     PEERS,
     PROXY_BUILD,
@@ -215,6 +216,8 @@ def _peculiar(page: Page, numbers: EngineNumbers) -> EngineNumbers:
             requests_total=sum(ended) if ended else None,
             kv_cache_usage=_tgi_usage(page, numbers.kv_cache_tokens),
         )
+    if numbers.engine == "litellm" and numbers.requests_total is None:
+        return replace(numbers, requests_total=0.0)  # its counters appear with the first request
     if numbers.engine == "trtllm":
         hits = _sum(page, TRTLLM["prefix_hits_total"])
         misses = _sum(page, ("trtllm_kv_cache_missed_blocks_total",))
@@ -336,7 +339,8 @@ def _engines(page: Page, names: Names) -> int | None:
 
 def _values(page: Page, name: str) -> list[float]:
     """Return one value per engine and kind; -1, NaN and Inf stand for unknown and are left out."""
-    samples = page.samples(name)
+    # LiteLLM counts whoever looks at its pages, too, and its own calls for /health: those ask for no model
+    samples = tuple(s for s in page.samples(name) if NO_MODEL not in s.labels)
     # SGLang with priorities has one series each and their sum with an empty label
     return _amounts(tuple(s for s in samples if not s.label("priority")) or samples)
 

@@ -57,6 +57,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def same_origin(url: str, other: str) -> bool:
+    """Whether two URLs reach the same server; ValueError when one has no valid port."""
+    return _server(url) == _server(other)
+
+
+def _server(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
 def _words(line: str) -> list[str]:
     """Split a line into words; `#` starts a comment at the line's start or after a space."""
     return re.sub(r"(^|\s)#.*", "", line).split()

@@ -30,6 +30,7 @@ LINE_COST_CHARACTERS = 64
 """What a line costs beside its own characters: an empty one takes as long as so many of them."""
 SHOWN_CHARACTERS = 80
 
+_NAME_BEGUN = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)([ \t{]?)")
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t{]")
 _PLAIN = re.compile(
     r"[a-zA-Z_:][a-zA-Z0-9_:]*\{(.*)\} ([+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,3})?)"
@@ -123,7 +124,16 @@ class Histogram:
 class Page:
     """The samples of one page, by sample name; lines are parsed when their name is asked for."""
 
-    __slots__ = ("_left", "_lines", "_samples", "bad_lines", "cut", "first_bad_line", "openmetrics")
+    __slots__ = (
+        "_left",
+        "_lines",
+        "_samples",
+        "bad_lines",
+        "cut",
+        "ended_early",
+        "first_bad_line",
+        "openmetrics",
+    )
 
     def __init__(self, text: str) -> None:
         self._lines: dict[str, list[str]] = {}
@@ -133,6 +143,8 @@ class Page:
         """Whether the page has the `# EOF` line of OpenMetrics."""
         self.cut = False
         """Whether a limit left something unread: see the limits at the top."""
+        self.ended_early = False
+        """Whether its last line has no end: the rest of it was lost, and of its name nothing is known."""
         self.bad_lines = 0
         """Lines that could not be read, among those looked at so far."""
         self.first_bad_line = ""
@@ -208,6 +220,7 @@ class Page:
         # not splitlines: a label's value may hold \x0b, \x85 or \u2028; only \n ends a line
         rows = text.split("\n", MAX_LINES)
         self.cut = len(rows) > MAX_LINES
+        last = "" if self.cut else rows.pop()
         for row in rows[:MAX_LINES]:
             match = _NAME.match(row)
             if match and len(row) <= MAX_LINE_CHARACTERS:
@@ -216,6 +229,15 @@ class Page:
                 self.openmetrics = True
             elif match or _is_strange(row):
                 self._note_bad(row)
+        if last.rstrip() == "# EOF":
+            self.openmetrics = True
+        elif last.strip():
+            # half of a number is another number, and a sum over the lines before it lacks those behind it
+            self.ended_early = True
+            if begun := _NAME_BEGUN.match(last):
+                for name in tuple(self._lines):
+                    if name == begun[1] or (not begun[2] and name.startswith(begun[1])):
+                        del self._lines[name]
 
     def _parse(self, name: str, lines: list[str]) -> tuple[Sample, ...]:
         cost = sum(map(len, lines)) + LINE_COST_CHARACTERS * len(lines)

@@ -63,7 +63,7 @@ class Sighting:
     latency_ms: float | None = None
     """Send to response headers of a small page, asked while the looking machine was idle."""
     engine: str | None = None
-    """`vllm`, `sglang`, `tgi`, `llama.cpp`, `trtllm`, `litellm`, `production-stack-router`."""
+    """`vllm`, `sglang`, `tgi`, `llama.cpp`, `trtllm`; or a gateway: `litellm`, `vllm-router`, `production-stack-router`."""
     dialect: str | None = None
     """How it spells its metrics: `v0`, `v1` or `rust` for vLLM, else the engine's name."""
     version: str | None = None

@@ -18,8 +18,8 @@ from toolkit.records import Host, Sighting
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "scout"]
 EVIL = "m\u00f6del-\U0001f600-\u202e[red]"
-SHOWN = "m\u00f6del-\U0001f600-[red]"
-"""The model's name without the mark that turns the direction of writing."""
+SHOWN = "m\u00f6del-\U0001f600-?[red]"
+"""Without the mark that turns the direction of writing."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def shown(*words: str, columns: int = 120, **environment: str) -> str:
 def test_a_screen_without_a_letter_shows_another_in_its_place(vllm: RawServer) -> None:
     done = run(vllm.url, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
-    assert "m?del-?-[red]" in done.stdout
+    assert "m?del-?-?[red]" in done.stdout
     assert done.stdout.isascii()
 
 
@@ -60,7 +60,7 @@ def test_a_screen_without_a_letter_shows_another_in_its_place(vllm: RawServer) -
 def test_json_is_whole_in_any_alphabet(vllm: RawServer, encoding: str) -> None:
     done = run(vllm.url, "--json", env=os.environ | {"PYTHONIOENCODING": encoding})
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["model"] == SHOWN
+    assert json.loads(done.stdout)["model"] == EVIL
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["--watch", "--count", "1"]])

@@ -12,9 +12,10 @@ import pytest
 import trustme
 from support.raw_server import RawServer, http, one_look, vllm_pages
 
+from toolkit.hosts import same_origin
 from toolkit.records import Host
 from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION, Answer
-from toolkit.scout.look import MAX_METRICS_BYTES, QuietMoments, Scout, same_origin, tls_context
+from toolkit.scout.look import MAX_METRICS_BYTES, QuietMoments, Scout, tls_context
 from toolkit.scout.problems import problem_of
 
 Writer = asyncio.StreamWriter

@@ -311,15 +311,19 @@ def test_a_dead_host_keeps_its_most_common_reason() -> None:
     assert sighting.latency_ms is None
 
 
-def test_a_router_is_no_engine() -> None:
+def test_a_router_is_a_gateway() -> None:
     page = metrics(
         'vllm:num_requests_running{server="http://e1:8000"} 3',
         'vllm:healthy_pods_total{server="http://e1:8000"} 1',
         'vllm:current_qps{server="http://e1:8000"} 2',
     )
     sighting = sight_only(HEALTH=ok(), METRICS=page, MODELS=ok(recorded("v1_models.json")))
-    assert (sighting.status, sighting.engine) == ("not_an_engine", "production-stack-router")
-    assert "a router in front of engines" in sighting.error
+    assert (sighting.status, sighting.engine) == ("ok", "production-stack-router")
+    idle = ok(b"# TYPE vllm:healthy_pods_total gauge\n")
+    down = sight_only(HEALTH=ok(), METRICS=idle, MODELS=Answer(status=503))
+    assert (down.status, down.engine) == ("degraded", "production-stack-router")
+    assert down.error is not None
+    assert "no engine behind it does" in down.error
 
 
 def test_behind_a_key_the_model_comes_from_metrics_and_the_length_from_tokenize() -> None:
@@ -391,11 +395,11 @@ def test_a_byte_order_mark_spoils_no_line() -> None:
     assert (evidence.page.bad_lines, sight(evidence).status) == (0, "ok")
 
 
-def test_labels_that_would_repaint_the_terminal_are_cleaned() -> None:
+def test_labels_are_told_as_they_are() -> None:
     page = recorded("metrics_after_load.txt").replace(b'"tiny"', b'"t\x1b[2J\\nx"')
     page = page.replace(b'cache_dtype="auto"', b'cache_dtype="\x1b[31mfp8"')
     sighting = seen(MODELS=NOT_FOUND, METRICS=ok(page))
-    assert (sighting.model, sighting.cache_dtype) == ("t[2Jx", "[31mfp8")
+    assert (sighting.model, sighting.cache_dtype) == ("t\x1b[2J\nx", "\x1b[31mfp8")
 
 
 def test_a_port_that_wants_tls_says_so() -> None:
@@ -411,9 +415,9 @@ def test_a_port_that_wants_tls_says_so() -> None:
     )  # fmt: skip
 
 
-def test_a_name_that_would_repaint_the_terminal_is_cleaned() -> None:
-    cards = b'{"data":[{"id":"m\\u001b[2Jx\\n","owned_by":"vllm"}]}'
-    assert seen(MODELS=ok(cards)).model == "m[2Jx"
+def test_a_name_is_told_as_it_is_but_for_half_a_character() -> None:
+    cards = b'{"data":[{"id":"m\\u001b[2Jx\\n\\ud800","owned_by":"vllm"}]}'
+    assert seen(MODELS=ok(cards)).model == "m\x1b[2Jx\n\ufffd"
 
 
 JSON_NONSENSE = [

@@ -1,7 +1,7 @@
 """One host's own client: timed requests in, Shots out, over aiohttp. It touches the network and the clock.
 
 Every host has its own pool of connections and its own deadlines, so that one that hangs slows nobody.
-Only the host's own address is contacted: no redirect, no proxy from the environment, no cookie.
+Only the host's own address is contacted: no redirect but to another of its pages, no proxy from the environment, no cookie.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import orjson
@@ -24,6 +24,7 @@ from toolkit.bench.faults import FAULTS, Limits, failure, line, without_key
 from toolkit.bench.shots import Course, Failure, Heard, Moments, shot
 from toolkit.completion import Answer, Completion
 from toolkit.dialects import EngineNumbers, read_numbers
+from toolkit.hosts import same_origin
 from toolkit.promtext import read_page
 from toolkit.records import Host, ServedModel, Shot
 
@@ -31,6 +32,7 @@ CHAT = "/v1/chat/completions"
 CONNECT_TIMEOUT_S = 10.0
 PAGE_TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 16 * 2**20
+MAX_REDIRECTS = 3
 LONG_PAGE_BYTES = 2**18
 """Longer ones are read in a thread, or they would hold up the clock: 56 KB take 0.7 ms."""
 MAX_MODEL_CHARACTERS = 300
@@ -216,16 +218,22 @@ class HostClient:
         self, path: str, *, with_key: bool, most_bytes: int = MAX_PAGE_BYTES
     ) -> tuple[int, str, bytes]:
         """Status, content type and body. Raises PageError."""
+        url = self.host.url + path
         try:
-            async with (
-                asyncio.timeout(PAGE_TIMEOUT_S),
-                self._session.get(
-                    self.host.url + path,
-                    headers=self._authorization() if with_key else None,
-                    allow_redirects=False,
-                ) as response,
-            ):
-                body = await _body(response, path, most_bytes)
+            async with asyncio.timeout(PAGE_TIMEOUT_S):
+                for _ in range(MAX_REDIRECTS + 1):
+                    async with self._session.get(
+                        url,
+                        headers=self._authorization() if with_key else None,
+                        allow_redirects=False,
+                    ) as response:
+                        body = await _body(response, path, most_bytes)
+                    # LiteLLM's metrics stand at /metrics/, and /metrics says so
+                    target = urljoin(url, response.headers.get("Location", url))
+                    elsewhere = target == url or not same_origin(self.host.url, target)
+                    if not 300 <= response.status < 400 or elsewhere:
+                        break
+                    url = target
         except TimeoutError as error:
             late = f"`{path}` did not finish within {PAGE_TIMEOUT_S:g} s"
             raise PageError(late, answered=False) from error

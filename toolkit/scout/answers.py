@@ -14,7 +14,7 @@ FIRST_ROUND = (HEALTH, VERSION, MODELS, METRICS)
 TRTLLM_METRICS = "/prometheus/metrics"
 """trtllm-serve puts JSON under /metrics and Prometheus text here."""
 LITELLM_ALIVE = "/health/liveliness"
-"""LiteLLM guards /health, which would call every model; this one asks only the process."""
+"""LiteLLM guards /health, which calls every model, and answers 500 there while it has no database; this one asks only the process."""
 INVOCATIONS = "/invocations"
 """vLLM's SageMaker route runs inference and is not guarded by `--api-key`."""
 TOKENIZE = "/tokenize"
@@ -54,6 +54,11 @@ class Answer:
         """Whether the page wants a key, or another one."""
         return self.status in (401, 403)
 
+    @property
+    def may_want_key(self) -> bool:
+        """Whether a key may help: LiteLLM without a database answers 400 or 500 to who has none."""
+        return self.refused or self.status in (400, 500)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -72,3 +77,25 @@ class Look:
 
 
 NOT_ASKED = Answer(problem="not asked")
+
+
+def gateway(answers: Mapping[str, Answer]) -> str | None:
+    """Which gateway answers, one of GATEWAYS, by words that are its own: so it is known while no engine behind it answers.
+
+    As recorded of LiteLLM 1.106.2 and of vllm-router 0.1.17, whose words its ancestor, SGLang's router, has too.
+    """
+
+    def body(path: str) -> bytes:
+        return answers.get(path, NOT_ASKED).body
+
+    litellm = (
+        b"I'm alive!" in body(LITELLM_ALIVE)
+        or body(HEALTH).startswith(b'{"healthy_endpoints"')
+        or b"\nlitellm_" in body(METRICS)
+    )
+    if litellm:
+        return "litellm"
+    if body(HEALTH).startswith((b"All servers healthy", b"Unhealthy servers:")):
+        return "vllm-router"
+    # its families stand there before it has seen an engine
+    return "production-stack-router" if b" vllm:healthy_pods_total " in body(METRICS) else None

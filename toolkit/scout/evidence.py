@@ -1,10 +1,12 @@
 """Read the pages of one look into plain facts about the host. No network, no clock."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toolkit.dialect_names import GATEWAYS
 from toolkit.dialects import CacheNumbers, EngineNumbers, read_cache, read_numbers
 from toolkit.promtext import Page, read_page
 from toolkit.records import Reading
@@ -13,6 +15,11 @@ from toolkit.scout.answers import Answer, Look
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 """`owned_by` of a model card -> engine."""
+
+
+LONGEST_TEXT = 4096
+"""Characters: as long as a path may be."""
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +48,14 @@ class Evidence:
     cache: CacheNumbers | None = None
     """Of a proxy in front of the engine, where its metrics are on the same page."""
 
+    gateway: str | None = None
+    """Which one answers in the engines' place, one of GATEWAYS."""
+
     @property
     def engine(self) -> str | None:
         """The engine's name, from its metrics, its model cards or its version page."""
+        if self.gateway:
+            return self.gateway
         if self.numbers:
             return self.numbers.engine
         owners = [OWNERS[card.owner] for card in self.cards if card.owner in OWNERS]
@@ -62,6 +74,20 @@ class Evidence:
 def examine(look: Look) -> Evidence:
     """Read all pages of a look; never raises, whatever a host wrote."""
     page, numbers = _metrics(look)
+    gateway = pages.gateway(look.answers)
+    if numbers is not None and numbers.engine in GATEWAYS:
+        gateway = numbers.engine
+    if gateway == "vllm-router":
+        # it passes these on to an engine, to another one each time: two looks would tell of restarts that were none
+        return Evidence(
+            look=look,
+            page=None,
+            numbers=None,
+            readings=(),
+            cards=_cards(look),
+            about={},
+            gateway=gateway,
+        )
     readings = page.readings() if page else ()  # reads every line: only now are the bad ones known
     return Evidence(
         look=look,
@@ -71,6 +97,7 @@ def examine(look: Look) -> Evidence:
         cards=_cards(look),
         about=_about(look),
         cache=read_cache(page) if page else None,
+        gateway=gateway,
     )
 
 
@@ -127,10 +154,11 @@ def _json(answer: Answer) -> dict[str, Any]:
 
 
 def text(value: object) -> str | None:
-    """A short string from a host, without control characters that would repaint a terminal."""
+    """A string from a host as it is, escape sequences and all: whoever shows it cleans it."""
     if not isinstance(value, str) or not value:
         return None
-    return "".join(char for char in value[:200] if char.isprintable()) or None
+    # half a character of JSON's fits neither the store nor a screen
+    return _HALVES.sub("\ufffd", value[:LONGEST_TEXT])
 
 
 def count(value: object) -> int | None:

@@ -33,6 +33,7 @@ def findings(
     """All findings of a host, the most urgent first."""
     found = [
         *_changes(before, sighting),
+        *_gateway(evidence),
         *_pressure(sighting),
         *_capacity(sighting),
         *_cache(evidence.cache),
@@ -40,6 +41,12 @@ def findings(
         *_unread(evidence),
     ]
     return tuple(found)
+
+
+def _gateway(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.gateway:
+        text = f"{evidence.gateway} is a gateway: list the engines behind it, whose numbers it does not show"
+        yield Finding(code="gateway", text=text)
 
 
 def _changes(before: Sighting | None, now: Sighting) -> Iterator[Finding]:

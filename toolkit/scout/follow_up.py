@@ -27,7 +27,7 @@ def follow_ups(answers: Mapping[str, Answer], *, has_key: bool) -> list[FollowUp
     """Name the requests of the second round, most often none."""
     return [
         *_other_metrics(answers[pages.METRICS]),
-        *_signs_of_life(answers[pages.HEALTH]),
+        *_signs_of_life(answers),
         *_open_doors(answers, has_key=has_key),
         *_about(answers),
     ]
@@ -39,8 +39,11 @@ def _other_metrics(metrics: Answer) -> Iterator[FollowUp]:
         yield FollowUp(method="GET", path=pages.TRTLLM_METRICS)
 
 
-def _signs_of_life(health: Answer) -> Iterator[FollowUp]:
-    if health.refused:
+def _signs_of_life(answers: Mapping[str, Answer]) -> Iterator[FollowUp]:
+    """Where /health refuses or fails, or /metrics refuses: LiteLLM does so while it is well."""
+    if pages.LITELLM_ALIVE not in answers and (
+        answers[pages.HEALTH].may_want_key or answers[pages.METRICS].refused
+    ):
         yield FollowUp(method="GET", path=pages.LITELLM_ALIVE)
 
 

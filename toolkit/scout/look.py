@@ -17,6 +17,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
+from toolkit.hosts import same_origin
 from toolkit.records import Host
 from toolkit.scout import answers as pages
 from toolkit.scout.answers import Answer, Look
@@ -33,7 +34,7 @@ MAX_PAGE_BYTES = 2**20
 MAX_REDIRECTS = 3
 PATIENCE = 16
 """A page may take this part of the timeout before the next is asked beside it: 0.3 of 5 s."""
-QUIET_PAGES = (pages.HEALTH, pages.VERSION, pages.MODELS)
+QUIET_PAGES = (pages.VERSION, pages.MODELS)
 GAP_S = 0.001
 TURN_S = 0.003
 """A near host's answer is here by then; 100 far hosts in turn take 100 * (1 + 3) ms."""
@@ -61,6 +62,7 @@ class Scout:
         self._key = key
         self._timeout_s = timeout_s
         self._quiet = quiet
+        self._health = pages.HEALTH
         self._client = httpx.AsyncClient(
             verify=tls,
             trust_env=False,  # a proxy from the environment would be contacted though nobody listed it
@@ -79,15 +81,20 @@ class Scout:
     async def look(self) -> Look:
         """Ask every page, then those that only the first answers show to be worth asking."""
         at, deadline = time.time(), time.monotonic() + self._timeout_s
-        first = {path: FollowUp(method="GET", path=path) for path in pages.FIRST_ROUND}
-        answers = await self._in_time(first.values(), deadline)
+        first = [
+            FollowUp(method="GET", path=path) for path in (self._health, *pages.FIRST_ROUND[1:])
+        ]
+        answers = {pages.HEALTH: pages.NOT_ASKED} | await self._in_time(first, deadline)
         answers |= await self._in_time(follow_ups(answers, has_key=self._key is not None), deadline)
+        if pages.gateway(answers) == "litellm":
+            self._health = pages.LITELLM_ALIVE  # its /health would call every model at each look
         quiet = await self._ask_quietly(answers, deadline)
         return Look(host=self.host, at=at, answers=answers, quiet=quiet)
 
     async def _ask_quietly(self, answers: Mapping[str, Answer], deadline: float) -> Answer | None:
         """Ask a page that came once more, alone: the work for other hosts would count as this one's latency."""
-        path = next((path for path in QUIET_PAGES if answers[path].ok), None)
+        paths = (self._health, *QUIET_PAGES)
+        path = next((path for path in paths if path in answers and answers[path].ok), None)
         if path is None:
             return None
         with contextlib.suppress(TimeoutError):
@@ -135,7 +142,7 @@ class Scout:
     async def _ask(self, request: FollowUp) -> Answer:
         """Ask without the key; again with it where it is wanted and may go."""
         answer = await self._fetch(request, None)
-        if answer.refused and self._key and request.path in pages.KEY_GOES_TO:
+        if answer.may_want_key and self._key and request.path in pages.KEY_GOES_TO:
             return await self._fetch(request, self._key)
         return answer
 
@@ -271,16 +278,6 @@ def origin(url: str) -> str:
     """Scheme, host and port of a URL, for a message."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
-def same_origin(url: str, other: str) -> bool:
-    """Whether two URLs reach the same server; ValueError when one has no valid port."""
-    return _server(url) == _server(other)
-
-
-def _server(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 async def _body(path: str, response: httpx.Response) -> tuple[bytes, str | None]:

@@ -15,7 +15,6 @@ from toolkit.scout import answers as pages
 from toolkit.scout.answers import Answer, Look
 from toolkit.scout.evidence import Evidence, count, text
 
-ROUTER = "production-stack-router"
 NO_ENGINE = EngineNumbers(engine="", dialect="")
 
 
@@ -57,7 +56,7 @@ def _numbers(numbers: EngineNumbers) -> dict[str, Any]:
 
 
 def _names(numbers: EngineNumbers) -> tuple[str, ...]:
-    """The models' names, as the labels of the metrics spell them, safe to print."""
+    """The models' names, as the labels of the metrics spell them."""
     return tuple(name for name in map(text, numbers.models) if name)
 
 
@@ -124,15 +123,31 @@ def judge(evidence: Evidence) -> tuple[Status, str | None]:
     health, answers = evidence.look.answer(pages.HEALTH), evidence.look.answers
     if all(answer.status is None for answer in answers.values()):
         return "down", _first_problem(evidence.look)
+    if evidence.gateway:
+        flaw = _gateway_flaw(evidence)
+        return ("degraded", flaw) if flaw else ("ok", None)
     if health.status is not None and health.status >= 500:
         # vLLM: the engine died; llama.cpp: loading
         return "down", f"`/health` answers {health.status}: the engine is dead or still loading"
-    if evidence.engine == ROUTER:
-        return "not_an_engine", "a router in front of engines; list the engines themselves"
     if evidence.engine is None:
         return _unknown(evidence)
     flaw = _flaw(evidence)
     return ("degraded", flaw) if flaw else ("ok", None)
+
+
+def _gateway_flaw(evidence: Evidence) -> str | None:
+    """What keeps a gateway's clients, or us, from what it stands for; itself it lives, as it answers."""
+    look = evidence.look
+    models, health = look.answer(pages.MODELS), look.answer(pages.HEALTH)
+    if not evidence.cards and any(answer.refused for answer in look.answers.values()):
+        return "a gateway that refuses without a key; name its variable with `api_key_env=`"
+    if models.problem or (models.status or 0) >= 500:
+        why = models.problem or f"`{pages.MODELS}` answers {models.status}"
+        return f"a gateway that answers, but no engine behind it does: {why}"
+    if evidence.gateway == "vllm-router":
+        is_well = health.ok
+        return None if is_well else "a gateway that answers, but not every engine behind it does"
+    return _no_metrics(evidence) if evidence.numbers is None else _cut_off(evidence)
 
 
 def _unknown(evidence: Evidence) -> tuple[Status, str]:
@@ -159,7 +174,18 @@ def _flaw(evidence: Evidence) -> str | None:
     if evidence.numbers is None:
         return _no_metrics(evidence)
     problems = [evidence.look.answer(path).problem for path in pages.FIRST_ROUND]
-    return next((problem for problem in problems if problem), None)
+    return next((problem for problem in problems if problem), None) or _cut_off(evidence)
+
+
+def _cut_off(evidence: Evidence) -> str | None:
+    """A page that came as long as it said, and is none that was written to its end."""
+    page = evidence.page
+    if page is not None and page.ended_early:
+        return "`/metrics` ends in the middle of a line; that number is unknown"
+    is_openmetrics = "openmetrics" in evidence.metrics.content_type.lower()
+    if page is not None and is_openmetrics and not page.openmetrics:
+        return "`/metrics` ends without OpenMetrics' `# EOF`; numbers may be missing"
+    return None
 
 
 def _no_metrics(evidence: Evidence) -> str:

@@ -93,7 +93,7 @@ def test_nobody_listens() -> None:
 def test_health_of_5xx_is_ill_and_its_counters_are_not_asked() -> None:
     server = RawServer(vllm_pages() | {"/health": http("", "503 Service Unavailable")})
     assert ask(server, EnginePulse.look).answer == "ill"
-    assert server.paths() == ["/health"]
+    assert server.paths() == ["/health/liveliness", "/health"]
 
 
 @pytest.mark.parametrize("misbehave", [hang, drip, cut])

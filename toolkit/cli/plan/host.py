@@ -18,14 +18,16 @@ TIMEOUT_S = 5.0
 
 def seen_host(options: Options) -> Sighting | None:
     """The server of `--host`; None where none is named. Raises ToolkitError for one that is down or unknown."""
+    from toolkit.dialect_names import GATEWAYS
+
     if options.host is None:
         return None
     if not looks_like_url(options.host):
         return _remembered(options.host, options)
     sighting = _looked_at(options)
-    if sighting.status in ("down", "not_an_engine"):
+    if sighting.status in ("down", "not_an_engine") or sighting.engine in GATEWAYS:
         raise ToolkitError(
-            f"`{sighting.url}` cannot be looked at: {sighting.error or 'no reason given'}",
+            f"`{sighting.url}` cannot be looked at: {sighting.error or 'it is a gateway'}",
             "Give the address of the inference server itself; `toolkit scout` shows what answers there",
         )
     return sighting

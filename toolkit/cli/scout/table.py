@@ -14,6 +14,7 @@ from toolkit.cli.tables import UNKNOWN, Column, fit_table, milliseconds, screen
 from toolkit.records import Host, Sighting
 from toolkit.scout.findings import amount, clock_time
 from toolkit.scout.history import Chapter, chapters
+from toolkit.wording import printable
 
 STATUS_STYLE = {"ok": "green", "degraded": "yellow", "down": "red", "not_an_engine": "magenta"}
 NAMES_IN_A_NOTE = 4
@@ -97,21 +98,27 @@ def page(sightings: Sequence[Sighting], console: Console) -> RenderableType:
     """The table and, below it, what a person should know."""
     rates = any(sighting.interval_s is not None for sighting in sightings)
     columns = [*COLUMNS, *RATES] if rates else COLUMNS
-    rows = [[cell(sighting) for _, cell in columns] for sighting in sightings]
+    rows = [[_clean(cell(sighting)) for _, cell in columns] for sighting in sightings]
     return Group(fit_table([column for column, _ in columns], rows, console), *_notes(sightings))
+
+
+def _clean(cell: str | Text) -> str | Text:
+    """A host's words without what would repaint a terminal."""
+    return printable(cell) if isinstance(cell, str) else cell
 
 
 def _notes(sightings: Sequence[Sighting]) -> Iterator[Text]:
     """One line for each reason and finding, with the hosts it stands for; reasons first."""
     errors = [(s.name, s.status, s.error) for s in sightings if s.error]
-    told = [(s.name, finding.code, finding.text) for s in sightings for finding in s.findings]
+    found = [(s.name, finding.code, finding.text) for s in sightings for finding in s.findings]
     names: dict[tuple[str, str], list[str]] = {}
-    for name, code, text in [*errors, *told]:
+    for name, code, text in [*errors, *found]:
         names.setdefault((code, text), []).append(name)
     if names:
         yield Text()
     for (code, text), hosts in names.items():
-        yield Text.assemble((code.replace("_", " "), "bold"), f"  {_listed(hosts)}: {text}")
+        told = f"  {_listed(hosts)}: {printable(text)}"
+        yield Text.assemble((code.replace("_", " "), "bold"), told)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -131,7 +138,8 @@ def history_table(told: Sequence[Chapter], console: Console) -> RenderableType:
         Column(title="requests", right=True, spare=1),
         Column(title="what changed"),
     ]
-    return fit_table(columns, [_chapter_row(chapter) for chapter in told], console)
+    rows = [[_clean(cell) for cell in _chapter_row(chapter)] for chapter in told]
+    return fit_table(columns, rows, console)
 
 
 def _chapter_row(chapter: Chapter) -> list[str | Text]:

@@ -19,6 +19,8 @@ from toolkit.serving.watch.progress import Answer, Look
 LOOK_LIMIT_S: Final = 10.0
 """A vLLM on a machine that is loaded answers late; a page that comes within this tells more than one given up after 2 s."""
 PAGE_BYTES: Final = 16 * 2**20
+LITELLM_ALIVE: Final = "/health/liveliness"
+"""Where LiteLLM says that its process lives, and no engine has a page."""
 LONG_PAGE_BYTES: Final = 2**16
 """Longer ones are read in a thread: 56 KB take 0.7 to 1 ms."""
 HEADERS = {
@@ -46,6 +48,7 @@ class EnginePulse:
         self._answer_s, self._look_s, self._tls = answer_s, look_s, tls
         self._headers = HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
         self._path = pages.COMPLETIONS
+        self._health: str | None = None
 
     async def __aenter__(self) -> Self:
         # a new connection each time: vLLM closes one that was idle for 5 s, perhaps while a question is on its way
@@ -70,7 +73,12 @@ class EnginePulse:
         """Read /health and /metrics once."""
         try:
             async with asyncio.timeout(self._look_s):
-                status, _, _ = await self._asked("GET", "/health")
+                if self._health is None:
+                    # LiteLLM's /health calls every model, and is 500 while it has no database
+                    status, _, body = await self._asked("GET", LITELLM_ALIVE)
+                    is_litellm = status == 200 and b"I'm alive!" in body
+                    self._health = LITELLM_ALIVE if is_litellm else "/health"
+                status, _, _ = await self._asked("GET", self._health)
                 if status >= 500:
                     return Look(answer="ill")
                 return await self._metrics()
