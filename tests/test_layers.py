@@ -25,7 +25,7 @@ ROOMS = {
     "bench": (
         set(
             "asks contrast counters evidence fitness goodput identity integrity ladder models plan replays result"
-            " schedule shots speed stamps summary truncation verdicts".split()
+            " schedule shared shots speed stamps summary truncation verdicts".split()
         ),
         {
             "chart",
@@ -182,7 +182,7 @@ DOORS: dict[str, frozenset[str]] = {
     "proxy": frozenset(),
     "workload": frozenset({"proxy.stored.cache", "proxy.calls.flights"}),
     "blast": frozenset({"bench.asks", "bench.models", "bench.plan", "bench.shots"}),
-    "board": frozenset({"bench.evidence", "bench.verdicts"}),
+    "board": frozenset({"bench.evidence", "bench.replays", "bench.shared", "bench.verdicts"}),
     "scout": frozenset(),
     "sim": frozenset(),
     "plan": frozenset(),

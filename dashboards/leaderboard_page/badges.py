@@ -22,6 +22,7 @@ _BADGES = {
     "config_drift": ("config drift", "warn", "sliders"),
     "saturated": ("saturated", "warn", "warning"),
     "cold": ("cold", "info", "snow"),
+    "same_engine": ("same engine", "quiet", "info"),
     "not_judged": ("not judged", "quiet", "info"),
 }
 MOST_OPEN = 5

@@ -60,7 +60,7 @@ def test_another_spelling_alias_or_quantisation_is_no_other_model(
 def test_an_alias_over_an_opaque_path_is_not_judged() -> None:
     ledger = serving(ServedModel(id="default", root="/models/current"))
     found = told(uniques(16, model="default"), ledger, host=listed(QWEN))
-    assert set(found) == {"clean", "not_judged"}
+    assert set(found) == {"not_judged"}
     assert "model_mismatch: the names that it serves" in found["not_judged"].evidence
 
 

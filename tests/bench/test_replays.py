@@ -461,7 +461,7 @@ def test_equal_answers_in_half_the_time_are_not_judged_without_counters() -> Non
         faster = {"e2e_ms": e2e_ms, "took_ms": e2e_ms, "tpot_ms": tpot_ms, "ttft_ms": 40.0}
         again = [replayed(first[n], 16 + n, **faster) for n in range(8)]
         found = told([*first, *again], no_books())
-        assert set(found) == {"clean", "not_judged"}
+        assert set(found) == {"not_judged"}
         assert ("response_cache" not in found["not_judged"].evidence) is is_told
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from support.shots import AT, books, failed, no_books, shot, uniques
+from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
 from toolkit.bench.goodput import Limits
 from toolkit.bench.plan import Plan
@@ -104,7 +104,8 @@ def test_other_hosts_are_what_an_answer_is_held_against() -> None:
 
 
 def test_counters_of_one_host_are_no_other_hosts() -> None:
-    shots = uniques(32)
+    first = uniques(24)
+    shots = [*first, *(twin(first[n], 24 + n) for n in range(8))]
     honest = (Host(name="a", url="http://a:1"), shots, books(shots, name="a"))
     other = (Host(name="b", url="http://b:1"), shots, books([], name="b"))  # its engine saw nothing
     told = judged(honest, other)

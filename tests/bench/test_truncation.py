@@ -61,7 +61,9 @@ def test_others_requests_do_not_hide_the_limit() -> None:
 def test_peers_that_say_much_to_the_same_prompts_show_one_token_to_be_cut(claim: int) -> None:
     shots = uniques(16, tokens=claim, text_chars=4, token_chunks=1)
     found = told(shots, no_books(), peers=long_peer())
-    assert found.keys() - {"not_judged"} == {"truncated_output"}
+    # of 256 claimed tokens one came, in one chunk of four characters
+    claims = {"inflated_usage"} if claim > 1 else set()
+    assert found.keys() - {"not_judged"} == {"truncated_output"} | claims
     assert found["truncated_output"].confidence == "medium"
     assert found["truncated_output"].evidence.startswith("16 of 16 answers hold")
 
@@ -169,7 +171,7 @@ def test_either_counter_is_enough_to_judge_short_answers(known: dict[str, float]
 def test_short_answers_of_a_lone_host_are_not_judged_without_counters() -> None:
     shots = uniques(16, **ONE)
     found = told(shots, no_books())
-    assert set(found) == {"clean", "not_judged"}
+    assert set(found) == {"not_judged"}
     assert "truncated_output: answers of one token" in found["not_judged"].evidence
 
 

@@ -47,7 +47,8 @@ def test_an_honest_host_is_clean_and_nothing_else() -> None:
 
 
 def test_books_that_are_not_even_make_clean_less_sure() -> None:
-    shots = uniques(40)
+    first = uniques(32)
+    shots = [*first, *(twin(first[n], 32 + n) for n in range(8))]
     for uneven in ({"requests": 39}, {"generation_tokens": 3999}, {"generation_tokens": 4001}):
         found = told(shots, books(shots, **uneven))
         assert found["clean"].confidence == "medium"
@@ -60,10 +61,10 @@ def test_a_sweep_is_judged_by_its_ladder_where_there_is_no_queue_to_see() -> Non
     assert "saturated" in told(with_twins(), no_books(), rungs=two[:1])["not_judged"].evidence
 
 
-def test_without_counters_clean_is_less_sure_and_says_what_nobody_can_tell() -> None:
+def test_without_counters_nobody_is_clean_and_it_says_what_nobody_can_tell() -> None:
     found = told(with_twins(), no_books())
-    assert set(found) == {"clean", "not_judged"}
-    assert found["clean"].confidence == "medium"
+    assert set(found) == {"not_judged"}
+    assert found["not_judged"].confidence == "high"
     assert found["not_judged"].evidence == (
         "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404"
     )
@@ -74,7 +75,7 @@ def test_a_restarted_server_is_not_judged_by_its_counters() -> None:
     after = replace(before, requests_total=4, started_at=900.0)
     restarted = ledger(before, after, run="r", name="alice", url="http://h:1")
     found = told(with_twins(), restarted)
-    assert set(found) == {"clean", "not_judged"}
+    assert set(found) == {"not_judged"}
     assert "foreign_traffic, and saturated: the server started anew" in found["not_judged"].evidence
 
 
@@ -86,6 +87,21 @@ def test_reasons_are_told_apart_and_each_once() -> None:
         " cold: no new request followed the first answers;"
         " model_mismatch: no list of models"
     )
+
+
+def test_what_a_start_looked_like_is_needed_by_nobody_to_be_clean() -> None:
+    first = uniques(4)
+    shots = [*first, *(twin(first[n], 4 + n) for n in range(2))]
+    (only,) = verdicts(shots, books(shots), host=HOST)
+    assert (only.code, only.confidence) == ("clean", "high")
+    gap = "(not judged: cold: no new request followed the first answers)"
+    assert only.evidence.endswith(gap)
+    # beside an accusation it is a hint, which leaves nobody out of the honest board
+    found = told(shots, books(shots, requests=90, generation_tokens=9000))
+    assert {code: each.confidence for code, each in found.items()} == {
+        "foreign_traffic": "high",
+        "not_judged": "low",
+    }
 
 
 def test_what_was_accused_was_judged() -> None:
@@ -129,11 +145,14 @@ def test_a_cache_under_somebody_elses_load_is_both() -> None:
     assert accused(shots, crowded) == {"response_cache": "high", "foreign_traffic": "high"}
 
 
-def test_a_cut_answer_is_neither_inflated_nor_hidden_nor_foreign() -> None:
+def test_a_cut_answer_is_neither_hidden_nor_foreign_and_inflated_only_if_it_claims_more() -> None:
     # the engine was asked for one token; the answer claims 256
     shots = uniques(16, tokens=256, text_chars=4, token_chunks=1, finish_reason="length")
     short = books(shots, generation_tokens=16, asked_tokens=16)
-    assert accused(shots, short) == {"truncated_output": "medium"}
+    assert accused(shots, short) == {"truncated_output": "medium", "inflated_usage": "high"}
+    # the engine made what is claimed, and the front kept it back
+    made = books(shots, asked_tokens=16)
+    assert accused(shots, made) == {"truncated_output": "medium", "inflated_usage": "medium"}
     # the engine wrote 256, and the front passed one on
     kept = uniques(16, tokens=1, text_chars=4)
     assert accused(kept, books(kept, generation_tokens=4096)) == {"truncated_output": "medium"}

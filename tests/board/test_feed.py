@@ -1,5 +1,6 @@
 """What the board of a feed says: windows, missing seconds, ties on screen, limited seconds, outages, honesty."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -221,10 +222,13 @@ def test_a_restart_that_scout_saw_names_the_outage() -> None:
         ("restart", 119, "a")
     ]
     # the window ends with the end of second 199, and the last verdicts are of that moment
-    assert [v.code for v in seen.verdicts] == ["restarted"]
-    assert "1 min 21 s before the end of the window" in seen.verdicts[0].evidence
+    assert [v.code for v in seen.verdicts] == ["not_judged", "restarted"]
+    assert "1 min 21 s before the end of the window" in seen.verdicts[1].evidence
     # a board of a moment before the second look tells what was known then
-    assert of(feed.board(at_s=START_S + 128), "a").verdicts == ()
+    before = of(feed.board(at_s=START_S + 128), "a").verdicts
+    assert [(v.code, v.evidence) for v in before] == [
+        ("not_judged", "most codes: no canary was sent")
+    ]
     assert [t.restarted for t in of(feed.board(at_s=START_S + 128), "a").taints] == [False]
 
 
@@ -239,7 +243,7 @@ def test_a_change_needs_a_look_before_it_which_may_be_before_the_run() -> None:
         )
     feed = feed_of(reader)
     assert [each.kind for each in feed.events()] == ["config"]
-    assert [v.code for v in of(feed.board(), "a").verdicts] == ["config_drift"]
+    assert [v.code for v in of(feed.board(), "a").verdicts] == ["not_judged", "config_drift"]
 
 
 # honesty
@@ -261,16 +265,24 @@ def answered(name: str, slot: int, tokens: int) -> Shot:
 
 
 def with_a_trickster() -> ListReader:
+    """Of a minute; the two others are asked twice now and then, take as long again, and their counters hold all."""
     reader = ListReader("short", "b", "c")
-    reader.seconds(0, 60)
+    reader.seconds(0, 60, users=3)
     reader.shots = [
         answered(name, slot, 1 if name == "short" else 100)
         for name in ("short", "b", "c")
         for slot in range(40)
     ]
+    reader.shots += [
+        twin(unique, 1000 + unique.slot, planned_at=START_S + 5.0, sent_at=START_S + 5.0)
+        for unique in [each for each in reader.shots if each.slot < 2]
+    ]
     for second in range(60):
         for name, count in (("short", 9), ("b", 3), ("c", 2)):
             reader.part(name, second, e2e=[5.0] * count)
+            if second % 5 == 0:
+                counted = float(count * second)
+                reader.look(name, second, requests_total=counted, generation_tokens_total=counted)
     return reader
 
 
@@ -297,20 +309,57 @@ def test_the_honest_board_compares_with_the_same_hosts_before() -> None:
     assert [each.rank_change for each in board.standings] == [0, 0]
 
 
-def test_an_honest_host_is_called_clean() -> None:
+def test_an_honest_host_is_called_clean_once_all_was_compared() -> None:
+    feed = feed_of(with_a_trickster())
+    assert [v.code for v in of(feed.board(), "b").verdicts] == ["clean"]
+    (early,) = of(feed.board(at_s=START_S + 15), "b").verdicts
+    assert (early.code, early.confidence) == ("not_judged", "high")
+    assert early.evidence == (
+        "foreign_traffic and hidden_backend: too few looks at its counters so far"
+    )
+    # until then nobody stands on the honest board, and everybody on the other one
+    board = feed.board(at_s=START_S + 15, honest=True)
+    assert board.standings == ()
+    assert names(feed.board(at_s=START_S + 15)) == ["short", "b", "c"]
+
+
+def test_counters_that_do_not_hold_the_answers_acquit_nobody() -> None:
     reader = with_a_trickster()
-    # two that were asked twice, and took as long again
-    uniques = [each for each in reader.shots if each.name == "b"][:2]
-    reader.shots += [
-        twin(
-            unique,
-            1000 + unique.slot,
-            planned_at=unique.planned_at + 10,
-            sent_at=unique.planned_at + 10,
-        )
-        for unique in uniques
+    # its engine makes one answer of three, and nobody can tell whether a cache has the others
+    reader.sightings = [
+        replace(each, requests_total=(each.requests_total or 0) / 3) for each in reader.sightings
     ]
-    assert [v.code for v in of(feed_of(reader).board(), "b").verdicts] == ["clean"]
+    (only,) = of(feed_of(reader).board(), "b").verdicts
+    assert only.code == "not_judged"
+    # looks at 0 s to 50 s: 3 * 39 answers from second 6 to second 44, 50 counted, and one may be half done
+    assert "its counters lack 66 of 117 answered requests" in only.evidence
+
+
+def test_two_addresses_of_one_engine_are_told_so_and_accuse_nobody() -> None:
+    reader = with_a_trickster()
+    reader.sightings = [
+        replace(
+            each,
+            config_hash="same",
+            # the engine serves b's three and c's two a second
+            requests_total=5.0 * (each.at - START_S),
+            generation_tokens_total=5.0 * (each.at - START_S),
+        )
+        for each in reader.sightings
+        if each.name != "short"
+    ]
+    board = feed_of(reader).board()
+    for name, other in (("b", "c"), ("c", "b")):
+        told = of(board, name).verdicts
+        assert [each.code for each in told] == ["clean", "same_engine"]
+        assert told[1].evidence.startswith(f"same engine as {other}: ")
+    # started at another time it is another engine, and its counters move by somebody else's requests
+    apart = [
+        replace(each, started_at=START_S - 100.0) if each.name == "c" else each
+        for each in reader.sightings
+    ]
+    reader.sightings = apart
+    assert {v.code for v in of(feed_of(reader).board(), "c").verdicts} == {"foreign_traffic"}
 
 
 def test_a_short_window_is_judged_with_the_answers_of_two_minutes_but_not_with_their_failures() -> (
@@ -330,9 +379,10 @@ def test_a_short_window_is_judged_with_the_answers_of_two_minutes_but_not_with_t
         return {each.name: [v.code for v in each.verdicts] for each in board.standings}
 
     # all canaries ended in the first 40 s or so
-    assert codes(60, 59) == {"short": ["truncated_output"], "b": ["fast_failures"], "c": []}
-    assert codes(15, 59) == {"short": ["truncated_output"], "b": [], "c": []}
-    assert codes(15, 250) == {"short": [], "b": [], "c": []}
+    short = {"short": ["truncated_output"]}
+    assert codes(60, 59) == short | {"b": ["fast_failures"], "c": ["clean"]}
+    assert codes(15, 59) == short | {"b": ["clean"], "c": ["clean"]}
+    assert codes(15, 250) == {name: ["not_judged"] for name in "short b c".split()}
 
 
 # other views

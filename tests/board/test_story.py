@@ -140,7 +140,9 @@ def test_boards_with_few_or_nobody_have_a_story_too() -> None:
     alone = story(board(standing(1, "a", 5), standing(2, "b", 0, ok=0)), clock=clock)
     assert alone[1] == "Nobody else has answered."
     tricks = story(board(standing(1, "a", 5, CACHE)), clock=clock)
-    assert tricks[1] == "Nobody is left whose own model explains what it shows."
+    assert tricks[1] == (
+        "Nobody is left of whom it is known that its own model explains what it shows."
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from typing import Any
 
 from support.shots import AT, replayed, shot, twin
 
+from toolkit.board.books import Counted
 from toolkit.board.looks import Look, changes, look_of
 from toolkit.board.verdicts import aligned, judged
 from toolkit.records import Event, Host, Shot, Sighting, Verdict
 
 END_S = int(AT) + 600
+HOLDS = Counted()
 
 
 def host(name: str, **more: Any) -> Host:
@@ -33,15 +35,19 @@ def told(
     events: tuple[Event, ...] = (),
     at_s: int = END_S,
     hosts: tuple[Host, ...] = (),
+    counted: Counted = HOLDS,
 ) -> dict[str, dict[str, Verdict]]:
+    """What is said of hosts that list their model and whose counters hold their answers, unless another thing is said."""
     names = list(dict.fromkeys(each.name for some in shots for each in some))
+    usual = {name: [look_of(look(0, name=name))] for name in names}
     found = judged(
         [each for some in shots for each in some],
-        looks or {},
+        usual | (looks or {}),
         events,
         hosts=hosts or [host(name) for name in names],
         run="r",
         at_s=at_s,
+        counted=dict.fromkeys(names, counted),
     )
     return {name: {each.code: each for each in verdicts} for name, verdicts in found.items()}
 
@@ -53,22 +59,74 @@ def test_honest_hosts_are_clean_and_nothing_else() -> None:
         "b": ["clean"],
         "c": ["clean"],
     }
-    assert found["a"]["clean"].evidence == "nothing speaks against its 24 canary answers"
+    assert found["a"]["clean"].evidence == (
+        "nothing speaks against its 24 canary answers, and its counters hold what it answered"
+    )
 
 
 def test_a_host_of_which_too_little_was_seen_is_not_called_clean() -> None:
     # a response cache shows in its twins: a unique one alone, or one pair, acquits nobody
-    assert told(canaries("a")[:1], canaries("b", pairs=1)) == {"a": {}, "b": {}}
+    few = told(canaries("a")[:1], canaries("b", pairs=1))
+    assert {name: why(found) for name, found in few.items()} == dict.fromkeys(
+        "ab", "response_cache: fewer than 2 requests were answered twice"
+    )
     assert list(told(canaries("a", pairs=2))["a"]) == ["clean"]
     # two answers of one token may be all there was to say, or a trick: the others were not asked enough yet
-    assert told(canaries("short", pairs=2, tokens=1), canaries("b", pairs=1)) == {
-        "short": {},
-        "b": {},
-    }
+    short = told(canaries("short", pairs=2, tokens=1), canaries("b", pairs=1))["short"]
+    assert why(short).startswith("truncated_output: answers of one token, and nobody to compare")
+
+
+def why(found: dict[str, Verdict]) -> str:
+    assert list(found) == ["not_judged"]
+    assert found["not_judged"].confidence == "high"
+    return found["not_judged"].evidence
 
 
 def test_a_host_without_canaries_is_not_judged() -> None:
-    assert told(hosts=(host("a"),)) == {"a": {}}
+    assert why(told(hosts=(host("a"),))["a"]) == "most codes: no canary was sent"
+
+
+def test_without_counters_or_a_list_of_models_nobody_is_clean() -> None:
+    unread = told(canaries("a"), counted=Counted(gap="nobody has looked at its counters"))["a"]
+    assert why(unread) == ("foreign_traffic and hidden_backend: nobody has looked at its counters")
+    assert why(told(canaries("a"), looks={"a": []})["a"]) == "model_mismatch: no list of models"
+
+
+def test_counters_that_hold_the_answers_settle_what_canaries_leave_open() -> None:
+    # equal answers in half the time: a slow replay, or a quiet moment
+    uniques = canaries("a")[::2]
+    half = (
+        {"e2e_ms": uniques[0].e2e_ms / 2, "took_ms": uniques[0].e2e_ms / 2}
+        if uniques[0].e2e_ms
+        else {}
+    )
+    again = [
+        replayed(
+            each, each.slot + 1, sent_at=each.planned_at + 3, tpot_ms=10.0, ttft_ms=40.0, **half
+        )
+        for each in uniques
+    ]
+    assert list(told([*uniques, *again])["a"]) == ["clean"]
+    open_ = told([*uniques, *again], counted=Counted(gap="nobody has looked"))["a"]
+    assert "response_cache: equal answers came in half the time" in why(open_)
+
+
+def test_what_counters_say_goes_with_what_canaries_say() -> None:
+    hidden = Verdict(code="hidden_backend", confidence="medium", evidence="")
+    assert list(told(canaries("a"), counted=Counted(accusations=(hidden,)))["a"]) == [
+        "hidden_backend"
+    ]
+    uniques = canaries("a")[::2]
+    cached = [
+        each
+        for unique in uniques
+        for each in (unique, replayed(unique, unique.slot + 1, sent_at=unique.planned_at + 3))
+    ]
+    # a response cache explains what they lack
+    for lacking in (Counted(accusations=(hidden,)), Counted(gap="they lack some", lacks=True)):
+        assert list(told(cached, canaries("b"), counted=lacking)["a"]) == ["response_cache"]
+    unread = told(cached, canaries("b"), counted=Counted(gap="nobody has looked"))["a"]
+    assert list(unread) == ["response_cache", "not_judged"]
 
 
 def test_a_response_cache_is_seen_by_its_twins() -> None:
@@ -122,13 +180,14 @@ def test_nobody_is_cold_or_saturated_in_the_middle_of_a_blast() -> None:
 
 def test_a_moment_knows_only_what_had_ended_by_then() -> None:
     tricks, others = canaries("short", tokens=1), [canaries("b"), canaries("c")]
-    assert told(tricks, *others, at_s=int(AT) - 1)["short"] == {}
+    assert told(tricks, *others, at_s=int(AT) - 1)["short"].keys() == {"not_judged"}
     # the first one ended in second 0
     assert list(told(tricks, *others, at_s=int(AT) + 59)["short"]) == ["truncated_output"]
 
 
 def look(at: float, **more: Any) -> Sighting:
     usual = {"name": "a", "url": "http://a:1", "status": "ok", "started_at": AT - 900}
+    usual |= {"models": ("tiny",)}
     return Sighting(**{**usual, "at": AT + at, **more})
 
 

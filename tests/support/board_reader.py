@@ -50,14 +50,25 @@ class ListReader:
         self.kept.append(made)
         return made
 
-    def second(self, at_s: int, *, worker: str = "w1", limited: bool = False) -> None:
-        second = LoaderSecond(run=RUN.id, at_s=START_S + at_s, worker=worker, limited=limited)
+    def second(
+        self, at_s: int, *, worker: str = "w1", limited: bool = False, users: int | None = None
+    ) -> None:
+        at_s += START_S
+        second = LoaderSecond(run=RUN.id, at_s=at_s, worker=worker, limited=limited, users=users)
         self.loader.append(second)
 
-    def seconds(self, from_s: int, to_s: int, *, worker: str = "w1") -> None:
+    def seconds(
+        self, from_s: int, to_s: int, *, worker: str = "w1", users: int | None = None
+    ) -> None:
         """Let a worker report all seconds up to before `to_s`."""
         for at_s in range(from_s, to_s):
-            self.second(at_s, worker=worker)
+            self.second(at_s, worker=worker, users=users)
+
+    def look(self, name: str, at_s: int, **more: Any) -> None:
+        """What scout saw of a host in second START_S + `at_s`."""
+        usual = {"status": "ok", "models": ("tiny",), "started_at": START_S - 900.0}
+        known = {"name": name, "url": f"http://{name}:8000", "at": float(START_S + at_s)}
+        self.sightings.append(Sighting(**usual | known | more))  # type: ignore[arg-type]
 
     def event(self, kind: Any, at_s: float, name: str | None = None, text: str = "") -> None:
         self.happened.append(Event(run=RUN.id, name=name, at=START_S + at_s, kind=kind, text=text))

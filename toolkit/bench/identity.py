@@ -1,11 +1,11 @@
-"""Whether a host serves the model it is listed with: by its own model list and by the name in its answers.
+"""Whether a host serves the model it is listed with, else its rivals' model: by its own model list and by the name in its answers.
 
 Names are compared by what they say of the model: family, version, size. Who made it, how it is quantised and how
 the name is spelled are no difference, and an alias or a path that says nothing of a model accuses nobody.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -24,6 +24,8 @@ SAID_OF_TUNING = frozenset(
 """Words that a served name leaves out or adds without meaning another model."""
 LISTED = 4
 """Of many served models only the first few are named."""
+LEAST_RIVALS = 2
+"""Of two hosts with two models nobody can say which is the other one."""
 LARGEST_VERSION = 99
 """`Qwen3-2507` and `R1-0528` carry dates."""
 _SIZE = re.compile(r"(?<![a-z0-9.])([ae]?)((?:\d+x)?\d+(?:\.\d+)?[bm])(?![a-z0-9])")
@@ -31,8 +33,16 @@ _SIZE = re.compile(r"(?<![a-z0-9.])([ae]?)((?:\d+x)?\d+(?:\.\d+)?[bm])(?![a-z0-9
 _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)*")
 
 
-def model_mismatch(host: Host, ledger: Ledger, answers: Sequence[Shot]) -> Verdict | None:
-    """Accuse a host that serves another model than it is listed with, names, or began the run with."""
+def model_mismatch(
+    host: Host,
+    ledger: Ledger,
+    answers: Sequence[Shot],
+    rivals: Mapping[str, Sequence[ServedModel]],
+) -> Verdict | None:
+    """Accuse a host that serves another model than it is listed with, names, or began the run with.
+
+    Where none is listed, than all of its rivals, if these agree.
+    """
     served = ledger.models_after or ledger.models_before
     named = list(dict.fromkeys(shot.model for shot in answers if shot.model))
     ours = _asked(host, served, named)
@@ -40,22 +50,24 @@ def model_mismatch(host: Host, ledger: Ledger, answers: Sequence[Shot]) -> Verdi
     exact = [*_changes(before, ledger.models_after), *_not_as_listed(host, ours)]
     listed = [*_not_served(host, served), *_not_its_root(ours)]
     answered = [*_answered_by(host, served, named)]
-    if not exact and not listed and not answered:
+    alone = [*_unlike_rivals(host, ours, rivals)]
+    if not exact and not listed and not answered and not alone:
         return None
     return Verdict(
         code="model_mismatch",
         confidence="high" if exact or (listed and answered) else "medium",
-        evidence=sentence([*exact, *listed, *answered]),
+        evidence=sentence([*exact, *listed, *answered, *alone]),
     )
 
 
-def is_opaque(host: Host, ledger: Ledger) -> bool:
-    """Whether the listed model cannot be told from what the host says: no list, or names that say nothing."""
-    if host.model is None:
-        return False
+def is_opaque(host: Host, ledger: Ledger, rivals: Mapping[str, Sequence[ServedModel]]) -> bool:
+    """Whether nobody can tell from what the host says that it serves the listed model, else that of its rivals."""
+    expected = _rivals_names(rivals) if host.model is None else [host.model]
     served = ledger.models_after or ledger.models_before
-    return not any(
-        _is_same(host.model, name) or _tells(name) for model in served for name in _names(model)
+    return bool(expected) and not any(
+        _tells(name) or any(_is_same(other, name) for other in expected)
+        for model in served
+        for name in _names(model)
     )
 
 
@@ -137,6 +149,31 @@ def _answered_by(host: Host, served: Sequence[ServedModel], named: Sequence[str]
         yield f"answers name {quoted(other)}"
     elif any(differ(named[0], name) for name in named[1:]):
         yield f"answers name several models, {_list(named)}"
+
+
+def _unlike_rivals(
+    host: Host, ours: ServedModel | None, rivals: Mapping[str, Sequence[ServedModel]]
+) -> Iterator[str]:
+    """What all rivals serve, where nobody listed a model and this host's is certainly another one."""
+    theirs = _rivals_names(rivals)
+    if host.model is not None or ours is None or not theirs:
+        return
+    names = [name for name in _names(ours) if _tells(name)]
+    if names and all(differ(name, other) for name in names for other in theirs):
+        yield f"it serves {quoted(ours.id)}, where all other hosts serve {quoted(theirs[0])}"
+
+
+def _rivals_names(rivals: Mapping[str, Sequence[ServedModel]]) -> list[str]:
+    """What the first rival calls its model, if that says which it is and every other serves the same one; else nothing."""
+    told = [[name for model in served for name in _names(model)] for served in rivals.values()]
+    told = [names for names in told if names]
+    if len(told) < LEAST_RIVALS:
+        return []
+    names = [name for name in told[0] if _tells(name)]
+    for others in told[1:]:
+        if not any(_tells(b) and not differ(a, b) for a in names for b in others):
+            return []
+    return names
 
 
 def _list(names: Iterable[str]) -> str:

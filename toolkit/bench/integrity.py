@@ -141,18 +141,21 @@ def inflated_usage(
     account: Account,
     found: Replays,
     peers: Mapping[str, Sequence[Shot]],
+    *,
+    truncated: bool,
 ) -> Verdict | None:
     """Accuse a host that claims more tokens than it delivered: its tokens a second are not those of others.
 
     Chunks, text and counters each have an honest way to fall short (bundles, hidden thoughts, another engine), so
-    two of them must agree, and counters that hold all that is claimed acquit.
+    two of them must agree, and counters that hold all that is claimed acquit: but for a host that is known to cut its
+    answers, whose engine may have made what the front kept back and claimed all the same.
     """
     by_counter = _by_counter(account, found)
     by_chunks = _by_chunks(answers, 1 + CLAIMED_MORE if by_counter else PER_CHUNK)
     by_text = _by_text(answers, peers)
     clauses = [clause for clause in (by_counter, by_chunks, by_text) if clause]
     nothing_else = not any(shot.token_chunks for shot in answers) and not _is_full(answers, peers)
-    if not clauses or (by_counter is None and _counted_all(account)):
+    if not clauses or (by_counter is None and not truncated and _counted_all(account)):
         return None
     if len(clauses) == 1 and not (by_counter and nothing_else):
         return None

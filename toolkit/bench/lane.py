@@ -96,6 +96,11 @@ class Lane:
             models_after=self._models_after,
         )
 
+    @property
+    def page(self) -> EngineNumbers | None:
+        """What its `/metrics` said before the load."""
+        return self._before
+
     async def choose_model(self) -> None:
         """Learn what is served, and whether anybody answers at all."""
         missing = None

@@ -1,14 +1,17 @@
 """All facts of a run -> one result a host: figures, verdicts, a sweep's rungs, and who cannot be told apart. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.bench.contrast import tied
+from toolkit.bench.counters import account
 from toolkit.bench.goodput import Limits
 from toolkit.bench.ladder import Rung, best_level, knee, ladder
 from toolkit.bench.plan import Plan
+from toolkit.bench.shared import own_share, same_engine, shared_engines
 from toolkit.bench.summary import Summary, summary
 from toolkit.bench.verdicts import verdicts
+from toolkit.dialects import EngineNumbers
 from toolkit.records import Host, Ledger, Shot
 
 
@@ -29,18 +32,47 @@ NOTHING_OVER = "no request was over when the bench ended"
 
 Facts = tuple[Host, Sequence[Shot], Ledger]
 """What one lane measured."""
+NO_PAGES: Mapping[str, EngineNumbers | None] = {}
 
 
 def results(
-    lanes: Sequence[Facts], *, plan: Plan, run: str, client_ok: bool, limits: Limits | None
+    lanes: Sequence[Facts],
+    *,
+    plan: Plan,
+    run: str,
+    client_ok: bool,
+    limits: Limits | None,
+    pages: Mapping[str, EngineNumbers | None] = NO_PAGES,
 ) -> list[Result]:
-    """Summarise and judge every host, in the order given."""
+    """Summarise and judge every host, in the order given; `pages` are their `/metrics` before the load, by name."""
     shots = {host.name: of_host for host, of_host, _ in lanes}
+    served = {host.name: ledger.models_after or ledger.models_before for host, _, ledger in lanes}
+    shared = shared_engines(
+        {host.name: account(of_host, ledger) for host, of_host, ledger in lanes},
+        {host.name: ledger for host, _, ledger in lanes},
+        pages,
+    )
     ties = tied(shots)
     told = []
     for host, of_host, ledger in lanes:
         rungs = ladder(of_host, limits=limits) if plan.levels else ()
         peers = {name: theirs for name, theirs in shots.items() if name != host.name}
+        of_engine = {
+            name: shots[name] for name in shots if name in (host.name, *shared.get(host.name, ()))
+        }
+        is_shared = len(of_engine) > 1
+        judged = verdicts(
+            of_host,
+            own_share(host.name, of_engine, ledger) if is_shared else ledger,
+            host=host,
+            peers=peers,
+            # another address of this engine is no rival, and would agree with it
+            rivals={name: models for name, models in served.items() if name not in of_engine},
+            rungs=rungs,
+            is_shared=is_shared,
+        )
+        if is_shared:
+            judged = (*judged, same_engine(host.name, of_engine))
         shown = _shown_level(rungs)
         concurrency = None if plan.rate else (shown or plan.concurrency)
         figures = summary(
@@ -51,7 +83,7 @@ def results(
             ledger=ledger,
             client_ok=client_ok,
             limits=limits,
-            verdicts=verdicts(of_host, ledger, host=host, peers=peers, rungs=rungs),
+            verdicts=judged,
             concurrency=concurrency,
             rate=plan.rate,
         )

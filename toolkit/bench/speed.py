@@ -19,6 +19,10 @@ EXCESS_MS = 500.0
 """And by so much, so that no hiccup of either machine is an accusation."""
 LEAST_LATER = 3
 LEAST_QUICK = 2
+LEAST_WAITED, LEAST_WAITED_SHARE = 2, 0.2
+"""Of a first wave: one that waited alone may have met a hiccup."""
+UNLIKE_LATER = 2.0
+"""And at least twice as long as any later one: where some wait at all times, as in a queue, that is no start."""
 SIMILAR = 0.8
 """Answers to compare with have at least so much of the tokens, prompt and answer: more work would not be sooner."""
 
@@ -53,7 +57,11 @@ def cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> Verdict | None:
     own = [shot for shot in _new(shots) if shot not in replayed]
     first = _first_wave(own)
     later = [shot for shot in own if shot.ok and shot.kind == "unique" and shot not in first]
-    return _colder_than_later(first, later) or _colder_than_its_pace(first, shots, replayed)
+    return (
+        _colder_than_later(first, later)
+        or _colder_than_its_pace(first, shots, replayed)
+        or _colder_in_part(first, later)
+    )
 
 
 def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdict | None:
@@ -70,6 +78,34 @@ def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdic
         code="cold",
         confidence="low" if len(first) == 1 else "medium",
         evidence=f"{_fastest_of(first)} took {duration(waited)}, later ones {duration(usual)} (median)",
+    )
+
+
+def _colder_in_part(first: Collection[Shot], later: Sequence[Shot]) -> Verdict | None:
+    """A part of the first wave waited as no later request did: one of several replicas, or some batch sizes, were cold."""
+    waited: list[float] = []
+    usuals: list[float] = []
+    for shot in first:
+        took = _latency_ms(shot)
+        alike = [
+            known
+            for other in later
+            if _is_as_much_work(other, shot) and (known := _latency_ms(other)) is not None
+        ]
+        usual = middle(alike)
+        if took is None or usual is None or len(alike) < LEAST_LATER:
+            continue
+        far = took >= max(FAR_SLOWER, len(first)) * usual and took - usual >= EXCESS_MS
+        if far and took >= UNLIKE_LATER * max(alike):
+            waited.append(took)
+            usuals.append(usual)
+    if len(waited) < LEAST_WAITED or share(len(waited), len(first)) < LEAST_WAITED_SHARE:
+        return None
+    return Verdict(
+        code="cold",
+        confidence="medium",
+        evidence=f"{of(len(waited), len(first), 'requests')} of the first wave took"
+        f" {duration(min(waited))} or more, later ones {duration(middle(usuals) or 0.0)} (median)",
     )
 
 

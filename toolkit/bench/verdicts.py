@@ -1,5 +1,8 @@
 """What explains a host's speed: all rules over one host's facts, their accusations, and what could not be judged.
 
+Nobody is called clean for want of evidence: for that the checks of duplicates, counters, lengths and the model must all
+have had what they need. What a start or a queue looked like explains no lead, so a gap there is only named.
+
 No rule's finding is another's: what a replayed answer explains is not held against the host as a hidden backend, an
 answer cut short is no foreign traffic, and a broken request may have cost anything. Where two causes hide each other,
 e.g., others' load that fills the gap a response cache leaves in the counters, the rules say what still shows, with less
@@ -7,25 +10,29 @@ confidence. No network, no clock.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolkit.bench.counters import Account, account
 from toolkit.bench.evidence import count, sentence, usage
 from toolkit.bench.identity import is_opaque, model_mismatch
 from toolkit.bench.integrity import foreign_traffic, hidden_backend, inflated_usage
 from toolkit.bench.ladder import Rung
-from toolkit.bench.replays import (
-    LEAST_REPLAYS,
-    Replays,
-    replays,
-    response_cache,
-    why_not_told,
-)
+from toolkit.bench.replays import Replays, replays, response_cache, why_not_told
 from toolkit.bench.speed import cold, fast_failures, has_later, may_be_cold, saturated
 from toolkit.bench.truncation import are_short_and_alone, truncated_output
-from toolkit.records import Host, Ledger, Shot, Verdict
+from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
 
 NO_PEERS: Mapping[str, Sequence[Shot]] = {}
+NO_RIVALS: Mapping[str, Sequence[ServedModel]] = {}
+DUPLICATES = frozenset({"response_cache"})
+COUNTERS = frozenset({"hidden_backend", "foreign_traffic"})
+LENGTHS = frozenset({"truncated_output", "inflated_usage"})
+MODEL = frozenset({"model_mismatch"})
+ACQUITTING = DUPLICATES | COUNTERS | LENGTHS | MODEL
+"""What must have been looked for before a host is called clean."""
+
+Gap = tuple[str, str]
+"""A code that could not be judged, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +43,9 @@ class _Case:
     ledger: Ledger
     host: Host
     peers: Mapping[str, Sequence[Shot]]
+    rivals: Mapping[str, Sequence[ServedModel]]
     rungs: Sequence[Rung]
+    is_shared: bool
     account: Account
     replays: Replays
     replayed: frozenset[Shot]
@@ -44,17 +53,30 @@ class _Case:
     """What was answered and not replayed: the engine's own work."""
 
 
-def verdicts(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What all rules say of one host."""
+
+    accusations: tuple[Verdict, ...]
+    gaps: tuple[Gap, ...]
+    """What could not be judged; never a code that is accused."""
+    account: Account
+
+
+def judgement(
     shots: Sequence[Shot],
     ledger: Ledger,
     *,
     host: Host,
     peers: Mapping[str, Sequence[Shot]] = NO_PEERS,
+    rivals: Mapping[str, Sequence[ServedModel]] = NO_RIVALS,
     rungs: Sequence[Rung] = (),
-) -> tuple[Verdict, ...]:
-    """Judge one host in one run: `shots` are all of its own, `peers` the other hosts' of the same run.
+    is_shared: bool = False,
+) -> Judgement:
+    """Try all rules on one host in one run.
 
-    Accusations, else `clean` when anything was answered; beside either, `not_judged` when it must be said.
+    `shots` are all of its own, `peers` the other hosts' of the same run, `rivals` what these serve. `is_shared`: the counters
+    are also moved by requests of ours that went to another address, and `ledger` holds this one's share.
     """
     books = account(shots, ledger)
     found = replays(shots, books, ledger.rtt_ms)
@@ -64,26 +86,62 @@ def verdicts(
         ledger=ledger,
         host=host,
         peers=peers,
+        rivals=rivals,
         rungs=rungs,
+        is_shared=is_shared,
         account=books,
         replays=found,
         replayed=replayed,
         answers=[shot for shot in shots if shot.ok and shot not in replayed],
     )
-    told = [*_of_answers(case), *_of_host(case)]
-    accused = {verdict.code for verdict in told}
-    if not told and books.answers:
-        told.append(_clean(books))
-    if gaps := _not_judged(case, accused):
-        told.append(Verdict(code="not_judged", confidence="high", evidence=gaps))
+    accusations = (*_of_answers(case), *_of_host(case))
+    accused = {verdict.code for verdict in accusations}
+    gaps = (*_without_counters(case), *_without_answers(case))
+    return Judgement(
+        accusations=accusations,
+        gaps=tuple(gap for gap in gaps if gap[0] not in accused),
+        account=books,
+    )
+
+
+def verdicts(
+    shots: Sequence[Shot],
+    ledger: Ledger,
+    *,
+    host: Host,
+    peers: Mapping[str, Sequence[Shot]] = NO_PEERS,
+    rivals: Mapping[str, Sequence[ServedModel]] = NO_RIVALS,
+    rungs: Sequence[Rung] = (),
+    is_shared: bool = False,
+) -> tuple[Verdict, ...]:
+    """Judge one host in one run, see `judgement`.
+
+    Accusations, else `clean` where enough was judged, else `not_judged`. That also stands beside an accusation; it is sure
+    where nobody could be acquitted so, and a hint where only a start or a queue could not be judged.
+    """
+    found = judgement(
+        shots, ledger, host=host, peers=peers, rivals=rivals, rungs=rungs, is_shared=is_shared
+    )
+    told = list(found.accusations)
+    if not found.account.answers:
+        evidence = "most codes: nothing was answered"
+        told.append(Verdict(code="not_judged", confidence="high", evidence=evidence))
+    elif any(code in ACQUITTING for code, _ in found.gaps):
+        told.append(not_judged(found.gaps))
+    elif not told:
+        told.append(_clean(found))
+    elif found.gaps:
+        told.append(replace(not_judged(found.gaps), confidence="low"))
     return tuple(told)
 
 
-def would_show(shots: Sequence[Shot], ledger: Ledger, peers: Mapping[str, Sequence[Shot]]) -> bool:
-    """Whether twins and peers are enough to see a response cache and a first-token trick without any counters."""
-    answers = [shot for shot in shots if shot.ok]
-    twins = sum(shot.kind == "twin" for shot in answers)
-    return twins >= LEAST_REPLAYS and not are_short_and_alone(answers, ledger, peers)
+def not_judged(gaps: Sequence[Gap]) -> Verdict:
+    """Codes by the reason why nobody can tell, in one sentence."""
+    by_reason: dict[str, list[str]] = {}
+    for code, reason in gaps:
+        by_reason.setdefault(reason, []).append(code)
+    evidence = "; ".join(f"{sentence(codes)}: {reason}" for reason, codes in by_reason.items())
+    return Verdict(code="not_judged", confidence="high", evidence=evidence)
 
 
 def _of_answers(case: _Case) -> Iterator[Verdict]:
@@ -91,50 +149,45 @@ def _of_answers(case: _Case) -> Iterator[Verdict]:
     books, found = case.account, case.replays
     cache = response_cache(found)
     truncated = truncated_output(case.answers, case.ledger, books, case.peers)
-    inflated = None
-    if truncated is None:  # else the text is short of the claim because it was cut
-        inflated = inflated_usage(case.answers, books, found, case.peers)
+    inflated = inflated_usage(
+        case.answers, books, found, case.peers, truncated=truncated is not None
+    )
     hidden = hidden_backend(
         case.answers, books, found, explained=truncated is not None or inflated is not None
     )
-    foreign = foreign_traffic(case.ledger, books, found, truncated=truncated is not None)
+    # what another address cut short, the engine that both share made whole
+    is_cut = truncated is not None or case.is_shared
+    foreign = foreign_traffic(case.ledger, books, found, truncated=is_cut)
     yield from (each for each in (cache, truncated, inflated, hidden, foreign) if each)
 
 
 def _of_host(case: _Case) -> Iterator[Verdict]:
     """What the host says of itself, and its times."""
     failures = fast_failures(case.shots, case.replayed)
-    mismatch = model_mismatch(case.host, case.ledger, [shot for shot in case.shots if shot.ok])
+    answers = [shot for shot in case.shots if shot.ok]
+    mismatch = model_mismatch(case.host, case.ledger, answers, case.rivals)
     start = cold(case.shots, case.replayed)
     full = saturated(case.shots, case.ledger, case.rungs, case.replayed, was_cold=start is not None)
     yield from (each for each in (failures, mismatch, start, full) if each)
 
 
-def _clean(books: Account) -> Verdict:
-    """Exact books are a proof; without them only nothing was found."""
-    if books.generation_tokens == books.tokens == books.tokens_most and books.agrees:
+def _clean(found: Judgement) -> Verdict:
+    """Exact books are a proof; where they are not even, only nothing was found."""
+    books = found.account
+    is_exact = books.generation_tokens == books.tokens == books.tokens_most and books.agrees
+    evidence = f"nothing speaks against its {count(books.answers)} answers"
+    if is_exact:
         counted = f"the server counted the {count(books.tokens)} tokens that they hold"
         evidence = f"{count(books.answers)} requests were answered and {counted}"
-        return Verdict(code="clean", confidence="high", evidence=evidence)
-    evidence = f"nothing speaks against its {count(books.answers)} answers"
-    return Verdict(code="clean", confidence="medium", evidence=evidence)
+    if found.gaps:
+        evidence += f" (not judged: {not_judged(found.gaps).evidence})"
+    return Verdict(code="clean", confidence="high" if is_exact else "medium", evidence=evidence)
 
 
 # --- what could not be judged ---------------------------------------------------------------------------
 
 
-def _not_judged(case: _Case, accused: set[str]) -> str:
-    """Codes by the reason why nobody can tell, in one sentence; empty when all were judged."""
-    if not case.account.answers:
-        return "most codes: nothing was answered"
-    by_reason: dict[str, list[str]] = {}
-    for code, reason in (*_without_counters(case), *_without_answers(case)):
-        if code not in accused:
-            by_reason.setdefault(reason, []).append(code)
-    return "; ".join(f"{sentence(codes)}: {reason}" for reason, codes in by_reason.items())
-
-
-def _without_counters(case: _Case) -> Iterator[tuple[str, str]]:
+def _without_counters(case: _Case) -> Iterator[Gap]:
     ledger, why = case.ledger, _no_counters(case.ledger)
     if ledger.generation_tokens is None:
         yield "hidden_backend", why
@@ -153,7 +206,7 @@ def _no_counters(ledger: Ledger) -> str:
     return ledger.error or "the server does not count it"
 
 
-def _without_answers(case: _Case) -> Iterator[tuple[str, str]]:
+def _without_answers(case: _Case) -> Iterator[Gap]:
     if reason := why_not_told(case.replays, case.account):
         yield "response_cache", reason
     if all(usage(shot) is None for shot in case.answers):
@@ -169,5 +222,5 @@ def _without_answers(case: _Case) -> Iterator[tuple[str, str]]:
         )
     if not case.ledger.models_before and not case.ledger.models_after:
         yield "model_mismatch", "no list of models"
-    elif is_opaque(case.host, case.ledger):
+    elif is_opaque(case.host, case.ledger, case.rivals):
         yield "model_mismatch", "the names that it serves do not say which model they mean"

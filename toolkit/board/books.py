@@ -1,12 +1,13 @@
-"""Whether a host's own counters hold what a blast got from it: told only where nothing else explains the difference.
+"""Whether a host's own counters hold what a blast got from it: accused only where nothing else explains the difference.
 
 A blast never stands still, so two looks at counters are compared with the tallies between them within bounds: what was
 in flight at either look, what ended within a few seconds of it, what failed. A response cache keeps requests from the
-engine, too, so a host is accused only where its answers are known not to come from one. No network, no clock.
+engine, too, so a host is accused only where its answers are known not to come from one. Where counters could not be
+compared, the reason is told: without it nobody is called clean. No network, no clock.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, floor
 
@@ -18,11 +19,13 @@ GRACE_S = 6
 """A look takes up to 5 s, and a second's tally is placed within one."""
 LEAST_LOOKS = 4
 """In a row, none of which falls below the one before: behind a balancer of two hosts they would."""
-LEAST_S = 60
-"""Between the first and the last of them."""
+LEAST_S = 15
+"""Between the first and the last of them: more than the seconds at both ends in which nobody knows what was counted."""
 MISSING, SURPLUS = 0.2, 0.2
 """Of what was answered, or of what can have been sent: what is less may have an innocent reason that nobody thought of."""
 LEAST_REQUESTS = 50
+LEAST_ANSWERS = 20
+"""To say that the counters hold them."""
 LEAST_PAIRS = 6
 AS_SLOW = 0.8
 """A twin in four fifths of its unique's time or more: no cache answered it."""
@@ -69,15 +72,38 @@ class Stretch:
         return floor(self.first_at) - GRACE_S, ceil(self.last_at) + GRACE_S
 
 
-def stretch(looks: Sequence[Look], from_s: int, to_s: int) -> Stretch | None:
-    """The longest stretch on one process whose surroundings lie in the seconds from `from_s` to `to_s`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a host's counters say of its answers."""
+
+    accusations: tuple[Verdict, ...] = ()
+    gap: str | None = None
+    """Why they could not be compared."""
+    lacks: bool = False
+    """That is the gap: they lack answers, and a response cache may have kept these from the engine."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether they hold what was answered."""
+        return not self.accusations and self.gap is None
+
+
+def stretch(
+    looks: Sequence[Look], from_s: int, to_s: int, *, from_start: bool = False, to_end: bool = False
+) -> Stretch | None:
+    """The longest stretch on one process whose surroundings lie in the seconds from `from_s` to `to_s`.
+
+    Before a run's start and after its end nothing was sent, so that looks beside these need no seconds around them.
+    """
+    from_at = from_s if from_start else from_s + GRACE_S
+    to_at = to_s + 1 if to_end else to_s - GRACE_S
     best: list[Look] = []
     row: list[Look] = []
     for look in looks:
         if look.requests is None or look.generation_tokens is None:
             row = row if look.is_down or look.started_at is None else []
             continue
-        if not from_s + GRACE_S <= look.at <= to_s - GRACE_S:
+        if not from_at <= look.at <= to_at:
             continue
         row = [*row, look] if row and _goes_on(row[-1], look) else [look]
         if not best or row[-1].at - row[0].at > best[-1].at - best[0].at:
@@ -101,6 +127,69 @@ def _goes_on(before: Look, now: Look) -> bool:
         same = abs((now.started_at or 0) - (before.started_at or 0)) <= START_SLACK_S
     rises = (now.requests or 0) >= (before.requests or 0)
     return same and rises and (now.generation_tokens or 0) >= (before.generation_tokens or 0)
+
+
+def counted(
+    seen: Stretch, ours: Ours, canaries: Sequence[Shot], all_canaries: Callable[[], int]
+) -> Counted:
+    """Compare the counters with the tallies; `all_canaries` counts those that ended in the stretch's surroundings."""
+    accusations = [hidden_backend(seen, ours, canaries)]
+    if surplus(seen, ours) >= LEAST_REQUESTS:
+        # only here it is worth counting the canaries, too
+        accusations.append(foreign_traffic(seen, ours, all_canaries()))
+    if told := tuple(each for each in accusations if each):
+        return Counted(accusations=told)
+    answers = _between(ours.ok, ours.from_s, seen.inside)
+    # with fewer it would not show if the counters held none of them
+    if answers < LEAST_ANSWERS or (1 - MISSING) * answers < ours.in_flight:
+        return Counted(
+            gap=f"only {count(answers)} answers between two looks at its counters so far"
+        )
+    lost = answers - seen.requests - ours.in_flight
+    if lost >= MISSING * answers:
+        gap = (
+            f"its counters lack {of(lost, answers, 'answered requests')}, and nobody can tell"
+            " whether a response cache kept them from the engine"
+        )
+        return Counted(gap=gap, lacks=True)
+    return Counted()
+
+
+def together(ours: Sequence[Ours]) -> Ours:
+    """What was counted of several addresses of one engine."""
+    first = ours[0]
+    return replace(
+        first,
+        ok=[sum(each) for each in zip(*(of.ok for of in ours), strict=True)],
+        errors=[sum(each) for each in zip(*(of.errors for of in ours), strict=True)],
+        tokens=[sum(each) for each in zip(*(of.tokens for of in ours), strict=True)],
+        cache_known=sum(each.cache_known for each in ours),
+        cache_hits=sum(each.cache_hits for each in ours),
+        in_flight=sum(each.in_flight for each in ours),
+        max_tokens=max(each.max_tokens for each in ours),
+    )
+
+
+def are_one_engine(one: Sequence[Look], other: Sequence[Look]) -> bool:
+    """Whether two addresses' looks may be of one engine: the same settings and start, and no count that contradicts it."""
+    settings = {each.config_hash for each in (*one, *other) if not each.is_down}
+    starts = [each.started_at for each in (*one, *other) if not each.is_down]
+    known = [at for at in starts if at is not None]
+    if len(settings) != 1 or None in settings or len(known) < len(starts) or not known:
+        return False
+    if max(known) - min(known) > START_SLACK_S:
+        return False
+    return not any(
+        later.at - earlier.at > GRACE_S
+        and (
+            (later.requests or 0) < (earlier.requests or 0)
+            or (later.generation_tokens or 0) < (earlier.generation_tokens or 0)
+        )
+        for first, second in ((one, other), (other, one))
+        for earlier in first
+        for later in second
+        if not earlier.is_down and not later.is_down
+    )
 
 
 def hidden_backend(seen: Stretch, ours: Ours, canaries: Sequence[Shot]) -> Verdict | None:
@@ -160,11 +249,6 @@ def foreign_traffic(seen: Stretch, ours: Ours, canaries: int) -> Verdict | None:
             f" {count(sent)} of them can have been ours"
         ),
     )
-
-
-def is_suspicious(seen: Stretch, ours: Ours) -> bool:
-    """Whether it is worth counting the canaries, too."""
-    return surplus(seen, ours) >= LEAST_REQUESTS
 
 
 def _between(row: Sequence[int], first_s: int, seconds: tuple[int, int]) -> int:

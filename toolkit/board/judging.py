@@ -5,23 +5,27 @@ verdicts, for they cost 0.15 s of CPU at 20 hosts of 200 canaries.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from toolkit.board.books import (
+    Counted,
     Ours,
     Stretch,
-    foreign_traffic,
-    hidden_backend,
-    is_suspicious,
+    are_one_engine,
+    counted,
     stretch,
+    surplus,
+    together,
 )
 from toolkit.board.follow import Follow, keep
-from toolkit.board.looks import together
+from toolkit.board.looks import Look
+from toolkit.board.looks import together as merged
 from toolkit.board.outages import Course
 from toolkit.board.standings import Taint
 from toolkit.board.taints import taints
-from toolkit.board.verdicts import ended_by, judged, with_books
+from toolkit.board.verdicts import NOT_BEGUN, ended_by, judged
 from toolkit.board.window import COUNTS
-from toolkit.records import Event, Host, Shot, Verdict
+from toolkit.records import Event, Shot, Verdict
 
 AGO_S = (60, 300)
 """Rank changes are told against a minute and five minutes ago."""
@@ -29,8 +33,8 @@ JUDGED_EVERY_S = 10
 """Verdicts are those of the last moment on this grid: they rest on a few canaries a minute, and judging costs more
 than counting."""
 LEAST_JUDGED_S = 120
-"""A shorter window holds too few canaries to tell anything: answers of the last two minutes are judged with it, though
-no failures, which are the window's own."""
+"""A shorter window holds too few canaries and looks to tell anything: answers and counters of the last two minutes are
+judged with it, though no failures, which are the window's own."""
 LOOKED_BEFORE_S = 900
 """What a host was before the run, as far back as that: a change needs a look before it."""
 KEPT_VERDICTS = 64
@@ -58,7 +62,7 @@ class Judging:
     def happened(self, from_s: float, to_at: float) -> list[Event]:
         """What was noted and what scout saw during the run, by time."""
         noted = [each for each in self._follow.events if from_s <= each.at < to_at]
-        return together(noted, self.changes(max(from_s, self._follow.start_s), to_at))
+        return merged(noted, self.changes(max(from_s, self._follow.start_s), to_at))
 
     def taints(self, window_s: int, at_s: int) -> list[tuple[Taint, ...]]:
         """Each host's outages that are still in the window."""
@@ -103,12 +107,12 @@ class Judging:
         return Course(first_s=from_s, ok=tuple(ok), errors=tuple(errors))
 
     def verdicts(self, window_s: int, at_s: int) -> Verdicts:
-        """Verdicts on the window at the last moment of the grid, kept; none before the first."""
+        """Verdicts on the window at the last moment of the grid, kept."""
         is_last = self._follow.run.ended_at is not None and at_s == self._follow.end_s()
         if not is_last:
             at_s -= (at_s + 1 - self._follow.start_s) % JUDGED_EVERY_S
         if at_s < self._follow.start_s:
-            return {}
+            return {host.name: (NOT_BEGUN,) for host in self._follow.hosts.values()}
         key = (window_s, at_s)
         told = self._verdicts.pop(key, None)
         if told is None:
@@ -118,25 +122,64 @@ class Judging:
 
     def _verdicts_at(self, window_s: int, at_s: int) -> Verdicts:
         from_s = max(self._follow.start_s, at_s - window_s + 1)
-        looks = {h.name: found for h, found in self._follow.looks(from_s, at_s + 1).items()}
         shots = self._canaries(from_s, at_s)
-        told = judged(
+        books, engines = self._counters(
+            max(window_s, LEAST_JUDGED_S), at_s, [each for each in shots if ended_by(each, at_s)]
+        )
+        looks = self._follow.looks(from_s, at_s + 1)
+        return judged(
             shots,
-            looks,
+            {host.name: found for host, found in looks.items()},
             self.happened(from_s, at_s + 1),
             hosts=list(self._follow.hosts.values()),
             run=self._follow.run.id,
             at_s=at_s,
+            counted=books,
+            engines=engines,
         )
-        canaries = [s for s in shots if ended_by(s, at_s) and (s.sent_at or 0.0) >= from_s]
+
+    def _counters(
+        self, window_s: int, at_s: int, canaries: Sequence[Shot]
+    ) -> tuple[dict[str, Counted], dict[str, tuple[str, ...]]]:
+        """What each host's counters say of its answers, and which hosts are addresses of one engine."""
+        from_s = max(self._follow.start_s, at_s - window_s + 1)
+        looks = {h.name: found for h, found in self._follow.looks(from_s, at_s + 1).items()}
+        from_start = from_s == self._follow.start_s
+        to_end = self._follow.run.ended_at is not None and at_s == self._follow.end_s()
+        told: dict[str, Counted] = {}
+        known: dict[str, tuple[Stretch, Ours]] = {}
         for row, host in enumerate(self._follow.hosts.values()):
-            seen = stretch(looks[host.name], from_s, at_s)
-            ours = self._ours(row, from_s, at_s, window_s, canaries) if seen else None
+            of_host = looks[host.name]
+            seen = stretch(of_host, from_s, at_s, from_start=from_start, to_end=to_end)
+            ours = self._ours(row, from_s, at_s, window_s, canaries)
             if seen and ours:
-                own = [shot for shot in canaries if shot.name == host.name]
-                found = self._of_books(host, seen, ours, own)
-                told[host.name] = with_books(told[host.name], found)
-        return told
+                known[host.name] = (seen, ours)
+            else:
+                told[host.name] = Counted(gap=_no_counters(of_host, is_known=ours is not None))
+        # two engines may be set and started alike, so one's counters must also move by more than was sent to it
+        moved = {name: looks[name] for name, pair in known.items() if surplus(*pair) > 0}
+        engines = {
+            name: others
+            for name, own in moved.items()
+            if (others := tuple(n for n in moved if n != name and are_one_engine(own, moved[n])))
+        }
+        for name, (seen, ours) in known.items():
+            names = (name, *engines.get(name, ()))
+            books = together([known[each][1] for each in names]) if len(names) > 1 else ours
+            own = [shot for shot in canaries if shot.name in names]
+            told[name] = counted(seen, books, own, partial(self._canaries_around, seen, names))
+        return told, engines
+
+    def _canaries_around(self, seen: Stretch, names: Sequence[str]) -> int:
+        first_s, last_s = seen.around
+        found = (
+            each
+            for name in names
+            for each in self._follow.reader.tallies(
+                self._follow.run.id, name=name, kind="canary", from_s=first_s, to_s=last_s
+            )
+        )
+        return sum(each.ok + each.errors for each in found)
 
     def _canaries(self, from_s: int, at_s: int) -> list[Shot]:
         first_s = min(from_s, max(self._follow.start_s, at_s - LEAST_JUDGED_S + 1))
@@ -164,15 +207,11 @@ class Judging:
             max_tokens=max(shot.max_tokens for shot in canaries),
         )
 
-    def _of_books(
-        self, host: Host, seen: Stretch, ours: Ours, canaries: Sequence[Shot]
-    ) -> list[Verdict]:
-        found = [hidden_backend(seen, ours, canaries)]
-        if is_suspicious(seen, ours):
-            first_s, last_s = seen.around
-            tallies = self._follow.reader.tallies(
-                self._follow.run.id, name=host.name, kind="canary", from_s=first_s, to_s=last_s
-            )
-            known = sum(each.ok + each.errors for each in tallies)
-            found.append(foreign_traffic(seen, ours, known))
-        return [each for each in found if each]
+
+def _no_counters(looks: Sequence[Look], *, is_known: bool) -> str:
+    """Why there is nothing to compare."""
+    if not any(not each.is_down for each in looks):
+        return "nobody has looked at its counters"
+    if all(each.requests is None or each.generation_tokens is None for each in looks):
+        return "its `/metrics` tells no requests and tokens"
+    return "too few looks at its counters so far" if is_known else "nobody noted who sent how much"

@@ -5,7 +5,7 @@ Plain values in, sentences out: clock times come from a function, since a time z
 
 from collections.abc import Callable, Mapping, Sequence
 
-from toolkit.board.honesty import reasons
+from toolkit.board.honesty import UNJUDGED, reasons
 from toolkit.board.impact import clean_in, short, spoken
 from toolkit.board.outages import Outage
 from toolkit.board.standings import Board, RankBy, Standing
@@ -61,6 +61,8 @@ def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
     beside = _level(ranked)
     if found is None and first.trouble:
         return f"{first.name} leads{beside} with {told}, though {first.error_rate or 0:.0%} of its requests failed."
+    if found is None and (unjudged := _unjudged(first)):
+        return f"{first.name} leads{beside} with {told}, but it was not judged ({first_clause(unjudged.evidence)})."
     if found is None:
         return f"{first.name} leads{beside} with {told}, and nothing speaks against it."
     where = ", but not on the honest board" if reasons(first.verdicts) else ""
@@ -70,14 +72,18 @@ def _lead(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
 
 def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank_by: RankBy) -> str:
     first, others = ranked[0], ranked[1:]
-    plain = [each for each in ranked if tricks[each.name] is None and not each.trouble]
+    plain = [
+        each
+        for each in ranked
+        if tricks[each.name] is None and not each.trouble and not _unjudged(each)
+    ]
     shown = [
         f"{each.name} (rank {each.rank}) {TRICKS[found.code]}"
         for each in others
         if (found := tricks[each.name])
     ]
     if not plain:
-        return "Nobody is left whose own model explains what it shows."
+        return "Nobody is left of whom it is known that its own model explains what it shows."
     if plain[0] is first:
         follows = plain[1:2]
         lines = [f"{each.name} comes next with {figure(each, rank_by)}" for each in follows]
@@ -88,6 +94,11 @@ def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
             f"The best whose own model does the work is {best.name}{beside} with {told}, rank {best.rank}"
         ]
     return "; ".join([*lines, *shown] or ["Nobody else has answered"]) + "."
+
+
+def _unjudged(standing: Standing) -> Verdict | None:
+    """Why nobody knows whether a host's figures are its model's."""
+    return next((each for each in reasons(standing.verdicts) if each.code in UNJUDGED), None)
 
 
 def _level(ranked: Sequence[Standing]) -> str:

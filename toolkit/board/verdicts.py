@@ -9,14 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.bench.evidence import count, ended_at
-from toolkit.bench.verdicts import verdicts, would_show
+from toolkit.bench.replays import LEAST_REPLAYS
+from toolkit.bench.shared import same_engine
+from toolkit.bench.verdicts import ACQUITTING, COUNTERS, Gap, judgement, not_judged
+from toolkit.board.books import Counted
 from toolkit.board.impact import spoken
 from toolkit.board.looks import Look
 from toolkit.records import Event, Host, Ledger, ServedModel, Shot, Verdict
 
-NOT_OF_A_WINDOW = frozenset({"clean", "cold", "not_judged", "saturated"})
-"""Rules about a run's beginning, and about levels of load that a blast does not climb; and what says that nothing
-was found, which is said anew where only those were."""
+NOT_OF_A_WINDOW = frozenset({"cold", "saturated"})
+"""Rules about a run's beginning, and about levels of load that a blast does not climb."""
+NOT_BEGUN = Verdict(
+    code="not_judged", confidence="high", evidence="most codes: the run has only just begun"
+)
+NO_BOOKS: Mapping[str, Counted] = {}
+NO_ENGINES: Mapping[str, tuple[str, ...]] = {}
+UNSEEN = Counted(gap="nobody has looked at its counters")
 TWIN_SLOTS = 1_000_000_000
 """Slots of twins begin here, so that they are never a unique one's."""
 SETTINGS = ("config", "model")
@@ -30,58 +38,87 @@ def judged(
     hosts: Sequence[Host],
     run: str,
     at_s: int,
+    counted: Mapping[str, Counted] = NO_BOOKS,
+    engines: Mapping[str, tuple[str, ...]] = NO_ENGINES,
 ) -> dict[str, tuple[Verdict, ...]]:
     """Judge each host by the canaries that ended in or before second `at_s`.
 
-    `looks` and `changes` are those of the window. A host without canaries is judged by its looks alone.
+    `looks` and `changes` are those of the window, `counted` what the hosts' counters say, `engines` the other addresses of
+    a host's engine.
     """
     ended = [shot for shot in shots if ended_by(shot, at_s)]
     of_host = {
         host.name: [s for s in ended if (s.name, s.url) == (host.name, host.url)] for host in hosts
     }
     canaries = aligned(of_host)
-    return {
-        host.name: (
-            *_of_canaries(host, canaries, _ledger(host, run, looks.get(host.name, ()), changes)),
-            *_of_changes(host, changes, at_s),
+    ledgers = {host.name: _ledger(host, run, looks.get(host.name, ()), changes) for host in hosts}
+    told = {}
+    for host in hosts:
+        name, addresses = host.name, engines.get(host.name, ())
+        rivals = {
+            other: ledger.models_after
+            for other, ledger in ledgers.items()
+            if other != name and other not in addresses
+        }
+        books = counted.get(name, UNSEEN)
+        found = judgement(
+            canaries[name],
+            ledgers[name],
+            host=host,
+            peers={other: theirs for other, theirs in canaries.items() if other != name},
+            rivals=rivals,
+            is_shared=bool(addresses),
         )
-        for host in hosts
-    }
+        accused = [each for each in found.accusations if each.code not in NOT_OF_A_WINDOW]
+        codes = {each.code for each in accused}
+        # a response cache explains what the counters lack
+        accused += [
+            each
+            for each in books.accusations
+            if each.code not in codes
+            and not (each.code == "hidden_backend" and "response_cache" in codes)
+        ]
+        codes = {each.code for each in accused}
+        changed = _of_changes(host, changes, at_s)
+        if gaps := _gaps(canaries[name], found.gaps, books, codes):
+            accused.append(not_judged(gaps))
+        elif not accused:
+            answers = count(found.account.answers)
+            evidence = f"nothing speaks against its {answers} canary answers, and its counters hold what it answered"
+            accused.append(Verdict(code="clean", confidence="medium", evidence=evidence))
+        if addresses:
+            of_engine = {each: canaries[each] for each in (name, *addresses)}
+            accused.append(same_engine(name, of_engine))
+        told[name] = (*accused, *changed)
+    return told
+
+
+def _gaps(
+    canaries: Sequence[Shot], found: Iterable[Gap], books: Counted, accused: set[str]
+) -> list[Gap]:
+    """What must be judged before a host is called clean, and was not."""
+    answers = [shot for shot in canaries if shot.ok]
+    if not answers:
+        why = "no canary was answered" if canaries else "no canary was sent"
+        return [("most codes", why)]
+    # what canaries alone leave open is settled where the counters hold what was answered
+    settled = {"response_cache", "inflated_usage"} if books.holds else set()
+    gaps = [
+        (code, why) for code, why in found if code in ACQUITTING - COUNTERS and code not in settled
+    ]
+    twins = sum(shot.kind == "twin" for shot in answers)
+    if twins < LEAST_REPLAYS and "response_cache" not in accused:
+        gaps = [(code, why) for code, why in gaps if code != "response_cache"]
+        gaps.append(("response_cache", f"fewer than {LEAST_REPLAYS} requests were answered twice"))
+    if books.gap and not (books.lacks and "response_cache" in accused):
+        gaps += [(code, books.gap) for code in sorted(COUNTERS - accused)]
+    return gaps
 
 
 def ended_by(shot: Shot, at_s: int) -> bool:
     """Whether a board of that second could know it: a look at the past must tell what was told then."""
     ended = ended_at(shot)
     return ended is not None and ended < at_s + 1
-
-
-def with_books(told: tuple[Verdict, ...], of_books: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Add what the counters say; a response cache explains what they lack, and who is accused is not clean."""
-    codes = {verdict.code for verdict in told}
-    new = [
-        each
-        for each in of_books
-        if each.code not in codes
-        and not (each.code == "hidden_backend" and "response_cache" in codes)
-    ]
-    return (*(each for each in told if not new or each.code != "clean"), *new)
-
-
-def _of_canaries(
-    host: Host, canaries: Mapping[str, Sequence[Shot]], ledger: Ledger
-) -> list[Verdict]:
-    shots = canaries[host.name]
-    if not shots:
-        return []
-    peers = {name: found for name, found in canaries.items() if name != host.name}
-    told = verdicts(shots, ledger, host=host, peers=peers)
-    kept = [verdict for verdict in told if verdict.code not in NOT_OF_A_WINDOW]
-    # a few canaries acquit nobody
-    if not kept and would_show(shots, ledger, peers):
-        answers = count(sum(shot.ok for shot in shots))
-        evidence = f"nothing speaks against its {answers} canary answers"
-        kept = [Verdict(code="clean", confidence="medium", evidence=evidence)]
-    return kept
 
 
 def _ledger(host: Host, run: str, looks: Sequence[Look], changes: Sequence[Event]) -> Ledger:

@@ -225,6 +225,7 @@ def _tell(
         run=bench.id,
         client_ok=bench.fitness.ok,
         limits=limits,
+        pages={lane.host.name: lane.page for lane in bench.lanes},
     )
     refused = None
     try:

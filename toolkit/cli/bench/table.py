@@ -15,7 +15,7 @@ from toolkit.records import Verdict
 
 WIDEST_NAME = 40
 WIDEST_VERDICTS = 44
-PLAIN = ("clean", "not_judged")
+PLAIN = ("clean", "not_judged", "same_engine")
 """Verdicts that accuse nobody."""
 LEGEND = (
     "TTFT: send to the first chunk with a token. E2E: send to the last one. TPOT: (E2E - TTFT) / tokens "
@@ -54,7 +54,8 @@ def _verdicts(figures: Summary) -> Text:
     accusing = [verdict.code for verdict in figures.verdicts if verdict.code not in PLAIN]
     codes = accusing or [verdict.code for verdict in figures.verdicts]
     text = ", ".join(code.replace("_", " ") for code in codes) or UNKNOWN
-    return Text(text, style="yellow" if accusing else "green" if "clean" in codes else "")
+    style = "yellow" if accusing or "not_judged" in codes else "green" if "clean" in codes else ""
+    return Text(text, style=style)
 
 
 COLUMNS: Sequence[tuple[Column, Cell]] = (
@@ -143,9 +144,9 @@ def _errors(figures: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _fastest(figures: Sequence[Summary]) -> Iterator[Text]:
-    """Name the host with the shortest unique answers among those that nothing else explains."""
+    """Name the host with the shortest unique answers among those that were judged and that nothing else explains."""
     plain = [
-        one for one in figures if one.ok and one.e2e_p50_ms is not None and _is_plain(one.verdicts)
+        one for one in figures if one.ok and one.e2e_p50_ms is not None and _is_clean(one.verdicts)
     ]
     if len(plain) < 2:
         return
@@ -156,7 +157,7 @@ def _fastest(figures: Sequence[Summary]) -> Iterator[Text]:
     rest = (
         f"does not tell it from {', '.join(tied)}"
         if tied
-        else "tells it from every other host without an accusation"
+        else "tells it from every other clean host"
     )
     yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
 
@@ -165,8 +166,8 @@ def _typical_ms(figures: Summary) -> float:
     return figures.unique_e2e_p50_ms or figures.e2e_p50_ms or 0.0
 
 
-def _is_plain(verdicts: Sequence[Verdict]) -> bool:
-    return all(verdict.code in PLAIN for verdict in verdicts)
+def _is_clean(verdicts: Sequence[Verdict]) -> bool:
+    return any(verdict.code == "clean" for verdict in verdicts)
 
 
 def _client(fitness: Fitness) -> Iterator[Text]:

@@ -66,12 +66,14 @@ def _hits(standing: Standing) -> str:
 
 
 def _badges(standing: Standing) -> Text:
-    accusing = [each.code for each in standing.verdicts if each.code != "clean"]
+    codes = [each.code for each in standing.verdicts]
+    accusing = [code for code in codes if code not in ("clean", "same_engine")]
     if standing.trouble or accusing:
         told = Text(standing.trouble or "", style="bold red")
         others = ", ".join(code.replace("_", " ") for code in accusing)
         return told.append(f"{', ' if told and others else ''}{others}", style="not bold yellow")
-    return Text("clean", style="green") if standing.verdicts else Text(UNKNOWN)
+    shown = ", ".join(code.replace("_", " ") for code in codes)
+    return Text(shown or UNKNOWN, style="green" if codes else "")
 
 
 def _tokens(standing: Standing) -> str:
@@ -204,7 +206,7 @@ def _notes(board: Board) -> Iterator[Text]:
 def _of_host(one: Standing) -> Iterator[tuple[str, str]]:
     if one.left_out:
         codes = " and ".join(each.code.replace("_", " ") for each in reasons(one.verdicts))
-        yield "left out", f"for {codes}"
+        yield "left out", f"of the honest board: {codes}"
     for verdict in one.verdicts:
         if verdict.code != "clean":
             yield _title(verdict), verdict.evidence

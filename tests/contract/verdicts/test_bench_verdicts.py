@@ -1,0 +1,165 @@
+"""`toolkit bench --json` over the contest's cast and over servers that deceive: who is accused, of what, and who is called clean."""
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contract.harness.fleets import fleet
+from contract.harness.programs import rows, run
+from contract.harness.proxies import proxy
+from contract.harness.servers import Answer, Asked, answer, server
+
+MODEL = "Qwen3.5-35B-A3B"
+QUICK = {"time_scale": 0.2}
+CAST: dict[str, tuple[str, dict[str, Any]]] = {
+    "fp8": ("fp8", QUICK | {"seed": 1}),
+    "awq": ("awq", QUICK | {"seed": 2}),
+    "gptq-int4": ("gptq-int4", QUICK | {"seed": 3}),
+    "cached": ("cached", QUICK | {"seed": 4}),
+    "first-token": ("first-token", QUICK | {"seed": 5}),
+    "flaky": ("flaky", QUICK | {"seed": 6}),
+    "loaded": ("gptq-int4", QUICK | {"load": 4, "seed": 7}),
+    # its 89 s come once for each of four batch sizes
+    "cold": ("cold", {"time_scale": 0.03, "seed": 8}),
+    "other": (
+        "gptq-int4",
+        QUICK | {"model": "Qwen3.5-4B", "root": "Qwen/Qwen3.5-4B", "seed": 9},
+    ),
+    "uncounted": ("gptq-int4", QUICK | {"stats": False, "seed": 10}),
+}
+EXPECTED = {
+    "fp8": ["clean"],
+    "awq": ["clean"],
+    "gptq-int4": ["clean"],
+    "cached": ["response_cache"],
+    "first-token": ["truncated_output"],
+    "flaky": ["fast_failures"],
+    "loaded": ["foreign_traffic"],
+    "cold": ["cold"],
+    "other": ["model_mismatch"],
+    "uncounted": ["not_judged"],
+    "words": ["not_judged"],
+}
+
+
+def speaker(
+    say: Callable[[int], list[str]],
+    *,
+    wait_s: Callable[[int], float] = lambda _: 0.0,
+    claim: int | None = None,
+) -> dict[str, Answer]:
+    """Pages of a server without an engine, which says to a limit of tokens what `say` returns and claims as many, or `claim`.
+
+    It has no `/metrics`; `wait_s` is the time to the first token by the request's number.
+    """
+    numbers = itertools.count()
+
+    def complete(asked: Asked) -> None:
+        number = next(numbers)
+        time.sleep(wait_s(number))
+        words = say(json.loads(asked.body)["max_tokens"])
+        about = {"id": f"c-{number}", "object": "chat.completion.chunk", "model": MODEL}
+
+        def send(**more: Any) -> None:
+            asked.send(b"data: " + json.dumps(about | more).encode() + b"\n\n")
+
+        asked.keep = False
+        asked.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        for word in words:
+            send(choices=[{"index": 0, "delta": {"content": word}, "finish_reason": None}])
+            time.sleep(0.001)
+        send(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+        said = len(words) if claim is None else claim
+        send(choices=[], usage={"prompt_tokens": 40, "completion_tokens": said})
+        asked.send(b"data: [DONE]\n\n")
+
+    models = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+    return {
+        "/health": answer(),
+        "/v1/models": answer(models),
+        "/v1/chat/completions": complete,
+    }
+
+
+def random_words(limit: int) -> list[str]:
+    return ["".join(random.choices("abcdefghijklmnop", k=4)) + " " for _ in range(limit)]
+
+
+def bench(folder: Path, hosts: str, *words: object) -> dict[str, dict[str, Any]]:
+    (folder / "hosts.txt").write_text(hosts)
+    done = run("bench", "hosts.txt", "--json", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return {each["name"]: each for each in rows(done.stdout)}
+
+
+def codes(seen: dict[str, Any]) -> list[str]:
+    return [verdict["code"] for verdict in seen["verdicts"]]
+
+
+def evidence(seen: dict[str, Any], code: str) -> str:
+    return next(str(each["evidence"]) for each in seen["verdicts"] if each["code"] == code)
+
+
+def test_the_cast_gets_its_verdicts_and_nobody_is_called_clean_who_was_not_judged(
+    tmp_path: Path,
+) -> None:
+    with fleet(CAST) as running, server(speaker(random_words)) as words:
+        found = bench(tmp_path, f"{running.hosts}\nwords {words.url}\n", "--requests", 32)
+    assert {name: codes(seen) for name, seen in found.items()} == EXPECTED
+    assert evidence(found["words"], "not_judged").startswith(
+        "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404"
+    )
+    assert "no page of a known engine" in evidence(found["uncounted"], "not_judged")
+    assert "`Qwen3.5-4B`" in evidence(found["other"], "model_mismatch")
+    sure = {each["confidence"] for name in ("fp8", "awq") for each in found[name]["verdicts"]}
+    assert sure == {"high"}
+
+
+def test_two_addresses_of_one_engine_accuse_each_other_of_nothing(tmp_path: Path) -> None:
+    same = ("gptq-int4", QUICK | {"seed": 1})
+    settings = '[cache]\npolicy = "off"\n'
+    with (
+        fleet({"engine": same, "rival": ("gptq-int4", QUICK | {"seed": 2})}) as running,
+        proxy(running.urls["engine"], settings, cwd=tmp_path, probes=True) as gateway,
+    ):
+        hosts = f"{running.hosts}\ngateway {gateway.url}\n"
+        found = bench(tmp_path, hosts, "--requests", 24)
+        (tmp_path / "hosts.txt").write_text(hosts)
+        table = run("bench", "hosts.txt", "--requests", 24, cwd=tmp_path)
+    assert {name: codes(seen) for name, seen in found.items()} == {
+        "engine": ["clean", "same_engine"],
+        "gateway": ["clean", "same_engine"],
+        "rival": ["clean"],
+    }
+    assert evidence(found["engine"], "same_engine").startswith("same engine as gateway:")
+    said = evidence(found["gateway"], "same_engine")
+    assert said.startswith("same engine as engine:")
+    assert "same engine" in table.stdout
+    # which of the two took longer is told once, by whoever did
+    adds = [evidence(found[name], "same_engine") for name in ("engine", "gateway")]
+    assert sum("it adds" in each for each in adds) <= 1
+
+
+def test_a_claim_beyond_one_token_and_a_first_wave_that_waits_in_part_are_told(
+    tmp_path: Path,
+) -> None:
+    def half_of_the_first(number: int) -> float:
+        return 2.0 if number < 8 and number % 2 else 0.02
+
+    honest = {name: ("gptq-int4", QUICK | {"seed": n}) for n, name in enumerate(("a", "b"))}
+    with (
+        fleet(honest) as running,
+        server(speaker(lambda _: ["Once"], claim=32)) as liar,
+        server(speaker(random_words, wait_s=half_of_the_first)) as half,
+    ):
+        more = f"\nliar {liar.url}\nhalf {half.url}\n"
+        found = bench(tmp_path, running.hosts + more, "--requests", 32, "--max-tokens", 64)
+    assert codes(found["liar"]) == ["truncated_output", "inflated_usage", "not_judged"]
+    assert "claim" in evidence(found["liar"], "inflated_usage")
+    assert codes(found["half"]) == ["cold", "not_judged"]
+    assert evidence(found["half"], "cold").startswith("4 of 8 requests of the first wave")
+    assert [codes(found[name]) for name in ("a", "b")] == [["clean"], ["clean"]]

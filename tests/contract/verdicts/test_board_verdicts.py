@@ -1,0 +1,91 @@
+"""A short blast and `toolkit board`: who is accused, who was judged, and who stands on the honest board."""
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from contract.harness.fleets import fleet
+from contract.harness.programs import rows, run
+from contract.harness.proxies import proxy
+from contract.harness.servers import Answer, Asked, answer, server
+
+MODEL = "Qwen3.5-35B-A3B"
+QUICK = {"time_scale": 0.1}
+CAST: dict[str, tuple[str, dict[str, Any]]] = {
+    "awq": ("awq", QUICK | {"seed": 1}),
+    "gptq-int4": ("gptq-int4", QUICK | {"seed": 2}),
+    "cached": ("cached", QUICK | {"seed": 3}),
+    "first-token": ("first-token", QUICK | {"seed": 4}),
+    "other": ("gptq-int4", QUICK | {"model": "Qwen3.5-4B", "root": "Qwen/Qwen3.5-4B", "seed": 5}),
+}
+EXPECTED = {
+    "awq": ["clean"],
+    "gptq-int4": ["clean", "same_engine"],
+    "gateway": ["clean", "same_engine"],
+    "cached": ["response_cache"],
+    "first-token": ["truncated_output"],
+    "other": ["model_mismatch"],
+    "words": ["not_judged"],
+}
+LEFT_OUT = {"first-token", "words"}
+
+
+def speak(asked: Asked) -> None:
+    """Answer with random words of four letters, without an engine."""
+    limit = json.loads(asked.body)["max_tokens"]
+    words = "".join("".join(random.choices("abcdefghijklmnop", k=4)) + " " for _ in range(limit))
+    about = {"id": random.randbytes(8).hex(), "object": "chat.completion.chunk", "model": MODEL}
+    usage = {"prompt_tokens": 40, "completion_tokens": limit, "total_tokens": 40 + limit}
+    choice = {"index": 0, "delta": {"content": words}, "finish_reason": "stop"}
+    events = [about | {"choices": [choice]}, about | {"choices": [], "usage": usage}]
+    data = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    time.sleep(0.1)
+    asked.keep = False
+    asked.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    asked.send(data + b"data: [DONE]\n\n")
+
+
+WORDS: dict[str, Answer] = {
+    "/health": answer(),
+    "/v1/models": answer({"object": "list", "data": [{"id": MODEL, "object": "model"}]}),
+    "/v1/chat/completions": speak,
+}
+
+
+def test_a_short_blast_judges_everybody_and_the_honest_board_lacks_whom_it_could_not(
+    tmp_path: Path,
+) -> None:
+    with (
+        fleet(CAST) as running,
+        server(WORDS) as words,
+        proxy(
+            running.urls["gptq-int4"], '[cache]\npolicy = "off"\n', cwd=tmp_path, probes=True
+        ) as gateway,
+    ):
+        hosts = f"{running.hosts}\nwords {words.url}\ngateway {gateway.url}\n"
+        (tmp_path / "hosts.txt").write_text(hosts)
+        load = f"--users {2 * len(EXPECTED)} --duration 18s --max-tokens 64 --canaries 20 --mix 100"
+        blast = run(
+            *("blast", "hosts.txt", *load.split(), "--scout-every", "1s", "--non-neutral"),
+            cwd=tmp_path,
+        )
+    assert blast.returncode == 0, blast.stderr
+    plain = {each["name"]: each for each in rows(run("board", "--json", cwd=tmp_path).stdout)}
+    honest = {
+        each["name"]: each for each in rows(run("board", "--honest", "--json", cwd=tmp_path).stdout)
+    }
+    text = run("board", "--honest", cwd=tmp_path).stdout
+
+    found = {name: [each["code"] for each in seen["verdicts"]] for name, seen in plain.items()}
+    assert found == EXPECTED, json.dumps(
+        {name: seen["verdicts"] for name, seen in plain.items()}, indent=1
+    )
+    assert {name for name, seen in honest.items() if seen["left_out"]} == LEFT_OUT
+    assert {name for name, seen in honest.items() if seen["rank"] is None} == LEFT_OUT
+    (verdict,) = plain["words"]["verdicts"]
+    assert "`/metrics`" in verdict["evidence"]
+    assert "words: of the honest board: not judged" in text
+    assert verdict["evidence"] in text
+    assert "same engine as gateway" in plain["gptq-int4"]["verdicts"][1]["evidence"]

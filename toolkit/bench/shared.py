@@ -1,0 +1,144 @@
+"""Which addresses lead to one engine, e.g., the engine's own and a gateway's: its counters move by the requests to all of them.
+
+Held against one address alone, those of the others would be somebody else's traffic. So each address gets the share of
+the counters that the others' requests leave, and is told whose engine it shares and what it adds. No network, no clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toolkit.bench.counters import Account, account, least_tokens
+from toolkit.bench.evidence import NOT_TWINS, duration, middle, of, sentence, share
+from toolkit.bench.replays import replays
+from toolkit.dialects import EngineNumbers
+from toolkit.records import START_SLACK_S, Ledger, Shot, Verdict
+
+ALIKE = 0.02
+"""Two readings of one counter that still moves for others' requests are not of one moment."""
+LEAST_PAIRS = 4
+MOSTLY = 0.75
+"""Of equal prompts must have taken longer at one address: else chance decides."""
+
+
+def is_same_engine(one: EngineNumbers | None, other: EngineNumbers | None) -> bool:
+    """Whether two pages may be one engine's: the same settings, and one start."""
+    if one is None or other is None or None in (one.started_at, other.started_at):
+        return False
+    return (one.engine, one.settings) == (other.engine, other.settings) and abs(
+        (one.started_at or 0.0) - (other.started_at or 0.0)
+    ) <= START_SLACK_S
+
+
+def shared_engines(
+    accounts: Mapping[str, Account],
+    ledgers: Mapping[str, Ledger],
+    pages: Mapping[str, EngineNumbers | None],
+) -> dict[str, tuple[str, ...]]:
+    """Host -> the other addresses of its engine, for those that have any.
+
+    Two engines of one fleet may be set and started alike. So their counters must also have moved alike, and by more than
+    either was asked.
+    """
+    told: dict[str, list[str]] = {}
+    names = list(ledgers)
+    for place, one in enumerate(names):
+        for other in names[place + 1 :]:
+            if (
+                is_same_engine(pages.get(one), pages.get(other))
+                and _moved_alike(ledgers[one], ledgers[other])
+                and all((accounts[name].surplus_requests or 0.0) > 0 for name in (one, other))
+            ):
+                told.setdefault(one, []).append(other)
+                told.setdefault(other, []).append(one)
+    return {name: tuple(others) for name, others in told.items()}
+
+
+def _moved_alike(one: Ledger, other: Ledger) -> bool:
+    pairs = [
+        (one.requests, other.requests),
+        (one.prompt_tokens, other.prompt_tokens),
+        (one.generation_tokens, other.generation_tokens),
+    ]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return len(known) == len(pairs) and all(abs(a - b) <= ALIKE * max(a, b) for a, b in known)
+
+
+def own_share(name: str, shots: Mapping[str, Sequence[Shot]], ledger: Ledger) -> Ledger:
+    """What the engine's counters moved by for one address; `shots` are those of all its addresses.
+
+    Another address's replayed answers never reached the engine. Its broken requests may have: as far as they explain what
+    is left, they do.
+    """
+    requests, tokens = ledger.requests, ledger.generation_tokens
+    own = account(shots[name], ledger)
+    broken, lost_tokens = 0.0, 0.0
+    for other, theirs in shots.items():
+        if other == name:
+            continue
+        everybody_elses = (s for each, those in shots.items() if each != other for s in those)
+        left = _less(ledger, account([*everybody_elses], ledger))
+        books = account(theirs, left)
+        found = replays(theirs, books, ledger.rtt_ms)
+        made = [shot for shot in theirs if shot.ok and shot not in found.shots]
+        requests = None if requests is None else requests - len(made)
+        tokens = None if tokens is None else tokens - sum(map(least_tokens, made))
+        broken += books.broken
+        lost_tokens += books.tokens_most - books.tokens
+    if requests is not None:
+        requests -= min(broken, max(0.0, requests - own.answers - own.broken))
+    if tokens is not None:
+        tokens -= min(lost_tokens, max(0.0, tokens - own.tokens_most))
+    return _with(ledger, requests, tokens)
+
+
+def _less(ledger: Ledger, others: Account) -> Ledger:
+    requests, tokens = ledger.requests, ledger.generation_tokens
+    return _with(
+        ledger,
+        None if requests is None else requests - others.answers,
+        None if tokens is None else tokens - others.tokens,
+    )
+
+
+def _with(ledger: Ledger, requests: float | None, tokens: float | None) -> Ledger:
+    return replace(
+        ledger,
+        requests=None if requests is None else max(0.0, requests),
+        generation_tokens=None if tokens is None else max(0.0, tokens),
+    )
+
+
+def same_engine(name: str, shots: Mapping[str, Sequence[Shot]]) -> Verdict:
+    """Name the other addresses, and what this one adds to them."""
+    others = [other for other in shots if other != name]
+    adds = [clause for other in others if (clause := _adds(shots[name], shots[other], other))]
+    return Verdict(
+        code="same_engine",
+        confidence="high",
+        evidence=f"same engine as {sentence(others)}: settings and start are the same, and its counters move"
+        " by the requests to all of these addresses" + "".join(f"; {clause}" for clause in adds),
+    )
+
+
+def _adds(mine: Sequence[Shot], theirs: Sequence[Shot], other: str) -> str | None:
+    """How much later equal prompts got their first token here; None where it was not later, or by chance."""
+    at_other = {
+        (shot.slot, shot.prompt): shot.ttft_ms
+        for shot in theirs
+        if shot.ok and shot.kind in NOT_TWINS
+    }
+    later = [
+        shot.ttft_ms - known
+        for shot in mine
+        if shot.ok
+        and shot.kind in NOT_TWINS
+        and shot.ttft_ms is not None
+        and (known := at_other.get((shot.slot, shot.prompt))) is not None
+    ]
+    longer = [each for each in later if each > 0]
+    if len(later) < LEAST_PAIRS or share(len(longer), len(later)) < MOSTLY:
+        return None
+    return (
+        f"it adds {duration(middle(later) or 0.0)} to the first token of {other}"
+        f" (median; {of(len(longer), len(later), 'equal prompts')} took longer)"
+    )
