@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 from support.screens import on_a_terminal
-from support.shots import AT, failed, no_books, shot, uniques
+from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
 from toolkit.bench.fitness import Fitness, fitness
 from toolkit.bench.goodput import Limits
@@ -134,17 +134,26 @@ def test_errors_beside_answers_are_counted_by_kind() -> None:
     ("slow_ms", "sentence"),
     [
         (20.0, "this run does not tell it from b"),
-        (40.0, "this run tells it from every other host without an accusation"),
+        (40.0, "this run tells it from every other clean host"),
     ],
 )
 def test_the_fastest_host_is_named_with_those_that_may_be_as_fast(
     slow_ms: float, sentence: str
 ) -> None:
-    lines = screen(told(a=uniques(64), b=uniques(64, token_ms=slow_ms)))
+    hosts = {"a": uniques(64), "b": uniques(64, token_ms=slow_ms)}
+    for first in hosts.values():
+        first += [twin(first[n], 64 + n) for n in range(8)]
+    lanes = [(Host(name=n, url=f"http://{n}:1"), s, books(s, name=n)) for n, s in hosts.items()]
+    lines = screen(results(lanes, plan=Plan(), run="r", client_ok=True, limits=None))
     (line,) = [line for line in lines if line.startswith("fastest")]
     # 100 ms, and 99 tokens of 20 ms
     assert line.startswith("fastest  a: answers of 2,0")
     assert line.endswith(sentence)
+
+
+def test_who_was_not_judged_is_not_named_the_fastest() -> None:
+    lines = screen(told(a=uniques(64), b=uniques(64)))
+    assert not [line for line in lines if line.startswith("fastest")]
 
 
 def test_where_one_host_answers_nobody_is_the_fastest() -> None:

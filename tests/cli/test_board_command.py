@@ -94,9 +94,14 @@ def test_the_table_names_hosts_formula_ties_and_evidence(database: Path, run: Ru
 
 def test_an_honest_board_lists_who_is_left_out_and_why(database: Path) -> None:
     told = rows(database, "--honest")
-    assert [(each["name"], each["rank"]) for each in told][-1] == ("one-token", None)
-    assert told[-1]["left_out"]
-    assert "left out  one-token: for truncated output" in board(database, "--honest").stdout
+    left_out = {each["name"]: each["verdicts"] for each in told if each["left_out"]}
+    assert {each["name"] for each in told if each["rank"] is None} == left_out.keys()
+    assert [each["code"] for each in left_out["dead"]] == ["not_judged"]
+    shown = board(database, "--honest").stdout
+    assert "left out  one-token: for truncated output" in shown
+    (line,) = (line for line in shown.splitlines() if line.endswith(": it was not judged"))
+    named = line.removeprefix("left out  ").partition(":")[0].split(", ")
+    assert set(named) == left_out.keys() - {"one-token"}
 
 
 def test_a_moment_of_the_past_is_the_window_that_ended_then(database: Path, run: Run) -> None:

@@ -89,17 +89,19 @@ def test_only_events_of_the_window_are_told() -> None:
     assert "at 250.0" not in told
 
 
-def test_who_has_no_verdict_is_told_to_be_not_judged() -> None:
-    # it was asked nothing but ranked requests; a dash in the column alone says nothing to a newcomer
-    told = shown(board_of("alice", "bob"))
-    assert "not judged  alice, bob: too few canaries ended in the window" in told
-    clean = Verdict(code="clean", confidence="medium", evidence="nothing speaks against it")
+def test_why_a_host_was_not_judged_is_told_and_who_was_is_clean() -> None:
+    why = "foreign_traffic and hidden_backend: nobody has looked at its counters"
+    unread = Verdict(code="not_judged", confidence="high", evidence=why)
     board = board_of("alice", "bob")
+    told = shown(
+        replace(board, standings=tuple(replace(e, verdicts=(unread,)) for e in board.standings))
+    )
+    assert f"not judged (high)  alice, bob: {why}" in told
+    clean = Verdict(code="clean", confidence="medium", evidence="nothing speaks against it")
     judged = tuple(replace(each, verdicts=(clean,)) for each in board.standings)
     assert "not judged" not in shown(replace(board, standings=judged))
 
 
-@pytest.mark.slow
 def test_a_terminal_is_drawn_anew(tmp_path: Path) -> None:
     path = tmp_path / "toolkit.db"
     blasted(path, hosts=6, seconds=60)

@@ -24,7 +24,7 @@ LEAST_S = 15
 MISSING, SURPLUS = 0.2, 0.2
 """Of what was answered, or of what can have been sent: what is less may have an innocent reason that nobody thought of."""
 LEAST_REQUESTS = 50
-LEAST_ANSWERS = 20
+LEAST_ANSWERS = 10
 """To say that the counters hold them."""
 LEAST_PAIRS = 6
 AS_SLOW = 0.8

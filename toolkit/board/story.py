@@ -83,8 +83,8 @@ def _best(ranked: Sequence[Standing], tricks: Mapping[str, Verdict | None], rank
         if (found := tricks[each.name])
     ]
     if not plain:
-        return "Nobody is left of whom it is known that its own model explains what it shows."
-    if plain[0] is first:
+        lines = ["Nobody is left of whom it is known that its own model explains what it shows"]
+    elif plain[0] is first:
         follows = plain[1:2]
         lines = [f"{each.name} comes next with {figure(each, rank_by)}" for each in follows]
     else:

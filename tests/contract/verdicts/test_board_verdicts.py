@@ -12,7 +12,7 @@ from contract.harness.proxies import proxy
 from contract.harness.servers import Answer, Asked, answer, server
 
 MODEL = "Qwen3.5-35B-A3B"
-QUICK = {"time_scale": 0.1}
+QUICK = {"time_scale": 0.4}
 CAST: dict[str, tuple[str, dict[str, Any]]] = {
     "awq": ("awq", QUICK | {"seed": 1}),
     "gptq-int4": ("gptq-int4", QUICK | {"seed": 2}),
@@ -66,7 +66,7 @@ def test_a_short_blast_judges_everybody_and_the_honest_board_lacks_whom_it_could
     ):
         hosts = f"{running.hosts}\nwords {words.url}\ngateway {gateway.url}\n"
         (tmp_path / "hosts.txt").write_text(hosts)
-        load = f"--users {2 * len(EXPECTED)} --duration 18s --max-tokens 64 --canaries 20 --mix 100"
+        load = f"--users {2 * len(EXPECTED)} --duration 22s --max-tokens 32 --canaries 20 --mix 100"
         blast = run(
             *("blast", "hosts.txt", *load.split(), "--scout-every", "1s", "--non-neutral"),
             cwd=tmp_path,
@@ -86,6 +86,6 @@ def test_a_short_blast_judges_everybody_and_the_honest_board_lacks_whom_it_could
     assert {name for name, seen in honest.items() if seen["rank"] is None} == LEFT_OUT
     (verdict,) = plain["words"]["verdicts"]
     assert "`/metrics`" in verdict["evidence"]
-    assert "words: of the honest board: not judged" in text
+    assert "left out  words: it was not judged" in text
     assert verdict["evidence"] in text
     assert "same engine as gateway" in plain["gptq-int4"]["verdicts"][1]["evidence"]

@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.board.honesty import reasons
+from toolkit.board.honesty import UNJUDGED, reasons
 from toolkit.board.impact import spoken
 from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
 from toolkit.board.standings import Board, Standing
@@ -205,8 +205,9 @@ def _notes(board: Board) -> Iterator[Text]:
 
 def _of_host(one: Standing) -> Iterator[tuple[str, str]]:
     if one.left_out:
-        codes = " and ".join(each.code.replace("_", " ") for each in reasons(one.verdicts))
-        yield "left out", f"of the honest board: {codes}"
+        codes = [each.code for each in reasons(one.verdicts) if each.code not in UNJUDGED]
+        told = " and ".join(code.replace("_", " ") for code in codes)
+        yield "left out", f"for {told}" if codes else "it was not judged"
     for verdict in one.verdicts:
         if verdict.code != "clean":
             yield _title(verdict), verdict.evidence
@@ -218,8 +219,6 @@ def _of_host(one: Standing) -> Iterator[tuple[str, str]]:
         yield "down", "it answers nothing now"
     elif one.trouble == "failing":
         yield "failing", f"{one.errors:,} of {one.ok + one.errors:,} requests failed in the window"
-    elif not one.verdicts:
-        yield "not judged", "too few canaries ended in the window to tell what explains its figures"
 
 
 def _title(verdict: Verdict) -> str:

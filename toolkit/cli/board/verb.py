@@ -17,7 +17,8 @@ from toolkit.cli.units import DURATION, LONGEST_WINDOW_S
 EXAMPLES = """
 Rank the hosts of a blast over a rolling window, from what `toolkit blast` stores: the newest one,
 as it stands now or stood at any moment. Tied hosts share a rank; verdicts say what explains the
-figures; --honest leaves out who cuts answers short, claims tokens or lets another engine answer.
+figures; --honest leaves out who cuts answers short, claims tokens, lets another engine answer, or was
+not judged.
 
 \b
   toolkit board
@@ -52,7 +53,7 @@ figures; --honest leaves out who cuts answers short, claims tokens or lets anoth
     show_default=True,
     help="What decides; the formula is printed.",
 )
-@click.option("--honest", is_flag=True, help="Leave out who tricks, and say why.")
+@click.option("--honest", is_flag=True, help="Leave out who tricks or was not judged, and say why.")
 @click.option(
     "--skip-limited",
     is_flag=True,
