@@ -122,7 +122,8 @@ def test_an_engine_runs_vllm_with_the_flags_of_the_stack() -> None:
     assert qwen["entrypoint"] == ["vllm", "serve"]
     assert qwen["command"] == [
         *("Qwen/Qwen2.5-7B-Instruct", "--host", "0.0.0.0", "--port", "8001"),
-        *("--tensor-parallel-size", "2", "--max-num-seqs", "64", "--shutdown-timeout", "45"),
+        *("--tensor-parallel-size", "2", "--max-num-seqs", "64"),
+        *("--allowed-media-domains", "nowhere.invalid", "--shutdown-timeout", "45"),
     ]
     assert composed()["services"]["coder-7b"]["command"][5:7] == [
         "--served-model-name",
@@ -348,7 +349,8 @@ def test_hostile_words_are_single_words_and_nothing_else() -> None:
         assert set(service) == set(plain)
         assert service["command"][0] == f"m{word}"
         assert service["command"][5:] == [
-            *("--served-model-name", word, "--chat-template", word, "--shutdown-timeout", "30"),
+            *("--served-model-name", word, "--chat-template", word),
+            *("--allowed-media-domains", "nowhere.invalid", "--shutdown-timeout", "30"),
         ]
         assert service["environment"][-1] == f"WORD={word}"
 

@@ -25,6 +25,9 @@ from toolkit.deploy.kubernetes import kit
 from toolkit.deploy.kubernetes_parts import literal
 from toolkit.proxy.settings_file import read
 
+OWN = ["--allowed-media-domains", "nowhere.invalid", "--shutdown-timeout", "30"]
+"""What every engine is given beside its own flags."""
+
 
 @pytest.mark.parametrize(
     ("text", "more"),
@@ -285,7 +288,7 @@ def test_hostile_words_are_single_words_and_nothing_else() -> None:
     _, container = pod(one("Deployment", "contest-qwen", made))
     known = {"HOME": "/cache", "NAME": "x"}
     args = [expanded(each, known) for each in container["args"]]
-    assert args[5:] == ["--served-model-name", HOSTILE[0], *HOSTILE, "--shutdown-timeout", "30"]
+    assert args[5:] == ["--served-model-name", HOSTILE[0], *HOSTILE, *OWN]
     values = {each["name"]: each.get("value") for each in container["env"]}
     assert [expanded(values[name] or "", known) for name, _ in variables] == HOSTILE
     assert {each["kind"] for each in made} == {each["kind"] for each in usual()}

@@ -107,6 +107,7 @@ def _image(templates: Mapping[str, str], *, has_redis: bool) -> list[Rendered]:
     )
     return [
         Rendered(path="proxy/Dockerfile", text=dockerfile),
+        Rendered(path="proxy/constraints.txt", text=templates["compose/constraints.txt"]),
         Rendered(path="proxy/wheels/README.txt", text=templates["compose/wheels.txt.j2"]),
     ]
 

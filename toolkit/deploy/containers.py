@@ -7,6 +7,7 @@ from toolkit.deploy.engine_flags import SHUTDOWN, is_told, number, whole_paths
 from toolkit.deploy.image_flags import precedes, version_of
 from toolkit.deploy.site import Site, SiteEngine
 from toolkit.errors import ToolkitError
+from toolkit.serving.flags import media_words
 
 TOOLKIT_IMAGE = "llm-serving-toolkit:latest"
 """The image that is built from the Dockerfile that `deploy compose` writes."""
@@ -17,6 +18,8 @@ END_S = 30
 """From then on until the processes are gone; a vLLM at rest takes about 2 s."""
 SHUTDOWN_SINCE = "0.32"
 """The oldest version whose help was read that has it. Without it SIGTERM cuts every answer that is under way."""
+MEDIA_SINCE = "0.11"
+"""The first version that can be told from where it may fetch what requests name."""
 DIRECTORIES = ("/", "./", "../", "~")
 CACHE = "/cache"
 """Of an engine: where its volumes are, with weights and compiled kernels."""
@@ -55,7 +58,8 @@ def command(engine: SiteEngine, site: Site) -> tuple[str, ...]:
         return (*words, "--model", engine.served_name, *key)
     is_renamed = engine.served_name != engine.model
     named = ("--served-model-name", engine.served_name) if is_renamed else ()
-    return ("vllm", "serve", engine.model, *at, *named, *engine.arguments, *_shutdown(engine, site))
+    own = (*engine.arguments, *_media(engine, site), *_shutdown(engine, site))
+    return ("vllm", "serve", engine.model, *at, *named, *own)
 
 
 def drain_s(engine: SiteEngine, site: Site) -> int:
@@ -97,6 +101,13 @@ def left_behind(site: Site) -> tuple[str, ...]:
         for name, path in whole_paths(engine)
         if not path.startswith((*THERE, f"{engine.model}/")) and path != engine.model
     )
+
+
+def _media(engine: SiteEngine, site: Site) -> tuple[str, ...]:
+    version = version_of(site.image)
+    if version is not None and precedes(version, MEDIA_SINCE):
+        return ()
+    return media_words(engine.arguments, () if site.proxy is None else site.proxy.media_hosts)
 
 
 def _shutdown(engine: SiteEngine, site: Site) -> tuple[str, ...]:

@@ -60,6 +60,8 @@ class SiteProxy:
     redis_env: str | None = None
     """The variable that holds the address of the shared cache."""
     body_bytes: int = 32 * 2**20
+    media_hosts: tuple[str, ...] = ()
+    """From where engines may fetch what requests name; `*`: from anywhere."""
     paths: tuple[str, ...] = ()
     """That it lets through, uncached, beside its own."""
     wait_s: float = 30.0

@@ -97,6 +97,7 @@ def _proxy(settings: Settings) -> SiteProxy:
         key_envs=tuple(dict.fromkeys(each for each in named if each is not None)),
         redis_env=settings.cache.redis_env,
         body_bytes=settings.front.body_bytes,
+        media_hosts=settings.media_hosts,
         paths=settings.paths,
         wait_s=settings.admission.wait_s + _far_s(settings.cache),
         whole_s=settings.admission.whole_s,

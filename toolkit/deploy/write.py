@@ -51,7 +51,7 @@ def _texts(folder: Traversable, before: str) -> list[tuple[str, str]]:
     for entry in folder.iterdir():
         if entry.is_dir():
             found += _texts(entry, f"{before}{entry.name}/")
-        elif entry.name.endswith(".j2"):
+        elif entry.name.endswith((".j2", ".txt")):
             found.append((f"{before}{entry.name}", entry.read_text("utf-8")))
     return found
 

@@ -6,7 +6,7 @@ No process is run: the help's text, the catalog's table and the user's flags com
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,10 @@ Value = str | bool
 """Of a flag: True stands without a value, False is left out, or written `--no-...` where the flag has that."""
 Table = Mapping[str, Any]
 """The catalog's `flags`."""
+
+MEDIA = "--allowed-media-domains"
+NOWHERE = "nowhere.invalid"
+"""A name that no resolver has (RFC 2606): to vLLM 0.32 an empty list of domains means every one."""
 
 _HEAD = re.compile(r"^  (-{1,2}[A-Za-z].*)$")
 _SPELLING = re.compile(r"(?:^|, )(--?[A-Za-z][\w.-]*)([^,]*)")
@@ -86,6 +90,15 @@ def arguments(
     for name, document in line.documents.items():
         line.words += [f"--{name}", json.dumps(document)]
     return Flags(argv=tuple(line.words), notes=tuple(line.notes))
+
+
+def media_words(argv: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
+    """From where an engine may fetch what a request names: from `hosts` of the proxy's settings alone, `*` from anywhere.
+
+    Nothing where the user's own flag stands in `argv`.
+    """
+    told = {word.partition("=")[0].replace("_", "-") for word in argv if word.startswith("--")}
+    return () if MEDIA in told or "*" in hosts else (MEDIA, *(hosts or (NOWHERE,)))
 
 
 def _write(line: _Line, name: str, value: Value) -> None:

@@ -72,6 +72,31 @@ def test_vllm_is_given_model_port_and_flags_and_its_key_never_on_the_command_lin
     assert told.env["PATH"] == os.environ["PATH"]
 
 
+def test_an_engine_fetches_from_where_the_proxy_lets_it_and_its_own_flag_wins(
+    tmp_path: Path, vllm: str
+) -> None:
+    newer = tmp_path / "newer"
+    domains = "\n  --allowed-media-domains DOMAINS [DOMAINS ...]\n"
+    newer.write_text(Path(vllm).read_text().replace(repr(HELP), repr(HELP + domains)))
+    newer.chmod(0o755)
+    setting = replace(VLLM, vllm=str(newer))
+
+    def told(hosts: tuple[str, ...], flags: tuple[tuple[str, str | bool], ...] = ()) -> list[str]:
+        speller = Speller(toolkit=("toolkit",), folder=tmp_path, media_hosts=hosts)
+        argv = asyncio.run(speller.words(replace(setting, flags=flags))).argv
+        at = argv.index("--allowed-media-domains") if "--allowed-media-domains" in argv else None
+        return [] if at is None else list(argv[at + 1 :])
+
+    assert told(()) == ["nowhere.invalid"]
+    assert told(("a.example", "b.example")) == ["a.example", "b.example"]
+    assert told(("*",)) == []
+    assert told((), (("allowed_media_domains", "c.example"),)) == ["c.example"]
+    # an older one has no such flag
+    speller = Speller(toolkit=("toolkit",), folder=tmp_path)
+    argv = asyncio.run(speller.words(replace(VLLM, vllm=vllm))).argv
+    assert "--allowed-media-domains" not in argv
+
+
 def test_a_flag_that_this_vllm_does_not_have_is_refused_before_anything_starts(vllm: str) -> None:
     with pytest.raises(ToolkitError, match="max-modle-len"):
         words(replace(VLLM, vllm=vllm, flags=(("max-modle-len", "1"),)))

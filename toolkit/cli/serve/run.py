@@ -342,7 +342,12 @@ async def _outfit(stack: Stack, keys: Mapping[str, str], folder: Path) -> Outfit
             say("Making a tiny random model, unless it is there")
             made = await tiny(folder / "models", interpreter(found(setting.vllm)))
     return Outfit(
-        speller=Speller(toolkit=TOOLKIT, folder=folder, tiny_model=made),
+        speller=Speller(
+            toolkit=TOOLKIT,
+            folder=folder,
+            tiny_model=made,
+            media_hosts=() if stack.proxy is None else stack.proxy.media_hosts,
+        ),
         folder=folder,
         warm=stack.warm,
         stop_s=stack.guard.stop_s,

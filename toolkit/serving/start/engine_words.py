@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.serving.flags import MEDIA, media_words
 from toolkit.serving.stack import EngineSetting
 from toolkit.serving.start.vllm_versions import installed
 
@@ -47,6 +48,8 @@ class Speller:
     """The stack's."""
     tiny_model: Path | None = None
     """Where the tiny model was made; None: no engine has it."""
+    media_hosts: tuple[str, ...] = ()
+    """From where engines may fetch what requests name, as the proxy's settings have it."""
 
     async def words(self, setting: EngineSetting) -> Words:
         """Of one engine. Raises ToolkitError for a flag that its vLLM does not have."""
@@ -59,7 +62,8 @@ class Speller:
         own = ["serve", model, "--host", setting.host, "--port", str(setting.port)]
         if setting.served_name is not None:
             own += ["--served-model-name", setting.served_name]
-        return Words(argv=(vllm.command, *own, *flags.argv), env=env, notes=flags.notes)
+        media = media_words(flags.argv, self.media_hosts) if MEDIA in vllm.known.names else ()
+        return Words(argv=(vllm.command, *own, *flags.argv, *media), env=env, notes=flags.notes)
 
     def _env(self, setting: EngineSetting) -> dict[str, str]:
         env = dict(os.environ)
