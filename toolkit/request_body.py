@@ -113,7 +113,7 @@ def _prompt(fields: Fields, where: str, path: str | None, *, keep_text: bool) ->
         "messages": found.messages,
         "images": found.images,
         "prompt_chars": None if ids else found.chars,
-        "prompt_tokens": sum(map(len, ids)) if ids and not found.texts else None,
+        "prompt_tokens": found.id_count if ids and not found.texts else None,
         "prompt_text": _clean(found.rendered()) if keep_text else None,
         "prompt_blocks": hashes,
         "block_tokens": float(request_prompt.BLOCK_IDS) if hashes else None,
@@ -157,6 +157,8 @@ def _limit(fields: Fields) -> int | None:
 
 
 def _integer(value: Any) -> int | None:
+    if type(value) is float and value.is_integer():
+        value = int(value)
     return value if type(value) is int and abs(value) <= MAX_INTEGER else None
 
 

@@ -50,6 +50,8 @@ BLOCK_BYTES = 64
 BLOCK_IDS = 16
 MOST_BLOCKS = 16_384
 """Of one prompt: the first MiB of text, or 262,144 token ids."""
+ID_BYTES = 8
+"""Of very many token ids so many bytes each are read for blocks; an id and its comma take 6."""
 REMEMBERED, REMEMBERED_BYTES = 2048, 4096
 """So many of the last short prompts' chains are kept, 8 MB: bodies differ by a seed or a user more often than prompts do."""
 HASH_BYTES = 8
@@ -66,7 +68,9 @@ class Prompt:
     texts: list[str] = field(default_factory=list)
     """`role: text` lines of a chat, tools first; the prompts of a completion as they are."""
     ids: list[list[int]] = field(default_factory=list)
-    """Prompts that came as token ids."""
+    """Prompts that came as token ids; of very many, the first that blocks are made of."""
+    ids_text: bytes | None = None
+    """All of them, as compact JSON, where they are very many."""
     chars: int = 0
     """Of all texts: contents, tool calls; not of roles, nor of what tools there are."""
     messages: int | None = None
@@ -75,7 +79,17 @@ class Prompt:
 
     def rendered(self) -> str:
         """All of it to read, an image as a hash of its data."""
+        if self.ids_text is not None:
+            rows = self.ids_text.strip(b"[]").replace(b"],[", b"\n").replace(b",", b" ")
+            return "\n".join((*self.texts, rows.decode()))
         return "\n".join((*self.texts, *(" ".join(map(str, row)) for row in self.ids)))
+
+    @property
+    def id_count(self) -> int:
+        """How many token ids there are."""
+        if self.ids_text is not None:
+            return self.ids_text.count(b",") + 1
+        return sum(map(len, self.ids))
 
 
 def prompt(fields: Fields, *, anywhere: bool) -> Prompt | None:
@@ -175,6 +189,12 @@ def _chat(found: Prompt, value: list[Any], *, is_batch: bool) -> list[Any]:
 
 def _take_prompts(found: Prompt, value: Any) -> bool:
     """A completion's prompt: a text, several, token ids, or several rows of them; return whether it is any."""
+    if type(value) is orjson.Fragment:
+        text = found.ids_text = orjson.dumps(value)
+        first = text[: BLOCK_IDS * MOST_BLOCKS * ID_BYTES]
+        if len(first) < len(text):
+            first = first[: first.rindex(b",")].rstrip(b"]") + b"]" * (1 + text.startswith(b"[["))
+        value = orjson.loads(first)
     rows: list[Any] = value if type(value) is list else [value] if type(value) is str else []
     if set(map(type, rows)) == {int}:
         rows = [rows]

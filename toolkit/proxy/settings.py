@@ -132,9 +132,10 @@ class FrontSetting:
     headers: int = 100
     body_bytes: int = 32 * MIB
     held_bytes: int = 256 * MIB
-    """Of unfinished bodies, all clients together."""
+    """Of bodies that come and of those that wait for their answer, all clients together."""
     header_s: float = 10.0
     body_s: float = 60.0
+    """One that brings 64 KiB a second may take longer."""
     idle_s: float = 75.0
     stall_s: float = 60.0
     """A client that reads nothing of its answer for so long is let go."""

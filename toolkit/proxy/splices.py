@@ -34,8 +34,8 @@ def salt(secret: bytes, tenant: str, own: object) -> str:
 def spliced(body: bytes, fields: Fields, *, usage: bool, salt: str | None) -> bytes:
     """The body with what is to be added. A salt of the client's own is replaced, for which the body is written anew."""
     if salt is not None and SALT in fields:
-        # read anew: in `fields` 1.0 has become 1, and a tool's schema goes into the prompt as it is written
-        body, salt = orjson.dumps({**orjson.loads(body), SALT: salt}), None
+        # what stands inside a field, e.g., a tool's schema, is in `fields` as it was written
+        body, salt = orjson.dumps({**fields, SALT: salt}), None
     added = [USAGE] if usage else []
     if salt is not None:
         added.append(b'"%b":"%b"' % (SALT.encode(), salt.encode()))

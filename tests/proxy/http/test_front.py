@@ -272,7 +272,7 @@ def test_a_client_in_the_midst_of_a_large_body_reads_why_it_is_refused(run: Run)
 @on_both_loops
 def test_all_unfinished_bodies_together_are_bounded(run: Run) -> None:
     async def talk() -> None:
-        async with house(held_bytes=2 * 599) as front:
+        async with house(held_bytes=2 * 600) as front:
             first, fellow, second, third = [await front.client() for _ in range(4)]
             begun = post(b"x" * 600)[:-1]
             await first.send(begun)
@@ -292,14 +292,58 @@ def test_all_unfinished_bodies_together_are_bounded(run: Run) -> None:
 
 
 @on_both_loops
-def test_a_body_that_is_whole_is_held_no_more(run: Run) -> None:
+def test_a_body_is_held_until_its_answer_and_no_longer(run: Run) -> None:
     async def talk() -> None:
         async with house(later, held_bytes=1000) as front:
             clients = [await front.client() for _ in range(3)]
             for client in clients:
                 await client.send(post(b"x" * 900))
-                (await front.desk.taken.get()).whole(200, [], b"")
+                reply = await front.desk.taken.get()
+                other = await front.client()
+                assert (await other.ask(post(b"x" * 900))).status == 503
+                reply.whole(200, [], b"")
                 assert (await client.answer()).status == 200
+            assert front.front.held_bytes == 0
+
+    run(talk())
+
+
+@on_both_loops
+def test_bodies_that_have_come_to_a_stand_make_room_the_largest_first(run: Run) -> None:
+    async def talk() -> None:
+        async with house(held_bytes=1000) as front:
+            small, large, new = [await front.client() for _ in range(3)]
+            await small.send(post(b"x" * 300)[:-1])
+            await large.send(post(b"x" * 600)[:-1])
+            await until(lambda: front.front.held_bytes == 299 + 599)
+            assert (await (await front.client()).ask(post(b"x" * 500))).status == 503
+            front.pass_time(1)
+            assert (await new.ask(post(b"x" * 500))).status == 200
+            assert (await large.answer()).status == 408
+            assert (await small.ask(b"x")).status == 200
+
+    run(talk())
+
+
+@on_both_loops
+def test_a_desk_may_answer_by_the_head_alone_and_then_no_body_is_awaited_or_read(run: Run) -> None:
+    def refuses(request: Request, reply: Reply) -> None:
+        reply.whole(401 if request.body == b"" else 200, [], b"who?")
+
+    async def talk() -> None:
+        async with house(refuses) as front:
+            front.desk.admits = lambda request: request.path != "/shut"
+            for more in ((), ("Expect: 100-continue",)):
+                client = await front.client()
+                data = post(b"x" * 300_000, *more, path="/shut")
+                await client.send(data[: data.index(b"\r\n\r\n") + 4])
+                got = await client.answer()
+                assert (got.status, got.headers["connection"]) == (401, "close")
+                await client.send(get("/behind"))
+                assert await client.rest() == b""
+            assert front.desk.paths() == ["/shut", "/shut"]
+            assert (await (await front.client()).ask(post(b"x" * 300_000))).status == 200
+            assert front.front.held_bytes == 0
 
     run(talk())
 
@@ -307,10 +351,11 @@ def test_a_body_that_is_whole_is_held_no_more(run: Run) -> None:
 @on_both_loops
 def test_a_client_beyond_the_limit_is_told_so_and_closed(run: Run) -> None:
     async def talk() -> None:
-        async with house(connections=2) as front:
+        async with house(later, connections=2) as front:
             one, two = [await front.client() for _ in range(2)]
-            assert (await one.ask(get())).status == 200
-            assert (await two.ask(get())).status == 200
+            for client in (one, two):
+                await client.send(get())
+                reply = await front.desk.taken.get()
             three = await front.client()
             got = await three.ask(get())
             assert (got.status, got.headers["connection"]) == (503, "close")
@@ -320,7 +365,33 @@ def test_a_client_beyond_the_limit_is_told_so_and_closed(run: Run) -> None:
             for client in (three, one):
                 client.leave()
             await until(lambda: front.front.connections == 1)
-            assert (await (await front.client()).ask(get())).status == 200
+            reply.whole(200, [], b"")
+            assert (await two.answer()).status == 200
+            client = await front.client()
+            await client.send(get())
+            (await front.desk.taken.get()).whole(200, [], b"")
+            assert (await client.answer()).status == 200
+
+    run(talk())
+
+
+@on_both_loops
+def test_the_longest_silent_connection_makes_room_for_a_new_one(run: Run) -> None:
+    async def talk() -> None:
+        async with house(connections=3) as front:
+            busy, first, half = [await front.client() for _ in range(3)]
+            front.pass_time(1)
+            await half.send(b"GET / HT")
+            await until(lambda: front.front.held_bytes == 8)
+            front.pass_time(1)
+            assert (await busy.ask(get())).status == 200
+            front.pass_time(1)
+            for silent in (first, half, busy):
+                assert (await (await front.client()).ask(get())).status == 200
+                assert await silent.rest() == b""
+                front.pass_time(1)
+            assert front.front.connections == 3
+            assert front.desk.refusals == []
 
     run(talk())
 
@@ -328,8 +399,10 @@ def test_a_client_beyond_the_limit_is_told_so_and_closed(run: Run) -> None:
 @on_both_loops
 def test_far_beyond_the_limit_nobody_is_told_anything(run: Run) -> None:
     async def talk() -> None:
-        async with house(connections=1) as front:
-            for _ in range(1 + 64):
+        async with house(later, connections=1) as front:
+            await (await front.client()).send(get())
+            await front.desk.taken.get()
+            for _ in range(64):
                 await front.client()
             await until(lambda: front.front.connections == 65)
             client = await front.client()

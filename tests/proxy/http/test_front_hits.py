@@ -67,7 +67,7 @@ def test_nothing_is_recalled_in_the_midst_of_a_request_or_of_an_answer(run: Run)
             reply = await front.desk.taken.get()
             assert reply.request.body == known
             await client.send(known)
-            await until(lambda: front.front.held_bytes == len(known))
+            await until(lambda: front.front.held_bytes == 2 * len(known))
             reply.whole(200, [], b"first")
             second = await front.desk.taken.get()
             assert second.request.path == "/known"

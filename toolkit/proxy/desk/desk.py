@@ -85,6 +85,14 @@ class Desk:
 
     # --- all others --------------------------------------------------------------------------------
 
+    def admits(self, request: Request) -> bool:
+        """Whether a body is to be waited for, as far as its head tells: not without a key where one is needed."""
+        if self._keyring is None:
+            return True
+        found = route(request.method, request.path, self._kit.settings)
+        is_asking = not isinstance(found, NoRoute) and found.kind != "own"
+        return is_asking and self._keyring.team(request.header(b"authorization")) is not None
+
     def take(self, request: Request, reply: Reply) -> None:
         """Answer a client."""
         case = self._case(request, reply)

@@ -127,8 +127,9 @@ class Hits(ABC):
 
         Read when it is first wanted: as a rule at the end, for no client is to wait for it.
         """
-        if case.asked is None and case.read is not None:
+        if case.asked is None and case.name:
             request, served = case.request, case.served
+            # let go by a worker that handed it on, it is read anew
             told = case.asked = asked(
                 request.body,
                 path=request.path,

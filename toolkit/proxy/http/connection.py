@@ -21,7 +21,11 @@ PIPELINED_BYTES = 64 * 1024
 TURNS = 16
 """Pipelined requests handed on before other connections have their turn."""
 SLOWEST_BODY_BYTES_S = 64 * 1024
-"""A body that comes so fast may take longer than its time."""
+"""A body that came so fast of late may take longer than its time."""
+LATE_S = 5.0
+"""What `of late` is."""
+STALLED_S = 1.0
+"""Where memory is wanted, a request of which nothing came for so long makes room."""
 LINGER_S = 2.0
 """A refused client has so long to read why: closed at once, bytes still on their way would tear the answer from it."""
 SPARE = 64
@@ -35,16 +39,21 @@ class Connection(asyncio.Protocol):
         "__weakref__",
         "_answer",
         "_arrived_s",
+        "_came_s",
         "_closes",
         "_held_bytes",
         "_is_idle",
         "_is_read_paused",
         "_is_serving",
+        "_is_slow",
+        "_late_bytes",
+        "_late_s",
         "_lingers",
         "_peer",
         "_reader",
         "_recall",
         "_shared",
+        "_taken_bytes",
         "_transport",
         "_unread_bytes",
         "_waits_for",
@@ -65,8 +74,9 @@ class Connection(asyncio.Protocol):
         self._answer: ClientReply | None = None
         self._waits_for = IDLE
         self._peer: str | None = None
-        self._arrived_s = 0.0
-        self._held_bytes = self._unread_bytes = 0
+        self._arrived_s = self._came_s = self._late_s = 0.0
+        self._held_bytes = self._unread_bytes = self._taken_bytes = self._late_bytes = 0
+        self._is_slow = False
         self._is_idle = self._was_used = self._closes = False
         self._is_serving = self._is_read_paused = self._lingers = False
         self.is_write_paused = False
@@ -115,10 +125,11 @@ class Connection(asyncio.Protocol):
         """The connection is closed, by whomever."""
         del error
         self._shared.forget(self)
-        self._hold(0)
         self._is_idle = False
         self._waits_for = END
         self._transport = self._reader = None
+        self._taken_bytes = 0
+        self._hold()
         self._write = self._writelines = _nothing
         told = self._part()
         if told is not None:
@@ -153,8 +164,9 @@ class Connection(asyncio.Protocol):
         self._is_idle = False
         if self._reader is None:
             self._reader = RequestReader(self._shared.limits)
+        self._came_s = self._shared.clock()
         if self._reader.is_between:
-            self._arrived_s = self._shared.clock()
+            self._arrived_s = self._came_s
         self._reader.feed(data)
         if self._answer is not None or self.is_write_paused:
             self._keep_waiting()
@@ -189,6 +201,11 @@ class Connection(asyncio.Protocol):
     def _take(self, framed: Framed) -> None:
         shared, request = self._shared, framed.request
         request.arrived_s, request.peer = self._arrived_s, self.peer()
+        # a body that came at once is counted here first
+        self._taken_bytes = len(request.body)
+        if self._taken_bytes and not self._hold():
+            self._refuse(refusal("held_bytes"))
+            return
         answer = self._answer = ClientReply(self, framed)
         shared.busy += 1
         self._wait_for(DESK)
@@ -221,11 +238,20 @@ class Connection(asyncio.Protocol):
         waits_for = IDLE
         if reader is not None and not reader.is_between:
             waits_for = BODY if reader.awaits_body else HEAD
+            if waits_for is BODY and self._waits_for is not BODY:
+                early = reader.early()
+                if not self._shared.desk.admits(early.request):
+                    # nobody's key: its body is not waited for, nor read
+                    self._reader = None
+                    self._closes = True
+                    self._take(early)
+                    return
+                self._late_s, self._late_bytes, self._is_slow = self._came_s, 0, False
             if reader.owes_continue():
                 self.put(heads.CONTINUE)
         if self._waits_for != waits_for:
             self._wait_for(waits_for)
-        if not self._hold(reader.held_bytes if reader is not None else 0):
+        if not self._hold():
             self._refuse(refusal("held_bytes"))
             return
         self._is_idle = waits_for is IDLE
@@ -235,23 +261,21 @@ class Connection(asyncio.Protocol):
 
     def _keep_waiting(self) -> None:
         """Keep what came behind the request under way, within limits."""
-        held_bytes = self._reader.held_bytes if self._reader is not None else 0
-        if held_bytes > PIPELINED_BYTES:
+        if self._reader is not None and self._reader.held_bytes > PIPELINED_BYTES:
             self._pause_reading()
-        if self._hold(held_bytes):
+        if self._hold():
             return
         if self._answer is None:
             self._close(lingers=False)
         else:  # what came behind it is forgotten, and so is all that follows
             self._closes, self._reader = True, None
-            self._hold(0)
+            self._hold()
 
-    def _hold(self, count: int) -> bool:
-        """Account for the bytes of unfinished requests that are kept; False: they are too many."""
-        shared = self._shared
-        shared.held_bytes += count - self._held_bytes
-        self._held_bytes = count
-        return not count or shared.held_bytes <= shared.limits.held_bytes
+    def _hold(self) -> bool:
+        """Account for the bytes that are kept, of unfinished requests and of the one under way; False: they are too many."""
+        count = self._taken_bytes + (self._reader.held_bytes if self._reader is not None else 0)
+        more, self._held_bytes = count - self._held_bytes, count
+        return self._shared.hold(more)
 
     def _pause_reading(self) -> None:
         # uvloop refuses to pause or resume what a failed write is closing
@@ -317,6 +341,8 @@ class Connection(asyncio.Protocol):
         if answer is None:
             return None
         self._shared.busy -= 1
+        self._taken_bytes = 0
+        self._hold()
         return answer.leave()
 
     def _refuse(self, found: Refusal) -> None:
@@ -339,8 +365,8 @@ class Connection(asyncio.Protocol):
     def _close(self, *, lingers: bool) -> None:
         """Close after what was written; or say that no more comes, and wait for the client to close."""
         transport = self._transport
-        self._is_idle, self._reader = False, None
-        self._hold(0)
+        self._is_idle, self._reader, self._taken_bytes = False, None, 0
+        self._hold()
         self._wait_for(END)
         if transport is None or transport.is_closing():
             return
@@ -378,8 +404,13 @@ class Connection(asyncio.Protocol):
         elif self._waits_for is DESK:
             if self._is_read_paused and self._transport and has_left(self._transport):
                 self._drop()
-        elif now >= self.deadline_s:
-            self._end_late(now)
+        else:
+            if self._waits_for is BODY and now >= self._late_s + LATE_S:
+                wanted = SLOWEST_BODY_BYTES_S * (now - self._late_s)
+                self._is_slow = self._held_bytes - self._late_bytes < wanted
+                self._late_s, self._late_bytes = now, self._held_bytes
+            if now >= self.deadline_s:
+                self._end_late()
 
     def _look_at_client(self, now: float) -> None:
         """Let a client go that reads nothing of what was written."""
@@ -396,13 +427,43 @@ class Connection(asyncio.Protocol):
         is_read = self._lingers and self._unread_bytes <= 1  # the end itself counts as a byte
         self.deadline_s = now + (LINGER_S if is_read else self._shared.limits.stall_s)
 
-    def _end_late(self, now: float) -> None:
+    def _end_late(self) -> None:
         if self._waits_for is IDLE:
             self._close(lingers=False)
         elif self._waits_for is HEAD:
             self._refuse(refusal("header_timeout"))
-        elif now >= self.deadline_s + self._held_bytes / SLOWEST_BODY_BYTES_S:
+        elif self._is_slow:
             self._refuse(refusal("body_timeout"))
+
+    # ---- room for others
+
+    @property
+    def silent_since_s(self) -> float | None:
+        """Since when it has sent no whole head, where nothing else is under way; None: something is."""
+        if self._waits_for not in (IDLE, HEAD) or self._transport is None:
+            return None
+        if self._transport.get_write_buffer_size():
+            return None
+        if self._was_used:
+            # since less than a second: nobody has been silent for less
+            return math.inf
+        limits = self._shared.limits
+        return self.deadline_s - (limits.idle_s if self._waits_for is IDLE else limits.header_s)
+
+    @property
+    def stalled_bytes(self) -> int:
+        """What it has sent of an unfinished request that has come to a stand, or nearly so."""
+        if self._waits_for not in (HEAD, BODY):
+            return 0
+        stands = self._shared.clock() >= self._came_s + STALLED_S
+        return self._held_bytes if stands or (self._is_slow and self._waits_for is BODY) else 0
+
+    def shed(self) -> None:
+        """End what is not under way, to make room for others."""
+        if self._waits_for is BODY:
+            self._refuse(refusal("body_timeout"))
+        else:
+            self._close(lingers=False)
 
     def drain(self) -> None:
         """Answer no further request but those that have begun to come."""

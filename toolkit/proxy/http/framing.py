@@ -295,6 +295,19 @@ class RequestReader:
         """A head was understood, and its body is not whole."""
         return self._head is not None
 
+    def early(self) -> Framed:
+        """The request whose body is awaited, without it, for who can answer by the head alone; nothing may come behind it."""
+        assert self._head is not None
+        path, _, query = self._head.target.partition("?")
+        request = Request(
+            method=self._head.method,
+            path=path,
+            query=query,
+            headers=self._head.headers,
+            keeps_alive=False,
+        )
+        return Framed(request=request, http_minor=self._head.http_minor)
+
     def owes_continue(self) -> bool:
         """Whether the client waits to be told to send the body; True once."""
         owed, self._owes_continue = self._owes_continue, False

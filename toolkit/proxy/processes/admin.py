@@ -112,6 +112,10 @@ class AdminDesk:
     def refused(self, status: int, reason: str, peer: str) -> None:
         """What the front refused here is the admin's own slip, and told to the admin alone."""
 
+    def admits(self, request: Request) -> bool:  # noqa: ARG002 (a desk's)
+        """Every body."""
+        return True
+
     def take(self, request: Request, reply: Reply) -> None:
         """Answer when Control has."""
         task = asyncio.get_running_loop().create_task(self._answer(request, reply))

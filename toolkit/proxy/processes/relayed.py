@@ -23,6 +23,11 @@ class RelayedDesk:
     def refused(self, status: int, reason: str, peer: str) -> None:
         """A worker sends no such thing; and if it did, its client would hear of it, and be counted there."""
 
+    def admits(self, request: Request) -> bool:
+        """All: the worker has checked its client's key."""
+        del request
+        return True
+
     def take(self, request: Request, reply: Reply) -> None:
         """Answer a client of another worker."""
         told = relay_header.read(request.header(relay_header.NAME))
@@ -40,4 +45,6 @@ class RelayedDesk:
             peer=told.peer,
             arrived_s=told.arrived_s,
         )
+        # who answers keeps it no longer than need be
+        request.body = b""
         self._desk.take_relayed(asked, reply, told.team)

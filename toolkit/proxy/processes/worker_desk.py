@@ -54,6 +54,11 @@ class WorkerDesk:
     def refused(self, status: int, reason: str, peer: str) -> None:
         """The owner sends no such thing."""
 
+    def admits(self, request: Request) -> bool:
+        """Whatever the owner sends."""
+        del request
+        return True
+
     def take(self, request: Request, reply: Reply) -> None:
         """Do as the owner says."""
         act = self._acts().get(request.path)
