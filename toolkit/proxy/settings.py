@@ -96,7 +96,7 @@ class AdmissionSetting:
     queue: int = 1024
     """Most that wait, all teams together."""
     wait_s: float = 30.0
-    """Longest wait for a slot, or for an engine that is being started; what can't be served in time is rejected before it waits."""
+    """Longest wait for a slot; what can't be served in time is rejected before it waits. For an engine that is started, too."""
     first_token_s: float | None = 120.0
     """Longest wait for the first token, once sent upstream (prefill)."""
     token_gap_s: float | None = 60.0

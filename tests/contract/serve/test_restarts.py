@@ -18,6 +18,10 @@ from contract.harness.stacks import ENGINE, Stack, stack
 
 KNOWN = {**BODY, "temperature": 0}
 """Asked before the engine dies, so that its answer is stored."""
+STATUS_KEYS = set(
+    "name state why kind model served_name preset team gpus url port pid since restarts ready_s kv_cache_tokens"
+    " cold_ttft_ms warm_ttft_ms log hit_ratio requests_per_s admin_url proxy_url serve_pid".split()
+)
 UNKNOWN = {**BODY, "model": "nope"}
 
 
@@ -97,12 +101,18 @@ def test_a_killed_engine_costs_its_clients_time_and_no_request(tmp_path: Path) -
             assert_unknown(served)
             served.program.line(r"one: clients are let in again")
             until(lambda: crowd.answered > at_kill + 40)
+            # and by order
+            before_order = crowd.answered
+            done = run("serve", "restart", "--folder", "serve", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            until(lambda: crowd.answered > before_order + 40)
         assert {(hit.status, hit.is_hit) for hit in hits} == {(200, True)}
         assert crowd.table == {
             "asked": crowd.asked, "answered": crowd.asked, "refused": 0, "lost": []
         }, served.program.text  # fmt: skip
         again = served.engines()["one"]
-        assert (again["state"], again["restarts"], again["pid"] == first["pid"]) == ("up", 1, False)
+        assert (again["state"], again["restarts"], again["pid"] == first["pid"]) == ("up", 2, False)
+        assert again.keys() >= STATUS_KEYS
         # a client's own slip is no error of ours, neither counted by kind nor in the ratio that alerts look at
         assert served.total("toolkit_proxy_errors_total") == 0
         assert served.total("toolkit_proxy_requests_total", code="4xx") == 2

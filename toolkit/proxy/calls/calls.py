@@ -142,11 +142,14 @@ class Calls:
             self._seat(call, got)
 
     def _hold(self, call: Call, back_in_s: float) -> None:
-        """Have it wait for an upstream that is being started, or say when to come again."""
-        job, now = call.job, self._clock()
+        """Have it wait for an upstream that is being started, or say when to come again.
+
+        How long the last start took refuses nobody at once: the next one may find its caches filled.
+        """
+        job = call.job
         teams = self.held()
         why_not = self._admission.may_wait(job.team, teams.total(), teams[job.team])
-        if why_not is None and now + back_in_s > job.arrived_s + self._limits.wait_s:
+        if why_not is None and self._clock() >= job.arrived_s + self._limits.wait_s:
             why_not = rejection_of("restarting", job.team)
         if why_not is None:
             self._held[call] = None
