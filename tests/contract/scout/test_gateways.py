@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.harness.clients import ask, get
 from contract.harness.databases import select
-from contract.harness.programs import ROOT, rows, run, toolkit
+from contract.harness.programs import ROOT, rows, run, toolkit, until
+from contract.harness.proxies import proxy
 from contract.harness.servers import Answer, Asked, answer, chat, server, vllm_pages
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -194,6 +196,20 @@ def test_a_watchdog_finds_no_trouble_in_it(tmp_path: Path) -> None:
             assert "/health" not in gateway.paths(), "it would call every model at each look"
             gateway.pages["/health/liveliness"] = ERROR
             assert dog.wait() == 1, "and it is not blind"
+
+
+def test_a_proxy_before_it_neither_leaves_it_nor_has_it_call_its_models(tmp_path: Path) -> None:
+    pages = litellm() | {"/health": ERROR, "/v1/chat/completions": chat("Hello", model="qwen")}
+    with (
+        server(pages) as gateway,
+        proxy(gateway.url, cwd=tmp_path, probes=True) as proxied,
+    ):
+        until(lambda: gateway.paths().count("/health/liveliness") >= 3)
+        assert get(proxied.url, "/health").status == 200
+        assert ask(proxied.url).text == "Hello"
+        assert "/health" not in gateway.paths()
+        gateway.pages["/health/liveliness"] = ERROR
+        until(lambda: get(proxied.url, "/health").status == 503)
 
 
 def test_a_bench_reads_its_metrics_and_counts_its_own_requests(tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def test_a_dead_engines_numbers_are_gone_and_health_is_503_until_it_is_back(
         row = rows(dead.stdout)[0]
         assert (dead.returncode, row["status"]) == (1, "down")
         assert (row["running"], row["requests_total"]) == (None, None)
+        if workers == 1:
+            looked = run("diagnose", proxied.url, "--interval", "1s", "--json", cwd=tmp_path)
+            assert [each["code"] for each in rows(looked.stdout)] == ["not_seen"], looked.stdout
 
         with server(vllm_pages(), port=int(engine.url.rpartition(":")[2])):
             until(lambda: get(proxied.url, "/health").status == 200)

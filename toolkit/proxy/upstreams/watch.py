@@ -20,6 +20,8 @@ from toolkit.proxy.upstreams.routing import LookFailure, Routing
 from toolkit.proxy.upstreams.upstream import Answer, Upstream, UpstreamError
 
 METRICS, HEALTH, MODELS, VERSION = "/metrics", "/health", "/v1/models", "/version"
+LITELLM_ALIVE: Final = "/health/liveliness"
+"""LiteLLM calls all of its models at /health, and answers 500 there while it has no database; here it says that it lives."""
 METRICS_BYTES: Final = 16 * 2**20
 """Sixteen engines behind one address: 16 times the recorded 56 KB is 0.9 MB."""
 PAGE_BYTES: Final = 2**20
@@ -69,6 +71,8 @@ class _Place:
     """The last look came."""
     was_refused: bool = False
     """Nobody listened there since the last look that came."""
+    health: str | None = None
+    """Where it says whether it is well; None: not known yet."""
     without_metrics_s: float | None = None
     """When there was no /metrics last; None: there is."""
     identified_s: float = float("-inf")
@@ -185,7 +189,7 @@ class Watch:
         await self._identify(place, told, whole=is_new)
 
     def _fail(self, place: _Place, reason: LookFailure) -> None:
-        place.is_well = False
+        place.is_well, place.health = False, None
         place.was_refused |= reason == "refused"
         self._routing.failed_look(place.upstream.name, reason, self._clock())
         self._tell_changes()
@@ -202,7 +206,11 @@ class Watch:
             place.without_metrics_s = None if told else self._clock()
             if told is not None:
                 return told
-        page = await self._page(place, HEALTH, PAGE_BYTES)
+        if place.health is None:
+            page = await self._page(place, LITELLM_ALIVE, PAGE_BYTES)
+            is_litellm = page is not None and page.status == 200 and b"I'm alive!" in page.body
+            place.health = LITELLM_ALIVE if is_litellm else HEALTH
+        page = await self._page(place, place.health, PAGE_BYTES)
         if page is not None and page.status >= 500:
             raise _UnhealthyError
         return None
