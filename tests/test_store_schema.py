@@ -10,6 +10,7 @@ import pytest
 from support.sightings import reading, rows, seen
 
 import toolkit.database
+import toolkit.migrations
 from toolkit.errors import ToolkitError
 from toolkit.records import (
     Asked,
@@ -110,6 +111,12 @@ def test_there_is_an_index_for_each_question_and_no_more(path):
         ("verdicts", "run_number,host_id"),
         ("workers", "name"),
     ]
+
+
+def test_the_tables_that_nobody_else_may_stand_in_for_are_all_of_them(path):
+    Store.open(path).close()
+    found = rows(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")
+    assert {name for (name,) in found} == toolkit.migrations.TABLES
 
 
 def test_all_tables_are_strict_and_no_table_is_made_before_its_time(path):

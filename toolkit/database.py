@@ -20,7 +20,8 @@ from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, g
 from urllib.parse import quote
 
 from toolkit.errors import ToolkitError
-from toolkit.migrations import STEPS
+from toolkit.migrations import STEPS, TABLES
+from toolkit.private_files import make_folder, make_private
 from toolkit.records import Host
 
 BUSY_TIMEOUT_S = 5.0
@@ -144,6 +145,26 @@ def _steps_missing(connection: sqlite3.Connection, path: Path) -> bool:
     return applied != STEPS.keys()
 
 
+def _refuse_traps(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file in which to read or to write one of our tables would run what somebody else wrote, e.g., without end.
+
+    Views of other names are a user's own and are never asked.
+    """
+    connection.execute("PRAGMA trusted_schema = OFF")
+    for kind, name, of, root in connection.execute(
+        "SELECT type, lower(name), lower(tbl_name), rootpage FROM sqlite_schema"
+    ):
+        # a virtual table has no page of its own
+        what = "virtual table" if kind == "table" and not root else kind
+        if (what == "trigger" and of in TABLES) or (
+            what in ("view", "virtual table") and name in TABLES
+        ):
+            raise ToolkitError(
+                f"`{path}` has a {what} where the toolkit has its table `{of}`",
+                f"No toolkit made it so. {_OTHER_FILE}",
+            )
+
+
 def _refuse_path(path: Path, mode: _Mode) -> None:
     """Say plainly what SQLite would call `unable to open database file` or a syntax error."""
     if sqlite3.sqlite_version_info < (3, 37):
@@ -183,6 +204,7 @@ def _connect(path: Path, mode: _Mode, busy_timeout_s: float) -> sqlite3.Connecti
 
 def _prepare(connection: sqlite3.Connection, path: Path, mode: _Mode) -> None:
     """Set up a connection; the first statement is where SQLite finds that a file is none of its own."""
+    _refuse_traps(connection, path)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")  # 0.4 us a reading
     connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_SIZE_LIMIT_BYTES}")
@@ -257,8 +279,20 @@ class Columns(Generic[Record]):
         """The record of a row of its columns; `elsewhere` are the fields that are none."""
         values = dict(zip(self.names, row, strict=True))
         for name, reader in self._readers.items():
-            values[name] = reader(values[name])
+            try:
+                values[name] = reader(values[name])
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                what = f"`{name}` of a stored {self._record.__name__.lower()}"
+                raise unreadable(what) from error
         return self._record(**values, **elsewhere)
+
+
+def unreadable(what: str) -> ToolkitError:
+    """For what stands in the file and cannot have come from the toolkit."""
+    return ToolkitError(
+        f"{what} is not as the toolkit writes it",
+        "The database was damaged, or changed by something else. Give another with `--db`",
+    )
 
 
 _FIT_AS_THEY_ARE = frozenset({float, bytes, bool, type(None)})
@@ -304,11 +338,24 @@ def _from_column(hint: Any) -> Callable[[Any], Any] | None:
 
 
 def _from_list(kind: Any) -> Callable[[str], tuple[Any, ...]]:
-    if kind is str:
-        return lambda text: tuple(json.loads(text))
-    if isinstance(kind, type) and is_dataclass(kind):
-        return lambda text: tuple(kind(**one) for one in json.loads(text))
-    raise TypeError(f"no column for a list of {kind}")
+    if kind is not str and not (isinstance(kind, type) and is_dataclass(kind)):
+        raise TypeError(f"no column for a list of {kind}")
+    hints = {} if kind is str else get_type_hints(kind)
+    allowed = {name: get_args(hint) or (hint,) for name, hint in hints.items()}
+
+    def read(text: str) -> tuple[Any, ...]:
+        found = json.loads(text)
+        if kind is str:
+            if not all(type(one) is str for one in found):
+                raise ValueError(text)
+            return tuple(found)
+        if not all(
+            isinstance(value, allowed[name]) for one in found for name, value in one.items()
+        ):
+            raise ValueError(text)
+        return tuple(kind(**one) for one in found)
+
+    return read
 
 
 # --- The database -------------------------------------------------------------------------------
@@ -331,7 +378,7 @@ class Database:
         """Open for reading and writing; make the folder and the file, and migrate, as needed."""
         path = Path(path)
         with _told(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         return cls._opened(path, "rwc", busy_timeout_s)
 
     @classmethod
@@ -349,6 +396,8 @@ class Database:
     def _opened(cls, path: Path, mode: _Mode, busy_timeout_s: float) -> Self:
         with _told(path, _READERS_REASONS if mode == "ro" else _REASONS):
             _refuse_path(path, mode)
+            if mode == "rwc":
+                make_private(path)
             connection = _connect(path, mode, busy_timeout_s)
             try:
                 _prepare(connection, path, mode)

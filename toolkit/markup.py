@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Self
 
+from toolkit.wording import cleaned
+
 Child = "str | int | float | None | Iterable[Child]"
 
 VOID = frozenset({"path", "circle", "rect", "img", "br"})
@@ -36,7 +38,7 @@ def _attribute(name: str, value: object) -> str:
     if value is None or value is False:
         return ""
     written = name.rstrip("_").replace("_", "-")
-    return f" {written}" if value is True else f' {written}="{escape(str(value))}"'
+    return f" {written}" if value is True else f' {written}="{escape(cleaned(str(value)))}"'
 
 
 def _inside(child: object) -> str:
@@ -45,7 +47,7 @@ def _inside(child: object) -> str:
     if isinstance(child, Markup):
         return child
     if isinstance(child, str):
-        return escape(child)
+        return escape(cleaned(child))
     if isinstance(child, Iterable):
         return Markup.joined(child)
-    return escape(str(child))
+    return escape(cleaned(str(child)))

@@ -437,3 +437,11 @@ STEPS: dict[str, Callable[["Database"], None]] = {
     "0004_seen": _seen_tables,
 }
 """By the name that files remember a step under. Append only."""
+
+TABLES = frozenset(
+    (
+        "_sqlite_migrations hosts sightings series readings runs shots ledgers verdicts run_hosts workers tallies"
+        " loader_seconds events prompts bodies clients targets seen captures"
+    ).split()
+)
+"""All that these steps make, and sqlite-utils' own list of steps."""

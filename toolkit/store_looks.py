@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from toolkit.database import Columns, Database, to_text
+from toolkit.database import Columns, Database, to_text, unreadable
 from toolkit.records import Host, Reading, Sighting
 
 SERIES_CACHE_SIZE = 20_000
@@ -48,7 +48,10 @@ _SIGHTED_NAMES = """
 
 
 def _reading(name: str, labels: str, value: float | None) -> Reading:
-    pairs = tuple(sorted(json.loads(labels).items()))
+    try:
+        pairs = tuple(sorted((str(label), str(said)) for label, said in json.loads(labels).items()))
+    except (ValueError, AttributeError) as error:
+        raise unreadable("`labels` of a stored reading") from error
     return Reading(name=name, labels=pairs, value=math.nan if value is None else value)
 
 

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from toolkit.database import Columns, to_text
+from toolkit.database import Columns, to_text, unreadable
 from toolkit.errors import ToolkitError
 from toolkit.records import Asked, Seen
 from toolkit.store_runs import Runs
@@ -125,7 +125,15 @@ class Captures(Runs):
     def capture(self, run_id: str) -> dict[str, Any] | None:
         """What a run last said of itself; None where it never did."""
         found = self._rows(_SUMMARY, {"run": to_text(run_id)})
-        return json.loads(found[0][0]) if found and found[0][0] else None
+        if not found or not found[0][0]:
+            return None
+        try:
+            told = json.loads(found[0][0])
+        except ValueError as error:
+            raise unreadable(f"what run `{run_id}` says of itself") from error
+        if not isinstance(told, dict):
+            raise unreadable(f"what run `{run_id}` says of itself")
+        return told
 
     def seen_count(self, run_id: str) -> int:
         """Count a run's requests."""

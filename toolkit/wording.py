@@ -4,11 +4,30 @@ It never rounds something to nothing: an error share above zero is never "0 %", 
 """
 
 import math
+import re
 from datetime import datetime
 
 from toolkit.sketches import ABOVE_MS, BELOW_MS
 
 UNKNOWN = "\N{EN DASH}"
+
+ACTS_ON_A_SCREEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+"""Control characters but a line's end and a tab, and what turns the direction of writing."""
+
+
+def cleaned(text: str) -> str:
+    """Any text, of one line or many, with `?` for each character that a screen would act upon."""
+    return text if text.isprintable() else ACTS_ON_A_SCREEN.sub("?", text)
+
+
+def spreadsheet_cell(value: object) -> object:
+    """A value as a cell of a CSV: text that a spreadsheet would take for a formula gets an apostrophe; numbers are numbers."""
+    if not isinstance(value, str):
+        return value
+    text = cleaned(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def printable(text: str) -> str:

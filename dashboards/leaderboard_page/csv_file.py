@@ -4,6 +4,7 @@ import csv
 import io
 
 from toolkit.board.standings import Board
+from toolkit.wording import spreadsheet_cell
 
 KEYS = tuple(
     "rank name url score rps output_tokens_per_s ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate ok errors"
@@ -19,5 +20,5 @@ def csv_of(board: Board) -> bytes:
     for one in (*board.standings, *board.left_out):
         told = [getattr(one, key) for key in KEYS if key != "verdicts"]
         told.insert(KEYS.index("verdicts"), " ".join(verdict.code for verdict in one.verdicts))
-        lines.writerow(["" if value is None else value for value in told])
+        lines.writerow(["" if value is None else spreadsheet_cell(value) for value in told])
     return written.getvalue().encode("utf-8", "replace")

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.private_files import MODE, make_private
 
 WAITING_BYTES = 16 * 1024 * 1024
 """Of lines that the file does not take; further ones are lost and counted."""
@@ -76,7 +77,9 @@ class RotatedFile:
             if not stat.S_ISREG(self._path.stat().st_mode):
                 # a pipe that is opened for both ways never misses its reader
                 flags = os.O_WRONLY | os.O_CLOEXEC
-        number = os.open(self._path, flags, 0o666)
+        if flags & os.O_CREAT:
+            make_private(self._path)
+        number = os.open(self._path, flags, MODE)
         try:
             self._own(number)
         except BaseException:

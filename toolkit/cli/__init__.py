@@ -44,7 +44,10 @@ class Verbs(click.Group):
             from toolkit.cli.shells import teach_click
 
             teach_click()
-        return super().main(*words, **options)
+        from toolkit.cli.output import cleaned_streams
+
+        with cleaned_streams():
+            return super().main(*words, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Name the verbs in the order of VERBS."""

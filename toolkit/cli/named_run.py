@@ -1,7 +1,8 @@
 """A run of the database, by the id that a command line names; a blast without one is the newest."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
@@ -40,3 +41,12 @@ def blast_of(store: "Store", run_id: str | None, database: Path) -> "Run":
             f"`{database}` has no run `{run_id}`", f"Its newest blasts: {known or 'none yet'}"
         )
     return run
+
+
+def settings_of(run: "Run") -> dict[str, Any]:
+    """What a run was told to do; nothing where its row was damaged."""
+    try:
+        found = json.loads(run.settings)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,15 +1,65 @@
-"""JSON lines, the data of every verb that has `--json`; and sentences as the screen takes them."""
+"""JSON lines, the data of every verb that has `--json`; sentences as the screen takes them; and what no screen ever gets."""
 
 import json
 import math
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import click
+
+from toolkit.wording import ACTS_ON_A_SCREEN, cleaned
+
+_ACTS_IN_UTF8 = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+)
+"""What ACTS_ON_A_SCREEN has, but for what JSON itself escapes."""
+
+
+class CleanedStream:
+    """Standard output or error for whatever writes text there: what would act on a terminal is `?`.
+
+    A host, a client and a database choose much of what is shown, and it is shown in hundreds of places; hence it is cleaned
+    where all of it passes. Whoever draws with escape sequences of its own asks for `drawing_on`, and cleans what it draws.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write all of it."""
+        self.stream.write(cleaned(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write them one after the other."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the stream's own."""
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def cleaned_streams() -> Iterator[None]:
+    """Whatever is printed in the block is cleaned."""
+    before = sys.stdout, sys.stderr
+    # None: closed, as by `>&-`
+    sys.stdout, sys.stderr = (each and CleanedStream(each) for each in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def drawing_on(stream: TextIO) -> TextIO:
+    """The stream itself, for escape sequences of our own."""
+    return stream.stream if isinstance(stream, CleanedStream) else stream
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -17,8 +67,18 @@ def print_json(record: Mapping[str, Any]) -> None:
     plain = {key: _plain(value) for key, value in record.items()}
     # None: closed, as by `>&-`; a screen that is not Unicode's gets JSON's own escapes
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    only_ascii = not encoding.lower().startswith("utf")
-    click.echo(json.dumps(plain, ensure_ascii=only_ascii, allow_nan=False))
+    click.echo(json_line(plain, only_ascii=not encoding.lower().startswith("utf")))
+
+
+def json_line(record: Mapping[str, Any], *, only_ascii: bool = False) -> str:
+    """One object: every value as it is. What a screen would act upon stands in JSON's own escapes, not only below U+0020."""
+    line = json.dumps(record, ensure_ascii=only_ascii, allow_nan=False)
+    return ACTS_ON_A_SCREEN.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def json_for_a_screen(lines: bytes) -> bytes:
+    """JSON that a library made in bytes, with the same escapes as `json_line` has."""
+    return _ACTS_IN_UTF8.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), lines)
 
 
 def say(line: str, *, err: bool = False) -> None:

@@ -2,15 +2,19 @@
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from toolkit.cli.output import drawing_on
+from toolkit.wording import cleaned
 
 GAP = 3
 """Characters between two columns."""
@@ -31,14 +35,35 @@ class Column:
     """Longer cells are folded: one host's long path must not cost all hosts their other columns."""
 
 
+class Screen(Console):
+    """A console whose own escape sequences are the only ones: what is shown has none left."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Clean what rich makes of anything, and leave its colours and its cursor alone."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else cleaned(text), style, control)
+
+
 def screen() -> Console:
     """The console for data: coloured and as wide as the terminal, or plain and wide in a pipe."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a host's name need not fit the screen's alphabet
-    if sys.stdout is not None and sys.stdout.isatty():
-        return Console(highlight=False)
+    if sys.stdout is None:
+        return Screen(width=PIPE_WIDTH, highlight=False, color_system=None, force_terminal=False)
+    stream = drawing_on(sys.stdout)
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")  # a host's name need not fit the screen's alphabet
+    if stream.isatty():
+        return Screen(highlight=False, file=stream)
     # force_terminal: FORCE_COLOR in the environment would make a pipe a terminal
-    return Console(width=PIPE_WIDTH, highlight=False, color_system=None, force_terminal=False)
+    return Screen(
+        width=PIPE_WIDTH, highlight=False, color_system=None, force_terminal=False, file=stream
+    )
+
+
+def side_screen() -> Console:
+    """The console on standard error, for what moves."""
+    return Screen(file=drawing_on(sys.stderr))
 
 
 def keeps_lines(console: Console) -> bool:
@@ -72,8 +97,13 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> T
         justify: Literal["left", "right"] = "right" if column.right else "left"
         table.add_column(column.title, justify=justify, overflow="fold", max_width=column.widest)
     for row in rows:
-        # Text, not str: a host's `[red]` is a name, not a colour
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        # Text, not str: a host's `[red]` is a name, not a colour; nor does a line's end in a name begin another row
+        table.add_row(
+            *(
+                cell if isinstance(cell, Text) else Text(cleaned(cell).replace("\n", "?"))
+                for cell in row
+            )
+        )
     return table
 
 

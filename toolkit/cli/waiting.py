@@ -6,6 +6,9 @@ import threading
 import time
 from collections.abc import Iterator
 
+from toolkit.cli.output import drawing_on
+from toolkit.wording import cleaned
+
 EVERY_S = 1.0
 NAME = "sign of life"
 """Of the thread that tells it."""
@@ -29,12 +32,13 @@ def waiting_for(what: str, *, shown: bool = True) -> Iterator[None]:
 
 def _tell(what: str, is_over: threading.Event) -> None:
     began, is_told = time.monotonic(), False
+    terminal = drawing_on(sys.stderr)
     with contextlib.suppress(OSError, ValueError):  # the terminal is gone: nobody to tell
         while not is_over.wait(EVERY_S):
             is_told = True
             # the cursor goes back: what is said meanwhile begins its line
-            sys.stderr.write(f"\x1b[2K{what} ... {time.monotonic() - began:.0f} s\r")
-            sys.stderr.flush()
+            terminal.write(f"\x1b[2K{cleaned(what)} ... {time.monotonic() - began:.0f} s\r")
+            terminal.flush()
         if is_told:
-            sys.stderr.write("\x1b[2K\r")
-            sys.stderr.flush()
+            terminal.write("\x1b[2K\r")
+            terminal.flush()

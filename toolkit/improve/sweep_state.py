@@ -110,7 +110,13 @@ class Kept:
                 f"sweep `{run}` was written by another version of the toolkit",
                 "Begin a new one; its runs stay, `toolkit runs` lists them",
             )
-        return cls(store, run, state_of(told))
+        try:
+            return cls(store, run, state_of(told))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ToolkitError(
+                f"what sweep `{run}` had done so far is not as the toolkit writes it",
+                "Begin a new one; its runs stay, `toolkit runs` lists them",
+            ) from error
 
     def save(self) -> None:
         """Write it down; it is on disk then."""

@@ -102,14 +102,15 @@ class Progress:
 
 
 def _bar() -> "Bar":
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from toolkit.cli.tables import side_screen
 
     return Progress(
         BarColumn(bar_width=24),
         TaskProgressColumn(),
         TextColumn("{task.description}"),
-        console=Console(stderr=True),
+        console=side_screen(),
         auto_refresh=False,
         transient=True,
     )

@@ -136,8 +136,9 @@ def errors(standings: tuple[Standing, ...]) -> str:
 
 
 def _live(begin: str) -> "Live":
-    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    return Live(Text(begin), console=Console(stderr=True), auto_refresh=False, transient=True)
+    from toolkit.cli.tables import side_screen
+
+    return Live(Text(begin), console=side_screen(), auto_refresh=False, transient=True)

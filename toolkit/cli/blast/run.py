@@ -119,9 +119,17 @@ def _old_run(options: Options, hosts: Sequence[Host], store: Store) -> Resumed |
             f"Known blasts: {known or 'none yet'}",
         )
     refuse_other_hosts(run, hosts, list(store.hosts_of(run_id).values()))
+    try:
+        settings = json.loads(run.settings)
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ToolkitError(
+            f"the settings of run `{run_id}` are not as the toolkit writes them", "Begin a new one"
+        )
     return Resumed(
         run=run,
-        settings=json.loads(run.settings),
+        settings=settings,
         under_load_s=len({second.at_s for _, second in store.loader_seconds(run_id)}),
     )
 

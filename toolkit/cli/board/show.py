@@ -8,6 +8,7 @@ import click
 
 from toolkit.board.standings import Board
 from toolkit.cli.output import print_json
+from toolkit.wording import spreadsheet_cell
 
 
 def print_json_board(board: Board) -> None:
@@ -39,5 +40,6 @@ def print_csv_board(board: Board) -> None:
     writer.writerow([*COLUMNS, "verdicts"])
     for standing in (*board.standings, *board.left_out):
         codes = " ".join(verdict.code for verdict in standing.verdicts)
-        writer.writerow([*(getattr(standing, name) for name in COLUMNS), codes])
+        values = (*(getattr(standing, name) for name in COLUMNS), codes)
+        writer.writerow([spreadsheet_cell(value) for value in values])
     click.echo(text.getvalue(), nl=False)

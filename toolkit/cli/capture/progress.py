@@ -10,7 +10,8 @@ import click
 
 from toolkit.capture.exchange import Losses
 from toolkit.capture.summary import LOSS_CLASSES, Tally
-from toolkit.wording import rate, share
+from toolkit.cli.output import drawing_on
+from toolkit.wording import cleaned, rate, share
 
 DRAW_EVERY_S = 1.0
 QUIET_S = 3.0
@@ -106,8 +107,9 @@ class Progress:
 
     def _draw(self, text: str) -> None:
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(f"\r\x1b[K{fitted(text, width - 1)}")
-        sys.stderr.flush()
+        terminal = drawing_on(sys.stderr)
+        terminal.write(f"\r\x1b[K{fitted(cleaned(text), width - 1)}")
+        terminal.flush()
         self._is_drawn = True
 
     def say(self, sentence: str) -> None:
@@ -118,8 +120,9 @@ class Progress:
     def clear(self) -> None:
         """Take the line off the screen."""
         if self._is_drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            terminal = drawing_on(sys.stderr)
+            terminal.write("\r\x1b[K")
+            terminal.flush()
             self._is_drawn = False
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.capture.jsonl import RotatedFile
 from toolkit.capture.lines import Arrived, line
+from toolkit.cli.output import json_for_a_screen
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Seen
 
@@ -151,7 +152,7 @@ class OutputSink:
             return
         try:
             sys.stdout.flush()
-            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.write(json_for_a_screen(data))
             sys.stdout.buffer.flush()
         except OSError as error:
             self.is_closed = True

@@ -1,11 +1,9 @@
 """What `toolkit compare` compares: the two sides, read from the database."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from toolkit.cli.named_run import run_of
+from toolkit.cli.named_run import run_of, settings_of
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 from toolkit.improve.cells import Cell, cells_of_shots, cells_of_tallies, seconds_of
@@ -110,15 +108,6 @@ def side_of(store: Store, run: Run, name: str) -> Side:
         seed=seed if isinstance(seed, int) else None,
         client_ok=run.client_ok,
     )
-
-
-def settings_of(run: Run) -> dict[str, Any]:
-    """What a run was told to do; nothing where its row was damaged."""
-    try:
-        found = json.loads(run.settings)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _waves(store: Store, run: Run, name: str) -> dict[int, Cell]:

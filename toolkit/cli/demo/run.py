@@ -92,7 +92,7 @@ class Stage:
         """Say what comes now."""
         self._step += 1
         click.echo()
-        click.secho(f"{self._step}. {sentence}", bold=True)
+        _headline(f"{self._step}. {sentence}")
 
     def run(self, *words: str) -> None:
         """Run a command of the toolkit in the folder and let it print."""
@@ -214,6 +214,15 @@ def _tell(stage: Stage, *, with_real: bool) -> None:
     )
 
 
+def _headline(text: str) -> None:
+    """In bold on a terminal."""
+    from rich.text import Text
+
+    from toolkit.cli.tables import screen
+
+    screen().print(Text(text, style="bold"), soft_wrap=True)
+
+
 def _wrapped(line: str) -> str:
     """Indented, and folded for a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
@@ -252,7 +261,7 @@ def _show_page(folder: Path, port: int, scene: Scenes) -> None:
         if not all(file and file.isatty() for file in (sys.stdin, sys.stdout)):
             click.echo(f"\nThe leaderboard answers at {link}")
             return
-        click.secho(f"\nThe leaderboard: {link}", bold=True)
+        _headline(f"\nThe leaderboard: {link}")
         with contextlib.suppress(KeyboardInterrupt):
             # in here: whoever reads it may press at once
             click.echo("Ctrl-C ends it.")

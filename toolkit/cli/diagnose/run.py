@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
-from toolkit.cli.compare.read import hosts_of, settings_of, side_of
+from toolkit.cli.compare.read import hosts_of, side_of
 from toolkit.cli.diagnose.options import Options
 from toolkit.cli.diagnose.seen import Seen
-from toolkit.cli.named_run import run_of
+from toolkit.cli.named_run import run_of, settings_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError

@@ -1,7 +1,6 @@
 """`toolkit runs export`: a run's rows as CSV or JSON lines, with percentiles in place of histograms."""
 
 import csv
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -12,11 +11,13 @@ from typing import IO, Any, Literal
 import click
 
 from toolkit.capture.lines import Arrived, as_object
+from toolkit.cli.output import json_line
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Shot, Tally
 from toolkit.sketches import Sketch
 from toolkit.store import Store
+from toolkit.wording import spreadsheet_cell
 
 CHUNK_S = 60
 """Seconds of tallies read at once: 20 hosts' are some 2 MB."""
@@ -109,7 +110,7 @@ def _write_csv(rows: Iterable[Row], file: IO[Any]) -> int:
     for row in rows:
         if not count:
             writer.writerow(row)
-        writer.writerow([_cell(value) for value in row.values()])
+        writer.writerow([spreadsheet_cell(_cell(value)) for value in row.values()])
         count += 1
     return count
 
@@ -127,6 +128,6 @@ def _cell(value: object) -> object:
 def _write_jsonl(rows: Iterable[Row], file: IO[Any]) -> int:
     count = 0
     for row in rows:
-        file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+        file.write(json_line(row) + "\n")
         count += 1
     return count

@@ -27,7 +27,7 @@ read, and 100 hosts every 2 s would be 50 tables a second."""
 
 
 def _status(sighting: Sighting) -> Text:
-    return Text(sighting.status.replace("_", " "), style=STATUS_STYLE[sighting.status])
+    return Text(sighting.status.replace("_", " "), style=STATUS_STYLE.get(sighting.status, ""))
 
 
 def _engine(sighting: Sighting) -> str:

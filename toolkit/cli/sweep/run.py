@@ -248,10 +248,17 @@ def _hint(known: list[Run]) -> str:
 
 def _plan_of(run: Run) -> tuple[SweepPlan, bool]:
     """The plan as its first start had it: the file may have changed since."""
-    told = json.loads(run.settings)
-    plan = read_sweep(told["text"], told["sweep"])
-    changes = {key: told[key] for key in ("blocks", "duration_s", "users", "profile")}
-    return _changed(plan, **changes), bool(told["sim"])
+    try:
+        told = json.loads(run.settings)
+        text, name = str(told["text"]), str(told["sweep"])
+        changes = {key: told[key] for key in ("blocks", "duration_s", "users", "profile")}
+        sim = bool(told["sim"])
+    except (ValueError, TypeError, LookupError) as error:
+        raise ToolkitError(
+            f"the settings of sweep `{run.id}` are not as the toolkit writes them",
+            "Begin a new one",
+        ) from error
+    return _changed(read_sweep(text, name), **changes), sim
 
 
 def _read_back(store: Store, run: Run, options: Options) -> tuple[SweepPlan, Sweep]:

@@ -236,7 +236,11 @@ def _prepared(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    kinds = connection.execute("SELECT name, type FROM sqlite_schema").fetchall()
+    tables = {name for name, _ in kinds}
+    if {kind for _, kind in kinds} - {"table", "index"}:
+        # to ask one of these would run what somebody else wrote, perhaps without end
+        raise ToolkitError(f"`{path}` has a view or a trigger, and no proxy made one", OTHER_FILE)
     owner, version = number(connection, "application_id"), number(connection, "user_version")
     if tables and owner != APPLICATION_ID:
         # not set aside: whoever uses it would go on writing into a file that nobody finds

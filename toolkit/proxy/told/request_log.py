@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.private_files import MODE, make_private
 from toolkit.proxy.told.log_lines import event_line
 from toolkit.proxy.told.stderr import say
 
@@ -165,7 +166,8 @@ class RequestLog:
             return STDOUT
         # a pipe that nobody reads would hold up the start: it is an error at once
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = os.open(self._name, flags, 0o600)
+        make_private(Path(self._name))
+        descriptor = os.open(self._name, flags, MODE)
         self._is_torn = _ends_torn(self._name)
         return descriptor
 
