@@ -1,7 +1,7 @@
 """Lost, late, repeated, re-cut and cut-off segments: no body is ever delivered that was not sent, nor one too often.
 
 100 thousand segments by default, 4 million with TOOLKIT_LONG=full. A round is told by its number alone:
-`CASE=17` repeats it.
+`CASE=17` repeats it. Slow is a failure, too: CPU is compared with that of the same segments whole and in order.
 """
 
 import os
@@ -9,7 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 
 import pytest
@@ -28,6 +28,10 @@ LIMITS = (
     Limits(body_bytes=100_000, stash_segments=50, header_bytes=300),
     Limits(total_bytes=256 * 1024, flows=10, stash_bytes=64 * 1024, idle_s=3.0),
 )
+SLOWER = 5.0
+"""CPU of a damaged round / of the same segments before they were damaged."""
+TALK_SLOWER, TALK_S = 20.0, 0.02
+"""CPU of one damaged connection: so many times that of as many plain segments, and so much beside."""
 LATEST_S = 2.1
 """Longer than a hole is waited for."""
 
@@ -164,11 +168,12 @@ def first_number(chance: random.Random, last: int | None) -> int:
     return chance.getrandbits(32)
 
 
-def round_of(number: int) -> tuple[list[Packet], Counter[bytes]]:
-    """All packets of a round in the order of capture, and the bodies that were sent."""
+def round_of(number: int) -> tuple[list[Packet], list[Packet], Counter[bytes]]:
+    """All packets of a round in the order of capture, the same before they were damaged, and the bodies that were sent."""
     chance = random.Random(number)
     sent: Counter[bytes] = Counter()
     seen: list[Packet] = []
+    plain: list[Packet] = []
     places: dict[bytes, tuple[float, int | None]] = {}
     for _ in range(CONNECTIONS):
         which = key(chance.randint(40_000, 40_000 + CONNECTIONS // 2))
@@ -179,9 +184,11 @@ def round_of(number: int) -> tuple[list[Packet], Counter[bytes]]:
             now + LATEST_S / 2,
             last,
         )  # a stray of the connection before is seen, none older
+        plain += (replace(packet, seq=packet.seq % 2**32) for packet in packets)
         seen += troubled(chance, packets, Trouble.of(chance))
     seen.sort(key=lambda packet: packet.at)
-    return seen, sent
+    plain.sort(key=lambda packet: packet.at)
+    return seen, plain, sent
 
 
 def hashed(text: bytes) -> bytes:
@@ -202,10 +209,23 @@ def replayed(packets: list[Packet], limits: Limits) -> tuple[list[HttpRequest], 
     return requests, losses
 
 
+def cpu_of(packets: list[Packet], limits: Limits) -> float:
+    began_s = time.process_time()
+    replayed(packets, limits)
+    return time.process_time() - began_s
+
+
 def one_round(number: int) -> tuple[Counter[str], Losses]:
-    packets, sent = round_of(number)
+    packets, plain, sent = round_of(number)
     limits = LIMITS[number % len(LIMITS)]
+    began_s = time.process_time()
     requests, losses = replayed(packets, limits)
+    took_s = time.process_time() - began_s
+    plain_s = cpu_of(plain, limits)
+    slow = took_s / len(packets) > SLOWER * plain_s / len(plain)
+    if slow:  # or the machine was
+        slow = cpu_of(packets, limits) / len(packets) > SLOWER * cpu_of(plain, limits) / len(plain)
+    assert not slow, f"CASE={number}: {took_s:.2f} s of CPU, undamaged {plain_s:.2f}"
     got: Counter[bytes] = Counter()
     for request in requests:
         assert request.ts <= request.ts_last
@@ -220,6 +240,7 @@ def one_round(number: int) -> tuple[Counter[str], Losses]:
     invented = got - sent
     assert not invented, f"CASE={number}: {sum(invented.values())} bodies were never sent so often"
     counts = Counter(packets=len(packets), sent=sent.total(), whole=got.total())
+    counts["cpu_ms"], counts["plain_cpu_ms"] = round(took_s * 1e3), round(plain_s * 1e3)
     counts["damaged"] = sum(request.damaged for request in requests)
     return counts, losses
 
@@ -271,8 +292,8 @@ def broken(chance: random.Random, data: bytes) -> bytes:
     return bytes(damaged)
 
 
-def talk(number: int) -> tuple[int, Losses]:
-    """One connection of damaged requests and answers, with holes; how many were read whole."""
+def talk(number: int) -> tuple[int, Losses, int, float]:
+    """One connection of damaged requests and answers, with holes: how many were read whole, of how many segments, in what CPU."""
     chance = random.Random(number)
     requests: list[HttpRequest] = []
     losses = Losses()
@@ -282,7 +303,7 @@ def talk(number: int) -> tuple[int, Losses]:
     )
     ways = [key(40_000), key(8000, 40_000)] if number % 3 == 0 else [key(40_000)]
     places = [chance.getrandbits(32) for _ in ways]
-    at = 0.0
+    at, segments, took_s = 0.0, 0, 0.0
     for _ in range(chance.randint(1, 8)):
         way = chance.randrange(len(ways))
         data = broken(chance, request(chance, body(chance)[:5000]))
@@ -295,12 +316,15 @@ def talk(number: int) -> tuple[int, Losses]:
             if chance.random() < 0.97:
                 seq = (places[way] + low) % 2**32
                 ack = chance.choice([0, places[-1 - way] % 2**32])
+                began_s = time.process_time()
                 streams.segment(at, ways[way], seq, ack, flags, data[low:high], missing)
+                took_s += time.process_time() - began_s
+                segments += 1
         places[way] += len(data)
     streams.close()
     assert streams.held_bytes == 0
     assert all(one.problem is None or "s3cret" not in one.problem for one in requests)
-    return sum(not one.damaged for one in requests), losses
+    return sum(not one.damaged for one in requests), losses, segments, took_s
 
 
 def test_no_bytes_make_it_stumble() -> None:
@@ -308,11 +332,17 @@ def test_no_bytes_make_it_stumble() -> None:
         print(talk(int(case)))
         return
     whole, unparsed = 0, 0
+    _, plain, _ = round_of(0)
+    plain_s = cpu_of(plain, Limits()) / len(plain)
     for number in range(SEGMENTS // 100):
         try:
-            read, losses = talk(number)
+            read, losses, segments, took_s = talk(number)
+            if took_s > TALK_S + TALK_SLOWER * plain_s * segments:  # or the machine was slow
+                *_, segments, took_s = talk(number)
         except Exception as error:  # noqa: BLE001 - whatever it is, its case is wanted
             pytest.fail(f"CASE={number}: {error!r}")
+        slow = f"CASE={number}: {took_s:.3f} s of CPU for {segments} segments"
+        assert took_s < TALK_S + TALK_SLOWER * plain_s * segments, slow
         whole += read
         unparsed += losses.unparsed
     assert whole > SEGMENTS // 100

@@ -1,6 +1,7 @@
 """Damaged HTTP answers over real sockets: each look ends in time, with one of four statuses, and nothing raises.
 
-30 s by default, 10 minutes with TOOLKIT_LONG=full. A case is told by its number alone: `CASE=1234` repeats it.
+30 s by default, 10 minutes with TOOLKIT_LONG=full. A case is told by its number alone: `CASE=1234` repeats it. Slow is a
+failure, too: what a damaged host costs in CPU is compared with what a whole one does.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ AT_ONCE = 32
 TIMEOUT_S = 0.3
 SLACK_S = 3.0
 """For a busy machine; what is looked for here is a look that does not end."""
+SLOWER, READ_SLOWER, READ_S = 3.0, 5.0, 0.02
+"""CPU of a batch / of one of undamaged hosts; of reading one host's pages / of undamaged ones, and so much beside."""
 
 pytestmark = pytest.mark.timeout(SECONDS + 300)
 
@@ -118,24 +121,26 @@ def damaged_pages(chance: random.Random) -> dict[str, bytes | Callable[[Writer],
     return pages
 
 
-async def one_case(number: int) -> Sighting:
-    """Look twice, as a pair, and carry what was seen to JSON and to the screen."""
+async def one_case(number: int, *, is_whole: bool = False) -> tuple[Sighting, float]:
+    """Look twice, as a pair, and carry what was seen to JSON and to the screen; and the CPU seconds that reading took."""
     chance = random.Random(number)
     key = chance.choice([None, "s3cret"])
-    async with RawServer(damaged_pages(chance)) as server:
+    async with RawServer(vllm_pages() if is_whole else damaged_pages(chance)) as server:
         began = time.monotonic()
-        first = examine(await one_look(server.url, TIMEOUT_S, key))
-        second = examine(await one_look(server.url, TIMEOUT_S, key))
+        timeout_s = 100 * TIMEOUT_S if is_whole else TIMEOUT_S
+        looks = [await one_look(server.url, timeout_s, key) for _ in range(2)]
         took = time.monotonic() - began
         # asyncio's server forgets to close what it is just about to accept
         await asyncio.sleep(0.1)
-    assert took < 2 * (TIMEOUT_S + SLACK_S), f"two looks took {took:.2f} s"
+    assert is_whole or took < 2 * (TIMEOUT_S + SLACK_S), f"two looks took {took:.2f} s"
+    began = time.thread_time()
+    first, second = map(examine, looks)
     seen = sight(second, first)
     seen = replace(seen, name=f"case {number}", findings=findings(seen, second, sight(first)))
     assert seen.status in ("ok", "degraded", "down", "not_an_engine")
     assert (seen.status == "ok") == (seen.error is None)
     assert_harmless(seen)
-    return seen
+    return seen, time.thread_time() - began
 
 
 def assert_harmless(seen: Sighting) -> None:
@@ -149,18 +154,48 @@ def assert_harmless(seen: Sighting) -> None:
     assert "\x1b" not in captured.get()
 
 
+async def whole_batch() -> tuple[float, float]:
+    """CPU seconds of a batch of undamaged hosts, and of reading the pages of the dearest."""
+    began = time.process_time()
+    seen = await asyncio.gather(*(one_case(number, is_whole=True) for number in range(AT_ONCE)))
+    assert {sighting.status for sighting, _ in seen} == {"ok"}
+    return time.process_time() - began, max(read_s for _, read_s in seen)
+
+
 async def batches(store: Store) -> Counter[str]:
     statuses: Counter[str] = Counter()
+    await whole_batch()  # imports, and what is remembered
+    plain_s, plain_read_s = await whole_batch()
+    most_s = most_read_s = 0.0
     ends_at, first = time.monotonic() + SECONDS, 0
     while time.monotonic() < ends_at:
         numbers = range(first, first + AT_ONCE)
-        seen = await asyncio.gather(*map(one_case, numbers), return_exceptions=True)
-        for number, one in zip(numbers, seen, strict=True):
-            if not isinstance(one, Sighting):
+        began = time.process_time()
+        found = await asyncio.gather(*map(one_case, numbers), return_exceptions=True)
+        took_s = time.process_time() - began
+        if took_s > SLOWER * plain_s:
+            plain_s, _ = await whole_batch()  # or the machine is slower by now
+        assert took_s < SLOWER * plain_s, f"CASE={first} and those after it: {took_s:.2f} s of CPU"
+        most_s = max(most_s, took_s / plain_s)
+        seen: list[Sighting] = []
+        for number, one in zip(numbers, found, strict=True):
+            if isinstance(one, BaseException):
                 pytest.fail(f"CASE={number}: {one!r}")
-            statuses[one.status] += 1
+            sighting, read_s = one
+            if read_s > READ_S + READ_SLOWER * plain_read_s:
+                _, read_s = await one_case(number)
+            assert read_s < READ_S + READ_SLOWER * plain_read_s, (
+                f"CASE={number}: {read_s:.3f} s of CPU to read, undamaged {plain_read_s:.3f}"
+            )
+            most_read_s = max(most_read_s, read_s)
+            statuses[sighting.status] += 1
+            seen.append(sighting)
         store.add_sightings(seen)
         first += AT_ONCE
+    print(
+        f"CPU of a batch at most {most_s:.2f} times an undamaged one's; of reading a host at most {1e3 * most_read_s:.0f} ms,"
+        f" undamaged {1e3 * plain_read_s:.0f}"
+    )
     await asyncio.sleep(3 * TIMEOUT_S)  # the last servers' silences end
     return statuses
 
@@ -170,7 +205,8 @@ def test_no_damaged_answer_makes_scout_stumble(
 ) -> None:
     caplog.set_level(logging.WARNING)
     if case := os.environ.get("CASE"):
-        print(json.dumps(as_object(asyncio.run(one_case(int(case)))), indent=1))
+        seen, read_s = asyncio.run(one_case(int(case)))
+        print(json.dumps(as_object(seen), indent=1), f"{read_s:.3f} s of CPU to read")
         return
     with Store.open(tmp_path / "fuzz.db") as store:
         statuses = asyncio.run(batches(store))
