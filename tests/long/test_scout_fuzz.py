@@ -14,7 +14,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -32,8 +32,8 @@ from toolkit.store import Store
 SECONDS = {"short": 30.0, "full": 600.0}[os.environ.get("TOOLKIT_LONG", "short")]
 AT_ONCE = 32
 TIMEOUT_S = 0.3
-SLACK_S = 3.0
-"""For a busy machine; what is looked for here is a look that does not end."""
+SLACK_S = 30.0
+"""For a busy machine; what is looked for here is a look that does not end, what is slow is found by its CPU."""
 SLOWER, READ_SLOWER, READ_S = 3.0, 5.0, 0.02
 """CPU of a batch / of one of undamaged hosts; of reading one host's pages / of undamaged ones, and so much beside."""
 
@@ -206,7 +206,9 @@ def test_no_damaged_answer_makes_scout_stumble(
     caplog.set_level(logging.WARNING)
     if case := os.environ.get("CASE"):
         seen, read_s = asyncio.run(one_case(int(case)))
-        print(json.dumps(as_object(seen), indent=1), f"{read_s:.3f} s of CPU to read")
+        print(
+            json.dumps(as_object(seen), indent=1, default=asdict), f"{read_s:.3f} s of CPU to read"
+        )
         return
     with Store.open(tmp_path / "fuzz.db") as store:
         statuses = asyncio.run(batches(store))

@@ -20,6 +20,12 @@ from contract.harness import packets as p
 from contract.harness.packets import ACK, FIN, SYN, Conversation, Frame, post
 from contract.harness.programs import rows, run
 
+KEYS = set(
+    "ts client method path model stream max_tokens temperature prompt_key exact_key new unique_so_far prompt_chars"
+    " prompt_preview damaged body".split()
+)
+SUMMARY = set("requests unique kernel_drops app_drops gaps truncated encrypted unparsed".split())
+"""Keys that are promised."""
 CHANCE = random.Random(15)
 HELLO = bytes.fromhex("16030100050100000100")
 NOISE = bytes(range(128, 256)) * 3
@@ -615,6 +621,8 @@ def test_every_body_of_the_corpus_is_told_once_and_nothing_else(full: bool, tmp_
             wrong[each.name] = (len(whole), len(each.bodies), bare, [r["problem"] for r in damaged])
     assert not wrong
     summary = last["summary"]
+    assert all(row.keys() >= KEYS for row in requests)
+    assert summary.keys() >= SUMMARY
     losses = Counter[str]()
     for each in every:
         losses += each.losses

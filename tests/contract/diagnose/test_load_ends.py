@@ -69,6 +69,7 @@ def test_the_part_under_load_is_judged_and_its_length_is_said(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, dict]] = {name: {} for name in loads}
     for each in rows(done.stdout):
+        assert {"code", "confidence", "evidence", "lever", "risk", "watch"} <= each.keys()
         if each["code"] != "not_known":
             found[each["name"]][each["code"]] = each
     for name in ("whole", "ends", "begins"):

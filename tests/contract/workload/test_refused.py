@@ -25,6 +25,13 @@ AS_WITHOUT = (
 ).split()
 
 
+KEYS = set(
+    "requests unique_exact unique_canonical unique_prompts top_share entropy_bits stream_share hit_curve prefix_share"
+    " recommended_max_model_len levers".split()
+)
+"""That are promised."""
+
+
 def exchanges(*, refused: bool) -> Iterator[tuple[float, dict[str, Any], int]]:
     """Time, body and status of each; those that are refused come in the middle."""
     for n, body in enumerate(GOOD):
@@ -75,6 +82,12 @@ def reported(folder: Path, *words: object) -> dict[str, Any]:
     done = run("workload", "--json", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     [report] = rows(done.stdout)
+    assert report.keys() >= KEYS
+    assert report["top_share"].keys() == {"1", "2", "10", "100"}
+    for each in report["hit_curve"]:
+        assert {"size", "ttl_s", "hit_ratio", "coalesced_ratio"} <= each.keys()
+    for each in report["levers"]:
+        assert {"code", "saved_share", "caveat"} <= each.keys()
     return report
 
 
