@@ -262,7 +262,7 @@ def _states(one: Standing, place: int) -> str | None:
         "dead": one.ok == 0,
         "out": one.left_out,
         "first": place == 1,
-        "trouble": one.trouble is not None,
+        "bad": one.trouble is not None,
     }
     return " ".join(name for name, holds in states.items() if holds) or None
 

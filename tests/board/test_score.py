@@ -108,6 +108,16 @@ def test_tokens_are_as_uneven_as_the_answers_they_came_in() -> None:
         assert [place.tied for place in places(hosts, "output_tokens_per_s")] == [tied, tied]
 
 
+def test_equal_values_share_a_rank_however_many_answers_made_them() -> None:
+    # 180 a second of 1,800 answers are not tied with 200 of 1,500, but of 900 answers they would be
+    hosts = [
+        figures(ok=ok, output_tokens=tokens)
+        for ok, tokens in ((900, 1800), (1800, 1800), (1500, 2000))
+    ]
+    assert ranks(hosts, "output_tokens_per_s") == [2, 2, 1]
+    assert ranks([hosts[0], hosts[2]], "output_tokens_per_s") == [1, 1]
+
+
 def test_error_rates_are_tied_within_the_interval_of_two_shares() -> None:
     # 1/102 and 6/107 of (errors + 1) / (N + 2): errors of 0.0098 and 0.0222, together 0.0242, and 0.0624 of them; 5/105 is 0.0476
     assert ranks([figures(errors=5), figures()], "error_rate") == [1, 1]

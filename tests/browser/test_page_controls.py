@@ -31,9 +31,17 @@ from support.page_server import PageServer, page_over
 
 STARTED_S = 1_790_000_000
 BY_NAME = [(str(n), f"h{n}") for n in range(1, 9)]
-BY_RATE = [(str(place + 1), f"h{n}") for place, n in enumerate([7, 8, 6, 5, 4, 3, 2, 1])]
+# h8's 1,920 answers are level with the 1,800 of h6, and not with h7's 2,100
+BY_RATE = [
+    (str(rank), f"h{n}")
+    for rank, n in zip((1, 2, 2, 4, 5, 6, 7, 8), (7, 6, 8, 5, 4, 3, 2, 1), strict=True)
+]
 # (1/7 x 80/200 x 1 x 1)^(1/4) = 0.489 of h1, 0.473, 0.435, 0.411, 0.383, 0.346, then 3/4 of h3's 0.455 = 0.341, and 0.260
-BY_SCORE = [(str(place + 1), f"h{n}") for place, n in enumerate([1, 2, 4, 5, 6, 7, 3, 8])]
+# of 300 and 600 answers the first two are known within 1.4 and 1 %: level within 3.3 %, and so are h4 and h5, h7 and h3
+BY_SCORE = [
+    (str(rank), f"h{n}")
+    for rank, n in zip((1, 1, 3, 3, 5, 6, 6, 8), (1, 2, 4, 5, 6, 3, 7, 8), strict=True)
+]
 # 200 tokens a second of h4 and h5, 180 of h3 and h6, 140 of h2 and h7, 80 of h1, 64 of h8
 BY_TOKENS = {"h4": 1, "h5": 1, "h3": 3, "h6": 3, "h2": 5, "h7": 5, "h1": 7, "h8": 8}
 
@@ -73,7 +81,8 @@ def test_a_shorter_window_forgets_what_was_before_it(
     tab = open_tab(finished.url)
     comes(tab, lambda: figure(tab, "h8", "rps"), "6.40")
     choose(tab, "window", "over 1 min")
-    comes(tab, lambda: hosts(tab)[:1], ["h8"])
+    # 480 answers are level with 420, and 360 with 300
+    comes(tab, lambda: ranking(tab)[:4], [("1", "h7"), ("1", "h8"), ("3", "h5"), ("3", "h6")])
     assert figure(tab, "h8", "rps") == "8.00"
     comes(tab, lambda: query(tab), "window=1m")
 
@@ -111,7 +120,7 @@ def test_only_as_many_hosts_as_wanted_are_shown(finished: PageServer, open_tab: 
     comes(tab, lambda: len(hosts(tab)), 8)
     control(tab, "more").get_by_role("button").first.click()
     choose(tab, "top", "up to 5 hosts")
-    comes(tab, lambda: hosts(tab), ["h7", "h8", "h6", "h5", "h4"])
+    comes(tab, lambda: hosts(tab), ["h7", "h6", "h8", "h5", "h4"])
     expect(tab.page.get_by_text("and 3 more")).to_be_visible()
     comes(tab, lambda: query(tab), "top=5")
 

@@ -30,7 +30,7 @@ from toolkit.store import Store
 STARTED_S = 1_790_000_000
 FROZEN_S = 100
 LAST_S = STARTED_S + FROZEN_S - 1
-AS_FROZEN = ["h7", "h6", "h5", "h4", "h8", "h3", "h2", "h1"]
+AS_FROZEN = ["h7", "h6", "h5", "h4", "h3", "h8", "h2", "h1"]
 AT_LAST = ["h7", "h6", "h8", "h5", "h4", "h3", "h2", "h1"]
 
 

@@ -23,8 +23,8 @@ from toolkit.records import Event
 from toolkit.store import Store
 
 STARTED_S = 1_790_000_000
-ALL = ["h7", "h8", "h6", "h5", "h4", "h3", "h2", "h1"]
-"""The ranking after 300 s: h8 has 6.4/s."""
+ALL = ["h7", "h6", "h8", "h5", "h4", "h3", "h2", "h1"]
+"""The ranking after 300 s: h8 has 6.4/s, which is level with h6."""
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_a_replaced_database_is_followed_without_a_reload(
     for file in server.database.parent.glob("blast.db-*"):
         file.unlink()
     os.replace(other, server.database)  # noqa: PTH105 (over an existing file, at once)
-    # h8 has not begun: it is last
-    comes(tab, lambda: hosts(tab), ["h7", "h6", "h5", "h4", "h3", "h2", "h1", "h8"])
+    # h8 has not begun: it is last; 420 answers of h7 are level with 360
+    comes(tab, lambda: hosts(tab), ["h6", "h7", "h5", "h4", "h3", "h2", "h1", "h8"])
 
 
 def test_a_database_that_is_deleted_keeps_its_last_figures_on_screen(

@@ -158,7 +158,7 @@ def test_a_host_that_fails_or_is_down_is_red_and_has_a_badge(
     changes: dict[str, Any], badge: str | None, note: str | None
 ) -> None:
     drawn_row = row(board(standing("a", **changes)), "a")
-    assert ("trouble" in drawn_row.classes) == (badge is not None)
+    assert ("bad" in drawn_row.classes) == (badge is not None)
     assert [found.text for found in drawn_row.all(class_="badge")] == ([badge] if badge else [])
     if note:
         assert note in [found.text for found in drawn_row.all(class_="note")]

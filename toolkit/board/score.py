@@ -183,7 +183,8 @@ def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[Place]:
     more_is_better, band = _order(hosts, rank_by)
     spreads = _standard_errors(hosts, rank_by, found)
     keys = [_key(seen, value, more_is_better) for seen, value in zip(hosts, found, strict=True)]
-    order = sorted(range(len(hosts)), key=keys.__getitem__)
+    # of equal values the surer one first: if it is tied with a group's best, so are the others
+    order = sorted(range(len(hosts)), key=lambda host: (keys[host], spreads[host]))
     groups: list[list[int]] = []
     for host in order:
         best = groups[-1][0] if groups else host
