@@ -270,6 +270,9 @@ class Verdict:
     evidence: str
 
 
+MOST_ERRORS = 0.1
+"""Of a host's requests: who fails more often is red, named by no headline, and not called clean, whatever its answers are."""
+
 EventKind = Literal[
     "start", "resume", "stop", "phase", "mark", "restart", "model", "config", "freeze", "reveal"
 ]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.shots import (
@@ -179,6 +180,18 @@ def test_a_flaky_host_is_only_flaky() -> None:
     for extra in (0, 5, 6 * 256):
         made = replace(ours, requests=32 + min(extra, 6), generation_tokens=3200.0 + extra)
         assert accused(shots, made) == {"fast_failures": "high"}
+
+
+@pytest.mark.parametrize(("failures", "codes"), [(3, {"clean"}), (8, set())])
+def test_who_fails_over_a_tenth_is_not_clean_though_its_answers_are(
+    failures: int, codes: set[str]
+) -> None:
+    first = uniques(24)
+    # as slow as an answer, so that no speed comes of it
+    bad = [failed(n, "timeout", took_ms=60_000.0) for n in range(24, 24 + failures)]
+    shots = [*first, *bad, *(twin(first[n], 40 + n) for n in range(8))]
+    told = verdicts(shots, books(shots), host=HOST)
+    assert {each.code for each in told} & {"clean", "fast_failures"} == codes
 
 
 def test_somebody_elses_queue_is_told_as_theirs_and_as_a_queue() -> None:

@@ -20,7 +20,7 @@ from toolkit.bench.ladder import Rung
 from toolkit.bench.replays import Replays, replays, response_cache, why_not_told
 from toolkit.bench.speed import cold, fast_failures, has_later, may_be_cold, saturated
 from toolkit.bench.truncation import are_short_and_alone, truncated_output
-from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.records import MOST_ERRORS, Host, Ledger, ServedModel, Shot, Verdict
 
 NO_PEERS: Mapping[str, Sequence[Shot]] = {}
 NO_RIVALS: Mapping[str, Sequence[ServedModel]] = {}
@@ -116,19 +116,21 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """Judge one host in one run, see `judgement`.
 
-    Accusations, else `clean` where enough was judged, else `not_judged`. That also stands beside an accusation; it is sure
+    Accusations, else `clean` where enough was judged and most requests were answered, else `not_judged`. That also stands beside an accusation; it is sure
     where nobody could be acquitted so, and a hint where only a start or a queue could not be judged.
     """
     found = judgement(
         shots, ledger, host=host, peers=peers, rivals=rivals, rungs=rungs, is_shared=is_shared
     )
     told = list(found.accusations)
+    measured = [shot for shot in shots if shot.kind != "warmup"]
+    fails = sum(not shot.ok for shot in measured) > MOST_ERRORS * len(measured)
     if not found.account.answers:
         evidence = "most codes: nothing was answered"
         told.append(Verdict(code="not_judged", confidence="high", evidence=evidence))
     elif any(code in ACQUITTING for code, _ in found.gaps):
         told.append(not_judged(found.gaps))
-    elif not told:
+    elif not told and not fails:
         told.append(_clean(found))
     elif found.gaps:
         told.append(replace(not_judged(found.gaps), confidence="low"))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from toolkit.records import Verdict
+from toolkit.records import MOST_ERRORS, Verdict
 
 RankBy = Literal[
     "rps",
@@ -18,8 +18,6 @@ RankBy = Literal[
 RANK_BY: tuple[RankBy, ...] = get_args(RankBy)
 WINDOW_S = 900
 """The usual window: 15 minutes."""
-MOST_ERRORS = 0.1
-"""Who fails more often than that is in trouble: it is red, no card names it, and nobody calls it clean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from toolkit.bench.result import Result
 from toolkit.bench.summary import Summary
 from toolkit.cli.bench.show import Show, client_warning
 from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, milliseconds, screen
-from toolkit.records import Verdict
+from toolkit.records import MOST_ERRORS, Verdict
 
 WIDEST_NAME = 40
 WIDEST_VERDICTS = 44
@@ -40,7 +40,8 @@ def _share(value: float | None) -> str:
 
 
 def _ok(figures: Summary) -> Text:
-    style = "" if not figures.errors else "red" if not figures.ok else "yellow"
+    fails = figures.errors > MOST_ERRORS * figures.requests
+    style = "" if not figures.errors else "red" if fails else "yellow"
     return Text(f"{figures.ok:,}/{figures.requests:,}", style=style)
 
 
@@ -53,6 +54,9 @@ def _tokens_per_s(figures: Summary) -> str:
 def _verdicts(figures: Summary) -> Text:
     accusing = [verdict.code for verdict in figures.verdicts if verdict.code not in PLAIN]
     codes = accusing or [verdict.code for verdict in figures.verdicts]
+    if figures.errors > MOST_ERRORS * figures.requests:
+        codes.insert(0, "failing")
+        return Text(", ".join(code.replace("_", " ") for code in codes), style="red")
     text = ", ".join(code.replace("_", " ") for code in codes) or UNKNOWN
     style = "yellow" if accusing or "not_judged" in codes else "green" if "clean" in codes else ""
     return Text(text, style=style)
