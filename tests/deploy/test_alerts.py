@@ -275,6 +275,10 @@ CASES = {
 
 QUIET: dict[str, Mapping[str, str | None]] = {
     "a healthy site": {},
+    "clients that ask for a model that nobody serves, and for more than fits": {
+        f'toolkit_proxy_rejections_total{{{PROXY},reason="unknown_model"}}': grows(10),
+        f'toolkit_proxy_rejections_total{{{PROXY},reason="prompt_too_long"}}': grows(10),
+    },
     "a long prefill, through which only the KV blocks move": {
         f"vllm:generation_tokens_total{{{Q}}}": held(1),
         f"vllm:prompt_tokens_total{{{Q}}}": held(1),

@@ -64,7 +64,8 @@ class Crowd:
                 self.asked += 1
                 text = f"number {self.asked}"
             try:
-                reply = ask(self._url, {**BODY, "messages": [{"role": "user", "content": text}]})
+                with Client(self._url, timeout_s=120.0) as client:
+                    reply = client.ask({**BODY, "messages": [{"role": "user", "content": text}]})
             except OSError as error:
                 self.lost.append(repr(error))
                 continue
@@ -87,7 +88,8 @@ def assert_unknown(served: Stack) -> None:
 
 
 def test_a_killed_engine_costs_its_clients_time_and_no_request(tmp_path: Path) -> None:
-    with stack(tmp_path) as served:
+    # longer than a start takes on a busy machine: then all wait
+    with stack(tmp_path, admission="wait = '2m'") as served:
         assert_unknown(served)
         assert ask(served.url, KNOWN).status == 200
         first = served.engines()["one"]
@@ -154,7 +156,7 @@ def test_what_cannot_wait_for_an_engine_is_told_when_to_come_again(tmp_path: Pat
         told = [int(each or 0) for each in crowd.refused]
         assert told, "nobody was refused"
         assert min(told) >= 1
-        assert 2 <= max(told) <= 60
+        assert 2 <= max(told) <= 120
         assert served.total("toolkit_proxy_errors_total") == 0
         # some found the queue full
         assert served.total("toolkit_proxy_rejections_total") == len(told)
