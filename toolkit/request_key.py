@@ -143,11 +143,17 @@ def _canonical(body: bytes, inert: frozenset[str]) -> Canonical | Refused:
         if problem is not None:
             return Refused(problem, fields)
     counting = _counting(fields)
-    left_out = {name: counting.pop(name) for name in VIEWS | inert if name in counting}
+    colons = 0
+    for names in (VIEWS, inert):
+        for name in names:
+            if name in counting:
+                value = counting.pop(name)
+                # `"stream":true` is known to have one
+                is_plain = names is VIEWS and type(value) is bool
+                colons += 1 if is_plain else orjson.dumps({name: value}).count(b":")
     form = orjson.dumps(counting, option=orjson.OPT_SORT_KEYS)
     # of equal keys the reader keeps the last: with the others their colons are lost
-    colons = form.count(b":") + (orjson.dumps(left_out).count(b":") if left_out else 0)
-    if colons != _colons(body):
+    if colons + form.count(b":") != _colons(body):
         return Refused("duplicate keys", fields)
     return Canonical(form, fields)
 
@@ -239,20 +245,24 @@ def _colons(body: bytes) -> int:
 def _has_huge_number(fields: Fields) -> bool | None:
     """Whether a float anywhere is too large for 64 bits; None: it is nested too deep to be looked through."""
     is_huge = False
-    dicts: list[Fields] = [fields]
-    lists: list[list[Any]] = []
+    below = list(fields.values())
+    # level by level, at C's speed for the most part
     for _ in range(MAX_DEPTH):
-        values = chain.from_iterable(map(dict.values, dicts))
-        # level by level, at C's speed for the most part
-        below = list(chain(values, chain.from_iterable(lists)))
         kinds = set(map(type, below))
         if float in kinds:
             floats = [each for each in below if type(each) is float]
             is_huge = is_huge or max(floats) >= 2.0**63 or min(floats) <= -(2.0**63)
         if kinds.isdisjoint(NESTED):
             return is_huge
-        dicts = [each for each in below if type(each) is dict] if dict in kinds else []
-        lists = [each for each in below if type(each) is list] if list in kinds else []
+        is_one = len(kinds) == 1
+        dicts: list[Fields] = []
+        lists: list[list[Any]] = []
+        if dict in kinds:
+            dicts = below if is_one else [each for each in below if type(each) is dict]
+        if list in kinds:
+            lists = below if is_one else [each for each in below if type(each) is list]
+        below = list(chain.from_iterable(lists))
+        below += chain.from_iterable(map(dict.values, dicts))
     return None
 
 
