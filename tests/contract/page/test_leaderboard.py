@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from contract.harness.blasts import Blast, begin, by_requests, recount
 from contract.harness.browser import PATIENCE_MS, chromium, leaderboard, tab
-from contract.harness.programs import until
+from contract.harness.databases import is_sound
+from contract.harness.programs import rows as json_rows
+from contract.harness.programs import run, until
 from playwright.sync_api import Browser, Page, expect
 
 RUN = "aaaabbbbcccc"
@@ -128,7 +130,7 @@ def test_a_rank_changes_at_once_and_its_row_moves_when_the_change_has_lasted(
 ) -> None:
     now_s = began = int(time.time()) - 400
     blast = begin(tmp_path / "blast.db", ["alfa", "bravo", "carla"], began)
-    with leaderboard(blast.file, tmp_path) as url, tab(browser) as page:
+    with tab(browser) as page, leaderboard(blast.file, tmp_path) as url:
 
         def goes_on(seconds: int, bravo: int) -> list[tuple[str, str]]:
             """Write so many seconds, wait for them, and check each row's rank by a recount of the window of 5 s."""
@@ -166,3 +168,8 @@ def test_a_rank_changes_at_once_and_its_row_moves_when_the_change_has_lasted(
                 or [one["host"] for one in rows(page)] == ["alfa", "carla", "bravo"]
             )
         )
+        shown = {one["host"]: int(one["ok"]) for one in rows(page)}
+    # the server has been killed (that is how `leaderboard` ends it): the file is sound and the next one shows the same
+    assert is_sound(blast.file)
+    again = run("board", "--json", "--window", "5s", "--db", blast.file, cwd=tmp_path)
+    assert {one["name"]: one["ok"] for one in json_rows(again.stdout)} == shown
