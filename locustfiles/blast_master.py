@@ -27,8 +27,8 @@ WRITE_AFTER_S = 0.35
 """After a second is over, unless all live workers told of it sooner."""
 LIVE_S = 5.0
 """A worker that says nothing for so long is not waited for."""
-LAST_WRITES_S = 60.0
-"""How long the last seconds are tried to be stored while the database is locked."""
+SIGN_OF_LIFE_S = 10.0
+"""So often it is said that the last seconds still wait for a database that is locked."""
 MOST_LIMITED_SHARE = 0.05
 """Of a run's seconds in which the load generator was the limit; past it the run says more of it than of the hosts."""
 
@@ -151,11 +151,13 @@ class Master:
             # a write that is under way is never cut off: nobody would know what became of it
             with contextlib.suppress(KeyboardInterrupt):
                 self._writer.join()
-        self._write_the_last()
-        try:
-            self._books.do(lambda store: _close(store, plan.run, now))
-        except ToolkitError as error:
-            self._say(f"{error.message}; the run `{plan.run}` stays open")
+        said_s = time.monotonic()
+        # without a limit: what was measured is nowhere else, and whoever wants to lose it says so
+        while not (self._recorder.write_out() and self._is_closed(plan.run, now)):
+            if time.monotonic() - said_s > SIGN_OF_LIFE_S:
+                said_s = time.monotonic()
+                self._say("The last seconds still wait for the database; Ctrl-C gives them up")
+            gevent.sleep(0.2)
 
     def hurry(self) -> None:
         """Wait for no worker any more."""
@@ -244,13 +246,12 @@ class Master:
     def _write(self, *batch: Any) -> None:
         self._books.do(lambda store: store.add_second(*batch))
 
-    def _write_the_last(self) -> None:
-        give_up_s = time.monotonic() + LAST_WRITES_S
-        while not self._recorder.write_out():
-            if time.monotonic() > give_up_s:
-                self._say("The last seconds could not be stored and are lost")
-                return
-            gevent.sleep(0.2)
+    def _is_closed(self, run: str, ended_at: float) -> bool:
+        try:
+            self._books.do(lambda store: _close(store, run, ended_at))
+        except ToolkitError:
+            return False
+        return True
 
 
 def _start_text(plan: Plan) -> str:

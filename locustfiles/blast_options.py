@@ -62,6 +62,8 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     parser.add_argument(
         "--non-neutral", metavar="<why>", help="Mark the run: its load is not neutral", **hidden
     )
+    # Locust's page starts loads; its own default is every address of this machine
+    parser.set_defaults(web_host="127.0.0.1")
     parser.add_argument("--ca", metavar="<file>", env_var="TOOLKIT_CA", **hidden)
     parser.add_argument("--insecure", action="store_true", env_var="TOOLKIT_INSECURE", **hidden)
     _add_plan(parser)

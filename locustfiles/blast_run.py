@@ -10,6 +10,8 @@ before Locust's own stop, in its event `test_stopping`.
 
 import ctypes
 import gc
+import hmac
+import os
 import signal
 from argparse import Namespace
 from collections.abc import Sequence
@@ -24,11 +26,13 @@ from blast_master import Books, Master, say
 from blast_options import PROFILE, Early, end_with
 from blast_plan import Plan, as_message, begun, from_message, plan_of
 from blast_worker import Worker
+from flask import Response, request
 from gevent.event import Event
 from locust.runners import MasterRunner, WorkerRunner
 
 from toolkit.blast.rounding import users_for
 from toolkit.errors import ToolkitError
+from toolkit.hosts import is_loopback
 from toolkit.records import Host
 
 TALLIES, STOP = "toolkit_tallies", "toolkit_stop"
@@ -36,6 +40,7 @@ DRAIN_S = 30.0
 """How long a stop waits for answers under way, unless `--stop-timeout` or the requests' own is shorter."""
 LAST_WORDS_S = 5.0
 """After that, for what the workers still have to tell."""
+PASSWORD = "TOOLKIT_WEB_PASSWORD"  # noqa: S105 (a variable's name)
 PR_SET_PDEATHSIG = 1
 
 
@@ -92,6 +97,7 @@ class Blast:
             options.enable_rebalancing = True
             answer_workers(runner, self._early.hosts_hash, len(self._early.hosts), say)
         if web_ui is not None:
+            _ask_for_a_password(web_ui)
             web_ui.app.before_request(self._refuse_form)
         self._introduce(plan)
 
@@ -295,6 +301,29 @@ class Blast:
         """A phase of the profile is on."""
         if self._master is not None:
             self._master.note_phase(name)
+
+
+def _ask_for_a_password(web_ui: Any) -> None:
+    """Of whoever opens the page, unless it is on this machine alone: who opens it can load all hosts."""
+    if is_loopback(web_ui.host):
+        return
+    password = os.environ.get(PASSWORD, "").encode()
+    if not password:
+        end_with(
+            ToolkitError(
+                f"everybody who reaches `{web_ui.host or '*'}` could start a load from the web page",
+                f"Set {PASSWORD}, which the page asks for then, or leave --web-host out: it is on this machine alone",
+            )
+        )
+
+    def ask() -> Response | None:
+        given = request.authorization
+        said = (given.password or "").encode() if given is not None else b""
+        if hmac.compare_digest(said, password):
+            return None
+        return Response("A password is needed.\n", 401, {"WWW-Authenticate": 'Basic realm="blast"'})
+
+    web_ui.app.before_request(ask)
 
 
 def _interrupt_main_only() -> None:

@@ -5,8 +5,11 @@ What it measures goes to two functions that it is given: `keep` (the store, once
 """
 
 import asyncio
+import contextlib
+import os
 import secrets
 import signal
+import stat
 import threading
 import time
 from collections import deque
@@ -78,7 +81,7 @@ class Bench:
         `keep` and `show` raise.
         """
         async with AsyncExitStack() as stack:
-            stack.enter_context(_ended_by_sigterm())
+            stack.enter_context(_ended_by_signals())
             for lane in self.lanes:
                 await stack.enter_async_context(lane.client)
             measuring = asyncio.create_task(self._measure_all())
@@ -149,13 +152,27 @@ async def _each(works: Iterable[Coroutine[None, None, None]]) -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM cancel the running task; in a thread, which gets no signals, somebody else has to."""
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM, and a terminal that is closed, cancel the running task; in a thread, which gets no signals, somebody else has to."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     if task is None or threading.current_thread() is not threading.main_thread():
         yield
         return
+
+    def hang_up() -> None:
+        # a closed terminal's shell tells of it, and then the kernel: the second must not cut off what is still to be kept
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (1, 2):
+            # to write to what is gone would fail in the middle of the end
+            with contextlib.suppress(OSError):
+                if stat.S_ISCHR(os.fstat(number).st_mode):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        task.cancel()
+
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup's
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
     try:
         yield
     finally:

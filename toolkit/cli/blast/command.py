@@ -74,7 +74,9 @@ def command_line(
     given = [f"{name}={word}" for name, word in words.items() if word is not None]
     # without Locust's logging its own tables, of which we use nothing, are not printed
     flags = ["--skip-log-setup", *(["--insecure"] if options.insecure else [])]
-    return [sys.executable, "-m", "locust", "-f", str(locustfile()), "--headless", *given, *flags]
+    file = locustfile()
+    alone = file.with_name("blast_alone.py")
+    return [sys.executable, str(alone), "-f", str(file), "--headless", *given, *flags]
 
 
 def _free_port() -> int:

@@ -157,9 +157,11 @@ class Workers:
         await self._ends.wait()
 
     def kill(self) -> None:
-        """End at once."""
+        """End at once, and leave nothing behind."""
         for worker in self._workers.values():
             worker.process.kill()
+        if self._workers:  # before the first there is no folder
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def reopen_logs(self) -> None:
         """Have each worker go on in a new file."""
