@@ -177,12 +177,15 @@ def evidence_of(glances: Sequence[Glance]) -> Evidence:
 
 
 def _under_load(every: Sequence[Glance]) -> tuple[Sequence[Glance], Sequence[Glance]]:
-    """Of looks before, while and after requests came: those between which counters moved, and those at which something ran.
+    """Of looks before, while and after requests came: those between which counters moved, and those under load.
 
-    A load that ends, or begins, in the midst would else be judged by idle looks, too. All looks where there are no idle ones at
-    either end.
+    A load that ends, or begins, in the midst would else be judged by idle looks, too, and by those at which its last requests
+    were answered and no other came: at such an end the load lasts as long as half of the most requests were under way. All
+    looks where there are no idle ones at either end.
     """
-    busy = [bool(each.running or each.waiting) for each in every]
+    under_way = [(each.running or 0.0) + (each.waiting or 0.0) for each in every]
+    busy = [count > 0 for count in under_way]
+    full = [count > 0 and 2 * count >= max(under_way) for count in under_way]
     # as each look tells it of the time since the one before
     active = [
         busy[place] or (place > 0 and _computed(every[place - 1], each))
@@ -191,7 +194,7 @@ def _under_load(every: Sequence[Glance]) -> tuple[Sequence[Glance], Sequence[Gla
     if not any(busy):
         return every, every
     first, last = active.index(True), len(every) - active[::-1].index(True)
-    low, high = busy.index(True), len(every) - busy[::-1].index(True)
+    low, high = full.index(True), len(every) - full[::-1].index(True)
     if first < LEAST_IDLE:
         first = low = 0
     if len(every) - last < LEAST_IDLE:

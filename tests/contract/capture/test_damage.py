@@ -115,6 +115,16 @@ def costly() -> dict[str, bytes]:
         "a body that unpacks to 500 MB": flow(
             post(gzip.compress(bytes(5 * 10**8), 1), headers=[("Content-Encoding", "gzip")])
         ),
+        "a body of empty objects": flow(
+            post(b'{"messages":[' + b"{}," * (SIZE // 3) + b"{}]}")
+        ),
+        "a body of lists in lists": flow(
+            post(b'{"x":[' + (b"[" * 50 + b"]" * 50 + b",") * (SIZE // 101) + b"0]}")
+        ),
+        "a body of equal keys": flow(post(b"{" + b'"a":1,' * (SIZE // 6) + b'"a":1}')),
+        "a body of half surrogate pairs": flow(
+            post(b'{"prompt":"' + b"\\ud800" * (SIZE // 6) + b'"}')
+        ),
         "fragments that are never whole": p.pcap(
             [
                 Frame(p.START + n / 1e4, p.ethernet(p.ipv4(bytes(40), ident=n, more=True)))

@@ -25,20 +25,20 @@ vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens}
 """
 
 
-def pages(is_busy: Callable[[int], bool]) -> Callable[[Asked], None]:
-    """Eight slots, all taken and 19 requests waiting for them while it is busy, at that look, counted from 0; else nothing."""
+def pages(load: Callable[[int], int]) -> Callable[[Asked], None]:
+    """Eight slots, and how many requests are under way at a look, counted from 0: the rest waits."""
     state = {"look": 0, "done": 100, "tokens": 10_000}
 
     def page(asked: Asked) -> None:
-        busy = is_busy(state["look"])
+        under_way = load(state["look"])
         state["look"] += 1
-        if busy:
+        if under_way:
             state["done"] += 5
             state["tokens"] += 400
         text = PAGE.format(
-            running=8.0 if busy else 0.0,
-            waiting=19.0 if busy else 0.0,
-            usage=0.3 if busy else 0.0,
+            running=float(min(8, under_way)),
+            waiting=float(max(0, under_way - 8)),
+            usage=0.3 if under_way else 0.0,
             done=state["done"],
             tokens=state["tokens"],
         )
@@ -49,19 +49,20 @@ def pages(is_busy: Callable[[int], bool]) -> Callable[[Asked], None]:
 
 def test_the_part_under_load_is_judged_and_its_length_is_said(tmp_path: Path) -> None:
     loads = {  # of the eleven looks that ten seconds make
-        "whole": lambda _: True,
-        "ends": lambda look: look < 5,
-        "begins": lambda look: look > 5,
-        "short": lambda look: look in (4, 5),
-        "idle": lambda _: False,
+        "whole": lambda _: 27,
+        "ends": lambda look: 27 * (look < 5),
+        "begins": lambda look: 27 * (look > 5),
+        "drains": lambda look: 27 if look < 5 else max(0, 8 - 2 * (look - 5)),
+        "short": lambda look: 27 * (look in (4, 5)),
+        "idle": lambda _: 0,
     }
     with ExitStack() as stack:
 
-        def serve(is_busy: Callable[[int], bool]) -> str:
-            pages_of_it = vllm_pages() | {"/metrics": pages(is_busy)}
+        def serve(load: Callable[[int], int]) -> str:
+            pages_of_it = vllm_pages() | {"/metrics": pages(load)}
             return stack.enter_context(server(pages_of_it)).url
 
-        lines = [f"{name} {serve(is_busy)}" for name, is_busy in loads.items()]
+        lines = [f"{name} {serve(load)}" for name, load in loads.items()]
         (tmp_path / "hosts.txt").write_text("\n".join(lines))
         people = stack.enter_context(toolkit("diagnose", serve(loads["ends"]), cwd=tmp_path))
         done = run("diagnose", "hosts.txt", "--interval", "10s", "--json", cwd=tmp_path)
@@ -72,7 +73,7 @@ def test_the_part_under_load_is_judged_and_its_length_is_said(tmp_path: Path) ->
         assert {"code", "confidence", "evidence", "lever", "risk", "watch"} <= each.keys()
         if each["code"] != "not_known":
             found[each["name"]][each["code"]] = each
-    for name in ("whole", "ends", "begins"):
+    for name in ("whole", "ends", "begins", "drains"):
         assert "none_found" not in found[name]
         assert (
             "waited while always the same number ran, at 100 % of the looks"
