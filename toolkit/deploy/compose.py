@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from toolkit.deploy import compose_parts as parts
 from toolkit.deploy.containers import (
     TOOLKIT_IMAGE,
+    fetches_weights,
     hang,
     left_behind,
     refuse_unfit,
@@ -21,6 +22,12 @@ PROXY_FILE = "proxy/proxy.toml"
 REDIS_IMAGE = "redis:7.4-alpine"
 REDIS_ADDRESS = "redis://redis:6379/0"
 LOOPBACK = "127.0.0.1"
+FETCH = (
+    "import sys; from huggingface_hub import snapshot_download as fetch; "
+    "[fetch(word.partition('@')[0], revision=word.partition('@')[2] or None, "
+    "ignore_patterns=['original/*', '*.pth', '*.gguf']) for word in sys.argv[1:]]"
+)
+"""Models' whole repositories, but for second copies of the weights in forms that vLLM does not load by a repository's name."""
 
 
 def kit(site: Site, templates: Mapping[str, str], *, toolkit_image: str = TOOLKIT_IMAGE) -> Kit:
@@ -65,6 +72,7 @@ def _services(
         state=STATE,
         toolkit_image=toolkit_image,
         hang=hang(site),
+        fetch=FETCH,
         label=Plain,
     )
     return Rendered(path="compose.yaml", text=text)
@@ -129,6 +137,10 @@ def _next_steps(site: Site, *, has_image: bool) -> tuple[str, ...]:
     if site.key_envs:
         steps.append(
             f"Set {', '.join(site.key_envs)} in the shell, or in a .env like .env.example."
+        )
+    if any(fetches_weights(each) for each in site.engines):
+        steps.append(
+            "docker compose run --rm weights    # fetches the models: the engines themselves have no way out"
         )
     steps += [
         "docker compose config --quiet && docker compose up --detach --build",

@@ -9,15 +9,18 @@ from toolkit.deploy.containers import (
     SHM_GIB,
     command,
     drain_s,
+    fetches_media,
+    fetches_weights,
     is_directory,
     seconds_to_end,
 )
+from toolkit.deploy.engine_flags import value
 from toolkit.deploy.names import unlike
 from toolkit.deploy.quoting import Plain
 from toolkit.deploy.site import Site, SiteEngine
 from toolkit.errors import ToolkitError
 
-OWN_SERVICES = ("proxy", "redis")
+OWN_SERVICES = ("proxy", "redis", "weights")
 _HEALTH = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"  # on loopback
 
 
@@ -39,6 +42,10 @@ class ComposeEngine:
     shm_gib: int
     weights: str | None
     """A directory of this machine that holds the model."""
+    fetched: str | None
+    """What `weights` fetches for it: `MODEL`, or `MODEL@REVISION`."""
+    has_way_out: bool
+    """It fetches what requests name."""
     health: str
     start_s: int
     stop_s: int
@@ -67,6 +74,8 @@ def _service(engine: SiteEngine, name: str, site: Site) -> ComposeEngine:
         gpu_count=engine.gpu_count,
         shm_gib=SHM_GIB * max(1, engine.gpu_count),
         weights=_weights(engine),
+        fetched=_fetched(engine),
+        has_way_out=fetches_media(engine, site),
         health=health(engine.port, "/health"),
         start_s=round(engine.ready_s),
         stop_s=drain_s(engine, site) + END_S,
@@ -97,9 +106,19 @@ def _environment(engine: SiteEngine) -> tuple[object, ...]:
     usual = {"HF_HOME": f"{CACHE}/huggingface", "VLLM_CACHE_ROOT": f"{CACHE}/vllm"}
     told = dict(engine.env)
     places = [f"{name}={value}" for name, value in usual.items() if name not in told]
+    # the engine has no way out; a model that is not there is to be an error at once, not after minutes of tries
+    if fetches_weights(engine) and "HF_HUB_OFFLINE" not in told:
+        places.append("HF_HUB_OFFLINE=1")
     # in the variable in which vLLM looks for it; on the command line every user of the machine could read it
     key = [] if engine.key_env is None else [passed(engine.key_env, "VLLM_API_KEY")]
     return (*places, "HF_TOKEN", *own, *key)
+
+
+def _fetched(engine: SiteEngine) -> str | None:
+    if not fetches_weights(engine):
+        return None
+    revision = value(engine.arguments, "--revision")
+    return f"{engine.model}@{revision}" if revision else engine.model
 
 
 def _weights(engine: SiteEngine) -> str | None:

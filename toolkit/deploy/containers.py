@@ -7,7 +7,7 @@ from toolkit.deploy.engine_flags import SHUTDOWN, is_told, number, whole_paths
 from toolkit.deploy.image_flags import precedes, version_of
 from toolkit.deploy.site import Site, SiteEngine
 from toolkit.errors import ToolkitError
-from toolkit.serving.flags import media_words
+from toolkit.serving.flags import MEDIA, media_words
 
 TOOLKIT_IMAGE = "llm-serving-toolkit:latest"
 """The image that is built from the Dockerfile that `deploy compose` writes."""
@@ -47,6 +47,17 @@ def refuse_unfit(site: Site) -> None:
 def is_directory(model: str) -> bool:
     """Whether a model is a place on a disk, and no name at Hugging Face."""
     return model.startswith(DIRECTORIES)
+
+
+def fetches_weights(engine: SiteEngine) -> bool:
+    """Whether its model comes from Hugging Face."""
+    return engine.kind == "vllm" and not is_directory(engine.model)
+
+
+def fetches_media(engine: SiteEngine, site: Site) -> bool:
+    """Whether it may fetch what requests name: then it needs a way out."""
+    hosts = () if site.proxy is None else site.proxy.media_hosts
+    return engine.kind == "vllm" and (bool(hosts) or is_told(engine.arguments, MEDIA))
 
 
 def command(engine: SiteEngine, site: Site) -> tuple[str, ...]:

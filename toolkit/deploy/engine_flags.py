@@ -25,10 +25,16 @@ def copies(engine: SiteEngine) -> int:
     return number(engine.arguments, "--data-parallel-size", "-dp") or 1
 
 
+def value(words: Iterable[str], *names: str) -> str | None:
+    """What stands last behind one of these flags; None: nothing."""
+    told = [word for name, word in _pairs(words) if name in names]
+    return told[-1] if told else None
+
+
 def number(words: Iterable[str], *names: str) -> int | None:
     """What stands last behind one of these flags; None: nothing, or no number."""
-    told = [word for name, word in _pairs(words) if name in names]
-    return int(told[-1]) if told and told[-1].isdecimal() else None
+    told = value(words, *names)
+    return int(told) if told is not None and told.isdecimal() else None
 
 
 def is_told(words: Iterable[str], flag: str) -> bool:

@@ -46,10 +46,8 @@ def kit(
     files = [_engine(site, each, templates, names.secret, toolkit_image) for each in engines]
     files.append(_disruption(site, names, templates))
     if site.proxy is not None and proxy is not None:
-        files += [
-            _proxy(site, site.proxy, proxy, names, templates, toolkit_image),
-            _network(site, site.proxy, engines, names, templates),
-        ]
+        files.append(_proxy(site, site.proxy, proxy, names, templates, toolkit_image))
+    files.append(_network(site, engines, names, templates))
     files += scaling(
         site,
         engines,
@@ -141,14 +139,12 @@ def _disruption(site: Site, names: parts.Names, templates: Templates) -> Rendere
     return Rendered(path="disruption.yaml", text=text)
 
 
-def _network(
-    site: Site, proxy: SiteProxy, engines: Engines, names: parts.Names, templates: Templates
-) -> Rendered:
+def _network(site: Site, engines: Engines, names: parts.Names, templates: Templates) -> Rendered:
     text = render(
         templates["k8s/network.yaml.j2"],
         language="yaml",
         site=site,
-        proxy=proxy,
+        proxy=site.proxy,
         proxy_name=names.proxy,
         engines=engines,
         engines_name=names.engines,

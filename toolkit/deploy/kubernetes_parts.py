@@ -9,6 +9,8 @@ from toolkit.deploy.containers import (
     SHM_GIB,
     command,
     drain_s,
+    fetches_media,
+    fetches_weights,
     is_directory,
     seconds_to_end,
 )
@@ -70,6 +72,8 @@ class KubernetesEngine:
     title: str
     served_name: str
     is_simulated: bool
+    way_out: str | None
+    """What it asks of the world; None: nothing."""
     port: int
     nodes: int
     gpus_each: int
@@ -145,6 +149,7 @@ def _engine(
         title=engine.model,
         served_name=engine.served_name,
         is_simulated=is_simulated,
+        way_out=_way_out(engine, site),
         port=engine.port,
         nodes=nodes,
         gpus_each=gpus_each,
@@ -155,6 +160,12 @@ def _engine(
         grace_s=LEAVING_S + drain_s(engine, site) + END_S,
         seqs=max_num_seqs(engine) or USUAL_MAX_NUM_SEQS,
     )
+
+
+def _way_out(engine: SiteEngine, site: Site) -> str | None:
+    weights = "weights, of Hugging Face" if fetches_weights(engine) else None
+    media = "what requests name" if fetches_media(engine, site) else None
+    return " and ".join(filter(None, (weights, media))) or None
 
 
 def _nodes(engine: SiteEngine, site: Site, gpus_per_node: int | None) -> int:

@@ -69,6 +69,8 @@ class SiteProxy:
     whole_s: float | None = 600.0
     """Longest answer, from then on."""
     drain_s: float = 30.0
+    asks_others: bool = False
+    """It asks servers on other machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

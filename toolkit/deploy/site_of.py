@@ -5,6 +5,7 @@ What a file of a deployment must not hold is refused here, once for all kinds: s
 
 import re
 from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
 
 from toolkit.deploy.names import dns_label, unlike
 from toolkit.deploy.site import ASKED_AT, Site, SiteEngine, SiteProxy
@@ -102,6 +103,9 @@ def _proxy(settings: Settings) -> SiteProxy:
         wait_s=settings.admission.wait_s + _far_s(settings.cache),
         whole_s=settings.admission.whole_s,
         drain_s=settings.drain_s,
+        asks_others=not all(
+            is_loopback(urlsplit(each.url).hostname or "") for each in settings.upstreams
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from toolkit.deploy.containers import fetches_media, fetches_weights
 from toolkit.deploy.site import Kit, Rendered, Site
 from toolkit.deploy.templating import render
 from toolkit.errors import ToolkitError
@@ -35,6 +36,7 @@ def kit(site: Site, templates: Mapping[str, str]) -> Kit:
         "stop_s": round(stop_s(site)),
         "stop_why": _stop_why(site),
         "writes": site.writes,
+        "way_out": _way_out(site),
         "example": example,
         "place": f"{CONFIGURATION}/{site.name}.env",
     }
@@ -99,6 +101,22 @@ def _next_steps(site: Site, unit: str, example: str) -> tuple[str, ...]:
         for each in site.writes
     ]
     return tuple(steps)
+
+
+def _way_out(site: Site) -> str | None:
+    """Why it must reach other machines, or be reached; None: it need not."""
+    proxy = site.proxy
+    if _is_open(site):
+        return "clients of other machines are taken"
+    if any(map(fetches_weights, site.engines)):
+        return "models come from Hugging Face: with their directories in the stack file, and deployed again, it is shut"
+    if any(each.gpu_count > 1 for each in site.engines):
+        return "NCCL's processes find each other by this machine's own address, which is not the loopback"
+    if any(fetches_media(each, site) for each in site.engines):
+        return "engines fetch what requests name"
+    if proxy is not None and (proxy.asks_others or proxy.redis_env is not None):
+        return "the proxy asks other machines"
+    return None
 
 
 def _is_open(site: Site) -> bool:

@@ -128,3 +128,51 @@ def test_serve_starts_an_engine_that_fetches_nothing(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert told.exists(), done.stdout + done.stderr
     assert domains(json.loads(told.read_text())) == ["a.example"]
+
+
+def test_deployed_engines_have_no_way_out_but_for_what_they_must_fetch(tmp_path: Path) -> None:
+    made = composed(rendered("compose", tmp_path / "compose"))
+    services, networks = made["services"], made["networks"]
+    closed = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
+    assert networks["engines"]["driver_opts"] == closed
+    assert services["named"]["networks"] == services["lies-here"]["networks"] == ["engines"]
+    assert set(services["proxy"]["networks"]) == {"engines", "default"}
+    assert "HF_HUB_OFFLINE=1" in services["named"]["environment"]
+    # who fetches takes no requests, and is started by name alone
+    weights = services["weights"]
+    assert (weights["command"], weights["profiles"]) == (["Qwen/Qwen3-8B"], ["weights"])
+    assert (weights["networks"], "ports" in weights) == (["default"], False)
+    fetching = composed(rendered("compose", tmp_path / "media", hosts='["a.example"]'))
+    assert fetching["services"]["named"]["networks"] == ["engines", "default"]
+
+    made = objects(rendered("k8s", tmp_path / "k8s"))
+    policies = {
+        each["metadata"]["name"]: each["spec"] for each in made if each["kind"] == "NetworkPolicy"
+    }
+    (every,) = (each for name, each in policies.items() if name.endswith("engines"))
+    assert ("Egress" in every["policyTypes"], every["egress"]) == (True, [])
+    ways = {name: each["egress"] for name, each in policies.items() if each.get("egress")}
+    assert list(ways) == [name for name in policies if "named" in name]
+    (way,) = ways.values()
+    blocks = [each["ipBlock"] for each in way[0]["to"]]
+    inside = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "127.0.0.0/8"}
+    assert inside <= set(blocks[0]["except"])
+    assert {"fc00::/7", "fe80::/10"} <= set(blocks[1]["except"])
+    assert way[0]["ports"] == [{"port": 443, "protocol": "TCP"}]
+
+    def unit(folder: str, stack: str) -> str:
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "stack.toml"
+        file.write_text(stack)
+        done = run("deploy", "systemd", file, "--out", tmp_path / folder / "out", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        (found,) = (tmp_path / folder / "out").glob("*.service")
+        return found.read_text()
+
+    plain = STACK.format(flags="", hosts="[]")
+    local = plain.replace("Qwen/Qwen3-8B", "/srv/models/other")
+    assert "\nIPAddressDeny=any\n" in unit("local", local)
+    # one that fetches its model, and one that is asked by other machines
+    assert "\nIPAddressDeny" not in unit("named", plain)
+    open_to_all = local.replace("[proxy]", '[proxy]\nhost = "0.0.0.0"')
+    assert "\nIPAddressDeny" not in unit("open", open_to_all)
