@@ -1,5 +1,8 @@
 """A blast against a real vLLM: what was stored is what its `/metrics` counted, request for request and token for token."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +66,26 @@ def test_a_server_behind_a_key_is_loaded_with_it_and_the_key_is_kept_nowhere(
     assert locked_server.key not in said + refused
     files = b"".join(file.read_bytes() for file in tmp_path.glob(f"{DATABASE}*"))
     assert locked_server.key.encode() not in files
+
+
+def test_an_honest_engine_is_judged_clean_within_a_minute(
+    roomy_server: Any, tmp_path: Path
+) -> None:
+    (tmp_path / HOSTS).write_text(f"real {roomy_server.url}\n")
+
+    def judged(*words: str) -> list[str]:
+        done = subprocess.run(
+            [Path(sys.executable).with_name("toolkit"), words[0], HOSTS, "--json", *words[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [each["code"] for each in json.loads(done.stdout)["verdicts"]]
+
+    # every hundredth request is a canary and scout looks every five seconds, as usual; this engine takes 25 ms a token
+    words = ("--users", "8", "--max-tokens", "48", "--non-neutral")
+    assert judged("blast", "--duration", "50s", *words) == ["clean"]
+    assert judged("bench", "--max-tokens", "48") == ["clean"]

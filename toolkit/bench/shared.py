@@ -121,7 +121,7 @@ def same_engine(name: str, shots: Mapping[str, Sequence[Shot]]) -> Verdict:
 
 
 def _adds(mine: Sequence[Shot], theirs: Sequence[Shot], other: str) -> str | None:
-    """How much later equal prompts got their first token here; None where it was not later, or by chance."""
+    """How much later equal prompts got their first token here than there; None where the other one has that to tell."""
     at_other = {
         (shot.slot, shot.prompt): shot.ttft_ms
         for shot in theirs
@@ -136,8 +136,12 @@ def _adds(mine: Sequence[Shot], theirs: Sequence[Shot], other: str) -> str | Non
         and (known := at_other.get((shot.slot, shot.prompt))) is not None
     ]
     longer = [each for each in later if each > 0]
-    if len(later) < LEAST_PAIRS or share(len(longer), len(later)) < MOSTLY:
+    if len(later) < LEAST_PAIRS:
+        return f"too few equal prompts tell what it adds to {other}"
+    if share(len(longer), len(later)) <= 1 - MOSTLY:
         return None
+    if share(len(longer), len(later)) < MOSTLY:
+        return f"what it adds to {other} is lost in the noise of {of(len(longer), len(later), 'equal prompts')} that took longer here"
     return (
         f"it adds {duration(middle(later) or 0.0)} to the first token of {other}"
         f" (median; {of(len(longer), len(later), 'equal prompts')} took longer)"

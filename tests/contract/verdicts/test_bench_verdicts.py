@@ -3,14 +3,18 @@
 import itertools
 import json
 import random
+import re
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 from contract.harness.fleets import fleet
 from contract.harness.programs import rows, run
-from contract.harness.proxies import proxy
 from contract.harness.servers import Answer, Asked, answer, server
 
 MODEL = "Qwen3.5-35B-A3B"
@@ -119,29 +123,64 @@ def test_the_cast_gets_its_verdicts_and_nobody_is_called_clean_who_was_not_judge
     assert sure == {"high"}
 
 
+@contextmanager
+def slow_gateway(url: str, delay_s: float) -> Iterator[str]:
+    """Passes bytes on as they come, a client's that much later; its URL."""
+    target = urlsplit(url)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+
+    def pump(source: socket.socket, sink: socket.socket, pause_s: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                time.sleep(pause_s)
+                sink.sendall(data)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        source.close()
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                engine = socket.create_connection((target.hostname or "", target.port or 0))
+                for one, other, pause_s in ((client, engine, delay_s), (engine, client, 0.0)):
+                    Thread(target=pump, args=(one, other, pause_s), daemon=True).start()
+
+    accepting = Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        accepting.join()
+
+
 def test_two_addresses_of_one_engine_accuse_each_other_of_nothing(tmp_path: Path) -> None:
-    same = ("gptq-int4", QUICK | {"seed": 1})
-    settings = '[cache]\npolicy = "off"\n'
-    with (
-        fleet({"engine": same, "rival": ("gptq-int4", QUICK | {"seed": 2})}) as running,
-        proxy(running.urls["engine"], settings, cwd=tmp_path, probes=True) as gateway,
-    ):
-        hosts = f"{running.hosts}\ngateway {gateway.url}\n"
-        found = bench(tmp_path, hosts, "--requests", 24)
-        (tmp_path / "hosts.txt").write_text(hosts)
-        table = run("bench", "hosts.txt", "--requests", 24, cwd=tmp_path)
+    members = {
+        name: ("gptq-int4", QUICK | {"seed": n}) for n, name in enumerate(("engine", "rival"))
+    }
+    with fleet(members) as running, slow_gateway(running.urls["engine"], 0.3) as gateway:
+        (tmp_path / "hosts.txt").write_text(f"{running.hosts}\ngateway {gateway}\n")
+        words = ("bench", "hosts.txt", "--requests", 24)
+        found = bench(tmp_path, f"{running.hosts}\ngateway {gateway}\n", *words[2:])
+        table = run(*words, cwd=tmp_path).stdout
     assert {name: codes(seen) for name, seen in found.items()} == {
         "engine": ["clean", "same_engine"],
         "gateway": ["clean", "same_engine"],
         "rival": ["clean"],
     }
     assert evidence(found["engine"], "same_engine").startswith("same engine as gateway:")
+    assert "it adds" not in evidence(found["engine"], "same_engine")
     said = evidence(found["gateway"], "same_engine")
     assert said.startswith("same engine as engine:")
-    assert "same engine" in table.stdout
-    # which of the two took longer is told once, by whoever did
-    adds = [evidence(found[name], "same_engine") for name in ("engine", "gateway")]
-    assert sum("it adds" in each for each in adds) <= 1
+    added = re.search(r"it adds ([\d,]+) ms to the first token of engine \(median", said)
+    assert added, said
+    assert 150 < float(added[1].replace(",", "")) < 3000
+    assert "same engine  gateway: same engine as engine: " in table
+    assert "foreign traffic" not in table
 
 
 def test_a_claim_beyond_one_token_and_a_first_wave_that_waits_in_part_are_told(

@@ -6,10 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+from contract.harness.browser import chromium, leaderboard, tab
 from contract.harness.fleets import fleet
 from contract.harness.programs import rows, run
 from contract.harness.proxies import proxy
 from contract.harness.servers import Answer, Asked, answer, server
+from playwright.sync_api import expect
 
 MODEL = "Qwen3.5-35B-A3B"
 QUICK = {"time_scale": 0.4}
@@ -54,29 +57,35 @@ WORDS: dict[str, Answer] = {
 }
 
 
-def test_a_short_blast_judges_everybody_and_the_honest_board_lacks_whom_it_could_not(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture(scope="module")
+def blasted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a short blast of them all lies in `data/toolkit.db`."""
+    folder = tmp_path_factory.mktemp("blasted")
     with (
         fleet(CAST) as running,
         server(WORDS) as words,
         proxy(
-            running.urls["gptq-int4"], '[cache]\npolicy = "off"\n', cwd=tmp_path, probes=True
+            running.urls["gptq-int4"], '[cache]\npolicy = "off"\n', cwd=folder, probes=True
         ) as gateway,
     ):
         hosts = f"{running.hosts}\nwords {words.url}\ngateway {gateway.url}\n"
-        (tmp_path / "hosts.txt").write_text(hosts)
+        (folder / "hosts.txt").write_text(hosts)
         load = f"--users {2 * len(EXPECTED)} --duration 22s --max-tokens 32 --canaries 20 --mix 100"
-        blast = run(
+        done = run(
             *("blast", "hosts.txt", *load.split(), "--scout-every", "1s", "--non-neutral"),
-            cwd=tmp_path,
+            cwd=folder,
         )
-    assert blast.returncode == 0, blast.stderr
-    plain = {each["name"]: each for each in rows(run("board", "--json", cwd=tmp_path).stdout)}
-    honest = {
-        each["name"]: each for each in rows(run("board", "--honest", "--json", cwd=tmp_path).stdout)
-    }
-    text = run("board", "--honest", cwd=tmp_path).stdout
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_short_blast_judges_everybody_and_the_honest_board_lacks_whom_it_could_not(
+    blasted: Path,
+) -> None:
+    plain = {each["name"]: each for each in rows(run("board", "--json", cwd=blasted).stdout)}
+    told = run("board", "--honest", "--json", cwd=blasted).stdout
+    honest = {each["name"]: each for each in rows(told)}
+    text = run("board", "--honest", cwd=blasted).stdout
 
     found = {name: [each["code"] for each in seen["verdicts"]] for name, seen in plain.items()}
     assert found == EXPECTED, json.dumps(
@@ -89,3 +98,16 @@ def test_a_short_blast_judges_everybody_and_the_honest_board_lacks_whom_it_could
     assert "left out  words: it was not judged" in text
     assert verdict["evidence"] in text
     assert "same engine as gateway" in plain["gptq-int4"]["verdicts"][1]["evidence"]
+
+
+def test_the_page_says_the_same(blasted: Path, tmp_path: Path) -> None:
+    database = blasted / "data" / "toolkit.db"
+    with leaderboard(database, tmp_path) as url, chromium() as browser, tab(browser) as page:
+        page.goto(f"{url}/?honest=1")
+        row = page.locator("tr", has=page.locator("th", has_text="words")).first
+        badge = row.locator("[data-code=not_judged]")
+        expect(badge).to_be_visible()
+        assert "`/metrics`" in (badge.get_attribute("title") or "")
+        expect(row.locator("[title='Left out of the honest board']")).to_have_count(1)
+        shared = page.locator("tr", has=page.locator("th", has_text="gateway")).first
+        expect(shared.locator("[data-code=same_engine]")).to_be_visible()
