@@ -42,6 +42,7 @@ _RARE = frozenset((*_READ_BESIDE, *BEFORE))
 _SALTED = frozenset((*SALTS, *BESIDE))
 
 TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
+READABLE = frozenset({dict, list, str})
 PLAIN_PART = frozenset({"type", "text", "cache_control", "annotations", "prompt_cache_breakpoint"})
 """Fields of a part that holds nothing but a text."""
 
@@ -55,6 +56,8 @@ ID_BYTES = 8
 REMEMBERED, REMEMBERED_BYTES = 2048, 4096
 """So many of the last short prompts' chains are kept, 8 MB: bodies differ by a seed or a user more often than prompts do."""
 HASH_BYTES = 8
+MOST_HASHED = 4096
+"""Parts that are no text, of which each is told from the others."""
 MAX_NESTED_PARTS = 8
 """Levels of parts in a tool's result; what is deeper counts as one that is not text."""
 
@@ -170,7 +173,7 @@ def _take_main(found: Prompt, fields: Fields, read: Fields, names: Sequence[str]
         if value is None:
             continue
         kinds = set(map(type, value)) if type(value) is list else set()
-        if kinds and (name == "messages" or dict in kinds):
+        if dict in kinds or (name == "messages" and not kinds.isdisjoint(READABLE)):
             read[name] = _chat(found, value, is_batch=list in kinds)
             return True
         if _take_prompts(found, value):
@@ -220,8 +223,15 @@ def _take_pairs(found: Prompt, fields: Fields, read: Fields) -> None:
 
 def _message(found: Prompt, one: Any) -> Any:
     """Take one message; return it as the model reads it."""
+    if type(one) is str:
+        found.texts.append(f"user: {one}")
+        found.chars += len(one)
+        return one
     if type(one) is not dict:
-        return _content(found, "user", one)
+        if type(one) is list:
+            return _content(found, "user", one)
+        found.images += 1
+        return one
     role = one.get("role") or one.get("type")
     role = role if type(role) is str else "?"
     # Responses: what a tool gave stands in `output`
@@ -274,6 +284,9 @@ def _part(found: Prompt, part: Any, pieces: list[str], level: int) -> bool:
             pieces.append(call)
             return False
     found.images += 1
+    if found.images > MOST_HASHED:
+        pieces.append("[part]")
+        return False
     name = part["type"] if type(part) is dict and type(part.get("type")) is str else "part"
     pieces.append(f"[{name} {blake2b(_json(part), digest_size=HASH_BYTES).hexdigest()}]")
     return False

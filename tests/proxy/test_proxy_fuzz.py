@@ -4,6 +4,7 @@ what is kept can be shown, packed and compared.
 
 import json
 import random
+import time
 from itertools import product
 from typing import Any
 
@@ -124,28 +125,32 @@ VIEWS = [
 ]
 
 
-def changed(value: Any, chance: random.Random) -> Any:
+def changed(value: Any, chance: random.Random, *, is_odd: bool) -> Any:
     """The same with something odd in some places."""
+    if not is_odd:
+        return value
     if chance.random() < 0.06:
         return chance.choice(ODD)
     if isinstance(value, list):
-        return [changed(each, chance) for each in value if chance.random() > 0.03]
+        return [changed(each, chance, is_odd=True) for each in value if chance.random() > 0.03]
     if not isinstance(value, dict):
         return value
     more = {chance.choice(NAMES): chance.choice(ODD)} if chance.random() < 0.05 else {}
-    return {name: changed(each, chance) for name, each in value.items()} | more
+    return {name: changed(each, chance, is_odd=True) for name, each in value.items()} | more
 
 
-def answer(endpoint: str, chance: random.Random) -> tuple[bytes, str]:
-    """A body, most of it odd, and its content-type."""
+def answer(endpoint: str, chance: random.Random, *, is_odd: bool) -> tuple[bytes, str]:
+    """A body, most of it odd if wanted, and its content-type."""
     events = [each for each in ENDINGS if each[0] == endpoint]
     whole_ones = [said for _, name, said in events if name is None]
     if whole_ones and chance.random() < 0.4:
-        return json.dumps(changed(whole_ones[0], chance)).encode(), "application/json"
+        return json.dumps(
+            changed(whole_ones[0], chance, is_odd=is_odd)
+        ).encode(), "application/json"
     parts = [
         f"event: {name}\ndata: " * bool(name)
         + "data: " * (not name)
-        + json.dumps(changed(said, chance))
+        + json.dumps(changed(said, chance, is_odd=is_odd))
         for _, name, said in events
         if name is not None
     ]
@@ -153,8 +158,8 @@ def answer(endpoint: str, chance: random.Random) -> tuple[bytes, str]:
     return "\n\n".join([*parts, ""]).encode(), "text/event-stream"
 
 
-def kept_of(endpoint: str, chance: random.Random) -> Kept | None:
-    body, content_type = answer(endpoint, chance)
+def kept_of(endpoint: str, chance: random.Random, *, is_odd: bool = True) -> Kept | None:
+    body, content_type = answer(endpoint, chance, is_odd=is_odd)
     recorder = Recorder(
         status=200,
         content_type=content_type,
@@ -173,7 +178,13 @@ def kept_of(endpoint: str, chance: random.Random) -> Kept | None:
 @pytest.mark.parametrize("endpoint", ["chat/completions", "completions", "responses", "messages"])
 def test_whatever_is_kept_can_be_packed_shown_paced_and_compared(endpoint: str) -> None:
     chance = random.Random(SEED)
+    began = time.process_time()
     several = [kept_of(endpoint, chance) for _ in range(ROUNDS)]
+    odd_s = time.process_time() - began
+    for _ in range(ROUNDS):
+        kept_of(endpoint, chance, is_odd=False)
+    # slow is a failure, too: beside the same answers without anything odd
+    assert odd_s < 4 * (time.process_time() - began - odd_s)
     all_kept = [kept for kept in several if kept is not None]
     # the odd ones are not all refused, or nothing would be tried here
     assert len(all_kept) > ROUNDS // 10

@@ -40,10 +40,9 @@ _ADDRESS = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:|[.~\\]|/(?!9j/))", re.IGNORECAS
 """How an address or a path begins (SGLang opens files by their path), and base64 does not: but a JPEG's, with `/9j/`."""
 _FILE = re.compile(r"\.[a-z0-9]{2,5}\s*\Z", re.IGNORECASE)
 """How a file's name ends, and base64 does not."""
-_FORM_ADDRESS = re.compile(
-    rb"content-disposition:[^\n]*(?:\n[^\r\n]+\r?)*\n\r?\n\s*[a-z][a-z0-9+.-]*:[/\\]", re.IGNORECASE
-)
-"""A part of a form that begins as an address does."""
+_BLANK = re.compile(rb"\n\r?\n")
+_BEGINS_AS_ADDRESS = re.compile(rb"\s*+[a-z][a-z0-9+.-]*+:[/\\]")
+"""A part of a form that begins as an address does, in small letters."""
 _NESTED = frozenset({dict, list})
 
 
@@ -62,9 +61,16 @@ def refused(fields: Fields, hosts: Collection[str], endpoint: str = "") -> str |
 
 def refused_form(body: bytes) -> str | None:
     """The same for a form (multipart/form-data), whose fields may be addresses, too: none may."""
-    if _FORM_ADDRESS.search(body) is None:
-        return None
-    return "Nothing is fetched for a form; send the data itself, as a file"
+    small, at = body.lower(), 0
+    # each byte is looked at a few times and no more, however many such heads there are: one pattern for all took 6 s for 96 kB
+    while (head := small.find(b"content-disposition:", at)) >= 0:
+        blank = _BLANK.search(small, head)
+        if blank is None:
+            return None
+        at = blank.end()
+        if _BEGINS_AS_ADDRESS.match(small, at):
+            return "Nothing is fetched for a form; send the data itself, as a file"
+    return None
 
 
 def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:

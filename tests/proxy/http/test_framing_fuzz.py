@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -182,14 +183,23 @@ def broken(dice: random.Random) -> bytes:
 def test_what_is_understood_is_what_the_second_reader_understands(seed: int) -> None:
     dice = random.Random(seed)
     ends = {"between": 0, "within": 0, "refused": 0}
+    broken_s = plain_s = 0.0
     for _ in range(400):
         data = broken(dice)
         expected, end = Second(data).all()
         ends[end] += 1
         cuts = sorted(dice.randrange(len(data) + 1) for _ in range(dice.randint(0, 5)))
+        plain = get("/", f"X: {'y' * len(data)}")
         for pieces in ([], cuts, list(range(len(data)))):
+            began = time.process_time()
+            first(plain[: len(data)], pieces)
+            plain_s += time.process_time() - began
+            began = time.process_time()
             found, how = first(data, pieces)
+            broken_s += time.process_time() - began
             assert found == expected, (data, pieces)
             # what will be wrong in the end may be told before the end has come
             assert how == end or (end, how) == ("within", "refused"), (data, pieces)
     assert min(ends.values()) > 5, ends
+    # slow is a failure, too: beside as many bytes of one plain request, cut in the same places
+    assert broken_s < 4 * plain_s, (broken_s, plain_s)
