@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from toolkit.board.impact import Impact, spoken
+from toolkit.wording import cleaned
 
 INCHES = (10, 5.5)
 DOTS_PER_INCH = 120
@@ -42,7 +43,7 @@ def picture(impact: Impact, *, title: str = "") -> Figure:
     axes.set_xlim(0, end_s / unit_s * PADDING)
     axes.set_xlabel(f"{unit} since it went down")
     # `$` would begin a formula
-    axes.set_title((title or _title(impact)).replace("$", r"\$"), fontsize=11)
+    axes.set_title(cleaned(title or _title(impact)).replace("$", r"\$"), fontsize=11)
     figure.legend(loc="outside lower center", ncols=5, fontsize=9)
     return figure
 
