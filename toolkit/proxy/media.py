@@ -22,7 +22,6 @@ MEDIA = frozenset(
 """Keys whose value is data or an address, or holds some at any depth."""
 SOURCE = "source"
 """Anthropic's: an object with its address by `url`; a text of this name is a citation, and nothing is fetched."""
-NAMES = ADDRESSES | MEDIA | {SOURCE}
 TEXTS = frozenset(
     {"functions", "response_format", "structured_outputs", "guided_json", "json_schema"}
     | {"text", "output_config", "output_format", "metadata"}
@@ -36,7 +35,7 @@ ANY = "*"
 
 _PLAIN = re.compile(r"https?://([A-Za-z0-9.-]+)(:[0-9]{1,5})?(/[!-\[\]-~]*)?", re.IGNORECASE)
 """No user, no brackets, no backslash, no space: nothing that two readers may take for two hosts."""
-_ADDRESS = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:|[.~\\]|/(?!9j/))", re.IGNORECASE)
+_ADDRESS = re.compile(r"\s{0,64}(?:[a-z][a-z0-9+.-]{0,64}:|[.~\\]|/(?!9j/)|\s)", re.IGNORECASE)
 """How an address or a path begins (SGLang opens files by their path), and base64 does not: but a JPEG's, with `/9j/`."""
 _FILE = re.compile(r"\.[a-z0-9]{2,5}\s*\Z", re.IGNORECASE)
 """How a file's name ends, and base64 does not."""
@@ -44,6 +43,7 @@ _BLANK = re.compile(rb"\n\r?\n")
 _BEGINS_AS_ADDRESS = re.compile(rb"\s*+[a-z][a-z0-9+.-]*+:[/\\]")
 """A part of a form that begins as an address does, in small letters."""
 _NESTED = frozenset({dict, list})
+_HOLDERS = ADDRESSES | {SOURCE}
 
 
 def refused(fields: Fields, hosts: Collection[str], endpoint: str = "") -> str | None:
@@ -78,14 +78,20 @@ def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:
     top = {name: held for name, held in fields.items() if name not in TEXTS}
     tools = top.pop("tools", None)
     waiting: list[Any] = [top]
+    media: list[Any] = []
+    """What holds media: every text in it counts. Each value is looked at once, however such names are nested."""
     for tool in tools if type(tools) is list else [tools]:
         is_tool = type(tool) is dict
         waiting.append({n: v for n, v in tool.items() if n not in SCHEMAS} if is_tool else tool)
-    while waiting:
-        each = waiting.pop()
+    while waiting or media:
+        below = waiting or media
+        each = below.pop()
         if type(each) is list:
-            if not _NESTED.isdisjoint(map(type, each)):
-                waiting += [held for held in each if type(held) in _NESTED]
+            kinds = set(map(type, each))
+            if below is media and str in kinds:
+                yield from (held for held in each if type(held) is str and _is_address(held))
+            if not _NESTED.isdisjoint(kinds):
+                below += [held for held in each if type(held) in _NESTED]
             continue
         if type(each) is not dict:
             continue
@@ -93,11 +99,8 @@ def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:
         is_call = kind == "tool_use" and each is not top and endpoint in MESSAGES
         if kind == "url" and type(each.get("url")) is str:
             yield each["url"]
-        for name in NAMES & each.keys():
+        for name in _HOLDERS & each.keys():
             held = each[name]
-            if name in MEDIA:
-                yield from filter(_is_address, _texts(held))
-                continue
             if type(held) is dict:
                 held = held.get("url")
             elif name == SOURCE:
@@ -106,22 +109,12 @@ def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:
                 # a list or a number in its place is the server's to refuse; it is no address that we know to be harmless
                 yield held if type(held) is str else ""
         for name, held in each.items():
-            if type(held) in _NESTED and not (is_call and name == "input"):
-                waiting.append(held)
+            if type(held) is str:
+                if (below is media or name in MEDIA) and _is_address(held):
+                    yield held
+            elif type(held) in _NESTED and not (is_call and name == "input"):
+                (media if name in MEDIA else below).append(held)
 
 
 def _is_address(text: str) -> bool:
     return bool(_ADDRESS.match(text) or "://" in text or _FILE.search(text, len(text) - 8))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, however deep."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if type(each) is str:
-            yield each
-        elif type(each) is list:
-            waiting += each
-        elif type(each) is dict:
-            waiting += each.values()

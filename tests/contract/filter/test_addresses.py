@@ -133,7 +133,9 @@ def test_a_body_of_another_type_reaches_no_engine(filtering: Proxy, upstream: Se
         cases = [request(each, path=path, headers=kind) for each in bodies for kind in odd]
         plain = request(body, path=path)
         cases.append(plain.replace(b"content-type: application/json\r\n", b""))
-        cases.append(request(form, path=path, headers=[FORM]))
+        for spaces in (b"", b"  ", b" \r\n" * 40):
+            spaced = form.replace(b"http:", spaces + b"http:")
+            cases.append(request(spaced, path=path, headers=[FORM]))
         for case in cases:
             # some are refused by their head, and the connection with them
             with Client(filtering.url) as client:
