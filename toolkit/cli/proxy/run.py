@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import secrets
 import signal
@@ -26,6 +27,7 @@ from toolkit.proxy.told.request_log import RequestLog
 from toolkit.proxy.told.store_feed import StoreFeed
 from toolkit.records import Run, Seen
 from toolkit.serving.house.notify import Notify
+from toolkit.serving.start.processes import identity
 from toolkit.wording import span
 
 SWITCH_S = 0.0005
@@ -192,23 +194,31 @@ def team_keys(settings: Settings) -> list[TeamKey]:
 
 
 def storing(path: Path, run_id: str, *, shares: bool = False) -> Callable[[], Any]:
-    """Opens the database where the feed wants it, with a run that its requests belong to; it may be one that others share."""
-    began = time.time()
+    """Opens the database where the feed wants it, with a run that its requests belong to; it may be one that others share.
+
+    It is opened again after a failure, and goes on with the same run. The run says whose it is, the parent's where workers share
+    it: a proxy may wait for its next request for days.
+    """
+    noted = json.dumps({"process": identity(os.getppid() if shares else os.getpid())})
+    run = Run(id=run_id, verb="proxy", started_at=time.time(), settings=noted)
+    known = False
 
     @contextmanager
     def opened() -> Iterator[Callable[[Sequence[Seen]], None]]:
         from toolkit.store import Store
 
         with Store.open(path) as store:
-            known: list[bool] = []
 
             def hand(rows: Sequence[Seen]) -> None:
+                nonlocal known
                 if not known:
                     with suppress(*([ToolkitError] if shares else [])):
-                        store.add_run(Run(id=run_id, verb="proxy", started_at=began))
-                    known.append(True)
+                        store.add_run(run)
+                    known = True
                 store.add_seen(run_id, rows)
 
             yield hand
+            if known:
+                store.end_run(run_id, ended_at=time.time(), client_ok=None)
 
     return opened

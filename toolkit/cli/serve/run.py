@@ -402,7 +402,7 @@ def _shown(stack: Stack) -> dict[str, Any]:
         for each in stack.engines
     ]
     return {
-        "process": identity(),
+        "process": identity(os.getpid()),
         "engines": engines,
         "warm": asdict(stack.warm),
         "guard": asdict(stack.guard),

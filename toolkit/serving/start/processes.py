@@ -143,10 +143,10 @@ def is_same(pid: int, started: int) -> bool:
     return one is not None and one.started == started and not one.dead
 
 
-def identity() -> dict[str, str | int]:
-    """Who this process is, for `still_runs`: what a database says of who writes a run."""
-    one = member(os.getpid())
-    return {"boot": _boot(), "pid": os.getpid(), "started": one.started if one else 0}
+def identity(pid: int) -> dict[str, str | int]:
+    """Who a process is, for `still_runs`: what a database says of who writes a run."""
+    one = member(pid)
+    return {"boot": _boot(), "pid": pid, "started": one.started if one else 0}
 
 
 def still_runs(noted: object) -> bool:
