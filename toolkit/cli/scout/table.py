@@ -98,13 +98,8 @@ def page(sightings: Sequence[Sighting], console: Console) -> RenderableType:
     """The table and, below it, what a person should know."""
     rates = any(sighting.interval_s is not None for sighting in sightings)
     columns = [*COLUMNS, *RATES] if rates else COLUMNS
-    rows = [[_clean(cell(sighting)) for _, cell in columns] for sighting in sightings]
+    rows = [[cell(sighting) for _, cell in columns] for sighting in sightings]
     return Group(fit_table([column for column, _ in columns], rows, console), *_notes(sightings))
-
-
-def _clean(cell: str | Text) -> str | Text:
-    """A host's words without what would repaint a terminal."""
-    return printable(cell) if isinstance(cell, str) else cell
 
 
 def _notes(sightings: Sequence[Sighting]) -> Iterator[Text]:
@@ -138,8 +133,7 @@ def history_table(told: Sequence[Chapter], console: Console) -> RenderableType:
         Column(title="requests", right=True, spare=1),
         Column(title="what changed"),
     ]
-    rows = [[_clean(cell) for cell in _chapter_row(chapter)] for chapter in told]
-    return fit_table(columns, rows, console)
+    return fit_table(columns, [_chapter_row(chapter) for chapter in told], console)
 
 
 def _chapter_row(chapter: Chapter) -> list[str | Text]:
