@@ -231,6 +231,19 @@ def test_64_levels_are_read() -> None:
     assert form(nested(MAX_DEPTH)) == nested(MAX_DEPTH)
 
 
+def test_a_long_list_of_ids_without_an_end_is_not_json() -> None:
+    for end in (b"", b"}", b'"', b"\0]}", b',"a":1}'):
+        body = b'{"prompt":[' + b"1," * 50_000 + b"1" + end
+        assert refusal(body) in ("not JSON", "too many values")
+
+
+def test_thousands_of_long_lists_are_looked_for_once() -> None:
+    lists = b",".join([b'"prompt":[' + b"1," * 2_200 + b"1]"] * 2_000)
+    assert refusal(b"{" + lists + b"}") == "too many values"
+    nested = b",".join([b'{"input":[' + b"1," * 2_200 + b"1]}"] * 100)
+    assert form(b'{"z":[' + nested + b"]}") == b'{"z":[' + nested + b"]}"
+
+
 def test_a_field_is_inert_only_where_the_caller_says_so() -> None:
     body = b'{"model":"m","user":"ann","metadata":{"a":1}}'
     assert form(body) == b'{"metadata":{"a":1},"model":"m","user":"ann"}'

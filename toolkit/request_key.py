@@ -94,22 +94,29 @@ def canonical(body: bytes, *, inert: frozenset[str] = frozenset()) -> Canonical 
 def _large(body: bytes, inert: frozenset[str]) -> Canonical | Refused:
     """The same of a body that might cost much; long lists of token ids come as an orjson.Fragment."""
     match = IDS.search(body)
-    if match is not None:
-        start, end = match.start(2), body.rindex(b"]", match.start(2), match.end(2)) + 1
+    start, end = (0, 0) if match is None else match.span(2)
+    # what follows the list up to the next field is none of it; a broken body's has no end
+    end = body.rfind(b"]", start, end) + 1
+    if match is not None and end:
         commas = body.count(b",", start, end)
         if commas > MOST_IDS + max(0, len(body) - FREE_BYTES) // BYTES_AN_ID:
             return Refused(TOO_MANY)
         ids = _compact_integers(body[start:end])
         if ids is not None:
             place = b'"%b"' % PLACE.encode()
-            read = _large(body[:start] + place + body[end:], inert)
-            # in any other place it is read as everything else
+            # one list is read so, in one place: any other is read as everything else
+            read = _bounded(body[:start] + place + body[end:], inert)
             name = match[1].decode()
             if isinstance(read, Canonical) and read.fields.get(name) == PLACE:
                 form = read.form.replace(place, ids, 1)
                 return Canonical(form, read.fields | {name: orjson.Fragment(ids)})
             if isinstance(read, Refused):
                 return read
+    return _bounded(body, inert)
+
+
+def _bounded(body: bytes, inert: frozenset[str]) -> Canonical | Refused:
+    """Read a body if that does not cost too much."""
     if _has_too_many_values(body):
         return Refused(TOO_MANY)
     # the collector would look through the growing tree again and again, for three times the reader's own time
