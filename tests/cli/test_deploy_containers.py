@@ -41,7 +41,7 @@ def test_compose_writes_services_image_settings_and_an_example_of_env(stack: Pat
     names = [str(Path(each).relative_to(stack.parent / "out")) for each in places]
     assert names == [
         *("compose.yaml", ".env.example", "proxy/Dockerfile"),
-        *("proxy/wheels/README.txt", "proxy/proxy.toml"),
+        *("proxy/constraints.txt", "proxy/wheels/README.txt", "proxy/proxy.toml"),
     ]
     assert "docker compose up" in result.stderr
 
