@@ -157,10 +157,11 @@ def test_kill_9_of_a_watch_costs_a_second_at_most(tmp_path: Path) -> None:
             before = kept[-1]
             watch.destroy()
     assert is_sound(tmp_path / DATABASE)
-    stored = [
-        row["at"] for row in select(tmp_path / DATABASE, "SELECT at FROM sightings ORDER BY at")
-    ]
-    printed_then = sorted(row["at"] for row in rows("\n".join(watch.out)) if row["at"] <= before)
-    assert [at for at in stored if at <= before] == printed_then, "no look is missing before that"
+    stored = {row["at"] for row in select(tmp_path / DATABASE, "SELECT at FROM sightings")}
+    # a look of one host that began before the other's newest may end after it: so much is left to the second
+    printed = [row["at"] for row in rows("\n".join(watch.out))]
+    printed_then = {at for at in printed if at < before - 1}
+    assert printed_then
+    assert printed_then <= stored, "no look is missing before that"
     again = run("scout", "--json", cwd=tmp_path)
     assert [row["status"] for row in rows(again.stdout)] == ["down", "down"]
