@@ -81,8 +81,10 @@ def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:
     media: list[Any] = []
     """What holds media: every text in it counts. Each value is looked at once, however such names are nested."""
     for tool in tools if type(tools) is list else [tools]:
-        is_tool = type(tool) is dict
-        waiting.append({n: v for n, v in tool.items() if n not in SCHEMAS} if is_tool else tool)
+        if type(tool) is dict:
+            waiting.append({n: v for n, v in tool.items() if n not in SCHEMAS})
+        elif type(tool) is list:
+            waiting.append(tool)
     while waiting or media:
         below = waiting or media
         each = below.pop()
