@@ -54,7 +54,11 @@ def cleaned_streams() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        # where a reader has gone away, click has put one in their place that fails at no flush: it stays
+        if isinstance(sys.stdout, CleanedStream):
+            sys.stdout = before[0]
+        if isinstance(sys.stderr, CleanedStream):
+            sys.stderr = before[1]
 
 
 def drawing_on(stream: TextIO) -> TextIO:

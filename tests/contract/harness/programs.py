@@ -26,11 +26,11 @@ PATIENCE_S = 60.0
 
 
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A newcomer's: an empty home, none of this user's toolkit settings, 80 columns."""
+    """A newcomer's: an empty home, none of this user's settings of the toolkit or of Python, 80 columns."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("TOOLKIT_", "LOCUST_", "STREAMLIT_", "PYTEST_", "XDG_"))
+        if not name.startswith(("TOOLKIT_", "LOCUST_", "STREAMLIT_", "PYTEST_", "XDG_", "PYTHON"))
     }
     return kept | {"HOME": str(home), "COLUMNS": "80"} | dict(more or {})
 
