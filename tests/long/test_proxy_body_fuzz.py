@@ -24,7 +24,7 @@ MIB = 2**20
 SEED = 15
 TIMES = 8
 """What a body may cost beside a plain one of its size; a smaller one than 4 MiB, beside one of 4 MiB. The dearest of 4,313 cost 5.4
-times: 1 MiB of 85,000 objects in one another, each looked through for addresses. One that costs more than a value may is at 10 or more."""
+times; 1 MiB of 85,000 objects in one another, each looked through for addresses, 5.2. One that costs more than a value may is at 10 or more."""
 PATH = "/v1/chat/completions"
 
 pytestmark = pytest.mark.timeout(120 + 2 * SECONDS)
