@@ -14,14 +14,16 @@ from blast_options import add_arguments, end_with, read_early, tls_of
 from blast_phases import shape_class
 from blast_run import Blast
 from blast_user import user_class
-from blast_wire import Place
+from blast_wire import HostAddress
 from locust import events
 
 from toolkit.errors import ToolkitError
 
 _early = read_early()
 _tls = tls_of(_early)
-_desks = [Desk(Place(host, key=_early.keys.get(host.name), tls=_tls)) for host in _early.hosts]
+_desks = [
+    Desk(HostAddress(host, key=_early.keys.get(host.name), tls=_tls)) for host in _early.hosts
+]
 if _early.is_worker:
     try:
         ask_master(

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import gevent
-from blast_plan import Plan
-from blast_wire import Place, Timed, Wire
+from blast_plan import WorkerPlan
+from blast_wire import HostAddress, LoadConnection, TimedRequest
 from gevent.lock import BoundedSemaphore
 
-from toolkit.bench.asks import Ask
+from toolkit.bench.asks import PlannedRequest
 from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models
 from toolkit.bench.faults import hidden, without_key
 from toolkit.bench.lane import LONGEST_PAUSE_S, PAUSE_S
 from toolkit.bench.models import choice
-from toolkit.bench.shots import Course, Failure, Moments, shot
-from toolkit.blast.canaries import Keeping
-from toolkit.blast.pacing import Pace
-from toolkit.blast.script import Caller, Order, Script
+from toolkit.bench.shots import Failure, Moments, ShotContext, shot
+from toolkit.blast.canaries import CanarySampling
+from toolkit.blast.pacing import HostPace
+from toolkit.blast.script import Caller, HostScript, Order
 from toolkit.blast.tallying import Tallying
-from toolkit.completion import Answer
+from toolkit.protocol.completion import Answer
 from toolkit.records import ServedModel, Shot
 
 LEARN_EVERY_S = 1.0
@@ -41,10 +41,10 @@ SLOTS_OF_A_START = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class DeskSetting:
     """What all desks of a worker share in one run."""
 
-    plan: Plan
+    plan: WorkerPlan
     users_per_host: Callable[[], int]
     """How many are wanted at all workers together, now."""
     worker: str
@@ -65,13 +65,13 @@ class BlastError(Exception):
     """What Locust's own table shows of a failure: its kind alone, as sentences may differ in each answer."""
 
 
-class Seat:
+class LoadUser:
     """One user at its host's desk: its own connection, and where it is in its script."""
 
-    def __init__(self, place: Place) -> None:
-        self.wire = Wire(place)
+    def __init__(self, place: HostAddress) -> None:
+        self.wire = LoadConnection(place)
         self.caller: Caller | None = None
-        self.script: Script | None = None
+        self.script: HostScript | None = None
         self.failures = 0
         """In a row."""
 
@@ -86,33 +86,33 @@ class Seat:
 class Desk:
     """One host's."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HostAddress) -> None:
         self.place = place
         self.host = place.host
         self.users = 0
         """At work on this worker."""
         self._key = (place.host.name, place.host.url)
-        self._setting: Setting | None = None
+        self._setting: DeskSetting | None = None
         self._learning = BoundedSemaphore(1)
         self._turnstile = BoundedSemaphore(1)
-        self._canary_wire = Wire(place)
+        self._canary_wire = LoadConnection(place)
         self._canary_is_out = False
 
-    def open(self, setting: Setting) -> None:
+    def open(self, setting: DeskSetting) -> None:
         """Begin a run."""
         plan = setting.plan
         self._setting = setting
-        self._script: Script | None = None
+        self._script: HostScript | None = None
         self._model: str | None = None
         self._starts = self._numbers = 0
         self._learn_at_s = 0.0
         self._fault = Failure(kind="connect", error="it was not asked yet")
         self._told: set[str] = set()
-        self._keeping = Keeping(SHOT_EVERY_S * plan.workers)
+        self._keeping = CanarySampling(SHOT_EVERY_S * plan.workers)
         self._canary_is_out = False
-        self._pace: Pace | None = None
+        self._pace: HostPace | None = None
         self._paced_for = (0, 0)
-        self._course = Course(
+        self._course = ShotContext(
             run=plan.run,
             name=self.host.name,
             url=self.host.url,
@@ -133,7 +133,7 @@ class Desk:
             gevent.sleep(max(0.0, due_s - time.monotonic()))
         return due_s
 
-    def serve(self, seat: Seat, planned_s: float) -> None:
+    def serve(self, seat: LoadUser, planned_s: float) -> None:
         """One turn of a user: an order, its answer, and what came of it."""
         setting = self._now()  # the run's, though the answer may outlive it
         caller = self._caller(seat)
@@ -147,7 +147,7 @@ class Desk:
         seat.failures = 0 if answer is not None else seat.failures + 1
         caller.done(order, None if answer is None else answer.text)
 
-    def _send_canary(self, setting: Setting, script: Script | None) -> None:
+    def _send_canary(self, setting: DeskSetting, script: HostScript | None) -> None:
         """Send the canary that is due, unless one is under way: a slow one is waited for, and the others are fewer."""
         if script is None or self._canary_is_out:
             return
@@ -165,7 +165,9 @@ class Desk:
         self._canary_is_out = True
         setting.aside(turn)
 
-    def _ask(self, setting: Setting, order: Order, wire: Wire, planned_s: float) -> Answer | None:
+    def _ask(
+        self, setting: DeskSetting, order: Order, wire: LoadConnection, planned_s: float
+    ) -> Answer | None:
         """Send one request, count what came of it, and return its answer if it is ok."""
         plan = setting.plan
         timed = wire.ask(order.body, planned_s + plan.timeout_s, plan.timeout_s)
@@ -208,23 +210,23 @@ class Desk:
         if self._pace is not None:
             self._pace.go_on_at(time.monotonic())
 
-    def _now(self) -> Setting:
+    def _now(self) -> DeskSetting:
         assert self._setting is not None, "a desk serves nobody before a run begins"
         return self._setting
 
-    def _pace_of(self, rate: float) -> Pace:
+    def _pace_of(self, rate: float) -> HostPace:
         """This worker's share of the host's rate is its share of the host's users."""
         wanted = self.users, self._now().users_per_host()
         if self._pace is None or self._paced_for != wanted:
             self.charge(OVERDUE_S)
             own_rate = rate * max(1, self.users) / max(1, *wanted)
             start_s = time.monotonic() + (1 / own_rate if self._pace is not None else 0.0)
-            self._pace, self._paced_for = Pace(own_rate, start_s=start_s), wanted
+            self._pace, self._paced_for = HostPace(own_rate, start_s=start_s), wanted
         return self._pace
 
     # --- what to ask ---------------------------------------------------------------------------------
 
-    def _caller(self, seat: Seat) -> Caller | None:
+    def _caller(self, seat: LoadUser) -> Caller | None:
         """The user's caller on the script of now; None: nobody knows what to ask for."""
         script = self._script or self._learned()
         if script is not None and seat.script is not script:
@@ -232,7 +234,7 @@ class Desk:
             self._numbers += 1
         return seat.caller if script is not None else None
 
-    def _learned(self) -> Script | None:
+    def _learned(self) -> HostScript | None:
         """Learn which model to ask for, one user for all of this host's."""
         with self._learning:
             if self._script is None and time.monotonic() >= self._learn_at_s:
@@ -241,7 +243,7 @@ class Desk:
             return self._script
 
     def _learn(self) -> None:
-        setting, wire = self._now(), Wire(self.place)
+        setting, wire = self._now(), LoadConnection(self.place)
         page = wire.page("/v1/models", PAGE_TIMEOUT_S)
         wire.close()
         served = _served(page)
@@ -257,12 +259,12 @@ class Desk:
             told = f"`/v1/models` answered {page[0]} and lists no model"
             self._fault = Failure(kind=kind, error=told)
 
-    def _write_script(self, setting: Setting, model: str) -> None:
+    def _write_script(self, setting: DeskSetting, model: str) -> None:
         plan, number = setting.plan, setting.worker_number
         self._model = model
         start = plan.resumptions * 100 + self._starts
         self._starts += 1
-        self._script = Script(
+        self._script = HostScript(
             plan.profile,
             model=model,
             nonce=f"{plan.run} {start} {setting.worker} {self.host.url}",
@@ -284,7 +286,12 @@ class Desk:
     # --- what came of it -----------------------------------------------------------------------------
 
     def _count(
-        self, setting: Setting, order: Order, timed: Timed, answer: Answer, start_s: float
+        self,
+        setting: DeskSetting,
+        order: Order,
+        timed: TimedRequest,
+        answer: Answer,
+        start_s: float,
     ) -> None:
         end_s, first_s = answer.e2e_end_at, answer.first_token_at
         e2e_ms = None if end_s is None else (end_s - start_s) * 1000
@@ -308,7 +315,7 @@ class Desk:
         self._tell_locust(setting, took_ms, timed.bytes, None)
 
     def _count_error(
-        self, setting: Setting, fault: Failure | None, order: Order | None, took_s: float
+        self, setting: DeskSetting, fault: Failure | None, order: Order | None, took_s: float
     ) -> None:
         """Count a failure; `order` is None for a request that was due and could not even be made."""
         fault = fault or Failure(kind="garbage", error="no reason given")
@@ -328,7 +335,7 @@ class Desk:
         self._tell_locust(setting, max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
 
     def _tell_locust(
-        self, setting: Setting, took_ms: float, size: int, error: Exception | None
+        self, setting: DeskSetting, took_ms: float, size: int, error: Exception | None
     ) -> None:
         setting.fire(
             request_type="POST",
@@ -339,7 +346,9 @@ class Desk:
             context={},
         )
 
-    def _keep_canary(self, setting: Setting, order: Order, timed: Timed, planned_s: float) -> None:
+    def _keep_canary(
+        self, setting: DeskSetting, order: Order, timed: TimedRequest, planned_s: float
+    ) -> None:
         """Have now and then a pair stored whole: verdicts are made of shots."""
         if order.kind == "unique":
             is_kept = self._keeping.begins(order.slot or 0, time.monotonic())
@@ -347,7 +356,7 @@ class Desk:
             is_kept = self._keeping.completes(order.pair or 0)
         if not is_kept:
             return
-        ask = Ask(
+        ask = PlannedRequest(
             slot=order.slot or 0,
             kind="twin" if order.kind == "twin" else "unique",
             pair=order.pair,
@@ -369,7 +378,7 @@ def _served(page: tuple[int, bytes] | Failure) -> tuple[ServedModel, ...]:
         return ()
 
 
-def _fault(timed: Timed) -> Failure | None:
+def _fault(timed: TimedRequest) -> Failure | None:
     """Why a request is not ok; None: it is."""
     answer: Any = timed.heard.answer
     if timed.heard.failure is not None or (answer is not None and answer.ok):

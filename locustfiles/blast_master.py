@@ -12,12 +12,12 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import gevent
-from blast_plan import Plan, begun, settings_of
+from blast_plan import WorkerPlan, begun, settings_of
 from gevent.event import Event as Signal
 from gevent.threadpool import ThreadPool
 
 from toolkit.blast.placing import Placing
-from toolkit.blast.recorder import Recorder
+from toolkit.blast.recorder import BlastRecorder
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, EventKind, Host, Run
 from toolkit.store import Store
@@ -35,7 +35,7 @@ MOST_LIMITED_SHARE = 0.05
 Given = TypeVar("Given")
 
 
-class Books:
+class MasterStore:
     """The database, through one thread of its own: a write that waits for a lock holds up no answer."""
 
     def __init__(self, path: Path) -> None:
@@ -70,13 +70,13 @@ class Books:
 class Master:
     """Runs, one after the other, and what is heard of them."""
 
-    def __init__(self, books: Books, say: Callable[[str], None]) -> None:
+    def __init__(self, books: MasterStore, say: Callable[[str], None]) -> None:
         """Write into `books`; `say` tells a person one sentence."""
-        self.plan: Plan | None = None
+        self.plan: WorkerPlan | None = None
         """Of the run that is on."""
         self._books = books
         self._say = say
-        self._recorder = Recorder(self._write, say)
+        self._recorder = BlastRecorder(self._write, say)
         self._placing = Placing()
         self._heard_s: dict[str, float] = {}
         """Worker -> when its last message of this run came; one that is done is not in it."""
@@ -99,8 +99,8 @@ class Master:
     # --- a run ---------------------------------------------------------------------------------------
 
     def begin(
-        self, plan: Plan, hosts: Sequence[Host], *, options: Any, users: int, run: str | None
-    ) -> Plan:
+        self, plan: WorkerPlan, hosts: Sequence[Host], *, options: Any, users: int, run: str | None
+    ) -> WorkerPlan:
         """Store a run that begins; its plan. Raises ToolkitError."""
         now = time.time()
         plan = begun(plan, run=run or uuid4().hex[:12], users_per_host=max(1, users // len(hosts)))
@@ -115,7 +115,9 @@ class Master:
         self._start_writing(plan)
         return plan
 
-    def resume(self, plan: Plan, hosts: Sequence[Host], *, users: int, run: str) -> Plan:
+    def resume(
+        self, plan: WorkerPlan, hosts: Sequence[Host], *, users: int, run: str
+    ) -> WorkerPlan:
         """Go on with a stored run; its plan. Raises ToolkitError when it is none of ours."""
         now = time.time()
         plan = begun(plan, run=run, users_per_host=max(1, users // len(hosts)))
@@ -218,7 +220,7 @@ class Master:
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def _start_writing(self, plan: Plan) -> None:
+    def _start_writing(self, plan: WorkerPlan) -> None:
         self.plan = plan
         self._wall_offset_s = time.time() - time.monotonic()
         self._runs.add(plan.run)
@@ -254,7 +256,7 @@ class Master:
         return True
 
 
-def _start_text(plan: Plan) -> str:
+def _start_text(plan: WorkerPlan) -> str:
     each = f"{plan.users_per_host} users a host"
     return f"profile {plan.profile_name}, {each}" + (
         f", {plan.rate:g} requests a second and host" if plan.rate else ""

@@ -7,7 +7,7 @@ from blast_run import Blast
 from locust import LoadTestShape
 
 from toolkit.blast.phases import at
-from toolkit.profile_load import Phase
+from toolkit.profiles import Phase
 
 
 def shape_class(phases: Sequence[Phase], hosts: int, blast: Blast) -> type[LoadTestShape]:

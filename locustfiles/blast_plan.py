@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from toolkit.blast.pacing import Pace
-from toolkit.blast.script import Script
+from toolkit.blast.pacing import HostPace
+from toolkit.blast.script import HostScript
 from toolkit.cli.blast.options import MOST_TIMEOUT_S
 from toolkit.cli.catalog import profile_source
 from toolkit.errors import ToolkitError
@@ -16,7 +16,7 @@ from toolkit.profiles import Kind, Profile, read_profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkerPlan:
     """Plain values only: it travels as a message."""
 
     profile_text: str
@@ -45,13 +45,13 @@ class Plan:
         return read_profile(self.profile_text, self.profile_name, self.profile_kind)
 
 
-def plan_of(options: Any, profile: str, hosts_hash: str) -> Plan:
+def plan_of(options: Any, profile: str, hosts_hash: str) -> WorkerPlan:
     """Read what the user wants, wherever it was said; raises ToolkitError on what cannot be meant."""
     text, name, kind = profile_source(profile)
     percent = _number(options.mix, "--mix", 0, 100)
     canaries = _number(options.canaries, "--canaries", 0, 100)
     max_tokens = _number(options.max_tokens, "--max-tokens", 1, 10**9)
-    plan = Plan(
+    plan = WorkerPlan(
         profile_text=text,
         profile_name=name,
         profile_kind=kind,
@@ -68,7 +68,7 @@ def plan_of(options: Any, profile: str, hosts_hash: str) -> Plan:
     return plan
 
 
-def settings_of(plan: Plan, options: Any, users: int) -> str:
+def settings_of(plan: WorkerPlan, options: Any, users: int) -> str:
     """What a run's row keeps of it: as the command line gave it, without a key or a prompt's text."""
     told = {
         "users": users,
@@ -88,24 +88,24 @@ def settings_of(plan: Plan, options: Any, users: int) -> str:
     return json.dumps(told)
 
 
-def as_message(plan: Plan) -> dict[str, Any]:
+def as_message(plan: WorkerPlan) -> dict[str, Any]:
     """The plan in values that any message carries."""
     return asdict(plan)
 
 
-def from_message(told: dict[str, Any]) -> Plan:
+def from_message(told: dict[str, Any]) -> WorkerPlan:
     """The way back."""
-    return Plan(**told)
+    return WorkerPlan(**told)
 
 
-def begun(plan: Plan, **known: Any) -> Plan:
+def begun(plan: WorkerPlan, **known: Any) -> WorkerPlan:
     """The plan with what is known once the run begins."""
     return replace(plan, **known)
 
 
-def _try_out(plan: Plan) -> None:
+def _try_out(plan: WorkerPlan) -> None:
     """Let those who will use it refuse it now and not in the midst of a run."""
-    Script(
+    HostScript(
         plan.profile,
         model="",
         nonce="",
@@ -114,7 +114,7 @@ def _try_out(plan: Plan) -> None:
         max_tokens=plan.max_tokens,
     )
     if plan.rate is not None:
-        Pace(plan.rate, start_s=0.0)
+        HostPace(plan.rate, start_s=0.0)
 
 
 def _number(value: Any, name: str, least: float, most: float) -> float | None:

@@ -22,9 +22,9 @@ import gevent
 from blast_deal import EvenDispatcher
 from blast_desk import Desk
 from blast_hello import answer_workers
-from blast_master import Books, Master, say
+from blast_master import Master, MasterStore, say
 from blast_options import PROFILE, Early, end_with
-from blast_plan import Plan, as_message, begun, from_message, plan_of
+from blast_plan import WorkerPlan, as_message, begun, from_message, plan_of
 from blast_worker import Worker
 from flask import Response, request
 from gevent.event import Event
@@ -34,6 +34,7 @@ from toolkit.blast.rounding import users_for
 from toolkit.errors import ToolkitError
 from toolkit.hosts import is_loopback
 from toolkit.records import Host
+from toolkit.units import counted
 
 TALLIES, STOP = "toolkit_tallies", "toolkit_stop"
 DRAIN_S = 30.0
@@ -86,7 +87,7 @@ class Blast:
             return
         try:
             plan = self._plan()
-            self._master = Master(Books(Path(options.db)), say)
+            self._master = Master(MasterStore(Path(options.db)), say)
         except ToolkitError as error:
             end_with(error)
         runner.register_message(TALLIES, self._hear)
@@ -101,10 +102,10 @@ class Blast:
             web_ui.app.before_request(self._refuse_form)
         self._introduce(plan)
 
-    def _introduce(self, plan: Plan) -> None:
+    def _introduce(self, plan: WorkerPlan) -> None:
         hosts = ", ".join(host.name for host in self._early.hosts)
         count = len(self._early.hosts)
-        say(f"Blast of {count} host{'s' * (count != 1)}: {hosts}")
+        say(f"Blast of {counted(count, 'host')}: {hosts}")
         how = f"{plan.rate:g} requests a second and host" if plan.rate else "closed loop"
         say(
             f"Profile {plan.profile_name}, {how}, {plan.canary_share:.3g} of the requests are canaries;"
@@ -114,7 +115,7 @@ class Blast:
             "The hosts' /metrics are looked at by `toolkit scout --watch` beside it, not from here."
         )
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> WorkerPlan:
         """What the options and the web form say now."""
         return plan_of(self._options, self._profile, self._early.hosts_hash)
 

@@ -5,7 +5,7 @@ There is a class for each host, so that Locust deals the users out evenly, and a
 
 from typing import Any, ClassVar
 
-from blast_desk import Desk, Seat
+from blast_desk import Desk, LoadUser
 from blast_worker import Worker
 from locust import FastHttpUser, task
 from locust.exception import StopUser
@@ -24,7 +24,7 @@ class BlastUser(FastHttpUser):
     def __init__(self, environment: Any) -> None:
         """Take a seat; the connection is opened with the first request."""
         super().__init__(environment)
-        self._seat = Seat(self.desk.place)
+        self._seat = LoadUser(self.desk.place)
         self._is_asking = self._is_leaving = False
 
     def on_start(self) -> None:

@@ -29,7 +29,7 @@ from toolkit.bench.client import (
 from toolkit.bench.connections import IDLE_S
 from toolkit.bench.faults import hidden, line, reason
 from toolkit.bench.shots import Failure, Heard
-from toolkit.completion import Completion
+from toolkit.protocol.completion import Completion
 from toolkit.records import Host
 from toolkit.scout.problems import tls_problem
 
@@ -70,7 +70,7 @@ class _ClosedError(Exception):
     """The host ended the connection."""
 
 
-R = TypeVar("R", bound="_Reply")
+R = TypeVar("R", bound="_ReplyReader")
 
 FAULTS = (
     _LateError,
@@ -83,7 +83,7 @@ FAULTS = (
 )
 
 
-class Place:
+class HostAddress:
     """A host's address, and what every request to it begins with; one per host and process."""
 
     def __init__(self, host: Host, *, key: str | None, tls: ssl.SSLContext | None) -> None:
@@ -134,7 +134,7 @@ def _look_up(name: str, port: int) -> list[Any]:
     return list(look_up(name, port, 0, gevent.socket.SOCK_STREAM))
 
 
-class _Reply(HTTPResponseParser):  # type: ignore[misc]
+class _ReplyReader(HTTPResponseParser):  # type: ignore[misc]
     """Reads one HTTP answer. The methods with `_on_` are the parser's; it calls them while it is fed."""
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ def _ignore(data: bytearray) -> None:
     """What follows an answer is nobody's."""
 
 
-class _ChatReply(_Reply):
+class _ChatReply(_ReplyReader):
     """An answer to a chat request."""
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ class _ChatReply(_Reply):
         return not self.is_complete and self.reader is not None and self.reader.finished
 
 
-class _PageReply(_Reply):
+class _PageReply(_ReplyReader):
     """An answer that is read whole."""
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ class _PageReply(_Reply):
 
 
 @dataclass(slots=True)
-class Timed:
+class TimedRequest:
     """One request: what was heard, and when, in seconds of the monotonic clock."""
 
     heard: Heard
@@ -286,16 +286,16 @@ class Timed:
     """Of the answer, headers included."""
 
 
-class Wire:
+class LoadConnection:
     """One connection, opened when it is needed and again when it was lost."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HostAddress) -> None:
         self._place = place
         self._socket: Any = None
         self._pending: Any = None
         self._used_s = 0.0
 
-    def ask(self, body: bytes, until_s: float, timeout_s: float) -> Timed:
+    def ask(self, body: bytes, until_s: float, timeout_s: float) -> TimedRequest:
         """Send a chat request and read its answer, until a moment; whatever fails is told, not raised.
 
         `timeout_s` is what the sentence about a late answer names.
@@ -306,7 +306,9 @@ class Wire:
         broken = _failure(fault, timeout_s, key) if fault else None
         ended_s = time.monotonic()
         if reply.reader is None:
-            return Timed(Heard(failure=broken, status=reply.status), sent_s, ended_s, reply.bytes)
+            return TimedRequest(
+                Heard(failure=broken, status=reply.status), sent_s, ended_s, reply.bytes
+            )
         answer = reply.reader.end(ended_s, broken=broken.error if broken else None)
         told = reply.cache_status
         heard = Heard(
@@ -315,7 +317,7 @@ class Wire:
             status=reply.status,
             cache_status=hidden(told, key) if told else None,
         )
-        return Timed(heard, sent_s, answer.ended_at, reply.bytes)
+        return TimedRequest(heard, sent_s, answer.ended_at, reply.bytes)
 
     def page(self, path: str, timeout_s: float) -> tuple[int, bytes] | Failure:
         """Status and body of a small page, or why there is none."""
@@ -361,7 +363,7 @@ class Wire:
                 self.close()
         return reply, fault
 
-    def _send_and_read(self, request: bytes, reply: _Reply) -> None:
+    def _send_and_read(self, request: bytes, reply: _ReplyReader) -> None:
         sock = self._socket
         sock.sendall(request)
         unshared = 0
@@ -376,7 +378,7 @@ class Wire:
             self._read_the_end(sock, reply)
         self._used_s = time.monotonic()
 
-    def _read_the_end(self, sock: Any, reply: _Reply) -> None:
+    def _read_the_end(self, sock: Any, reply: _ReplyReader) -> None:
         """What may follow `[DONE]` is the end of the body, which lets the connection be used again."""
         with (
             suppress(_NoEndError, _ClosedError, OSError, HTTPParseError),
@@ -405,7 +407,7 @@ class Wire:
         return None
 
 
-def _connected(place: Place) -> Any:
+def _connected(place: HostAddress) -> Any:
     fault: OSError | None = None
     for family, address in place.addresses():
         sock = gevent.socket.socket(family, gevent.socket.SOCK_STREAM)

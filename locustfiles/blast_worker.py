@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gevent
-from blast_desk import OVERDUE_S, Desk, Setting
-from blast_plan import Plan
+from blast_desk import OVERDUE_S, Desk, DeskSetting
+from blast_plan import WorkerPlan
 from blast_wire import EndedError
 from gevent.event import Event
 
@@ -59,7 +59,7 @@ class Worker:
         return self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_AFTER_S
 
     def begin(
-        self, plan: Plan, *, name: str, number: int, users_per_host: Callable[[], int]
+        self, plan: WorkerPlan, *, name: str, number: int, users_per_host: Callable[[], int]
     ) -> None:
         """Open the desks for a run. `number` is unlike any other worker's of this master."""
         self.finish()
@@ -68,7 +68,7 @@ class Worker:
         self._run, self._name = plan.run, name
         tallying = Tallying(plan.run, name)
         self._reporter = Reporter(tallying, self._send, run=plan.run, worker=name)
-        setting = Setting(
+        setting = DeskSetting(
             plan=plan,
             users_per_host=users_per_host,
             worker=name,

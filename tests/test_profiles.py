@@ -1,5 +1,6 @@
 """Profiles: what a file of prompts means, what a bad one says, and that the catalog's own are good."""
 
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -150,9 +151,9 @@ HI = 'text = "Hi"\n'
     [
         ("", "`mine` holds no prompt"),
         ("prompts = []", "`mine` holds no prompt"),
-        ("prompts = 1", "`mine`: `prompts` is not a list of tables"),
-        ("[[prompts]\n", "`mine` is not TOML: Expected ']]' at the end of an array declaration"),
-        ("a = " + "[" * 5000, "`mine` is not TOML: it is nested too deep"),
+        ("prompts = 1", "`mine`: `prompts` is no list of tables"),
+        ("[[prompts]\n", "`mine` is no TOML: Expected ']]' at the end of an array declaration"),
+        ("a = " + "[" * 5000, "`mine` is no TOML: nested too deep"),
         ("think_time = 1", "`mine`: unknown key `think_time`"),
         ('"\\u001b[2J" = 1', "`mine`: unknown key `?[2J`"),
         ("stream_share = 1.5\n[[prompts]]\n" + HI, "`mine`: `stream_share` is not a number from 0"),
@@ -161,27 +162,32 @@ HI = 'text = "Hi"\n'
         ("max_tokens = 0\n[[prompts]]\n" + HI, "`mine`: `max_tokens` is not a whole number"),
         ("max_tokens = true\n[[prompts]]\n" + HI, "`mine`: `max_tokens` is not a whole number"),
         ('summary = "a\\u001b"\n[[prompts]]\n' + HI, "`mine`: `summary` is not one line of text"),
-        ("[[prompts]]\nwieght = 1\n" + HI, "`mine` prompt 1: unknown key `wieght`"),
+        ("[[prompts]]\nwieght = 1\n" + HI, "`mine`: prompts 1: unknown key `wieght`"),
         ("[[prompts]]\n" + HI + "[[prompts]]\nname = 'b'", "`mine` prompt 2 needs a text or"),
-        ("[[prompts]]\nmessages = []\n" + HI, "`mine` prompt 1 needs a text or messages, and not"),
-        ("[[prompts]]\nmessages = []", "`mine` prompt 1: `messages` is not a list of messages"),
-        ("[[prompts]]\ntext = ' '", "`mine` prompt 1 is not a text, or an empty one"),
-        ("[[prompts]]\ntext = 3", "`mine` prompt 1 is not a text, or an empty one"),
-        ("[[prompts]]\nname = ''\n" + HI, "`mine` prompt 1: `name` is empty"),
-        ('[[prompts]]\nname = "a\\nb"\n' + HI, "`mine` prompt 1: `name` is not one line of text"),
-        ("[[prompts]]\nmax_tokens = 0.5\n" + HI, "`mine` prompt 1: `max_tokens` is not a whole"),
-        ("[[prompts]]\nweight = 0\n" + HI, "`mine` prompt 1: `weight` is not a number above 0"),
-        ("[[prompts]]\nweight = inf\n" + HI, "`mine` prompt 1: `weight` is not a number above 0"),
-        ("[[prompts]]\nweight = nan\n" + HI, "`mine` prompt 1: `weight` is not a number above 0"),
+        (
+            "[[prompts]]\nmessages = [{role = 'a', content = 'b'}]\n" + HI,
+            "`mine` prompt 1 needs a text or messages, and not",
+        ),
+        ("[[prompts]]\nmessages = []", "`mine`: prompts 1: `messages` is not a list of messages"),
+        ("[[prompts]]\ntext = ' '", "`mine`: prompts 1: `text` is an empty text"),
+        ("[[prompts]]\ntext = 3", "`mine`: prompts 1: `text` is not a text"),
+        ('[[prompts]]\nname = "a\\nb"\n' + HI, "`mine`: prompts 1: `name` is not one line of text"),
+        ("[[prompts]]\nmax_tokens = 0.5\n" + HI, "`mine`: prompts 1: `max_tokens` is not a whole"),
+        ("[[prompts]]\nweight = 0\n" + HI, "`mine`: prompts 1: `weight` is not a number above 0"),
+        ("[[prompts]]\nweight = inf\n" + HI, "`mine`: prompts 1: `weight` is not a number above 0"),
+        ("[[prompts]]\nweight = nan\n" + HI, "`mine`: prompts 1: `weight` is not a number above 0"),
         ("[[prompts]]\nname = 'a'\n" + HI + "[[prompts]]\nname = 'a'\n" + HI, "`a` stands twice"),
-        ("[[prompts]]\npassages = ['x']\n" + HI, "`mine` prompt 1: there is no passage `x`"),
-        ("[[prompts]]\npassages = 'x'\n" + HI, "`mine` prompt 1: `passages` is a list of names"),
+        (
+            "[[prompts]]\npassages = ['x']\n" + HI,
+            "`mine` prompt 1: `passages`: there is no passage `x`",
+        ),
+        ("[[prompts]]\npassages = 'x'\n" + HI, "`mine`: prompts 1: `passages` is not a list"),
         ("passages = 1\n[[prompts]]\n" + HI, "`mine`: `passages` is not a table of texts"),
-        ("[passages]\na = 1\n[[prompts]]\n" + HI, "`mine`: `passages`: `a` is not a text"),
+        ("[passages]\na = 1\n[[prompts]]\n" + HI, "`mine`: `passages` is not a table of texts"),
     ],
 )
 def test_a_bad_toml_profile_names_the_prompt_and_the_key(text: str, message: str) -> None:
-    assert message in refusal(text, "toml")
+    assert message in re.sub(r"` line \d+", "`", refusal(text, "toml"))
 
 
 @pytest.mark.parametrize(
@@ -200,13 +206,22 @@ def test_a_bad_toml_profile_names_the_prompt_and_the_key(text: str, message: str
         ('{"prompt": "a", "max_tokens": 0}', "`mine` line 2: `max_tokens` is not a whole number"),
         ('{"messages": {}}', "`mine` line 2: `messages` is not a list of messages"),
         ('{"messages": ["a"]}', "`mine` line 2: `messages` is not a list of messages"),
-        ('{"messages": [{"content": "a"}]}', "`mine` line 2: a message has no `role`"),
-        ('{"messages": [{"role": 1, "content": "a"}]}', "`mine` line 2: a message has no `role`"),
-        ('{"messages": [{"role": "user"}]}', "`mine` line 2: no message holds text"),
-        ('{"messages": [{"role": "user", "content": []}]}', "`mine` line 2: no message holds text"),
+        (
+            '{"messages": [{"content": "a"}]}',
+            "`mine` line 2: `messages` holds one without a `role`",
+        ),
+        (
+            '{"messages": [{"role": 1, "content": "a"}]}',
+            "`mine` line 2: `messages` holds one without a `role`",
+        ),
+        ('{"messages": [{"role": "user"}]}', "`mine` line 2: `messages` holds no text"),
+        (
+            '{"messages": [{"role": "user", "content": []}]}',
+            "`mine` line 2: `messages` holds no text",
+        ),
         (
             '{"messages": [{"role": "user", "content": 1}]}',
-            "`mine` line 2: a message's `content` is neither",
+            "`mine` line 2: `messages` holds one whose `content` is neither",
         ),
         (
             # it can be read, and is one level too deep to be written (254)

@@ -1,12 +1,12 @@
 """What a profile says of a blast: pauses, phases, chains, unique requests, a prefix that all share."""
 
+import re
 from importlib import resources
 
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.profile_load import Phase
-from toolkit.profiles import Profile, read_profile
+from toolkit.profiles import Phase, Profile, read_profile
 
 HI = '[[prompts]]\ntext = "Hi"\n'
 PHASE = '[[phases]]\nfor = "1m"\n'
@@ -55,8 +55,8 @@ def test_phases_follow_each_other_as_written() -> None:
         spawn_rate = 4
     """
     assert read(HI + text).phases == (
-        Phase(name="up", length_s=90.0, users_from=1, users_to=32),
-        Phase(name="phase-2", length_s=7200.0, users_from=32, users_to=32, spawn_rate=4.0),
+        Phase(name="up", length_s=90.0, users=(1, 32)),
+        Phase(name="phase-2", length_s=7200.0, users=(32, 32), spawn_rate=4.0),
     )
 
 
@@ -108,33 +108,41 @@ Read me.
             ),
             "`mine` prompt `p` has a system message beside the `shared_prefix`",
         ),
-        (HI + "then = 'x'", "`mine` prompt 1: `then` is not a list of texts"),
-        (HI + "then = ['{answer}', 'x {anwser}']", "`mine` prompt 1: `then`: text 2 does not hold"),
-        (HI + "then = [3]", "`mine` prompt 1: `then`: text 1 does not hold `{answer}`"),
-        (HI + "phases = 3", "`mine` prompt 1: unknown key `phases`"),
-        ("phases = 3\n" + HI, "`mine`: `phases` is not a list of tables"),
-        (HI + PHASE + "user = 3", "`mine`: `phases`: phase 1: unknown key `user`"),
-        (HI + PHASE, "`mine`: `phases`: phase 1: `users` is neither a whole number nor a ramp"),
+        (HI + "then = 'x'", "`mine`: prompts 1: `then` is not a list, each entry a text"),
+        (
+            HI + "then = ['{answer}', 'x {anwser}']",
+            "`mine`: prompts 1: `then`: `x {anwser}` does not hold `{answer}`",
+        ),
+        (HI + "then = [3]", "`mine`: prompts 1: `then` is not a list, each entry a text"),
+        (HI + "phases = 3", "`mine`: prompts 1: unknown key `phases`"),
+        ("phases = 3\n" + HI, "`mine`: `phases` is no list of tables"),
+        (HI + PHASE + "user = 3", "`mine`: phases 1: unknown key `user`"),
+        (HI + PHASE, "`mine`: phases 1 has no `users`"),
         *(
-            (HI + PHASE + f"users = {value}", "`mine`: `phases`: phase 1: `users` is neither")
+            (HI + PHASE + f"users = {value}", "`mine`: phases 1: `users` is neither")
             for value in ("-1", "1.5", "[1]", "[1, 2, 3]", "[1, -1]", "true", "'4'", "100001")
         ),
         (HI + PHASE + "users = 0", "`mine`: `phases` never have a user"),
-        (HI + "[[phases]]\nusers = 1", "`mine`: `phases`: phase 1: `for` is no duration"),
-        (HI + "[[phases]]\nusers = 1\nfor = 5", "`mine`: `phases`: phase 1: `for` is no duration"),
+        (HI + "[[phases]]\nusers = 1", "`mine`: phases 1 has no `for`"),
         (
             HI + "[[phases]]\nusers = 1\nfor = '5'",
-            "`mine`: `phases`: phase 1: `for` is no duration",
+            "`mine`: phases 1: `for` is not a duration",
         ),
-        (HI + "[[phases]]\nusers = 1\nfor = '0s'", "`mine`: `phases`: phase 1: `for` is no"),
-        (HI + PHASE + "users = 1\nspawn_rate = 0", "phase 1: `spawn_rate` is not a number above 0"),
-        (HI + PHASE + "users = 1\nspawn_rate = 'x'", "phase 1: `spawn_rate` is not a number above"),
-        (HI + PHASE + 'users = 1\nname = "a\\nb"', "phase 1: `name` is not one line of text"),
-        (HI + PHASE + "users = 1\n" + PHASE + "users = []", "`mine`: `phases`: phase 2: `users`"),
+        (HI + "[[phases]]\nusers = 1\nfor = '0s'", "`mine`: phases 1: `for` is not a duration"),
+        (
+            HI + PHASE + "users = 1\nspawn_rate = 0",
+            "phases 1: `spawn_rate` is not a number above 0",
+        ),
+        (
+            HI + PHASE + "users = 1\nspawn_rate = 'x'",
+            "phases 1: `spawn_rate` is not a number above",
+        ),
+        (HI + PHASE + 'users = 1\nname = "a\\nb"', "phases 1: `name` is not one line of text"),
+        (HI + PHASE + "users = 1\n" + PHASE + "users = []", "`mine`: phases 2: `users`"),
     ],
 )
 def test_a_bad_value_is_refused_by_the_name_of_its_key(text: str, message: str) -> None:
-    assert message in refusal(text).message
+    assert message in re.sub(r"` line \d+", "`", refusal(text).message)
 
 
 def test_a_typing_error_is_told_with_the_word_that_was_meant() -> None:

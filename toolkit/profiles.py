@@ -29,34 +29,47 @@ What only a blast does:
 Plain text is one prompt a line. JSONL is one request body a line, with `messages`, or with a text as `prompt`.
 """
 
-import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 import orjson
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSchema
 
-from toolkit import profile_checks as checks
+from toolkit.config_file import (
+    DECLARED,
+    FieldError,
+    Line,
+    Number,
+    OrNone,
+    Seconds,
+    Whole,
+    described,
+    record,
+    toml_tables,
+)
 from toolkit.errors import ToolkitError
-from toolkit.profile_load import Phase, phases, think_time
+from toolkit.safe_text import printable
 
 Kind = Literal["toml", "text", "jsonl"]
 Message = Mapping[str, Any]
-
-PROFILE_KEYS = (
-    *("summary", "stream_share", "max_tokens", "passages", "prompts"),
-    *("think_time_s", "unique_share", "shared_prefix", "phases"),
-)
-PROMPT_KEYS = ("name", "text", "messages", "passages", "max_tokens", "weight", "then")
-"""What a TOML profile may say; any other key is a typing error until it is added here."""
 
 DECIDED_ELSEWHERE = frozenset(
     "messages prompt model stream stream_options max_tokens max_completion_tokens temperature"
     " ignore_eos".split()
 )
 """Keys of a recorded request body that are read here, or that the run's plan sets for all requests."""
+MOST_WEIGHT = 1_000_000
+"""Weights are taken in proportion; nobody needs more, and sums of them stay exact."""
+MOST_THINK_S = 3_600.0
+MOST_USERS = 100_000
+"""Per host; more ports than any machine has."""
 
+EXAMPLE = 'A prompt is, e.g., `[[prompts]]` and below it `text = "Write a story about a robot."`'
+PHASE_EXAMPLE = (
+    'A phase is, e.g., `[[phases]]` and below it `for = "2m"` and `users = 8` or `users = [1, 32]`'
+)
 ANSWER = "{answer}"
 """Where a chain's step holds the answer before it."""
 
@@ -65,6 +78,167 @@ BODY_EXAMPLE = (
 )
 THEN_EXAMPLE = f'A step holds the answer before it, e.g., `then = ["Shorten this: {ANSWER}"]`'
 MESSAGE_EXAMPLE = "A message has a role and content, e.g., the role `user` and the content `Hi`"
+
+
+# --- kinds of values -------------------------------------------------------------------------------
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise FieldError("is an empty text", EXAMPLE)
+    return value
+
+
+def _messages(messages: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    for message in messages:
+        if not isinstance(message.get("role"), str) or not message["role"]:
+            raise FieldError("holds one without a `role`", MESSAGE_EXAMPLE)
+        content = message.get("content")
+        is_parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+        if not (content is None or isinstance(content, str) or is_parts):
+            raise FieldError("holds one whose `content` is neither text nor a list of parts", MESSAGE_EXAMPLE)  # fmt: skip
+    if not any(_holds_text(message) for message in messages):
+        raise FieldError("holds no text", MESSAGE_EXAMPLE)
+    return messages
+
+
+def _step(step: str) -> str:
+    if ANSWER not in step:
+        raise FieldError(f"`{printable(step)}` does not hold `{ANSWER}`", THEN_EXAMPLE)
+    return step
+
+
+def _pair(value: Any, most: float) -> tuple[Any, Any] | None:
+    """Two numbers from 0 to `most`, or one twice; None for anything else."""
+    both = value if isinstance(value, list) else [value, value]
+    is_pair = len(both) == 2 and all(type(one) in (int, float) and 0 <= one <= most for one in both)
+    return (both[0], both[1]) if is_pair else None
+
+
+def _think_time(value: object) -> tuple[float, float]:
+    """A number of seconds, or the least and the most of them."""
+    pair = _pair(value, MOST_THINK_S)
+    if pair is None or pair[0] > pair[1]:
+        raise FieldError(
+            f"is neither seconds nor the least and the most of them, up to {MOST_THINK_S:,.0f}",
+            "Write, e.g., `2.5` or `[1, 5]`",
+        )
+    return float(pair[0]), float(pair[1])
+
+
+def _users(value: object) -> tuple[int, int]:
+    """A number of users, or a ramp from one to another."""
+    pair = _pair(value, MOST_USERS)
+    if pair is None or any(type(one) is float for one in pair):
+        raise FieldError(
+            f"is neither a whole number nor a ramp from one to another, up to {MOST_USERS:,}",
+            PHASE_EXAMPLE,
+        )
+    return pair
+
+
+Content = Annotated[str, Strict(), AfterValidator(_not_blank), described("a text", EXAMPLE)]
+Tokens = Annotated[Whole, Field(ge=1)]
+Share = Annotated[
+    Number, Field(ge=0, le=1, json_schema_extra={"x-hint": "Half of the requests is 0.5"})
+]
+ThinkTime = Annotated[
+    tuple[float, float] | None,
+    BeforeValidator(_think_time),
+    WithJsonSchema({"type": ["number", "array"], "x-allowed": "seconds, or the least and the most of them", "maximum": MOST_THINK_S}),
+]  # fmt: skip
+Users = Annotated[
+    tuple[int, int],
+    BeforeValidator(_users),
+    WithJsonSchema({"type": ["integer", "array"], "x-allowed": "a whole number, or a ramp from one to another", "x-hint": PHASE_EXAMPLE, "maximum": MOST_USERS}),
+]  # fmt: skip
+
+
+# --- what a TOML profile says ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of a blast; one table for each. Without any the command line says how many users there are, and for how long."""
+
+    __pydantic_config__ = DECLARED
+
+    name: Line = ""
+    """In tables and pictures."""
+    length_s: Annotated[Seconds, Field(validation_alias="for")]
+    """How long."""
+    users: Users
+    """Per host; of a ramp evenly from one number to the other."""
+    spawn_rate: OrNone[Annotated[Number, Field(gt=0)]] = None
+    """Users started a second and host, at most."""
+
+    @property
+    def users_from(self) -> int:
+        """Per host, at its start."""
+        return self.users[0]
+
+    @property
+    def users_to(self) -> int:
+        """Per host, at its end."""
+        return self.users[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptEntry:
+    """One thing to ask; one table for each."""
+
+    __pydantic_config__ = DECLARED
+
+    name: Line = ""
+    """How results call it."""
+    text: Content = ""
+    """What a user says; or `messages`."""
+    messages: Annotated[
+        tuple[dict[str, Any], ...],
+        Field(min_length=1),
+        AfterValidator(_messages),
+        described("a list of messages", MESSAGE_EXAMPLE),
+    ] = ()
+    """As a chat request carries them."""
+    passages: tuple[Annotated[str, Strict()], ...] = ()
+    """Names of passages that stand before its text, in this order."""
+    max_tokens: OrNone[Tokens] = None
+    """Of its answer, at most; a lower limit of the run stays."""
+    weight: Annotated[
+        Number,
+        Field(gt=0, le=MOST_WEIGHT, json_schema_extra={"x-hint": "Twice as often as 1 is 2"}),
+    ] = 1.0
+    """How often it is sent, measured against the other prompts' weights."""
+    then: tuple[
+        Annotated[str, Strict(), AfterValidator(_step), described("a text", THEN_EXAMPLE)], ...
+    ] = ()
+    """Of a chain: the requests that follow, each holding `{answer}`, the answer before it. Only a blast sends them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFile:
+    """`--profile FILE.toml` of bench, blast and warmup."""
+
+    __pydantic_config__ = DECLARED
+
+    summary: Line = ""
+    """What it is for, in one line."""
+    stream_share: OrNone[Share] = None
+    """Of the requests so many are streamed."""
+    max_tokens: OrNone[Tokens] = None
+    """Of each answer."""
+    passages: Annotated[
+        dict[str, Content], described("a table of texts", 'Write, e.g., `manual = "..."`')
+    ] = field(default_factory=dict)
+    """Texts that several prompts begin with, by name."""
+    prompts: tuple[PromptEntry, ...] = ()
+    think_time_s: Annotated[ThinkTime, Field(validation_alias="think_time_s")] = None
+    """Of a blast: a user's pause between two requests."""
+    unique_share: Share = 0.0
+    """Of a blast: so many of the requests bear a mark, so that no cache knows them."""
+    shared_prefix: OrNone[Line] = None
+    """Of a blast: the passage that all prompts have before them, as a system message."""
+    phases: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +278,9 @@ class Profile:
     """Keys of JSONL bodies that are not sent and that nobody else sets, e.g., `tools`."""
 
 
+# --- reading it ------------------------------------------------------------------------------------
+
+
 def read_profile(text: str, name: str, kind: Kind) -> Profile:
     """Read a profile's text; raises ToolkitError naming the line, prompt or key at fault.
 
@@ -118,7 +295,7 @@ def read_profile(text: str, name: str, kind: Kind) -> Profile:
 def _lines(text: str, name: str) -> Profile:
     """One prompt a line, whatever it begins with: `#` may be a prompt's first character."""
     prompts = [
-        _prompt({"text": line}, f"line-{number}", f"`{name}` line {number}")
+        _prompt(PromptEntry(text=line), f"line-{number}", f"`{name}` line {number}")
         for number, line in _numbered(text)
     ]
     _refuse_none(prompts, name, "Write one prompt a line")
@@ -132,7 +309,8 @@ def _jsonl_profile(text: str, name: str) -> Profile:
         where = f"`{name}` line {number}"
         body = _body(line, where)
         left_out.update(body.keys() - DECIDED_ELSEWHERE)
-        prompts.append(_prompt(_fields_of(body, where), f"line-{number}", where))
+        entry = record(PromptEntry, _fields_of(body, where), where)
+        prompts.append(_prompt(entry, f"line-{number}", where))
         flags.append(body.get("stream"))
     _refuse_none(prompts, name, BODY_EXAMPLE)
     # who sends bodies like these leaves `stream` out where it is false
@@ -142,7 +320,7 @@ def _jsonl_profile(text: str, name: str) -> Profile:
         name=name,
         prompts=tuple(prompts),
         stream_share=round(streamed / len(flags), 4) if is_told else None,
-        left_out=tuple(map(checks.shown, sorted(left_out))),
+        left_out=tuple(map(printable, sorted(left_out))),
     )
 
 
@@ -157,7 +335,7 @@ def _body(line: str, where: str) -> dict[str, Any]:
     try:
         body = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        reason = f"{checks.shown(error.msg)} at character {error.colno}"
+        reason = f"{printable(error.msg)} at character {error.colno}"
         raise ToolkitError(f"{where} is not JSON: {reason}", BODY_EXAMPLE) from error
     if not isinstance(body, dict):
         raise ToolkitError(f"{where} is not a JSON object", BODY_EXAMPLE)
@@ -180,38 +358,50 @@ def _fields_of(body: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _toml_profile(text: str, name: str) -> Profile:
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "it is nested too deep"
-        raise ToolkitError(
-            f"`{name}` is not TOML: {checks.shown(reason)}", checks.EXAMPLE
-        ) from error
-    checks.refuse_unknown(table, PROFILE_KEYS, f"`{name}`")
-    passages = _passages(table.get("passages", {}), f"`{name}`: `passages`")
-    prompts = _toml_prompts(table, name, passages)
-    _refuse_none(prompts, name, checks.EXAMPLE)
-    prefix = _prefix(table.get("shared_prefix"), passages, f"`{name}`: `shared_prefix`")
+    told = record(ProfileFile, toml_tables(text, name), f"`{name}`", text=text)
+    passages = told.passages
+    prompts = []
+    for number, entry in enumerate(told.prompts, start=1):
+        where = f"`{name}` prompt {number}"
+        if entry.passages and not entry.text:
+            raise ToolkitError(f"{where}: `passages` stands beside a `text`", EXAMPLE)
+        before = [_passage(word, passages, f"{where}: `passages`") for word in entry.passages]
+        joined = "\n\n".join([*before, entry.text.strip()]) if before else entry.text
+        prompts.append(_prompt(replace(entry, text=joined), f"prompt-{number}", where))
+    for word, times in Counter(prompt.name for prompt in prompts).items():
+        if times > 1:
+            raise ToolkitError(
+                f"`{name}`: the prompt name `{word}` stands twice", "Give each prompt its own name"
+            )
+    _refuse_none(prompts, name, EXAMPLE)
+    prefix = None
+    if told.shared_prefix is not None:
+        prefix = _passage(told.shared_prefix, passages, f"`{name}`: `shared_prefix`")
+    if told.phases and not any(max(phase.users) for phase in told.phases):
+        raise ToolkitError(f"`{name}`: `phases` never have a user", PHASE_EXAMPLE)
     return Profile(
         name=name,
-        summary=checks.word(table.get("summary", ""), f"`{name}`: `summary`"),
-        prompts=tuple(_behind(prefix and passages[prefix], prompt, name) for prompt in prompts),
-        stream_share=checks.share(table.get("stream_share"), f"`{name}`: `stream_share`"),
-        max_tokens=checks.count(table.get("max_tokens"), f"`{name}`: `max_tokens`"),
-        think_time_s=think_time(table.get("think_time_s"), f"`{name}`: `think_time_s`"),
-        unique_share=checks.share(table.get("unique_share"), f"`{name}`: `unique_share`") or 0.0,
-        phases=phases(table.get("phases", []), f"`{name}`: `phases`"),
-        shared_prefix=prefix,
+        summary=told.summary,
+        prompts=tuple(_behind(prefix, prompt, name) for prompt in prompts),
+        stream_share=told.stream_share,
+        max_tokens=told.max_tokens,
+        think_time_s=told.think_time_s,
+        unique_share=told.unique_share,
+        phases=tuple(
+            replace(phase, name=phase.name or f"phase-{number}")
+            for number, phase in enumerate(told.phases, start=1)
+        ),
+        shared_prefix=told.shared_prefix,
     )
 
 
-def _prefix(value: object, passages: Mapping[str, str], where: str) -> str | None:
-    if value is None:
-        return None
-    word = checks.word(value, where)
+def _passage(word: str, passages: Mapping[str, str], where: str) -> str:
     if word not in passages:
-        raise _no_passage(word, passages, where)
-    return word
+        raise ToolkitError(
+            f"{where}: there is no passage `{printable(word)}`",
+            f"Known passages: {', '.join(map(printable, passages)) or 'none'}",
+        )
+    return passages[word].strip()
 
 
 def _behind(passage: str | None, prompt: Prompt, name: str) -> Prompt:
@@ -223,85 +413,15 @@ def _behind(passage: str | None, prompt: Prompt, name: str) -> Prompt:
             f"`{name}` prompt `{prompt.name}` has a system message beside the `shared_prefix`",
             "Many models take one only: move its text to the passage, or to the user's message",
         )
-    system = {"role": "system", "content": passage.strip()}
+    system = {"role": "system", "content": passage}
     return replace(prompt, messages=(system, *prompt.messages))
 
 
-def _toml_prompts(table: Mapping[str, Any], name: str, passages: Mapping[str, str]) -> list[Prompt]:
-    entries = table.get("prompts", [])
-    if not checks.are_tables(entries):
-        raise ToolkitError(f"`{name}`: `prompts` is not a list of tables", checks.EXAMPLE)
-    prompts = []
-    for number, entry in enumerate(entries, start=1):
-        where = f"`{name}` prompt {number}"
-        checks.refuse_unknown(entry, PROMPT_KEYS, where)
-        fields = {**entry, **_joined(entry, passages, where)}
-        prompts.append(_prompt(fields, f"prompt-{number}", where))
-    _refuse_twins(prompts, name)
-    return prompts
-
-
-def _passages(table: object, where: str) -> dict[str, str]:
-    if not isinstance(table, dict):
-        raise ToolkitError(f"{where} is not a table of texts", 'Write, e.g., `manual = "..."`')
-    return {
-        key: checks.text(value, f"{where}: `{checks.shown(key)}`") for key, value in table.items()
-    }
-
-
-def _joined(entry: Mapping[str, Any], passages: Mapping[str, str], where: str) -> dict[str, str]:
-    """The text with the passages that it names before it."""
-    named = entry.get("passages")
-    if named is None:
-        return {}
-    if not isinstance(named, list) or "text" not in entry:
-        raise ToolkitError(
-            f"{where}: `passages` is a list of names, beside a `text`", checks.EXAMPLE
-        )
-    for word in named:
-        if not isinstance(word, str) or word not in passages:
-            raise _no_passage(word, passages, where)
-    text = checks.text(entry["text"], f"{where}: `text`")
-    return {"text": "\n\n".join([*(passages[word].strip() for word in named), text.strip()])}
-
-
-def _no_passage(word: object, passages: Mapping[str, str], where: str) -> ToolkitError:
-    return ToolkitError(
-        f"{where}: there is no passage `{checks.shown(str(word))}`",
-        f"Known passages: {', '.join(map(checks.shown, passages)) or 'none'}",
-    )
-
-
-def _prompt(fields: Mapping[str, Any], name: str, where: str) -> Prompt:
-    """Check one prompt's fields, whichever kind of file they stood in."""
-    name = checks.word(fields.get("name", name), f"{where}: `name`")
-    if not name:
-        raise ToolkitError(f"{where}: `name` is empty", "Leave it out, or name the prompt")
-    if ("text" in fields) == ("messages" in fields):
-        raise ToolkitError(f"{where} needs a text or messages, and not both", checks.EXAMPLE)
-    return Prompt(
-        name=name,
-        messages=_messages(fields, where),
-        max_tokens=checks.count(fields.get("max_tokens"), f"{where}: `max_tokens`"),
-        weight=checks.weight(fields.get("weight", 1.0), f"{where}: `weight`"),
-        then=_then(fields.get("then", []), f"{where}: `then`"),
-    )
-
-
-def _then(steps: object, where: str) -> tuple[str, ...]:
-    if not isinstance(steps, list):
-        raise ToolkitError(f"{where} is not a list of texts", THEN_EXAMPLE)
-    for number, step in enumerate(steps, start=1):
-        if not isinstance(step, str) or ANSWER not in step:
-            raise ToolkitError(f"{where}: text {number} does not hold `{ANSWER}`", THEN_EXAMPLE)
-    return tuple(steps)
-
-
-def _messages(fields: Mapping[str, Any], where: str) -> tuple[Message, ...]:
-    if "text" in fields:
-        messages = [{"role": "user", "content": checks.text(fields["text"], where)}]
-    else:
-        messages = _checked(fields["messages"], where)
+def _prompt(entry: PromptEntry, name: str, where: str) -> Prompt:
+    """What an entry asks, whichever kind of file it stood in."""
+    if bool(entry.text) == bool(entry.messages):
+        raise ToolkitError(f"{where} needs a text or messages, and not both", EXAMPLE)
+    messages = entry.messages or ({"role": "user", "content": entry.text},)
     try:
         # half a surrogate pair, a number of 30 digits: found now and not in the midst of a run
         orjson.dumps({"messages": messages})
@@ -309,24 +429,13 @@ def _messages(fields: Mapping[str, Any], where: str) -> tuple[Message, ...]:
         raise ToolkitError(
             f"{where} holds what JSON cannot carry", "Keep to text, numbers, lists and tables"
         ) from error
-    return tuple(messages)
-
-
-def _checked(messages: Any, where: str) -> list[dict[str, Any]]:
-    if not checks.are_tables(messages) or not messages:
-        raise ToolkitError(f"{where}: `messages` is not a list of messages", MESSAGE_EXAMPLE)
-    for message in messages:
-        if not isinstance(message.get("role"), str) or not message["role"]:
-            raise ToolkitError(f"{where}: a message has no `role`", MESSAGE_EXAMPLE)
-        content = message.get("content")
-        if not (content is None or isinstance(content, str) or checks.are_tables(content)):
-            raise ToolkitError(
-                f"{where}: a message's `content` is neither text nor a list of parts",
-                MESSAGE_EXAMPLE,
-            )
-    if not any(_holds_text(message) for message in messages):
-        raise ToolkitError(f"{where}: no message holds text", MESSAGE_EXAMPLE)
-    return list(messages)
+    return Prompt(
+        name=entry.name or name,
+        messages=messages,
+        max_tokens=entry.max_tokens,
+        weight=entry.weight,
+        then=entry.then,
+    )
 
 
 def _holds_text(message: Message) -> bool:
@@ -341,11 +450,3 @@ def _holds_text(message: Message) -> bool:
 def _refuse_none(prompts: Sequence[Prompt], name: str, hint: str) -> None:
     if not prompts:
         raise ToolkitError(f"`{name}` holds no prompt", hint)
-
-
-def _refuse_twins(prompts: Iterable[Prompt], name: str) -> None:
-    for word, times in Counter(prompt.name for prompt in prompts).items():
-        if times > 1:
-            raise ToolkitError(
-                f"`{name}`: the prompt name `{word}` stands twice", "Give each prompt its own name"
-            )

@@ -186,7 +186,7 @@ class Shot:
     tpot_ms: float | None = None
     """(E2E - TTFT) / tokens after the first chunk."""
     itl: bytes | None = None
-    """Sketch (sketches.py) of the gaps between chunks / tokens in the later chunk, in milliseconds."""
+    """Sketch (stats.py) of the gaps between chunks / tokens in the later chunk, in milliseconds."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     """The server's `usage`; the number of chunks with a token when it tells none."""
@@ -339,7 +339,7 @@ class Tally:
     ones in less than a tenth of their median, and in less time than writing them takes."""
     cache_inferred: int = 0
     e2e: bytes = b""
-    """Sketch (sketches.py) of the ok answers' E2E, milliseconds."""
+    """Sketch (stats.py) of the ok answers' E2E, milliseconds."""
     ttft: bytes = b""
     """Sketch of the ok streams' TTFT, milliseconds."""
 
@@ -404,7 +404,7 @@ class Asked:
     exact_key: str
     """Hash of the body's bytes as sent, 32 hexadecimal digits."""
     request_key: str | None = None
-    """Hash of the canonical request (request_key.py), which a response cache goes by; None: it has none."""
+    """Hash of the canonical request (protocol/request_key.py), which a response cache goes by; None: it has none."""
     prompt_key: str | None = None
     """Hash of what the model reads, whatever the sampling; None: no prompt was found."""
     problem: str | None = None

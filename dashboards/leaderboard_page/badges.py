@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from leaderboard_page.icons import icon
 from toolkit.board.standings import Standing, Taint
-from toolkit.markup import Markup, tag
 from toolkit.records import Verdict
-from toolkit.wording import span, time_of_day
+from toolkit.report.html import Markup, tag
+from toolkit.units import span, time_of_day
 
 # code -> (word, tone, sign). `foul`: the figures are not what they seem; `warn`: something happened or is wrong;
 # `info`: an honest reason to be fast, or nothing to blame.

@@ -7,29 +7,29 @@ eighth get the same colours with other strokes; names at the lines' ends make co
 
 from collections.abc import Iterable, Mapping
 
-from toolkit.plot import Look
+from toolkit.report.charts import LineStyle
 
 COLOURS = 8
 STROKES = ("", "9 5", "2 5", "12 4 2 4")
 """Dash patterns in pixels: the first lap is solid."""
 
 
-NOBODY = Look("var(--quiet)", "")
+NOBODY = LineStyle("var(--quiet)", "")
 
 
-def looks(names: Iterable[str]) -> Mapping[str, Look]:
+def looks(names: Iterable[str]) -> Mapping[str, LineStyle]:
     """Host name -> its look. Names are sorted, so that every viewer and every day sees the same."""
     return {
-        name: Look(f"var(--c{place % COLOURS})", STROKES[place // COLOURS % len(STROKES)])
+        name: LineStyle(f"var(--c{place % COLOURS})", STROKES[place // COLOURS % len(STROKES)])
         for place, name in enumerate(sorted(set(names)))
     }
 
 
-def solid(looks: Mapping[str, Look], names: Iterable[str]) -> Mapping[str, Look]:
+def solid(looks: Mapping[str, LineStyle], names: Iterable[str]) -> Mapping[str, LineStyle]:
     """The looks of a few hosts: solid lines, but where two of them have one colour."""
-    found: dict[str, Look] = {}
+    found: dict[str, LineStyle] = {}
     for name in names:
         look = looks.get(name, NOBODY)
         is_first = look.colour not in {other.colour for other in found.values()}
-        found[name] = Look(look.colour, "") if is_first else look
+        found[name] = LineStyle(look.colour, "") if is_first else look
     return found

@@ -14,7 +14,7 @@ import streamlit as st
 from leaderboard_page.address import MOST_COMPARED, RANK_BY, USUAL, Address, parsed, query
 from leaderboard_page.standings_table import WORDS
 from toolkit.records import Run
-from toolkit.wording import day, span, time_of_day
+from toolkit.units import day, span, time_of_day
 
 WINDOWS_S = (60, 300, 900, 1800, 3600)
 TOPS = (5, 10, 20, 50)

@@ -4,7 +4,7 @@ import csv
 import io
 
 from toolkit.board.standings import Board
-from toolkit.wording import spreadsheet_cell
+from toolkit.safe_text import spreadsheet_cell
 
 KEYS = tuple(
     "rank name url score rps output_tokens_per_s ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate ok errors"

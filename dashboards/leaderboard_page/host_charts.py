@@ -7,11 +7,10 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from leaderboard_page.colours import NOBODY
-from toolkit.board.history import Density, Heat, Series
-from toolkit.markup import Markup, tag
-from toolkit.plot import (
-    Frame,
-    Look,
+from toolkit.board.history import Density, Heat, HostSeries
+from toolkit.report.charts import (
+    ChartFrame,
+    LineStyle,
     Point,
     Scale,
     area,
@@ -25,8 +24,9 @@ from toolkit.plot import (
     log_ticks,
     time_ticks,
 )
-from toolkit.sketches import ALPHA
-from toolkit.wording import share, tick, tick_ms, time_of_day
+from toolkit.report.html import Markup, tag
+from toolkit.stats import ALPHA
+from toolkit.units import share, tick, tick_ms, time_of_day
 
 MOST_BINS = 72
 """Columns of a density: a sketch's own buckets of 2 % are finer than a few hundred answers can fill."""
@@ -34,12 +34,14 @@ BUCKET = (1 + ALPHA) / (1 - ALPHA)
 """Each of the sketch's buckets is this much above the one before."""
 
 
-def density_chart(densities: Sequence[Density], *, looks: Mapping[str, Look], key: str) -> Markup:
+def density_chart(
+    densities: Sequence[Density], *, looks: Mapping[str, LineStyle], key: str
+) -> Markup:
     """How the answers' times spread, as shares of each host's answers, one over the other."""
-    frame = Frame(
+    frame = ChartFrame(
         key=key,
         title="How long answers take",
-        told="Share of each host's answers by latency, logarithmic: two humps are cache hits and misses",
+        alt="Share of each host's answers by latency, logarithmic: two humps are cache hits and misses",
         axes="share of answers by latency, on a logarithmic axis",
     )
     filled = [one for one in densities if sum(one.counts)]
@@ -97,7 +99,7 @@ def _bucket(value_ms: float) -> int:
     return round(math.log(value_ms) / math.log(BUCKET))
 
 
-def legend(names: Iterable[str], looks: Mapping[str, Look]) -> Markup:
+def legend(names: Iterable[str], looks: Mapping[str, LineStyle]) -> Markup:
     """Whose colour is whose."""
     items = [
         tag(
@@ -112,14 +114,14 @@ def legend(names: Iterable[str], looks: Mapping[str, Look]) -> Markup:
 
 
 def series_chart(
-    series: Sequence[Series], *, metric: str, title: str, looks: Mapping[str, Look]
+    series: Sequence[HostSeries], *, metric: str, title: str, looks: Mapping[str, LineStyle]
 ) -> Markup:
     """One figure of a few hosts over time; `metric` is a field of Series."""
     latency = metric.endswith("_ms")
-    frame = Frame(
+    frame = ChartFrame(
         key=f"series-{metric}",
         title=title,
-        told=f"{title} over time of {', '.join(one.name for one in series)}",
+        alt=f"{title} over time of {', '.join(one.name for one in series)}",
     )
     known = [v for one in series for v in getattr(one, metric) if v is not None]
     times = [at for one in series for at in one.times]
@@ -149,10 +151,10 @@ def heat_strip(heat: Heat) -> Markup:
 
     A picture of one pixel a field, used as a mask over the accent colour, so that it suits both themes.
     """
-    frame = Frame(
+    frame = ChartFrame(
         key="heat",
         title="Latency over time",
-        told=f"Latencies of {heat.name} over time, logarithmic; each column adds up to its moment's answers",
+        alt=f"Latencies of {heat.name} over time, logarithmic; each column adds up to its moment's answers",
         axes="on a logarithmic axis; the brighter, the more answers",
     )
     rows = [column for column in heat.counts if any(column)]

@@ -1,6 +1,6 @@
 """The page's few signs, drawn as inline SVG: nothing is loaded, and no font is asked for a glyph it may lack."""
 
-from toolkit.markup import Markup, tag
+from toolkit.report.html import Markup, tag
 
 _PATHS = {
     "up": "M8 3 L13.5 11 H2.5 Z",

@@ -22,7 +22,7 @@ from leaderboard_page.csv_file import csv_of
 from leaderboard_page.live import show, style
 from leaderboard_page.scene import Scene, scene_of, usual_window_s
 from leaderboard_page.sections import feeding
-from leaderboard_page.source import Source, sentence
+from leaderboard_page.source import DatabaseSource, sentence
 from leaderboard_page.strip import title
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
@@ -45,10 +45,10 @@ def database() -> Path:
 
 
 @st.cache_resource(show_spinner=False)
-def source_of(path: Path) -> Source:
+def source_of(path: Path) -> DatabaseSource:
     """The one follower of a file, for all viewers of this server."""
     keep_quiet()
-    return Source(path)
+    return DatabaseSource(path)
 
 
 def main() -> None:
@@ -64,13 +64,13 @@ def main() -> None:
         every(FAST_S, wait, source, address)
 
 
-def kiosk(source: Source, address: Address, scene: Scene) -> None:
+def kiosk(source: DatabaseSource, address: Address, scene: Scene) -> None:
     """One screen without controls."""
     st.html("<div class='kiosk-mark'></div>")
     every(FAST_S, fast, source, address, drawn(scene))
 
 
-def page(source: Source, address: Address, scene: Scene) -> None:
+def page(source: DatabaseSource, address: Address, scene: Scene) -> None:
     """The whole page, from the toolbar to the method."""
     first_s, last_s = scene.feed.start_s, scene.feed.end_s or scene.feed.start_s
     names = [host.name for host in scene.feed.hosts]
@@ -109,7 +109,7 @@ def every(seconds: float, part: Callable[..., None], *told: object) -> None:
     st.fragment(part, run_every=seconds * (1 + late))(*told)
 
 
-def as_csv(source: Source, address: Address) -> bytes:
+def as_csv(source: DatabaseSource, address: Address) -> bytes:
     """The standings of this view as they are when the button is pressed; that is outside any run, where no widget is known."""
     scene = scene_of(source, address, time.time())
     return csv_of(scene.board) if isinstance(scene, Scene) else b""
@@ -118,7 +118,7 @@ def as_csv(source: Source, address: Address) -> bytes:
 # --- the parts, each in a fragment ----------------------------------------------------------------
 
 
-def wait(source: Source, address: Address) -> None:
+def wait(source: DatabaseSource, address: Address) -> None:
     """Say how to feed the page, until there is something to show."""
     scene = scene_of(source, address, time.time())
     if isinstance(scene, Scene):
@@ -126,7 +126,7 @@ def wait(source: Source, address: Address) -> None:
     show(feeding(scene).encode("utf-8", "replace"), key="waiting")
 
 
-def fast(source: Source, address: Address, laid_out: tuple[object, ...]) -> None:
+def fast(source: DatabaseSource, address: Address, laid_out: tuple[object, ...]) -> None:
     """Strip, figures and leaderboard."""
     scene = at_the_moment(source, address)
     if scene is None or drawn(scene) != laid_out:
@@ -139,27 +139,29 @@ def fast(source: Source, address: Address, laid_out: tuple[object, ...]) -> None
         show(feeding(sentence(error)).encode("utf-8", "replace"), key="fast")
 
 
-def slow(source: Source, address: Address) -> None:
+def slow(source: DatabaseSource, address: Address) -> None:
     """Ranks over time, and the trade-off."""
     draw(source, address, Scene.slow, "slow")
 
 
-def compare(source: Source, address: Address) -> None:
+def compare(source: DatabaseSource, address: Address) -> None:
     """A few hosts side by side."""
     draw(source, address, Scene.compare, "compare")
 
 
-def host(source: Source, address: Address) -> None:
+def host(source: DatabaseSource, address: Address) -> None:
     """One host in full."""
     draw(source, address, Scene.host, "one-host")
 
 
-def rest(source: Source, address: Address) -> None:
+def rest(source: DatabaseSource, address: Address) -> None:
     """The bench's word, the workload, the method."""
     draw(source, address, Scene.rest, "rest")
 
 
-def draw(source: Source, address: Address, part: Callable[[Scene], bytes], key: str) -> None:
+def draw(
+    source: DatabaseSource, address: Address, part: Callable[[Scene], bytes], key: str
+) -> None:
     """One part; while the database is in trouble and it was never built, nothing."""
     scene = at_the_moment(source, address)
     try:
@@ -168,7 +170,7 @@ def draw(source: Source, address: Address, part: Callable[[Scene], bytes], key: 
         show(b"", key=key)
 
 
-def at_the_moment(source: Source, address: Address) -> Scene | None:
+def at_the_moment(source: DatabaseSource, address: Address) -> Scene | None:
     """The scene of now, or of where a replay has come to."""
     scene = scene_of(source, address, time.time())
     if not isinstance(scene, Scene):

@@ -8,10 +8,10 @@ from itertools import groupby
 
 from leaderboard_page.colours import NOBODY
 from toolkit.board.history import Ranks
-from toolkit.markup import Markup, tag
-from toolkit.plot import (
-    Frame,
-    Look,
+from toolkit.records import Event
+from toolkit.report.charts import (
+    ChartFrame,
+    LineStyle,
     Point,
     Scale,
     chart,
@@ -22,8 +22,8 @@ from toolkit.plot import (
     time_ticks,
     word,
 )
-from toolkit.records import Event
-from toolkit.wording import time_of_day
+from toolkit.report.html import Markup, tag
+from toolkit.units import time_of_day
 
 MOST_POINTS = 240
 """Moments drawn: more are finer than a screen shows, and cost every viewer bytes."""
@@ -38,11 +38,11 @@ def rank_chart(
     events: Sequence[Event],
     *,
     names: Sequence[str],
-    looks: Mapping[str, Look],
+    looks: Mapping[str, LineStyle],
     title: str = "Rank over time",
 ) -> Markup:
     """The chart of the hosts in `names`, which stand in the table's order."""
-    frame = Frame(key="ranks", title=title, told=_told(ranks, names))
+    frame = ChartFrame(key="ranks", title=title, alt=_told(ranks, names))
     if len(ranks.times) < 2 or not names:
         return empty(frame, "Ranks are drawn here once the blast is a few seconds old.")
     kept = _thinned(len(ranks.times))
@@ -120,7 +120,9 @@ def _line_title(name: str, ranks: Ranks) -> str:
 
 
 def _ends(
-    names: Sequence[str], points: Mapping[str, Sequence[Point | None]], looks: Mapping[str, Look]
+    names: Sequence[str],
+    points: Mapping[str, Sequence[Point | None]],
+    looks: Mapping[str, LineStyle],
 ) -> list[Markup]:
     """Each host's name where its line ends."""
     found = []

@@ -22,17 +22,17 @@ from leaderboard_page.sections import (
     method,
     workload,
 )
-from leaderboard_page.source import Look, Source
+from leaderboard_page.source import DatabaseSource, ReadResult
 from leaderboard_page.standings_table import table
-from leaderboard_page.strip import Moment, kpis, planned_s, setting, strip
+from leaderboard_page.strip import StripState, kpis, planned_s, setting, strip
 from leaderboard_page.tradeoff_chart import tradeoff_chart
-from toolkit.bench.summary import Summary, summary
+from toolkit.bench.summary import HostSummary, summary
 from toolkit.board.feed import Feed
 from toolkit.board.history import Ranks
 from toolkit.board.standings import WINDOW_S, Board, Standing
-from toolkit.markup import Markup, tag
-from toolkit.plot import Look as HostLook
 from toolkit.records import Event, Run, Shot, Sighting
+from toolkit.report.charts import LineStyle
+from toolkit.report.html import Markup, tag
 
 SLOW_S = 5.0
 """A part that is redrawn every 10 s may be half as old for the viewer who comes next."""
@@ -45,8 +45,8 @@ SIGHTED_BEFORE_S = 3600
 class Scene:
     """One viewer's settings, held against one look at the database."""
 
-    source: Source
-    look: Look
+    source: DatabaseSource
+    look: ReadResult
     feed: Feed
     address: Address
     now: float
@@ -104,7 +104,7 @@ class Scene:
         return self._still_covered if self.address.t is None else range(0)
 
     @cached_property
-    def looks(self) -> dict[str, HostLook]:
+    def looks(self) -> dict[str, LineStyle]:
         """Each host's colour and stroke."""
         return dict(looks(host.name for host in self.feed.hosts))
 
@@ -149,7 +149,7 @@ class Scene:
 
     def fast(self, viewers: int) -> bytes:
         """Strip, figures and leaderboard; in a kiosk the rank chart beside it."""
-        moment = Moment(
+        moment = StripState(
             run=self.run,
             now=self.now,
             events=self.events,
@@ -325,7 +325,7 @@ class Scene:
                 return told
         return None
 
-    def _bench(self) -> tuple[Run | None, list[Summary]]:
+    def _bench(self) -> tuple[Run | None, list[HostSummary]]:
         """The newest bench that had begun by the moment looked at, host by host."""
         store = self.source.store
         run = next(iter(self._begun("bench")), None)
@@ -336,7 +336,7 @@ class Scene:
         return run, told
 
 
-def _summaries(shots: Sequence[Shot], run: Run) -> list[Summary]:
+def _summaries(shots: Sequence[Shot], run: Run) -> list[HostSummary]:
     by_host: dict[tuple[str, str], list[Shot]] = {}
     for shot in shots:
         by_host.setdefault((shot.name, shot.url), []).append(shot)
@@ -373,7 +373,7 @@ def _bytes(html: Markup) -> bytes:
     return html.encode("utf-8", "replace")
 
 
-def scene_of(source: Source, address: Address, now: float) -> Scene | str | None:
+def scene_of(source: DatabaseSource, address: Address, now: float) -> Scene | str | None:
     """What can be shown: a scene, else a sentence why not, else nothing at all yet."""
     look = source.look(address.run)
     if look.feed is None:

@@ -9,20 +9,13 @@ from typing import Any
 from leaderboard_page.badges import evidence
 from leaderboard_page.colours import NOBODY
 from leaderboard_page.rank_chart import sentence
-from toolkit.bench.summary import Summary
+from toolkit.bench.summary import HostSummary
 from toolkit.board.score import FORMULAS, TIES
 from toolkit.board.standings import Board, Standing
-from toolkit.markup import Markup, tag
-from toolkit.plot import Look
 from toolkit.records import Event, Run, Sighting
-from toolkit.wording import (
-    UNKNOWN,
-    milliseconds,
-    rate,
-    share,
-    span,
-    time_of_day,
-)
+from toolkit.report.charts import LineStyle
+from toolkit.report.html import Markup, tag
+from toolkit.units import UNKNOWN, milliseconds, rate, share, span, time_of_day
 
 CAPTURE_LOSSES = ("kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed")
 
@@ -58,7 +51,7 @@ def rows(head: Sequence[object], body: Iterable[Sequence[object]], *, class_: st
     )
 
 
-def host_name(name: str, looks: Mapping[str, Look]) -> Markup:
+def host_name(name: str, looks: Mapping[str, LineStyle]) -> Markup:
     """A host's name beside its colour."""
     look = looks.get(name, NOBODY)
     return tag(
@@ -73,7 +66,7 @@ def host_name(name: str, looks: Mapping[str, Look]) -> Markup:
 # --- hosts side by side ---------------------------------------------------------------------------
 
 
-def differences(chosen: Sequence[Standing], looks: Mapping[str, Look]) -> Markup:
+def differences(chosen: Sequence[Standing], looks: Mapping[str, LineStyle]) -> Markup:
     """Each figure of a few hosts, and how the others' differ from the first's."""
     first = chosen[0]
     body = [
@@ -233,7 +226,7 @@ def _sighting(seen: Sighting) -> str:
 
 
 def bench_results(
-    run: Run | None, summaries: Sequence[Summary], board: Board, looks: Mapping[str, Look]
+    run: Run | None, summaries: Sequence[HostSummary], board: Board, looks: Mapping[str, LineStyle]
 ) -> Markup:
     """The newest bench's figures beside the blast's: one request at a time tells another story than a crowd."""
     title = tag("h2", "Bench beside blast")

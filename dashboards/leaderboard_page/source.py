@@ -36,7 +36,7 @@ Built = TypeVar("Built")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ReadResult:
     """What one reading found."""
 
     feed: Feed | None
@@ -56,7 +56,7 @@ class _Followed:
 
 
 @dataclass(slots=True)
-class _File:
+class _OpenDatabase:
     """One opened database."""
 
     store: Store
@@ -71,15 +71,15 @@ class _Built:
     value: object
 
 
-class Source:
+class DatabaseSource:
     """One database file, followed for all viewers of this server. Threads may share it."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
         self._clock = clock
         self._lock = threading.RLock()
-        self._file: _File | None = None
-        self._looks: dict[str | None, tuple[float, Look]] = {}
+        self._file: _OpenDatabase | None = None
+        self._looks: dict[str | None, tuple[float, ReadResult]] = {}
         self._versions = 0
         self._built: dict[Hashable, _Built] = {}
         self._orders: dict[Hashable, RowOrder] = {}
@@ -87,7 +87,7 @@ class Source:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def look(self, run_id: str | None = None) -> Look:
+    def look(self, run_id: str | None = None) -> ReadResult:
         """Read what is new, of the newest blast or a chosen one, unless somebody just did."""
         with self._lock:
             now = self._clock()
@@ -100,29 +100,29 @@ class Source:
                 del self._looks[next(iter(self._looks))]
             return found
 
-    def _read(self, run_id: str | None, before: Look | None) -> Look:
+    def _read(self, run_id: str | None, before: ReadResult | None) -> ReadResult:
         try:
             file = self._opened()
             runs = tuple(file.store.runs(verb="blast", limit=MOST_RUNS))
             chosen = next((run for run in runs if run.id == run_id), runs[0] if runs else None)
             if chosen is None:
-                return Look(feed=None)
+                return ReadResult(feed=None)
             followed = self._followed(file, chosen)
         except ToolkitError as error:
             return self._stale(error, before)
         trouble = None
         if run_id is not None and chosen.id != run_id:
             trouble = f"The run {run_id} is not in the database; this is the newest one."
-        return Look(feed=followed.feed, runs=runs, version=followed.version, trouble=trouble)
+        return ReadResult(feed=followed.feed, runs=runs, version=followed.version, trouble=trouble)
 
-    def _stale(self, error: ToolkitError, before: Look | None) -> Look:
+    def _stale(self, error: ToolkitError, before: ReadResult | None) -> ReadResult:
         """The last figures, and why there are no newer ones."""
         if before is None or before.feed is None:
-            return Look(feed=None, trouble=sentence(error))
+            return ReadResult(feed=None, trouble=sentence(error))
         told = f"{sentence(error)} These are the last figures that were read; the page goes on by itself."
-        return Look(feed=before.feed, runs=before.runs, version=before.version, trouble=told)
+        return ReadResult(feed=before.feed, runs=before.runs, version=before.version, trouble=told)
 
-    def _opened(self) -> _File:
+    def _opened(self) -> _OpenDatabase:
         """The file at the path, opened anew when another one has taken its place."""
         try:
             stat = self.path.stat()
@@ -133,10 +133,10 @@ class Source:
             return self._file
         store = Store.open_readonly(self.path, busy_timeout_s=BUSY_TIMEOUT_S)
         # The old file's connection stays open for viewers that are drawing from it, and goes with its last reader.
-        self._file = _File(store=store, identity=identity)
+        self._file = _OpenDatabase(store=store, identity=identity)
         return self._file
 
-    def _followed(self, file: _File, run: Run) -> _Followed:
+    def _followed(self, file: _OpenDatabase, run: Run) -> _Followed:
         known = file.feeds.pop(run.id, None) or _Followed(feed=Feed(file.store, run))
         file.feeds[run.id] = known  # the last in line to be let go
         if known.feed.refresh() or not known.version:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolkit.markup import Markup, tag
+from toolkit.report.html import Markup, tag
 
 WIDTH = 100
 HEIGHT = 24

@@ -12,13 +12,13 @@ from leaderboard_page.icons import icon
 from leaderboard_page.sparkline import sparkline
 from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95
 from toolkit.board.standings import Board, RankBy, Standing
-from toolkit.markup import Markup, tag
-from toolkit.plot import Look
-from toolkit.wording import UNKNOWN, milliseconds, rate, share, time_of_day
+from toolkit.report.charts import LineStyle
+from toolkit.report.html import Markup, tag
+from toolkit.units import UNKNOWN, milliseconds, rate, share, time_of_day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class FigureColumn:
     """One column of figures."""
 
     key: str
@@ -66,56 +66,56 @@ def _score(standing: Standing) -> str:
 
 
 COLUMNS = (
-    Column(
+    FigureColumn(
         key="score",
         title="score",
         explained="Geometric mean of each metric relative to the best, times the share of successes",
         ranks="score",
         cell=_score,
     ),
-    Column(
+    FigureColumn(
         key="tokens",
         title="tok/s",
         explained="Output tokens a second, over the window",
         ranks="output_tokens_per_s",
         cell=_tokens,
     ),
-    Column(
+    FigureColumn(
         key="ttft50",
         title="TTFT p50",
         explained="Time to the first token, median of the streams",
         ranks="ttft_p50",
         cell=lambda standing: _latency(standing.ttft_p50_ms, standing.streamed, FEW_FOR_P50),
     ),
-    Column(
+    FigureColumn(
         key="ttft95",
         title="TTFT p95",
         explained="Time to the first token, 95th percentile of the streams",
         ranks="ttft_p95",
         cell=lambda standing: _latency(standing.ttft_p95_ms, standing.streamed, FEW_FOR_P95),
     ),
-    Column(
+    FigureColumn(
         key="p50",
         title="p50",
         explained="Time to the whole answer, median",
         ranks="p50",
         cell=lambda standing: _latency(standing.p50_ms, standing.ok, FEW_FOR_P50),
     ),
-    Column(
+    FigureColumn(
         key="p95",
         title="p95",
         explained="Time to the whole answer, 95th percentile",
         ranks="p95",
         cell=lambda standing: _latency(standing.p95_ms, standing.ok, FEW_FOR_P95),
     ),
-    Column(
+    FigureColumn(
         key="errors",
         title="errors",
         explained="Failed requests / all that ended",
         ranks="error_rate",
         cell=lambda standing: _figure(share(standing.error_rate)),
     ),
-    Column(
+    FigureColumn(
         key="hits",
         title="cache hits",
         explained="Answers from a response cache / answers that tell; ~ is judged by time",
@@ -141,7 +141,7 @@ _ORDER = {"rps": "descending", "output_tokens_per_s": "descending", "score": "de
 def table(
     board: Board,
     *,
-    looks: Mapping[str, Look],
+    looks: Mapping[str, LineStyle],
     sparklines: Mapping[str, Sequence[float]],
     rows: int,
     covered: Collection[int] = (),
@@ -217,7 +217,7 @@ def _row(
     place: int,
     board: Board,
     *,
-    look: Look,
+    look: LineStyle,
     spark: Sequence[float],
     fastest: float,
 ) -> Markup:
@@ -267,7 +267,7 @@ def _states(one: Standing, place: int) -> str | None:
     return " ".join(name for name, holds in states.items() if holds) or None
 
 
-def _classes(column: Column, board: Board) -> str:
+def _classes(column: FigureColumn, board: Board) -> str:
     return f"c-{column.key}" + (" ranked" if column.ranks == board.rank_by else "")
 
 

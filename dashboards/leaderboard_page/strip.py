@@ -11,18 +11,9 @@ from leaderboard_page.icons import icon
 from leaderboard_page.standings_table import WORDS
 from toolkit.board.score import may_lead
 from toolkit.board.standings import Board, RankBy, Standing
-from toolkit.markup import Markup, tag
 from toolkit.records import Event, Run
-from toolkit.wording import (
-    UNKNOWN,
-    day,
-    milliseconds,
-    rate,
-    share,
-    span,
-    stopwatch,
-    time_of_day,
-)
+from toolkit.report.html import Markup, tag
+from toolkit.units import UNKNOWN, day, milliseconds, rate, share, span, stopwatch, time_of_day
 
 LATE_S = 5
 """Older figures than this are amber: a tick or two was missed."""
@@ -31,7 +22,7 @@ STALE_S = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class StripState:
     """What the strip tells beside the board."""
 
     run: Run
@@ -49,7 +40,7 @@ class Moment:
     """The page's title stands here, for want of a toolbar."""
 
 
-def strip(board: Board, moment: Moment) -> Markup:
+def strip(board: Board, moment: StripState) -> Markup:
     """How the blast stands: phase, clock, window, age of the data, and what limits their worth."""
     return tag(
         "header",
@@ -90,7 +81,7 @@ def _item(
     )
 
 
-def _phase(board: Board, moment: Moment) -> str:
+def _phase(board: Board, moment: StripState) -> str:
     if moment.replayed:
         return "replay"
     phases = [
@@ -119,7 +110,7 @@ def planned_s(run: Run) -> float | None:
     return float(told) if isinstance(told, int | float) and told > 0 else None
 
 
-def _clock(board: Board, moment: Moment) -> list[object]:
+def _clock(board: Board, moment: StripState) -> list[object]:
     run = moment.run
     end = board.at_s + 1 if board.at_s is not None else run.started_at
     told: list[object] = [stopwatch(end - run.started_at)]
@@ -144,7 +135,7 @@ def age_state(age_s: float) -> str:
     return "late" if age_s > LATE_S else "fresh"
 
 
-def _age(board: Board, moment: Moment) -> Markup:
+def _age(board: Board, moment: StripState) -> Markup:
     """The data's age while a blast is on; when it is over, its end is what counts."""
     if moment.replayed or moment.revealing or board.frozen_at_s is not None:
         return _item("as-of", "as of", time_of_day(board.at_s))
@@ -180,7 +171,7 @@ def _limited(board: Board) -> Markup | None:
     return _item("limited", "loader-limited", told, tone="warn", hint=hint)
 
 
-def _frozen(board: Board, moment: Moment) -> Markup | None:
+def _frozen(board: Board, moment: StripState) -> Markup | None:
     if moment.revealing:
         hint = (
             "The standings are uncovered from the last to the first; all else is as at the freeze"

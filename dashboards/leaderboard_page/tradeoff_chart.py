@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from leaderboard_page.colours import NOBODY
 from toolkit.board.standings import Standing
-from toolkit.markup import Markup, tag
-from toolkit.plot import (
-    Frame,
-    Look,
+from toolkit.report.charts import (
+    ChartFrame,
+    LineStyle,
     Scale,
     chart,
     empty,
@@ -19,12 +18,13 @@ from toolkit.plot import (
     trace,
     word,
 )
-from toolkit.wording import milliseconds, rate, tick, tick_ms
+from toolkit.report.html import Markup, tag
+from toolkit.units import milliseconds, rate, tick, tick_ms
 
-FRAME = Frame(
+FRAME = ChartFrame(
     key="tradeoff",
     title="Requests/s against latency p95",
-    told="Each host's requests a second against the 95th percentile of its latency; up and left is better",
+    alt="Each host's requests a second against the 95th percentile of its latency; up and left is better",
     axes="up and left is better",
 )
 
@@ -39,7 +39,7 @@ def pareto(standings: Sequence[Standing]) -> list[Standing]:
     return front
 
 
-def tradeoff_chart(standings: Sequence[Standing], *, looks: Mapping[str, Look]) -> Markup:
+def tradeoff_chart(standings: Sequence[Standing], *, looks: Mapping[str, LineStyle]) -> Markup:
     """A dot a host, and the front joined by steps."""
     known = [one for one in standings if one.p95_ms is not None]
     if not known:
@@ -72,7 +72,7 @@ def _dots(
     known: Sequence[Standing],
     front: Sequence[Standing],
     scales: tuple[Scale, Scale],
-    looks: Mapping[str, Look],
+    looks: Mapping[str, LineStyle],
 ) -> list[Markup]:
     x, y = scales
     best = {one.name for one in front}

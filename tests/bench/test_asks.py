@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.bench.asks import MARK_STRIDE, MARKS, WARMUP_PROMPTS, Ask, Asker
-from toolkit.bench.plan import Plan
+from toolkit.bench.asks import MARK_STRIDE, MARKS, WARMUP_PROMPTS, HostRequests, PlannedRequest
+from toolkit.bench.plan import BenchPlan
 from toolkit.profiles import Profile, Prompt
 
 MARK = re.compile(r"\[[0-9a-z]{4}-[0-9a-z]{4}\]")
-UNIQUE = Plan(sameness="unique")
+UNIQUE = BenchPlan(sameness="unique")
 
 
 def profile(*weights: float, count: int = 12) -> Profile:
@@ -36,11 +36,15 @@ def conversation(*messages: dict[str, Any]) -> Profile:
     return Profile(name="mine", prompts=(Prompt(name="talk", messages=messages),))
 
 
-def asker(plan: Plan, asked: Profile | None = None, nonce: str = "run-1 alice") -> Asker:
-    return Asker(plan, asked or profile(), model="tiny", nonce=nonce)
+def asker(
+    plan: BenchPlan, asked: Profile | None = None, nonce: str = "run-1 alice"
+) -> HostRequests:
+    return HostRequests(plan, asked or profile(), model="tiny", nonce=nonce)
 
 
-def sent(plan: Plan, slots: int, asked: Profile | None = None, nonce: str = "run-1") -> list[Ask]:
+def sent(
+    plan: BenchPlan, slots: int, asked: Profile | None = None, nonce: str = "run-1"
+) -> list[PlannedRequest]:
     """All requests of a host at which each is answered before the next leaves."""
     one = asker(plan, asked, nonce)
     asks = []
@@ -50,11 +54,11 @@ def sent(plan: Plan, slots: int, asked: Profile | None = None, nonce: str = "run
     return asks
 
 
-def text(ask: Ask) -> str:
+def text(ask: PlannedRequest) -> str:
     return str(ask.body["messages"][-1]["content"])
 
 
-def names(asks: Sequence[Ask]) -> list[str]:
+def names(asks: Sequence[PlannedRequest]) -> list[str]:
     return [ask.prompt for ask in asks]
 
 
@@ -62,7 +66,7 @@ def names(asks: Sequence[Ask]) -> list[str]:
 
 
 def test_a_streamed_request_is_what_openais_clients_send() -> None:
-    ask = sent(Plan(sameness="repeat", stream_share=1.0, max_tokens=99), 1, profile(1.0))[0]
+    ask = sent(BenchPlan(sameness="repeat", stream_share=1.0, max_tokens=99), 1, profile(1.0))[0]
     assert orjson.dumps(ask.body) == (
         b'{"model":"tiny","messages":[{"role":"user","content":"Tell 0"}],"max_tokens":99,'
         b'"stream":true,"stream_options":{"include_usage":true}}'
@@ -72,7 +76,7 @@ def test_a_streamed_request_is_what_openais_clients_send() -> None:
 
 
 def test_what_the_plan_leaves_out_is_not_sent_and_a_temperature_of_0_is() -> None:
-    plan = Plan(sameness="repeat", stream_share=0.0, temperature=0.0, ignore_eos=True)
+    plan = BenchPlan(sameness="repeat", stream_share=0.0, temperature=0.0, ignore_eos=True)
     ask = sent(plan, 1, profile(1.0))[0]
     assert ask.body == {
         "model": "tiny",
@@ -172,12 +176,12 @@ def test_a_message_of_parts_gets_a_part_more(place: Any, at: int) -> None:
 
 def test_the_profile_stays_as_it_was() -> None:
     talk = conversation(*deepcopy(TALK))
-    sent(Plan(), 20, talk)
+    sent(BenchPlan(), 20, talk)
     assert talk == conversation(*TALK)
 
 
 def test_repeated_prompts_bear_no_mark_and_are_equal_byte_for_byte() -> None:
-    asks = sent(Plan(sameness="repeat"), 36)
+    asks = sent(BenchPlan(sameness="repeat"), 36)
     assert {ask.kind for ask in asks} == {"repeat"}
     bodies = Counter(orjson.dumps(ask.body) for ask in asks)
     assert set(bodies.values()) == {3}  # 36 slots, 12 prompts
@@ -187,7 +191,7 @@ def test_repeated_prompts_bear_no_mark_and_are_equal_byte_for_byte() -> None:
 
 
 def test_each_fourth_slot_repeats_the_earliest_request_that_has_no_twin() -> None:
-    asks = sent(Plan(twin_share=0.25), 16)
+    asks = sent(BenchPlan(twin_share=0.25), 16)
     # turns are slots 3, 7, 11, 15; the unique slots are 0 1 2, 4 5 6, ...
     assert {ask.slot: ask.pair for ask in asks if ask.kind == "twin"} == {3: 0, 7: 1, 11: 2, 15: 4}
     for ask in asks:
@@ -200,14 +204,14 @@ def test_each_fourth_slot_repeats_the_earliest_request_that_has_no_twin() -> Non
 
 def test_a_share_is_the_number_that_was_written() -> None:
     # 0.3 is a little less than 3/10 in binary: the third twin of ten slots would be late
-    asks = sent(Plan(twin_share=0.3), 20)
+    asks = sent(BenchPlan(twin_share=0.3), 20)
     assert [ask.slot for ask in asks if ask.kind == "twin"] == [3, 6, 9, 13, 16, 19]
-    flags = [ask.stream for ask in sent(Plan(stream_share=0.3), 1000)]
+    flags = [ask.stream for ask in sent(BenchPlan(stream_share=0.3), 1000)]
     assert {sum(flags[start : start + 10]) for start in range(0, 1000, 10)} == {3}
 
 
 def test_a_twin_waits_until_something_was_answered_and_is_owed_meanwhile() -> None:
-    one = asker(Plan(twin_share=0.25))
+    one = asker(BenchPlan(twin_share=0.25))
     assert [one.next(slot).kind for slot in range(9)] == ["unique"] * 9  # slots 3 and 7 were turns
     one.answered(5)
     one.answered(2)
@@ -224,7 +228,7 @@ def test_a_twin_waits_until_something_was_answered_and_is_owed_meanwhile() -> No
 
 
 def test_a_level_that_starts_at_a_high_slot_owes_no_twins_for_the_slots_before() -> None:
-    one = asker(Plan(twin_share=0.25))
+    one = asker(BenchPlan(twin_share=0.25))
     asks = []
     for slot in range(1_000_000, 1_000_016):
         asks.append(one.next(slot))
@@ -234,7 +238,7 @@ def test_a_level_that_starts_at_a_high_slot_owes_no_twins_for_the_slots_before()
 
 
 def test_an_answer_counts_once_and_only_to_a_unique_request_that_was_sent() -> None:
-    one = asker(Plan(twin_share=0.5))
+    one = asker(BenchPlan(twin_share=0.5))
     one.answered(7)  # not sent yet
     assert [one.next(slot).pair for slot in (0, 1)] == [None, None]
     one.answered(0)
@@ -246,7 +250,7 @@ def test_an_answer_counts_once_and_only_to_a_unique_request_that_was_sent() -> N
 
 def test_only_pairs_have_twins() -> None:
     assert {ask.kind for ask in sent(UNIQUE, 40)} == {"unique"}
-    assert {ask.kind for ask in sent(Plan(twin_share=0.0), 40)} == {"unique"}
+    assert {ask.kind for ask in sent(BenchPlan(twin_share=0.0), 40)} == {"unique"}
 
 
 @given(
@@ -259,7 +263,7 @@ def test_only_pairs_have_twins() -> None:
 def test_twins_are_never_more_than_asked_for_and_true_copies(
     share: float, streams: float, first: int, under_way: int, fates: list[bool]
 ) -> None:
-    plan = Plan(twin_share=share, stream_share=streams)
+    plan = BenchPlan(twin_share=share, stream_share=streams)
     one, other = asker(plan), asker(replace(plan, sameness="unique"))
     plain_bodies: dict[int | None, bytes] = {}
     unique: set[int] = set()
@@ -288,7 +292,7 @@ def test_twins_are_never_more_than_asked_for_and_true_copies(
 
 
 def test_hosts_get_the_same_prompts_and_streams_at_the_same_slots() -> None:
-    plan = Plan(stream_share=0.5, seed=3)
+    plan = BenchPlan(stream_share=0.5, seed=3)
     quick, slow = asker(plan, nonce="alice"), asker(plan, nonce="bob")
     asks = []
     for slot in range(200):
@@ -303,7 +307,7 @@ def test_hosts_get_the_same_prompts_and_streams_at_the_same_slots() -> None:
 
 
 def test_another_seed_is_another_order() -> None:
-    plans = [Plan(sameness="unique", stream_share=0.5, seed=seed) for seed in (0, 1)]
+    plans = [BenchPlan(sameness="unique", stream_share=0.5, seed=seed) for seed in (0, 1)]
     first, second = (sent(plan, 24) for plan in plans)
     assert names(first) != names(second)
     assert [ask.stream for ask in first] != [ask.stream for ask in second]
@@ -314,7 +318,7 @@ def test_another_seed_is_another_order() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.25, 0.3, 0.5, 0.6, 0.75, 0.99, 1.0])
 def test_of_any_hundred_slots_the_share_streams(share: float) -> None:
-    flags = [ask.stream for ask in sent(Plan(stream_share=share), 1000)]
+    flags = [ask.stream for ask in sent(BenchPlan(stream_share=share), 1000)]
     counts = {sum(flags[start : start + 100]) for start in range(901)}
     middle = round(100 * share)
     slack = 0 if share in (0, 1) else 1
@@ -322,7 +326,7 @@ def test_of_any_hundred_slots_the_share_streams(share: float) -> None:
 
 
 def test_streams_keep_step_with_neither_twins_nor_prompts() -> None:
-    asks = sent(Plan(stream_share=0.5, twin_share=0.25), 4000)
+    asks = sent(BenchPlan(stream_share=0.5, twin_share=0.25), 4000)
     # 1,000 slots of each remainder; a coin's standard deviation is sqrt(1,000)/2 = 16: four of them
     for period in (2, 4):
         for rest in range(period):
@@ -376,7 +380,7 @@ def test_weights_without_a_small_common_measure_are_nearly_kept() -> None:
 
 
 def test_warm_up_requests_are_like_no_measured_one() -> None:
-    one = asker(Plan(max_tokens=77, sameness="repeat"))
+    one = asker(BenchPlan(max_tokens=77, sameness="repeat"))
     asks = [one.warmup(number) for number in range(30)]
     assert [(ask.slot, ask.kind, ask.pair) for ask in asks] == [
         (number, "warmup", None) for number in range(30)
@@ -389,7 +393,7 @@ def test_warm_up_requests_are_like_no_measured_one() -> None:
 
 
 def test_warm_up_takes_both_ways_of_answering_in_their_share() -> None:
-    one = asker(Plan(stream_share=0.5))
+    one = asker(BenchPlan(stream_share=0.5))
     flags = [one.warmup(number).body["stream"] for number in range(100)]
     assert sum(flags) == 50
 

@@ -14,12 +14,16 @@ from support.shots import no_books, step
 
 from toolkit.bench.chart import draw, picture
 from toolkit.bench.ladder import Rung
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.result import Result, results
 from toolkit.records import Host
 
 NOTHING = results(
-    [(Host(name="-", url="-"), [], no_books())], plan=Plan(), run="r", client_ok=True, limits=None
+    [(Host(name="-", url="-"), [], no_books())],
+    plan=BenchPlan(),
+    run="r",
+    client_ok=True,
+    limits=None,
 )[0].summary
 
 

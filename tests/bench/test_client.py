@@ -31,7 +31,7 @@ from support.raw_server import RawServer, http
 
 from toolkit.bench.client import PageError
 from toolkit.records import Shot
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 WHOLE_PAGE = http(WHOLE, content_type="application/json")
 

@@ -273,7 +273,7 @@ def test_a_host_that_drips_is_given_up_and_keeps_what_it_said() -> None:
 
 
 def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.completion.MAX_BODY_BYTES", 2**20)
+    monkeypatch.setattr("toolkit.protocol.completion.MAX_BODY_BYTES", 2**20)
 
     poured = 0
 
@@ -297,7 +297,7 @@ def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.completion.MAX_BODY_BYTES", 2**20)
+    monkeypatch.setattr("toolkit.protocol.completion.MAX_BODY_BYTES", 2**20)
     bomb = http(gzip.compress(bytes(64 * 2**20))).replace(
         b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1
     )

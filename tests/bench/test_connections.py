@@ -11,7 +11,7 @@ import pytest
 from aiohttp.client_proto import ResponseHandler
 from support.chat import Run, ask, client_of, course, one_shot
 
-from toolkit.bench.connections import Names, Wire, addresses
+from toolkit.bench.connections import CachedResolver, TimedConnection, addresses
 
 
 class Inner(asyncio.Protocol):
@@ -41,7 +41,7 @@ class Inner(asyncio.Protocol):
 
 def test_a_wire_hands_everything_on() -> None:
     inner = Inner()
-    wire = Wire(inner)
+    wire = TimedConnection(inner)
     lost = OSError()
     wire.data_received(b"a")
     assert wire.eof_received() is True
@@ -54,7 +54,7 @@ def test_a_wire_hands_everything_on() -> None:
 def test_bytes_are_stamped_before_anybody_reads_them() -> None:
     inner = Inner()
     before_s = time.monotonic()
-    wire = Wire(inner)
+    wire = TimedConnection(inner)
     made_s = wire.read_s
     wire.data_received(b"a")
     assert before_s <= made_s <= wire.read_s <= inner.at_s
@@ -81,7 +81,7 @@ def test_a_body_is_fed_where_it_is_read_each_piece_with_its_moment() -> None:
 
     async def scene() -> list[tuple[int, float]]:
         body = Body()
-        wire = Wire(body)
+        wire = TimedConnection(body)
         wire.data_received(b"early")
         moments = [(0, wire.read_s)]
         pouring = asyncio.create_task(wire.pour(body.content, feed))
@@ -101,7 +101,7 @@ def test_a_body_is_fed_where_it_is_read_each_piece_with_its_moment() -> None:
 def test_a_body_ends_with_its_end() -> None:
     async def scene() -> list[bytes]:
         body, fed = Body(), []
-        wire = Wire(body)
+        wire = TimedConnection(body)
         pouring = asyncio.create_task(wire.pour(body.content, lambda data, _: not fed.append(data)))
         await asyncio.sleep(0)
         wire.data_received(b"all")
@@ -121,7 +121,7 @@ def test_who_waits_for_a_body_hears_what_broke_it(broken: str) -> None:
 
     async def scene() -> None:
         body = Body()
-        wire = Wire(body)
+        wire = TimedConnection(body)
         if broken == "lost before":
             wire.connection_lost(None)
         pouring = asyncio.create_task(wire.pour(body.content, feed))
@@ -231,7 +231,7 @@ def test_a_machine_without_threads_blames_itself(monkeypatch: pytest.MonkeyPatch
 
 def test_a_name_is_told_in_aiohttps_words() -> None:
     async def scene() -> list[Any]:
-        return await Names().resolve("127.0.0.1", 8000, socket.AF_INET)
+        return await CachedResolver().resolve("127.0.0.1", 8000, socket.AF_INET)
 
     [found] = asyncio.run(scene())
     assert (found["host"], found["port"], found["family"]) == ("127.0.0.1", 8000, socket.AF_INET)

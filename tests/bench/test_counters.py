@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.bench.counters import ledger
-from toolkit.dialects import EngineNumbers, read_numbers
-from toolkit.promtext import Histogram, read_page
+from toolkit.metrics.dialects import EngineNumbers, read_numbers
+from toolkit.metrics.parser import Histogram, read_page
 from toolkit.records import Ledger, ServedModel
 
 RECORDED = Path(__file__).parent.parent / "data" / "metrics" / "recorded"

@@ -14,7 +14,7 @@ from support.raw_server import RawServer
 
 from toolkit.bench.client import HostClient
 from toolkit.bench.drive import Bench
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Shot
 
@@ -25,7 +25,7 @@ def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.lane.SETTLE_LOOK_S", 0.005)
 
 
-def bench_of(urls: Sequence[str], wanted: Plan, **settings: Any) -> Bench:
+def bench_of(urls: Sequence[str], wanted: BenchPlan, **settings: Any) -> Bench:
     """A bench over hosts named `a`, `b`, `c`."""
     clients = [
         HostClient(Host(name=name, url=url), timeout_s=wanted.timeout_s)
@@ -34,7 +34,7 @@ def bench_of(urls: Sequence[str], wanted: Plan, **settings: Any) -> Bench:
     return Bench(clients, wanted, profile(), **settings)
 
 
-async def run_over(servers: Sequence[RawServer], wanted: Plan, **settings: Any) -> Bench:
+async def run_over(servers: Sequence[RawServer], wanted: BenchPlan, **settings: Any) -> Bench:
     bench = bench_of([server.url for server in servers], wanted, **settings)
     await bench.run()
     return bench

@@ -17,7 +17,7 @@ import asyncio, json, signal, socket, sys, threading
 import uvloop
 from toolkit.bench.client import HostClient
 from toolkit.bench.drive import Bench
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
 
@@ -39,7 +39,7 @@ def keep(batch):
 
 clients = [HostClient(Host(name=url, url=url)) for url in urls]
 profile = Profile(name="p", prompts=(Prompt(name="a", messages=({"role": "user", "content": "Hi"},)),))
-plan = Plan(requests=10, concurrency=2, sameness="unique")
+plan = BenchPlan(requests=10, concurrency=2, sameness="unique")
 bench = Bench(clients, plan, profile, keep=keep)
 new_loop = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
 try:

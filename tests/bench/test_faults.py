@@ -8,9 +8,9 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_exceptions import ContentEncodingError
 
-from toolkit.bench.faults import FAULTS, Limits, failure, hidden, line
+from toolkit.bench.faults import FAULTS, Timeouts, failure, hidden, line
 
-LIMITS = Limits(connect_s=10.0, whole_s=120.0)
+LIMITS = Timeouts(connect_s=10.0, whole_s=120.0)
 TO = ConnectionKey("10.0.0.4", 8000, True, True, None, None, None)
 KEY = "sk-proj-0123456789abcdef"
 

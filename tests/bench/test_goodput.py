@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from support.shots import answered
 
-from toolkit.bench.goodput import Limits, is_good, read_limits
+from toolkit.bench.goodput import GoodputLimits, is_good, read_limits
 from toolkit.errors import ToolkitError
 from toolkit.records import Shot
 
-LIMITS = Limits(ttft_ms=500.0, tpot_ms=50.0, e2e_ms=10_000.0)
+LIMITS = GoodputLimits(ttft_ms=500.0, tpot_ms=50.0, e2e_ms=10_000.0)
 
 
 def shot(**more: Any) -> Shot:
@@ -32,11 +32,11 @@ def test_all_three_limits_are_read_in_milliseconds() -> None:
     ],
 )
 def test_every_unit_is_known(text: str, limit_ms: float) -> None:
-    assert read_limits(text) == Limits(e2e_ms=pytest.approx(limit_ms))
+    assert read_limits(text) == GoodputLimits(e2e_ms=pytest.approx(limit_ms))
 
 
 def test_a_name_that_is_not_given_is_no_limit() -> None:
-    assert read_limits("tpot:50ms") == Limits(ttft_ms=None, tpot_ms=50.0, e2e_ms=None)
+    assert read_limits("tpot:50ms") == GoodputLimits(ttft_ms=None, tpot_ms=50.0, e2e_ms=None)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_a_limit_itself_is_still_good() -> None:
 @pytest.mark.parametrize("late", [{"ttft_ms": 501.0}, {"tpot_ms": 50.1}, {"e2e_ms": 10_001.0}])
 def test_one_limit_passed_is_enough(late: dict[str, float]) -> None:
     assert not is_good(shot(**late), LIMITS)
-    assert is_good(shot(**late), Limits())
+    assert is_good(shot(**late), GoodputLimits())
 
 
 def test_a_failure_is_never_good() -> None:
     assert not is_good(shot(ok=False, error_kind="cut"), LIMITS)
-    assert not is_good(shot(ok=False, error_kind="cut"), Limits())
+    assert not is_good(shot(ok=False, error_kind="cut"), GoodputLimits())
 
 
 def test_a_whole_answer_is_held_to_its_e2e_only() -> None:
@@ -104,6 +104,6 @@ def test_a_whole_body_where_a_stream_was_asked_for_does_not_escape_the_ttft_limi
 
 def test_a_stream_without_any_token_meets_no_limit_on_time() -> None:
     silent = shot(ttft_ms=None, tpot_ms=None, e2e_ms=None)
-    assert not is_good(silent, Limits(ttft_ms=500.0))
-    assert not is_good(silent, Limits(e2e_ms=500.0))
-    assert is_good(silent, Limits(tpot_ms=50.0))
+    assert not is_good(silent, GoodputLimits(ttft_ms=500.0))
+    assert not is_good(silent, GoodputLimits(e2e_ms=500.0))
+    assert is_good(silent, GoodputLimits(tpot_ms=50.0))

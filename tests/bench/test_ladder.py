@@ -4,7 +4,7 @@ from typing import Any
 
 from support.shots import answered, step
 
-from toolkit.bench.goodput import Limits
+from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.ladder import Rung, best_level, knee, ladder, rung
 from toolkit.records import Shot
 
@@ -26,7 +26,7 @@ def test_a_ladder_has_a_rung_for_each_level_the_lowest_first() -> None:
         shot(0, None, 9000.0),
         shot(0, 1, 9000.0, kind="warmup"),
     ]
-    low, high = ladder(shots, limits=Limits(e2e_ms=2000.0))
+    low, high = ladder(shots, limits=GoodputLimits(e2e_ms=2000.0))
     # level 2: 1 answer in 1 s, 1 of 2 good; level 8: 2 answers in 4 s, none good
     assert (low.concurrency, low.requests, low.ok, low.rps, low.good_share) == (2, 2, 1, 1.0, 0.5)
     assert (high.concurrency, high.requests, high.ok, high.rps) == (8, 2, 2, 0.5)

@@ -10,10 +10,10 @@ from support.benching import MARK, lane_at, measured, plan, profile, texts, unma
 from support.chat import CHAT, STREAM, ChatServer, Gate, models_page, until
 from support.raw_server import RawServer, http
 
-from toolkit.bench.asks import WARMUP_PROMPTS, Ask
+from toolkit.bench.asks import WARMUP_PROMPTS, PlannedRequest
 from toolkit.bench.client import HostClient
-from toolkit.bench.lane import LEVEL_SLOTS, Lane, Setting
-from toolkit.bench.shots import Course
+from toolkit.bench.lane import LEVEL_SLOTS, Lane, LaneSetting
+from toolkit.bench.shots import ShotContext
 from toolkit.records import Host, Shot
 
 FAILS = http("no", "500 Internal Server Error")
@@ -221,7 +221,7 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
     log: list[tuple[str, int]] = []
 
     class Noting(HostClient):
-        async def send(self, course: Course, ask: Ask, planned_s: float) -> Shot:
+        async def send(self, course: ShotContext, ask: PlannedRequest, planned_s: float) -> Shot:
             log.append(("clock", ask.slot))
             await asyncio.sleep(0)
             log.append(("written", ask.slot))
@@ -232,7 +232,9 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
             wanted = plan(concurrency=5, requests=5)
             client = HostClient(Host(name="alice", url=server.url))
             client.__class__ = Noting
-            setting = Setting(run="r", plan=wanted, profile=profile(), model=None, wall_offset_s=0)
+            setting = LaneSetting(
+                run="r", plan=wanted, profile=profile(), model=None, wall_offset_s=0
+            )
             load = asyncio.create_task(measured(Lane(client, setting, "n", lambda _: None)))
             await until(lambda: server.held == 5)
             server.opened.set()

@@ -25,10 +25,10 @@ from toolkit.bench.peers import (
     write_tokenizer,
 )
 from toolkit.bench.selftest import StampedServer, stamped_server
-from toolkit.bench.stamps import Pace, Truth
+from toolkit.bench.stamps import TokenPace, Truth
 from toolkit.errors import ToolkitError
 
-PACE = Pace(ttft_ms=2.0, interval_ms=1.0, tokens=3)
+PACE = TokenPace(ttft_ms=2.0, interval_ms=1.0, tokens=3)
 
 STAND_IN = """#!{python}
 import http.client, json, os, pathlib, re, sys, urllib.parse

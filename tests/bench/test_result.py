@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
-from toolkit.bench.goodput import Limits
-from toolkit.bench.plan import Plan
+from toolkit.bench.goodput import GoodputLimits
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.result import Facts, Result, results
 from toolkit.records import Host, Shot
 
@@ -15,8 +15,10 @@ def lane(name: str, shots: Sequence[Shot]) -> Facts:
     return host, shots, no_books()
 
 
-def judged(*lanes: Facts, plan: Plan | None = None, limits: Limits | None = None) -> list[Result]:
-    return results(lanes, plan=plan or Plan(), run="r", client_ok=True, limits=limits)
+def judged(
+    *lanes: Facts, plan: BenchPlan | None = None, limits: GoodputLimits | None = None
+) -> list[Result]:
+    return results(lanes, plan=plan or BenchPlan(), run="r", client_ok=True, limits=limits)
 
 
 def level(concurrency: int, *, at: float, e2e_ms: float, waves: int = 4) -> list[Shot]:
@@ -40,7 +42,7 @@ KNEE_AT_2 = (
     + level(2, at=AT + 10, e2e_ms=100)
     + level(4, at=AT + 20, e2e_ms=200)
 )
-SWEEP = Plan(levels=(1, 2, 4))
+SWEEP = BenchPlan(levels=(1, 2, 4))
 
 
 def test_a_run_is_told_in_the_order_of_the_hosts() -> None:
@@ -62,9 +64,9 @@ def test_a_sweep_is_told_by_its_knee() -> None:
 
 
 def test_with_limits_a_sweep_is_told_by_the_most_at_once_that_keeps_them() -> None:
-    (told,) = judged(lane("alice", KNEE_AT_2), plan=SWEEP, limits=Limits(e2e_ms=150))
+    (told,) = judged(lane("alice", KNEE_AT_2), plan=SWEEP, limits=GoodputLimits(e2e_ms=150))
     assert (told.best_concurrency, told.summary.concurrency) == (2, 2)
-    (told,) = judged(lane("alice", KNEE_AT_2), plan=SWEEP, limits=Limits(e2e_ms=250))
+    (told,) = judged(lane("alice", KNEE_AT_2), plan=SWEEP, limits=GoodputLimits(e2e_ms=250))
     assert (told.best_concurrency, told.summary.concurrency) == (4, 4)
     assert told.summary.good_share == 1
 
@@ -78,12 +80,12 @@ def test_without_a_knee_a_sweep_is_told_by_its_fastest_level() -> None:
 
 def test_a_host_that_never_answers_a_sweep_is_told_by_its_first_level() -> None:
     dead = [failed(slot, concurrency=1 + slot // 4) for slot in range(8)]
-    (told,) = judged(lane("alice", dead), plan=Plan(levels=(1, 2)))
+    (told,) = judged(lane("alice", dead), plan=BenchPlan(levels=(1, 2)))
     assert (told.summary.concurrency, told.summary.ok, told.summary.requests) == (1, 0, 4)
 
 
 def test_an_open_loop_has_a_rate_and_no_concurrency() -> None:
-    (told,) = judged(lane("alice", uniques(8, concurrency=None)), plan=Plan(rate=4.0))
+    (told,) = judged(lane("alice", uniques(8, concurrency=None)), plan=BenchPlan(rate=4.0))
     assert (told.summary.rate, told.summary.concurrency) == (4.0, None)
 
 

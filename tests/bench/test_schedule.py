@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.schedule import check_plan, requests_of, send_times
 from toolkit.errors import ToolkitError
 
-OPEN = Plan(requests=None, duration_s=200.0, rate=50.0, arrival="poisson", seed=7)
+OPEN = BenchPlan(requests=None, duration_s=200.0, rate=50.0, arrival="poisson", seed=7)
 
 
-def gaps(plan: Plan) -> list[float]:
+def gaps(plan: BenchPlan) -> list[float]:
     return [later - earlier for earlier, later in pairwise([0.0, *send_times(plan)])]
 
 
 def test_constant_requests_start_at_once_and_keep_their_distance() -> None:
-    plan = Plan(requests=5, rate=2.0, arrival="constant")
+    plan = BenchPlan(requests=5, rate=2.0, arrival="constant")
     assert list(send_times(plan)) == [0.0, 0.5, 1.0, 1.5, 2.0]
 
 
 def test_constant_requests_do_not_drift() -> None:
     # 1/3 has no exact binary form: 300,000 sums of it would miss 100,000 s
-    plan = Plan(requests=None, duration_s=1e9, rate=3.0, arrival="constant")
+    plan = BenchPlan(requests=None, duration_s=1e9, rate=3.0, arrival="constant")
     assert next(islice(send_times(plan), 300_000, None)) == 100_000.0
 
 
@@ -43,7 +43,7 @@ def test_constant_requests_do_not_drift() -> None:
 def test_a_run_ends_with_its_requests_or_its_time(
     requests: int | None, duration_s: float | None, expected: int
 ) -> None:
-    plan = Plan(requests=requests, duration_s=duration_s, rate=4.0, arrival="constant")
+    plan = BenchPlan(requests=requests, duration_s=duration_s, rate=4.0, arrival="constant")
     assert len(list(send_times(plan))) == expected
 
 
@@ -56,7 +56,7 @@ def test_a_poisson_run_ends_with_its_requests_or_its_time() -> None:
 
 def test_a_closed_loop_has_no_send_times() -> None:
     with pytest.raises(ValueError, match="closed loop"):
-        send_times(Plan())
+        send_times(BenchPlan())
 
 
 def test_poisson_counts_are_those_of_the_rate() -> None:
@@ -96,14 +96,14 @@ def test_a_seed_repeats_its_times_and_another_does_not() -> None:
 
 
 def test_a_level_has_at_least_four_waves_of_requests() -> None:
-    plan = Plan(requests=16, levels=(1, 4, 5, 64))
+    plan = BenchPlan(requests=16, levels=(1, 4, 5, 64))
     assert [requests_of(plan, level) for level in plan.levels] == [16, 16, 20, 256]
     assert requests_of(replace(plan, requests=None, duration_s=5.0), 64) is None
 
 
 def test_without_levels_a_host_gets_just_the_requests_asked_for() -> None:
-    assert requests_of(Plan(requests=16, concurrency=8), 8) == 16
-    assert requests_of(Plan(requests=None, duration_s=5.0), 8) is None
+    assert requests_of(BenchPlan(requests=16, concurrency=8), 8) == 16
+    assert requests_of(BenchPlan(requests=None, duration_s=5.0), 8) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_without_levels_a_host_gets_just_the_requests_asked_for() -> None:
     ],
 )
 def test_a_plan_that_can_be_passes(changes: dict[str, Any]) -> None:
-    check_plan(replace(Plan(), **changes))
+    check_plan(replace(BenchPlan(), **changes))
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,6 @@ def test_a_plan_that_cannot_be_is_refused_with_a_way_out(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ToolkitError) as caught:
-        check_plan(replace(Plan(), **changes))
+        check_plan(replace(BenchPlan(), **changes))
     assert message in caught.value.message
     assert caught.value.hint

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from toolkit.bench.selftest import (
-    Level,
-    Load,
-    Timed,
+    LevelCost,
+    SelftestLevel,
+    TimedAnswer,
     conclusion,
     faults,
     fit_up_to,
@@ -23,27 +23,27 @@ from toolkit.bench.selftest import (
     token_delays_ms,
     ttft_delay_ms,
 )
-from toolkit.bench.stamps import Pace
-from toolkit.completion import Answer, Completion
+from toolkit.bench.stamps import TokenPace
 from toolkit.errors import ToolkitError
+from toolkit.protocol.completion import Answer, Completion
 from toolkit.records import Shot
 
-PACE = Pace(ttft_ms=50.0, interval_ms=10.0, tokens=3)
-QUICK = Pace(ttft_ms=2.0, interval_ms=1.0, tokens=4)
+PACE = TokenPace(ttft_ms=50.0, interval_ms=10.0, tokens=3)
+QUICK = TokenPace(ttft_ms=2.0, interval_ms=1.0, tokens=4)
 
-ONE = Timed(
+ONE = TimedAnswer(
     sent_ms=100.0,
     received_ms=101.0,
     server_ms=(151.0, 161.0, 172.0),
     client_ms=(153.0, 162.0, 174.0),
 )
-LATE = Timed(  # the same answer at a client that reads everything 8 ms later
+LATE = TimedAnswer(  # the same answer at a client that reads everything 8 ms later
     sent_ms=100.0,
     received_ms=101.0,
     server_ms=(151.0, 161.0, 172.0),
     client_ms=(161.0, 170.0, 182.0),
 )
-LOAD = Load(streams=2, timed=(ONE, LATE), failed=0, error=None, wall_s=0.1, cpu_s=0.00012)
+LOAD = LevelCost(streams=2, timed=(ONE, LATE), failed=0, error=None, wall_s=0.1, cpu_s=0.00012)
 
 
 def test_the_delay_of_a_ttft_is_the_clients_less_the_servers() -> None:
@@ -165,7 +165,7 @@ CROWD = replace(FINE, streams=500, ttft_delay_p50_ms=15.0, ttft_delay_p99_ms=90.
         (replace(FINE, errors=3, requests=9, error="cut"), "3 of 9 requests failed: cut"),
     ],
 )  # fmt: skip
-def test_a_bar_that_is_missed_is_named_with_its_figure(one: Level, words: str) -> None:
+def test_a_bar_that_is_missed_is_named_with_its_figure(one: SelftestLevel, words: str) -> None:
     (fault,) = faults([FINE, one])
     assert words in fault
 

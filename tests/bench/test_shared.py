@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from support.shots import books, replayed, twin, uniques
 
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.result import results
-from toolkit.dialects import EngineNumbers
+from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Host, ServedModel, Shot, Verdict
 
 PAGE = EngineNumbers(
@@ -37,7 +37,7 @@ def judged(
     ]
     told = results(
         lanes,
-        plan=Plan(),
+        plan=BenchPlan(),
         run="r",
         client_ok=True,
         limits=None,
@@ -122,7 +122,7 @@ def test_who_serves_another_model_than_all_rivals_is_told_if_nobody_listed_one()
             )
             for n, each in enumerate(served)
         ]
-        told = results(lanes, plan=Plan(), run="r", client_ok=True, limits=None)
+        told = results(lanes, plan=BenchPlan(), run="r", client_ok=True, limits=None)
         return [[v.code for v in each.summary.verdicts] for each in told]
 
     fine = ["clean"]

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.asks import Ask
-from toolkit.bench.shots import Course, Failure, Heard, Moments, shot
-from toolkit.completion import Answer
+from toolkit.bench.asks import PlannedRequest
+from toolkit.bench.shots import Failure, Heard, Moments, ShotContext, shot
+from toolkit.protocol.completion import Answer
 from toolkit.records import Shot
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
-ASK = Ask(
+ASK = PlannedRequest(
     slot=7,
     kind="twin",
     pair=3,
@@ -20,7 +20,7 @@ ASK = Ask(
     stream=True,
     max_tokens=64,
 )
-CLOSED = Course(run="r", name="alice", url="http://a", concurrency=8, wall_offset_s=1000.0)
+CLOSED = ShotContext(run="r", name="alice", url="http://a", concurrency=8, wall_offset_s=1000.0)
 OPEN = replace(CLOSED, concurrency=None)
 MOMENTS = Moments(planned_s=10.0, sent_s=10.5, ended_s=13.0)
 ANSWER = Answer(
@@ -44,7 +44,7 @@ ANSWER = Answer(
 )
 
 
-def told(course: Course = CLOSED, moments: Moments = MOMENTS, **heard: Any) -> Shot:
+def told(course: ShotContext = CLOSED, moments: Moments = MOMENTS, **heard: Any) -> Shot:
     return shot(course, ASK, moments, Heard(**heard))
 
 
@@ -65,7 +65,7 @@ def test_in_an_open_loop_they_count_from_the_plan() -> None:
 
 
 @pytest.mark.parametrize("course", [OPEN, CLOSED])
-def test_a_send_before_its_plan_hides_no_latency(course: Course) -> None:
+def test_a_send_before_its_plan_hides_no_latency(course: ShotContext) -> None:
     """A timer of whole milliseconds may end half a one early."""
     found = told(course, replace(MOMENTS, planned_s=10.75), answer=ANSWER)
     assert (found.send_lag_ms, found.ttft_ms, found.took_ms) == (-250.0, 500.0, 2500.0)

@@ -6,7 +6,7 @@ import pytest
 from support.shots import AT, accused, books, failed, no_books, replayed, shot, step, told, uniques
 
 from toolkit.records import Shot
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 # cold
 

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from toolkit.bench.selftest import StampedServer, stamped_server
-from toolkit.bench.stamped import _Reply
-from toolkit.bench.stamps import Pace, Truth, read_stamps, wanted
-from toolkit.completion import Completion
+from toolkit.bench.stamped import _StampedAnswer
+from toolkit.bench.stamps import TokenPace, Truth, read_stamps, wanted
+from toolkit.protocol.completion import Completion
 
-PACE = Pace(ttft_ms=4.0, interval_ms=2.0, tokens=5)
+PACE = TokenPace(ttft_ms=4.0, interval_ms=2.0, tokens=5)
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WAIT_S = 60
 
@@ -93,7 +93,7 @@ class Line:
     """Takes what a reply sends."""
 
     def __init__(self) -> None:
-        self.reply: _Reply | None = None
+        self.reply: _StampedAnswer | None = None
         self.paused = False
         self.waiting_ns: int | None = None
         self.sent = b""
@@ -105,9 +105,9 @@ class Line:
         self.reply = None
 
 
-def started_reply(line: Line, tokens: int, interval_ns: int) -> _Reply:
+def started_reply(line: Line, tokens: int, interval_ns: int) -> _StampedAnswer:
     want = wanted(json.dumps({"stream": True, "max_tokens": tokens}).encode(), chat=True, pace=PACE)
-    line.reply = _Reply(line, want, Truth(id="a", stream=True, received_ns=1), interval_ns)
+    line.reply = _StampedAnswer(line, want, Truth(id="a", stream=True, received_ns=1), interval_ns)
     return line.reply
 
 
@@ -170,7 +170,7 @@ def test_the_toolkits_reader_knows_the_tokens_of_every_chunk(server: StampedServ
     reader.feed(body, 1.0)
     answer = reader.end(2.0)
     assert (answer.ok, answer.token_chunks, answer.output_tokens) == (True, 5, 5)
-    assert answer.gap_tokens_known
+    assert [tokens for _, tokens in answer.gaps] == [1] * 4
 
 
 def test_text_completions_stream_too(server: StampedServer) -> None:
@@ -237,7 +237,7 @@ def test_a_client_that_leaves_ends_its_stream_and_nobody_elses(server: StampedSe
 def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing() -> None:
     tokens = 40_000  # about 11 MB: more than two sockets hold
     with (
-        stamped_server(Pace(ttft_ms=0.0, interval_ms=0.0, tokens=tokens)) as server,
+        stamped_server(TokenPace(ttft_ms=0.0, interval_ms=0.0, tokens=tokens)) as server,
         connection(server) as line,
     ):
         line.request("POST", CHAT, json.dumps({"stream": True}))
@@ -325,8 +325,8 @@ def test_it_ends_when_its_parent_is_killed() -> None:
     script = (
         "import time\n"
         "from toolkit.bench.selftest import stamped_server\n"
-        "from toolkit.bench.stamps import Pace\n"
-        "with stamped_server(Pace()) as server:\n"
+        "from toolkit.bench.stamps import TokenPace\n"
+        "with stamped_server(TokenPace()) as server:\n"
         "    print(server.url, flush=True)\n"
         "    time.sleep(60)\n"
     )

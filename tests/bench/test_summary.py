@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from support.shots import AT, answered
 
-from toolkit.bench.goodput import Limits
-from toolkit.bench.summary import Summary, summary
+from toolkit.bench.goodput import GoodputLimits
+from toolkit.bench.summary import HostSummary, summary
 from toolkit.records import Ledger, Shot, Verdict
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 FIXED_KEYS = (
     "name url requests ok errors error_kinds rps output_tokens_per_s ttft_p50_ms ttft_p95_ms"
@@ -36,7 +36,7 @@ def failed(slot: int, kind: str, text: str | None = None, **more: Any) -> Shot:
     return shot(slot, ok=False, error_kind=kind, error=text, ttft_ms=1.0, e2e_ms=1.0, **more)
 
 
-def told(*shots: Shot, **more: Any) -> Summary:
+def told(*shots: Shot, **more: Any) -> HostSummary:
     return summary(shots, **({"name": "alice", "url": "http://h:1", "run": "r"} | more))
 
 
@@ -52,7 +52,7 @@ def itl(*gaps_ms: float) -> bytes:
 
 
 def test_the_fixed_keys_come_first_and_in_their_order() -> None:
-    assert [field.name for field in fields(Summary)][: len(FIXED_KEYS)] == FIXED_KEYS
+    assert [field.name for field in fields(HostSummary)][: len(FIXED_KEYS)] == FIXED_KEYS
 
 
 def test_rates_are_per_second_from_the_first_planned_send_to_the_last_end() -> None:
@@ -93,7 +93,7 @@ def test_requests_are_ok_or_errors_by_kind_the_most_frequent_first() -> None:
 
 def test_a_send_that_never_left_is_an_error_and_missed() -> None:
     missed = failed(1, "not_sent", sent_at=None, send_lag_ms=None, took_ms=None)
-    found = told(shot(0), missed, limits=Limits(e2e_ms=5000.0))
+    found = told(shot(0), missed, limits=GoodputLimits(e2e_ms=5000.0))
     assert (found.requests, found.planned, found.errors, found.missed) == (2, 2, 1, 1)
     assert found.error_kinds == {"not_sent": 1}
     assert found.good_share == 0.5
@@ -184,7 +184,7 @@ def test_tokens_that_nobody_told_are_unknown_and_a_part_is_marked() -> None:
 def test_goodput_is_good_requests_a_second_of_the_window() -> None:
     # 4 answers in 4 s, of 1, 2, 3, 4 s; up to 3 s is good, and so 3 of 5 planned
     shots = [shot(slot, took_ms=1000.0 * (slot + 1)) for slot in range(4)]
-    found = told(*shots, failed(4, "http_500", took_ms=1.0), limits=Limits(e2e_ms=3000.0))
+    found = told(*shots, failed(4, "http_500", took_ms=1.0), limits=GoodputLimits(e2e_ms=3000.0))
     assert (found.goodput, found.good_share) == (0.75, 0.6)
 
 
@@ -217,7 +217,7 @@ def test_one_answer_is_enough_for_no_error() -> None:
 
 
 def test_a_host_that_was_asked_nothing_has_no_figures() -> None:
-    found = told(limits=Limits(e2e_ms=1.0))
+    found = told(limits=GoodputLimits(e2e_ms=1.0))
     assert found.error == "no request was sent"
     assert (found.requests, found.ok, found.errors, found.error_kinds) == (0, 0, 0, {})
     assert (found.window_s, found.rps, found.goodput, found.good_share) == (None,) * 4

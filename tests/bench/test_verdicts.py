@@ -23,7 +23,7 @@ from support.shots import (
 
 from toolkit.bench.counters import ledger
 from toolkit.bench.verdicts import verdicts
-from toolkit.dialects import EngineNumbers
+from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Ledger, Shot
 
 EMPTY = Ledger(run="r", name="alice", url="http://h:1")

@@ -13,7 +13,7 @@ from support.benching import lane_at, measured, plan
 from toolkit.bench.verdicts import verdicts
 from toolkit.records import Verdict
 from toolkit.sim.app import SimServer
-from toolkit.sim.life import setup_for
+from toolkit.sim.presets import setup_for
 
 QUICK = {"time_scale": 0.05}
 """0.7 ms a token."""

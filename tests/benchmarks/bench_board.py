@@ -23,7 +23,7 @@ from toolkit.board.feed import Feed
 from toolkit.board.follow import Follow
 from toolkit.board.window import Totals
 from toolkit.records import Host, LoaderSecond, Part, Run, Tally
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 from toolkit.store import Store
 
 S = 1_800_000_000

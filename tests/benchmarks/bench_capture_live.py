@@ -44,7 +44,7 @@ from at_length import at_length
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, Engine  # noqa: E402
+from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, LiveCapture  # noqa: E402
 from toolkit.capture.exchange import HttpRequest, Losses  # noqa: E402
 from toolkit.capture.flows import Streams  # noqa: E402
 from toolkit.capture.frames import Frames  # noqa: E402
@@ -53,7 +53,7 @@ from toolkit.capture.ring import open_ring  # noqa: E402
 from toolkit.capture.tcpdump import open_tcpdump  # noqa: E402
 
 SOURCE = ROOT / "tests" / "support" / "c_traffic" / "traffic.c"
-ENGINES: dict[str, Callable[..., Engine]] = {
+ENGINES: dict[str, Callable[..., LiveCapture]] = {
     "scapy": open_live,
     "ring": open_ring,
     "tcpdump": open_tcpdump,
@@ -160,7 +160,7 @@ def children_cpu_s() -> float:
 
 
 def read(
-    engine: Engine,
+    engine: LiveCapture,
     port: int,
     child: subprocess.Popen[str],
     *,
@@ -254,7 +254,7 @@ class Turn(NamedTuple):
     """Requests answered in a second of the server's time on its core: other programs' turns on it do not count."""
 
 
-def turn(traffic: Traffic, engine: Engine | None, seconds: float) -> Turn:
+def turn(traffic: Traffic, engine: LiveCapture | None, seconds: float) -> Turn:
     """While the capture reads, or nobody does."""
     frame: Callable[[float, bytes, int], None] | None = None
     if engine is not None:
@@ -274,7 +274,7 @@ def turn(traffic: Traffic, engine: Engine | None, seconds: float) -> Turn:
 
 
 @contextmanager
-def listening(name: str, port: int) -> Iterator[Engine]:
+def listening(name: str, port: int) -> Iterator[LiveCapture]:
     engine = ENGINES[name](
         "lo", ports=[port], follow_answers=False, buffer_bytes=DEFAULT_BUFFER_BYTES
     )

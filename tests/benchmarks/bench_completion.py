@@ -1,4 +1,4 @@
-"""CPU that an event of a recorded stream costs in toolkit/completion.py, everything included.
+"""CPU that an event of a recorded stream costs in toolkit/protocol/completion.py, everything included.
 
     python tests/benchmarks/bench_completion.py
 
@@ -13,7 +13,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
-from toolkit.completion import Completion
+from toolkit.protocol.completion import Completion
 
 RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
 STREAMS = ("chat_stream.txt", "chat_stream_contusage.body")

@@ -37,7 +37,7 @@ from support.page_server import PageServer, page_over  # noqa: E402 (path first)
 from support.viewers import Viewer, arrive, leave  # noqa: E402
 
 from toolkit.records import Host, LoaderSecond, Run, Tally  # noqa: E402
-from toolkit.sketches import Sketch  # noqa: E402
+from toolkit.stats import Sketch  # noqa: E402
 from toolkit.store import Store  # noqa: E402
 
 RUN = "0123456789ab"

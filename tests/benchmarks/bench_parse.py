@@ -13,8 +13,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolkit.dialects import read_numbers
-from toolkit.promtext import _labels, read_page
+from toolkit.metrics.dialects import read_numbers
+from toolkit.metrics.parser import _labels, read_page
 
 RECORDED = Path(__file__).parent.parent / "data" / "metrics" / "recorded"
 PAGES = ("idle", "during_load", "after_load")

@@ -1,6 +1,6 @@
 """What a hit of `toolkit proxy` costs beside nginx, a plain aiohttp cache and LiteLLM, and what a miss adds.
 
-    python tests/benchmarks/bench_proxy.py [hits|streams|misses|latency|twins|memory ...] [--litellm PROGRAM]
+    python tests/benchmarks/bench_proxy.py [hits|streams|misses|cpu|rates|many|latency|twins|memory ...] [--litellm PROGRAM]
 
 Everything runs on this machine over loopback: the server under test on one core, wrk on another. Rounds are interleaved,
 figures are medians. CPU is the server's own, by the scheduler's clock. Ours has all features on: a team's key, TTL, Age,
@@ -14,6 +14,12 @@ streams  The same with streams of 25 KB. Bar: CPU a hit at most 1.3 times nginx'
 misses   Prompts that never repeat, streamed; TTFT beside a direct connection and an nginx that only passes on, in turn. Bar: 0.5 ms
          more than direct in the median.
          And the TTFT of a stream that is a hit. Bar: 1 ms.
+cpu      Streams that never repeat, of 8 and of 64 tokens, 32 at a time: CPU of a miss, and of each token more, beside an nginx that
+         only passes on. Bars: 2.5 and 1.6 times nginx's.
+rates    Streams that never repeat, answered at once, 200 and 1,000 a second: TTFT beside a direct connection and an nginx that only
+         passes on, in turn. Bars: 0.5 ms more than direct in the median at 200 a second; at 1,000 a second all are answered, and
+         the proxy's core is not full.
+many     200 streams of 50 tokens a second at once: TTFT beside direct. Bar: 10 ms more at p99.
 latency  16 to 64 connections at about half the most hits/s. Bar: p99 at most 2 ms.
 twins    32 equal requests at once, a stream of TWINS_S seconds. Bars: 1 call upstream, joiners' first bytes at most 50 ms
          behind the leader's.
@@ -40,6 +46,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import uvloop
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
@@ -51,6 +59,10 @@ ROUND_S, LITELLM_S = 1, 8
 """A round with LiteLLM is longer: it answers some 100 a second, and the first ones of a round late."""
 CONNECTIONS = 64
 MISSES = 100
+STREAMS, STREAMED = 32, 200
+"""Connections of `cpu`, and tokens of each in a round."""
+RATE_S = 3
+MANY_S, MANY_ROUNDS = 8, 3
 TWINS, TWINS_S = 32, 4
 CAP_MIB, ANSWER_BYTES, CAPS = 16, 16_384, 10
 
@@ -247,6 +259,161 @@ def first_tokens() -> dict[str, list[float]]:
     return found
 
 
+def cpu(_program: Path | None) -> None:
+    found: dict[str, dict[int, list[float]]] = {}
+    with ExitStack() as stack:
+        modes = {8: "brief", 64: "trickle"}
+        ports = {count: stack.enter_context(upstream(mode)) for count, mode in modes.items()}
+        servers = [(count, stack.enter_context(rivals.ours(port))) for count, port in ports.items()]
+        for count, port in ports.items():
+            servers.append((count, stack.enter_context(rivals.nginx(port, rivals.PASSES))))
+        os.sched_setaffinity(0, {CLIENT_CORE})
+        for turn in range(-1, ROUNDS):
+            for count, server in servers:
+                each = max(1, STREAMED // count)
+                before = server.cpu_s()
+                asyncio.run(_stream_many(server.port, turn, each))
+                took_us = (server.cpu_s() - before) / (each * STREAMS) * 1e6
+                if turn >= 0:
+                    found.setdefault(server.name, {}).setdefault(count, []).append(took_us)
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    tokens, misses = {}, {}
+    for name, by_count in found.items():
+        short, long = (statistics.median(by_count[count]) for count in (8, 64))
+        tokens[name] = (long - short) / 56
+        misses[name] = short - 7 * tokens[name]
+        print(f"{name:>8}: {misses[name]:7.0f} us CPU a miss, {tokens[name]:6.1f} us a token more")
+    print(f"RATIO proxy_miss_cpu_to_nginx {misses['toolkit'] / misses['nginx'] / 2.5:.3f}")
+    print(f"RATIO proxy_token_cpu_to_nginx {tokens['toolkit'] / tokens['nginx'] / 1.6:.3f}")
+
+
+async def _stream_many(port: int, turn: int, each: int) -> None:
+    """So many streams one after the other on each of STREAMS connections."""
+
+    async def ask(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for count in range(each):
+            writer.write(request(f"{turn} {number} {count}"))
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+        writer.close()
+
+    await asyncio.gather(*(ask(number) for number in range(STREAMS)))
+
+
+class Stream(asyncio.Protocol):
+    """One connection that asks for a stream and notes when its first token came."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._data = b""
+        self._began = self._first = 0.0
+        self._done: asyncio.Future[float] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # uvloop's own kind
+
+    async def ask(self, data: bytes) -> float:
+        """TTFT in ms; it returns when all was read."""
+        assert self.transport is not None
+        self._done = asyncio.get_running_loop().create_future()
+        self._data, self._first, self._began = b"", 0.0, time.perf_counter()
+        self.transport.write(data)
+        await self._done
+        return (self._first - self._began) * 1000
+
+    def data_received(self, data: bytes) -> None:
+        if not self._first:
+            # the role's chunk has an empty content
+            self._data += data
+            if self._data.count(b'"content":"') >= 2:
+                self._first = time.perf_counter()
+        if data.endswith(b"0\r\n\r\n") and self._done is not None:
+            self._done.set_result(0.0)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(ConnectionError(f"it was closed: {error}"))
+
+
+async def streams_at(port: int, per_s: float, seconds: float, mark: str) -> list[float]:
+    """TTFT in ms of streams that begin at a steady rate, whatever becomes of those before; all must be answered."""
+    loop = asyncio.get_running_loop()
+    idle: list[Stream] = []
+
+    async def ask(number: int) -> float:
+        stream = idle.pop() if idle else None
+        if stream is None:
+            _, stream = await loop.create_connection(Stream, "127.0.0.1", port)
+        found = await stream.ask(request(f"{mark} {number}"))
+        idle.append(stream)
+        return found
+
+    began, asked = loop.time(), []
+    for number in range(round(per_s * seconds)):
+        await asyncio.sleep(max(0.0, began + number / per_s - loop.time()))
+        asked.append(asyncio.ensure_future(ask(number)))
+    times = await asyncio.gather(*asked)
+    for each in idle:
+        assert each.transport is not None
+        each.transport.close()
+    return times
+
+
+def rates(_program: Path | None) -> None:
+    with (
+        upstream("quick") as port,
+        rivals.ours(port) as ours,
+        rivals.nginx(port, rivals.PASSES) as nginx,
+    ):
+        os.sched_setaffinity(0, {CLIENT_CORE})
+        ports = {"direct": port, "nginx": nginx.port, "toolkit": ours.port}
+        for per_s, bar in ((200, "0.5 ms"), (1000, "all answered, its core not full")):
+            times: dict[str, list[float]] = {name: [] for name in ports}
+            shares = []
+            for turn in range(-1, ROUNDS):
+                for name, each in ports.items():
+                    before, began = ours.cpu_s(), time.perf_counter()
+                    found = uvloop.run(streams_at(each, per_s, RATE_S, f"{per_s} {turn} {name}"))
+                    if turn >= 0:
+                        times[name] += found
+                    if turn >= 0 and name == "toolkit":
+                        shares.append((ours.cpu_s() - before) / (time.perf_counter() - began))
+            p50 = {name: statistics.median(each) for name, each in times.items()}
+            p95 = {name: statistics.quantiles(each, n=20)[18] for name, each in times.items()}
+            print(
+                f"{per_s} streamed misses a second (bar: {bar}): TTFT p50/p95 direct {p50['direct']:.2f}/{p95['direct']:.2f} ms;"
+                f" nginx adds {p50['nginx'] - p50['direct']:.2f}/{p95['nginx'] - p95['direct']:.2f},"
+                f" the proxy {p50['toolkit'] - p50['direct']:.2f}/{p95['toolkit'] - p95['direct']:.2f},"
+                f" with {statistics.median(shares):.0%} of its core"
+            )
+            if per_s == 200:
+                print(f"RATIO proxy_rate_200_adds {(p50['toolkit'] - p50['direct']) / 0.5:.3f}")
+            else:
+                print(f"RATIO proxy_rate_1000_core {statistics.median(shares):.3f}")
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def many(_program: Path | None) -> None:
+    with upstream("steady") as port, rivals.ours(port) as ours:
+        os.sched_setaffinity(0, {CLIENT_CORE})
+        times: dict[str, list[float]] = {"direct": [], "toolkit": []}
+        ports = {"direct": port, "toolkit": ours.port}
+        for turn in range(-1, MANY_ROUNDS):
+            for name, each in ports.items():
+                # a stream takes 2 s, so that 200 are under way once the first ones end
+                found = uvloop.run(streams_at(each, 100, MANY_S, f"many {turn} {name}"))
+                if turn >= 0:
+                    times[name] += found[200:]
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    p50 = {name: statistics.median(each) for name, each in times.items()}
+    p99 = {name: statistics.quantiles(each, n=100)[98] for name, each in times.items()}
+    print(
+        f"200 streams of 50 tokens a second at once: TTFT p50/p99 direct {p50['direct']:.2f}/{p99['direct']:.2f} ms;"
+        f" the proxy adds {p50['toolkit'] - p50['direct']:.2f}/{p99['toolkit'] - p99['direct']:.2f} (bar 10 at p99)"
+    )
+    print(f"RATIO proxy_many_p99 {(p99['toolkit'] - p99['direct']) / 10:.3f}")
+
+
 def latency(_program: Path | None) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -438,6 +605,9 @@ PARTS = {
     "hits": hits,
     "streams": streams,
     "misses": misses,
+    "cpu": cpu,
+    "rates": rates,
+    "many": many,
     "latency": latency,
     "twins": twins,
     "memory": memory,

@@ -17,8 +17,8 @@ import orjson
 
 from toolkit.capture.bodies import Bodies
 from toolkit.capture.exchange import HttpRequest
-from toolkit.request_body import asked
-from toolkit.request_key import Canonical, canonical, request_key
+from toolkit.protocol.request import asked
+from toolkit.protocol.request_key import Canonical, canonical, request_key
 
 SIZES = {"0.8KB": (1, 600), "9KB": (10, 820), "68KB": (40, 1620)}
 """Turns of the chat, and characters of each."""

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from toolkit.promtext import Page
+from toolkit.metrics.parser import read_page
 from toolkit.records import Reading, Run, Shot, Sighting
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 from toolkit.store import Store
 
 PAGE = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu" / "metrics_after_load.txt"
@@ -78,7 +78,7 @@ def look(host: int, tick: int, page: tuple[Reading, ...]) -> Sighting:
 
 
 def batches() -> list[list[Sighting]]:
-    page = Page(PAGE.read_text()).readings()
+    page = read_page(PAGE.read_text()).readings()
     return [[look(host, tick, page) for host in range(HOSTS)] for tick in range(TICKS)]
 
 

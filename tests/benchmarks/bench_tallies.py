@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.records import Host, LoaderSecond, Part, Run, Shot, Tally, TallyKind
-from toolkit.sketches import ALPHA, BELOW_MS, BUCKETS, Sketch
+from toolkit.stats import ALPHA, BELOW_MS, BUCKETS, Sketch
 from toolkit.store import Store
 
 HOSTS = [Host(name=f"host-{n}", url=f"http://10.0.0.{n}:8000") for n in range(20)]

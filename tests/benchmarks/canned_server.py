@@ -3,7 +3,8 @@
     python tests/benchmarks/canned_server.py MODE
 
 MODE: `whole` (a JSON body), `trickle` (a stream, an event every 10 ms), `brief` (the same with 8 tokens), `burst` (a
-stream in one write) or `long` (the same, twice as long: 25 KB). It listens on two free ports of 127.0.0.1, prints them in one line, and counts the answers
+stream in one write), `long` (the same, twice as long: 25 KB), `quick` (8 tokens in one write) or `steady` (an event every 20 ms,
+100 tokens). It listens on two free ports of 127.0.0.1, prints them in one line, and counts the answers
 of each: `GET /counts` tells both.
 """
 
@@ -18,7 +19,7 @@ import uvloop
 RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
 TOKENS = 64
 """Of an answer: a 50-word story, as the contest asked for."""
-EVENT_EVERY_S = 0.010
+EVENT_EVERY_S, STEADY_EVERY_S = 0.010, 0.020
 CLIENTS = 2
 
 Reads = list[bytes]
@@ -54,9 +55,9 @@ def answers(mode: str) -> Reads:
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
         b"transfer-encoding: chunked\r\n\r\n"
     )
-    count = {"long": 2 * TOKENS, "brief": 8}.get(mode, TOKENS)
+    count = {"long": 2 * TOKENS, "brief": 8, "quick": 8, "steady": 100}.get(mode, TOKENS)
     pieces = [b"%x\r\n%b\r\n" % (len(each), each) for each in events(count)]
-    if mode in {"burst", "long"}:
+    if mode in {"burst", "long", "quick"}:
         return [head + b"".join(pieces) + b"0\r\n\r\n"]
     return [head + pieces[0], *pieces[1:-1], pieces[-1] + b"0\r\n\r\n"]
 
@@ -64,10 +65,11 @@ def answers(mode: str) -> Reads:
 class Canned(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, client: int, counts: list[int], reads: Reads) -> None:
+    def __init__(self, client: int, counts: list[int], reads: Reads, every_s: float) -> None:
         self._client = client
         self._counts = counts
         self._reads = reads
+        self._every_s = every_s
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -93,7 +95,7 @@ class Canned(asyncio.Protocol):
             return
         self._transport.write(self._reads[number])
         if number + 1 < len(self._reads):
-            asyncio.get_running_loop().call_later(EVENT_EVERY_S, self._write, number + 1)
+            asyncio.get_running_loop().call_later(self._every_s, self._write, number + 1)
         else:
             self._counts[self._client] += 1
 
@@ -109,9 +111,13 @@ class Canned(asyncio.Protocol):
 
 async def serve(mode: str) -> None:
     loop, counts, reads = asyncio.get_running_loop(), [0] * CLIENTS, answers(mode)
+    every_s = STEADY_EVERY_S if mode == "steady" else EVENT_EVERY_S
     servers = [
         await loop.create_server(
-            lambda client=client: Canned(client, counts, reads), "127.0.0.1", 0, backlog=1024
+            lambda client=client: Canned(client, counts, reads, every_s),
+            "127.0.0.1",
+            0,
+            backlog=1024,
         )
         for client in range(CLIENTS)
     ]

@@ -13,7 +13,7 @@ from capture_traffic import PORT, Digest
 
 def ours(path: str, digest: Digest) -> None:
     """File -> frames -> streams -> HTTP, as `toolkit capture FILE` does before it reads the bodies' JSON."""
-    from toolkit.capture.exchange import HttpRequest, Limits, Losses
+    from toolkit.capture.exchange import HttpRequest, Losses, MemoryBounds
     from toolkit.capture.files import replay
     from toolkit.capture.flows import Streams
 
@@ -22,7 +22,7 @@ def ours(path: str, digest: Digest) -> None:
             digest.add(request.body)
 
     losses = Losses()
-    streams = Streams(take, ports=(PORT,), limits=Limits(), losses=losses)
+    streams = Streams(take, ports=(PORT,), limits=MemoryBounds(), losses=losses)
     replay(path, streams.segment, ports=(PORT,), follow_answers=False, losses=losses)
     streams.close()
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from toolkit.blast.canaries import Keeping, unique_at
+from toolkit.blast.canaries import CanarySampling, unique_at
 
 
 def test_of_one_per_cent_every_two_hundredth_request_is_unique_after_two_early_ones() -> None:
@@ -30,7 +30,7 @@ def test_places_rise_and_never_pass_half_of_the_share_but_for_the_first_two(
 
 
 def test_after_the_first_few_one_pair_in_five_seconds_is_stored_whole() -> None:
-    keeping = Keeping(5.0)
+    keeping = CanarySampling(5.0)
     # the first four however soon, the fourth at 100.3; then one 4.6 s later is too soon, and one 5 s later is not
     moments = (100.0, 100.1, 100.2, 100.3, 100.4, 104.9, 105.3)
     began = [keeping.begins(2 * number, at) for number, at in enumerate(moments)]
@@ -39,7 +39,7 @@ def test_after_the_first_few_one_pair_in_five_seconds_is_stored_whole() -> None:
 
 
 def test_a_twin_that_ends_after_later_pairs_began_is_stored_with_its_unique() -> None:
-    keeping = Keeping(5.0)
+    keeping = CanarySampling(5.0)
     # a host that takes 20 s: the twin of slot 0 is on its way while three more uniques end
     began = [keeping.begins(slot, at) for slot, at in ((0, 20.0), (2, 26.0), (4, 32.0), (6, 38.0))]
     assert began == [True, True, True, True]

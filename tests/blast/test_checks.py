@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from toolkit.blast import checks
-from toolkit.blast.neutrality import Route, neighbours
+from toolkit.blast.neutrality import LocalRoute, neighbours
 from toolkit.hosts import one_host
 from toolkit.records import Host
 
 
-def routes(url: str, *, ask_resolver: bool = True) -> tuple[Route, ...]:
+def routes(url: str, *, ask_resolver: bool = True) -> tuple[LocalRoute, ...]:
     (target,) = checks.targets([one_host(url)], ask_resolver=ask_resolver)
     return target.routes
 
 
 def test_packets_to_loopback_leave_from_loopback() -> None:
-    assert routes("http://127.0.0.1:9") == (Route(address="127.0.0.1", source="127.0.0.1"),)
+    assert routes("http://127.0.0.1:9") == (LocalRoute(address="127.0.0.1", source="127.0.0.1"),)
 
 
 def test_the_way_to_a_name_is_the_way_to_its_addresses() -> None:

@@ -62,11 +62,11 @@ def test_a_disk_keeps_a_hundred_megabytes_beside_the_blast() -> None:
     assert found.text == (
         "the blast may write 202 MB to the database, where 302 MB are free and 100 MB should stay so"
     )
-    # a short blast on a full disk: `0 MB` of `1 MB` would make no sense
+    # a short blast on a full disk: `0 MB` would make no sense
     small = limits.disk(1_000_000, expected_bytes=60_000)
     assert small is not None
     assert small.text == (
-        "the blast may write less than 1 MB to the database, where 1 MB are free and 100 MB should stay so"
+        "the blast may write 60 kB to the database, where 1 MB are free and 100 MB should stay so"
     )
 
 

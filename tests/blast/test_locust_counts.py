@@ -16,7 +16,6 @@ from support.locusts import (
     Counted,
     all_sums,
     counted_everywhere,
-    free_port,
     headless,
     newest,
     requests_kept,
@@ -28,6 +27,7 @@ from support.locusts import (
     urls_in,
     wait_for,
 )
+from support.served import free_port
 
 from toolkit.store import Store
 

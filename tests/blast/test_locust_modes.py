@@ -19,7 +19,6 @@ from support.locusts import (
     command,
     counted_everywhere,
     errors,
-    free_port,
     headless,
     newest,
     requests_kept,
@@ -30,6 +29,7 @@ from support.locusts import (
     urls_in,
     wait_for,
 )
+from support.served import free_port
 
 from toolkit.store import Store
 

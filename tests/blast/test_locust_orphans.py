@@ -10,13 +10,13 @@ from support.locusts import (
     CAST,
     HOSTS,
     counted,
-    free_port,
     headless,
     start,
     until,
     urls_in,
     wait_for,
 )
+from support.served import free_port
 
 pytestmark = pytest.mark.slow
 

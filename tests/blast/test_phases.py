@@ -2,12 +2,12 @@
 
 import pytest
 
-from toolkit.blast.phases import Stage, at, length_s, most_users
-from toolkit.profile_load import Phase
+from toolkit.blast.phases import LoadStage, at, length_s, most_users
+from toolkit.profiles import Phase
 
-RAMP = Phase(name="ramp", length_s=60.0, users_from=1, users_to=31)
-HOLD = Phase(name="hold", length_s=120.0, users_from=31, users_to=31, spawn_rate=4.0)
-DOWN = Phase(name="down", length_s=10.0, users_from=31, users_to=0)
+RAMP = Phase(name="ramp", length_s=60.0, users=(1, 31))
+HOLD = Phase(name="hold", length_s=120.0, users=(31, 31), spawn_rate=4.0)
+DOWN = Phase(name="down", length_s=10.0, users=(31, 0))
 ALL = (RAMP, HOLD, DOWN)
 
 
@@ -42,9 +42,9 @@ def test_all_phases_and_the_most_users_are_known_before() -> None:
 
 
 def test_users_start_as_fast_as_the_profile_says_else_fast_enough() -> None:
-    assert at(ALL, 60.0) == Stage(name="hold", users=31, spawn_rate=4.0)
-    level = Phase(name="a", length_s=5.0, users_from=20, users_to=20)
-    ramp = Phase(name="a", length_s=10.0, users_from=0, users_to=100)
-    slow = Phase(name="a", length_s=1000.0, users_from=0, users_to=1)
+    assert at(ALL, 60.0) == LoadStage(name="hold", users=31, spawn_rate=4.0)
+    level = Phase(name="a", length_s=5.0, users=(20, 20))
+    ramp = Phase(name="a", length_s=10.0, users=(0, 100))
+    slow = Phase(name="a", length_s=1000.0, users=(0, 1))
     rates = [stage.spawn_rate for one in (level, ramp, slow) if (stage := at((one,), 0.0))]
     assert rates == [20.0, 20.0, 1.0]  # 20 within a second; twice 100/10; at least 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolkit.blast import recorder
-from toolkit.blast.recorder import Recorder, Reporter, plain
+from toolkit.blast.recorder import BlastRecorder, Reporter, plain
 from toolkit.blast.tallying import Tallying
 from toolkit.errors import ToolkitError
 from toolkit.records import ErrorCount, Event, LoaderSecond, Shot, Tally
@@ -86,9 +86,9 @@ def message(**changes: Any) -> dict[str, Any]:
     return usual | changes
 
 
-def recording() -> tuple[Recorder, Database, list[str]]:
+def recording() -> tuple[BlastRecorder, Database, list[str]]:
     database, said = Database(), list[str]()
-    return Recorder(database.write, said.append), database, said
+    return BlastRecorder(database.write, said.append), database, said
 
 
 def test_what_a_worker_says_is_stored_as_it_was_in_one_go() -> None:
@@ -179,7 +179,7 @@ def test_what_is_heard_during_a_write_waits_for_the_next() -> None:
             record.hear(message(tallies=[plain(TALLY) | {"at_s": 101}]))
         batches.append([tally.at_s for tally in batch[0]])
 
-    record = Recorder(write, said.append)
+    record = BlastRecorder(write, said.append)
     record.hear(message())
     assert record.write_out()
     assert record.write_out()
@@ -195,7 +195,7 @@ def test_another_fault_than_a_refusal_is_not_swallowed_and_costs_nothing() -> No
             raise TypeError("a mistake of ours")
         stored.extend(batch[0])
 
-    record = Recorder(write, lambda _: None)
+    record = BlastRecorder(write, lambda _: None)
     record.hear(message())
     with pytest.raises(TypeError):
         record.write_out()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.blast.script import Order, Script
+from toolkit.blast.script import HostScript, Order
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile, Prompt, read_profile
 
@@ -37,11 +37,11 @@ def prompt(name: str, **more: Any) -> Prompt:
     return Prompt(name=name, messages=({"role": "user", "content": f"Say {name}."},), **more)
 
 
-def script(of: Profile | None = None, **more: Any) -> Script:
-    return Script(of or contest(), **{"model": "m", "nonce": "run host worker", **more})
+def script(of: Profile | None = None, **more: Any) -> HostScript:
+    return HostScript(of or contest(), **{"model": "m", "nonce": "run host worker", **more})
 
 
-def taken(one: Script, count: int, answer: str | None = "ok") -> list[Order]:
+def taken(one: HostScript, count: int, answer: str | None = "ok") -> list[Order]:
     """A user whose every request is answered before the next, and canaries as soon as they are due."""
     caller, orders = one.caller(0), list[Order]()
     while len(orders) < count:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.shots import AT, shot, twin
 
 from toolkit.board.books import (
-    Counted,
+    CounterDeltas,
+    CounterStretch,
     Ours,
-    Stretch,
     are_one_engine,
     foreign_traffic,
     hidden_backend,
@@ -21,7 +21,7 @@ from toolkit.board.books import (
     surplus,
 )
 from toolkit.board.books import counted as counted_of
-from toolkit.board.looks import Look
+from toolkit.board.looks import BoardSnapshot
 from toolkit.records import Shot, Verdict
 
 S = int(AT)
@@ -51,19 +51,21 @@ def traffic(rng: random.Random, users: int, longest_s: float) -> list[Request]:
     return done
 
 
-def look(served: Sequence[Request], at: float, **more: Any) -> Look:
+def look(served: Sequence[Request], at: float, **more: Any) -> BoardSnapshot:
     """What the engine's counters say at a moment; a token is counted when it is made, a request when it ended."""
     made = sum(
         int(each.tokens * min(1.0, max(0.0, (at - each.began) / (each.ended - each.began))))
         for each in served
     )
-    usual = dict.fromkeys(Look._fields)
+    usual = dict.fromkeys(BoardSnapshot._fields)
     usual |= {"at": S + at, "is_down": False, "started_at": S - 900.0, "models": (), "settings": ()}
     usual |= {"requests": float(sum(each.ended <= at for each in served))}
-    return Look(**{**usual, "generation_tokens": float(made), **more})
+    return BoardSnapshot(**{**usual, "generation_tokens": float(made), **more})
 
 
-def looks(rng: random.Random, requests: Sequence[Request], every_s: float = 10.0) -> list[Look]:
+def looks(
+    rng: random.Random, requests: Sequence[Request], every_s: float = 10.0
+) -> list[BoardSnapshot]:
     """Looks whose moment is told up to 5 s before or after the counters were read."""
     times = [every_s * n + rng.random() for n in range(int(SECONDS / every_s))]
     told = [look(requests, at)._replace(at=S + at + rng.uniform(-5, 5)) for at in times]
@@ -94,7 +96,7 @@ def pairs(again_ms: float = 2000.0) -> list[Shot]:
     return told
 
 
-def seen_of(looked: Sequence[Look]) -> Stretch:
+def seen_of(looked: Sequence[BoardSnapshot]) -> CounterStretch:
     seen = stretch(looked, S, S + SECONDS - 1)
     assert seen is not None
     return seen
@@ -169,7 +171,7 @@ def test_a_few_requests_of_others_are_no_news() -> None:
 # which looks are compared
 
 
-def at(second: float, requests: float, **more: Any) -> Look:
+def at(second: float, requests: float, **more: Any) -> BoardSnapshot:
     return look([], second, requests=requests, generation_tokens=10 * requests, **more)
 
 
@@ -218,9 +220,11 @@ def test_before_a_runs_start_and_after_its_end_nothing_was_sent() -> None:
 # whether counters hold what was answered
 
 
-def whole(answers: int, requests: float, in_flight: int = 8) -> Counted:
+def whole(answers: int, requests: float, in_flight: int = 8) -> CounterDeltas:
     """So many answers in the 20 s that surely lie between two looks, the counters rose by `requests`."""
-    seen = Stretch(first_at=S + 4.0, last_at=S + 36.0, requests=requests, tokens=10 * requests)
+    seen = CounterStretch(
+        first_at=S + 4.0, last_at=S + 36.0, requests=requests, tokens=10 * requests
+    )
     ok = [0] * 20 + [answers] + [0] * 19
     zeros = [0] * 40
     tokens = [10 * each for each in ok]

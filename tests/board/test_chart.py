@@ -8,10 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from toolkit.board.chart import draw, picture
-from toolkit.board.impact import Change, Impact, Moment, planned
+from toolkit.board.impact import BoardMoment, Impact, PlannedRestart, planned
 
 # 300 s * 5 / (600 s * 10 + 300 s * 5) = 0.2; pays back at 1.5 t = 1.5 * 300 + t: 900 s
-IMPACT = planned(Change(downtime_s=300, window_s=900, rps=10, error_rps=5, gain=1.5))
+IMPACT = planned(PlannedRestart(downtime_s=300, window_s=900, rps=10, error_rps=5, gain=1.5))
 
 
 def words(figure: Figure) -> set[str]:
@@ -46,14 +46,14 @@ def test_the_moments_that_matter_are_marked_and_named() -> None:
 
 
 def test_a_break_even_far_away_does_not_squeeze_the_curve() -> None:
-    late = planned(Change(downtime_s=300, window_s=900, rps=10, error_rps=5, gain=1.01))
+    late = planned(PlannedRestart(downtime_s=300, window_s=900, rps=10, error_rps=5, gain=1.01))
     figure = picture(late)
     assert not any(word.startswith("paid back") for word in words(figure))
     assert figure.axes[0].get_xlim()[1] < 25
 
 
 def test_a_window_without_a_request_is_a_gap_and_an_empty_series_no_reason_to_fail() -> None:
-    series = (Moment(t_s=0, error_rate=0.0, rps=1), Moment(t_s=1, error_rate=None, rps=0))
+    series = (BoardMoment(t_s=0, error_rate=0.0, rps=1), BoardMoment(t_s=1, error_rate=None, rps=0))
     line = picture(replace(IMPACT, series=series)).axes[0].get_lines()[0]
     assert str(line.get_ydata()[1]) == "nan"
     picture(replace(IMPACT, series=(), peak_error_rate=0.0)).draw_without_rendering()

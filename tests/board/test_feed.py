@@ -11,7 +11,7 @@ from toolkit.board.feed import Feed
 from toolkit.board.standings import Board, Standing
 from toolkit.errors import ToolkitError
 from toolkit.records import ErrorCount, Shot, Sighting, Tally
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 
 def feed_of(reader: ListReader, **more: Any) -> Feed:

@@ -7,8 +7,8 @@ import pytest
 from support.courses import counted
 
 from toolkit.board.impact import (
-    Change,
     Impact,
+    PlannedRestart,
     ahead,
     clean_in,
     decision,
@@ -17,9 +17,7 @@ from toolkit.board.impact import (
     outcome,
     planned,
     recorded,
-    short,
     shown_at,
-    spoken,
     still_in_window,
     turning_points,
 )
@@ -27,10 +25,10 @@ from toolkit.board.outages import outages
 
 # The contest: five minutes down, 21 % errors in a window of fifteen. The window holds the downtime and ten
 # minutes of answers: 300 e / (600 r + 300 e) = 0.21, so e = 0.21 * 600 r / (0.79 * 300) = 0.5316 r.
-CONTEST = Change(downtime_s=300, window_s=900, rps=10, error_rps=10 * 126 / 237)
+CONTEST = PlannedRestart(downtime_s=300, window_s=900, rps=10, error_rps=10 * 126 / 237)
 
 
-def rate_at(change: Change, t_s: float) -> float | None:
+def rate_at(change: PlannedRestart, t_s: float) -> float | None:
     return moment(change, t_s).error_rate
 
 
@@ -83,7 +81,7 @@ def test_what_gains_nothing_never_pays_back(gain: float) -> None:
 
 
 def test_a_downtime_longer_than_the_window_fills_it_with_errors() -> None:
-    told = planned(Change(downtime_s=60, window_s=20, rps=10, error_rps=4))
+    told = planned(PlannedRestart(downtime_s=60, window_s=20, rps=10, error_rps=4))
     assert told.peak_error_rate == 1
     assert [each.error_rate for each in told.series[20:61]] == [1.0] * 41
     assert told.series[10].error_rate == pytest.approx(40 / 140)  # 10 s * 4 of 10 s * 10 + 40
@@ -92,13 +90,13 @@ def test_a_downtime_longer_than_the_window_fills_it_with_errors() -> None:
 
 def test_who_comes_back_slower_looks_worst_when_the_window_begins_to_lose_the_downtime() -> None:
     # at 900 s: 300 * 5 errors; 600 s * 10 * 0.5 = 3000 answers -> 1/3; at 300 s: 1500 / 7500 = 0.2
-    slower = Change(downtime_s=300, window_s=900, rps=10, error_rps=5, gain=0.5)
+    slower = PlannedRestart(downtime_s=300, window_s=900, rps=10, error_rps=5, gain=0.5)
     assert rate_at(slower, 300) == pytest.approx(0.2)
     assert planned(slower).peak_error_rate == pytest.approx(1 / 3)
 
 
 def test_without_an_error_nothing_is_tainted_and_an_empty_window_has_no_rate() -> None:
-    told = planned(Change(downtime_s=30, window_s=10, rps=1, error_rps=0))
+    told = planned(PlannedRestart(downtime_s=30, window_s=10, rps=1, error_rps=0))
     assert (told.peak_error_rate, told.tainted_s) == (0, 0)
     # nothing answered and nothing failed in the whole window: seconds 10 to 30
     assert [each.t_s for each in told.series if each.error_rate is None] == list(range(10, 31))
@@ -106,7 +104,7 @@ def test_without_an_error_nothing_is_tainted_and_an_empty_window_has_no_rate() -
 
 def test_parts_of_a_second_count() -> None:
     # window (0.5, 1]: 0.25 s of errors at 8, 0.25 s of answers at 4 * 2
-    half = Change(downtime_s=0.75, window_s=0.5, rps=4, error_rps=8, gain=2.0)
+    half = PlannedRestart(downtime_s=0.75, window_s=0.5, rps=4, error_rps=8, gain=2.0)
     assert rate_at(half, 1) == pytest.approx(0.5)
     assert [each.t_s for each in planned(half).series] == [0, 1, 2]
     assert planned(half).series[-1].error_rate == 0
@@ -158,7 +156,9 @@ def test_a_downtime_as_long_as_the_window_leaves_no_answer_in_it() -> None:
 def test_each_second_equals_a_count_of_single_requests(
     down: int, window: int, rps: int, errors: int, gain: int
 ) -> None:
-    told = planned(Change(downtime_s=down, window_s=window, rps=rps, error_rps=errors, gain=gain))
+    told = planned(
+        PlannedRestart(downtime_s=down, window_s=window, rps=rps, error_rps=errors, gain=gain)
+    )
     shares = []
     for t_s in range(down + window + 1):
         seconds = range(t_s - window, t_s)  # each begins there and ends a second later
@@ -239,41 +239,6 @@ def test_a_downtime_leaves_the_window_as_its_far_end_passes(
 
 
 # --- in words ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (0.5, "0.5 s"),
-        (9.96, "10.0 s"),
-        (45.4, "45 s"),
-        (59.7, "1 min"),
-        (250, "4 min 10 s"),
-        (1200, "20 min"),
-        (3599.6, "1 h"),
-        (3900, "1 h 5 min"),
-        (7170, "2 h"),  # 119.5 minutes
-        (7140, "1 h 59 min"),
-    ],
-)
-def test_durations_are_spoken_as_people_do(seconds: float, words: str) -> None:
-    assert spoken(seconds) == words
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (5.3164, "5.32"),
-        (0.0, "0"),
-        (99.96, "100"),
-        (182.4, "182"),
-        (1280.0, "1,280"),
-        (1e6, "1,000,000"),
-    ],
-)
-def test_figures_have_three_digits_and_no_exponent(number: float, words: str) -> None:
-    assert short(number) == words
 
 
 def test_the_cost_is_explained_in_four_sentences() -> None:

@@ -2,7 +2,7 @@
 
 from support.courses import counted
 
-from toolkit.board.outages import Course, Outage, course, outage_at, outages
+from toolkit.board.outages import Outage, RunSeconds, course, outage_at, outages
 from toolkit.records import Tally
 
 
@@ -20,9 +20,9 @@ def test_the_seconds_of_all_workers_and_prompts_add_up_and_missing_ones_are_zero
         )
 
     parts = [tally(12, "w1", 3, 1), tally(10, "w1", 5, 0), tally(12, "w2", 4, 2)]
-    assert course(parts) == Course(first_s=10, ok=(5, 0, 7), errors=(0, 0, 3))
-    assert course(parts, from_s=9, to_s=12) == Course(first_s=9, ok=(0, 5, 0), errors=(0, 0, 0))
-    assert course([]) == Course(first_s=0, ok=(), errors=())
+    assert course(parts) == RunSeconds(first_s=10, ok=(5, 0, 7), errors=(0, 0, 3))
+    assert course(parts, from_s=9, to_s=12) == RunSeconds(first_s=9, ok=(0, 5, 0), errors=(0, 0, 0))
+    assert course([]) == RunSeconds(first_s=0, ok=(), errors=())
 
 
 def test_an_outage_is_where_nothing_was_answered_or_more_failed() -> None:

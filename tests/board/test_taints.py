@@ -1,17 +1,17 @@
 """What of an outage is still in the window, worked out by hand."""
 
-from toolkit.board.outages import Course
+from toolkit.board.outages import RunSeconds
 from toolkit.board.standings import Taint
 from toolkit.board.taints import sentence, tainted_s, taints
 
 S = 1_800_000_000
 
 
-def course(*spells: tuple[int, int, int]) -> Course:
+def course(*spells: tuple[int, int, int]) -> RunSeconds:
     """Rows of (seconds, ok a second, errors a second)."""
     ok = [ok for seconds, ok, _ in spells for _ in range(seconds)]
     errors = [bad for seconds, _, bad in spells for _ in range(seconds)]
-    return Course(first_s=S, ok=tuple(ok), errors=tuple(errors))
+    return RunSeconds(first_s=S, ok=tuple(ok), errors=tuple(errors))
 
 
 def test_an_outage_that_is_over_leaves_the_window_second_by_second() -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 from support.shots import AT, replayed, shot, twin
 
-from toolkit.board.books import Counted
-from toolkit.board.looks import Look, changes, look_of
+from toolkit.board.books import CounterDeltas
+from toolkit.board.looks import BoardSnapshot, changes, look_of
 from toolkit.board.verdicts import aligned, judged
 from toolkit.records import Event, Host, Shot, Sighting, Verdict
 
 END_S = int(AT) + 600
-HOLDS = Counted()
+HOLDS = CounterDeltas()
 
 
 def host(name: str, **more: Any) -> Host:
@@ -31,11 +31,11 @@ def canaries(name: str, pairs: int = 12, *, start: int = 0, **more: Any) -> list
 
 def told(
     *shots: list[Shot],
-    looks: dict[str, list[Look]] | None = None,
+    looks: dict[str, list[BoardSnapshot]] | None = None,
     events: tuple[Event, ...] = (),
     at_s: int = END_S,
     hosts: tuple[Host, ...] = (),
-    counted: Counted = HOLDS,
+    counted: CounterDeltas = HOLDS,
 ) -> dict[str, dict[str, Verdict]]:
     """What is said of hosts that list their model and whose counters hold their answers, unless another thing is said."""
     names = list(dict.fromkeys(each.name for some in shots for each in some))
@@ -87,7 +87,9 @@ def test_a_host_without_canaries_is_not_judged() -> None:
 
 
 def test_without_counters_or_a_list_of_models_nobody_is_clean() -> None:
-    unread = told(canaries("a"), counted=Counted(gap="nobody has looked at its counters"))["a"]
+    unread = told(canaries("a"), counted=CounterDeltas(gap="nobody has looked at its counters"))[
+        "a"
+    ]
     assert why(unread) == ("foreign_traffic and hidden_backend: nobody has looked at its counters")
     assert why(told(canaries("a"), looks={"a": []})["a"]) == "model_mismatch: no list of models"
 
@@ -107,13 +109,13 @@ def test_counters_that_hold_the_answers_settle_what_canaries_leave_open() -> Non
         for each in uniques
     ]
     assert list(told([*uniques, *again])["a"]) == ["clean"]
-    open_ = told([*uniques, *again], counted=Counted(gap="nobody has looked"))["a"]
+    open_ = told([*uniques, *again], counted=CounterDeltas(gap="nobody has looked"))["a"]
     assert "response_cache: equal answers came in half the time" in why(open_)
 
 
 def test_what_counters_say_goes_with_what_canaries_say() -> None:
     hidden = Verdict(code="hidden_backend", confidence="medium", evidence="")
-    assert list(told(canaries("a"), counted=Counted(accusations=(hidden,)))["a"]) == [
+    assert list(told(canaries("a"), counted=CounterDeltas(accusations=(hidden,)))["a"]) == [
         "hidden_backend"
     ]
     uniques = canaries("a")[::2]
@@ -123,9 +125,12 @@ def test_what_counters_say_goes_with_what_canaries_say() -> None:
         for each in (unique, replayed(unique, unique.slot + 1, sent_at=unique.planned_at + 3))
     ]
     # a response cache explains what they lack
-    for lacking in (Counted(accusations=(hidden,)), Counted(gap="they lack some", lacks=True)):
+    for lacking in (
+        CounterDeltas(accusations=(hidden,)),
+        CounterDeltas(gap="they lack some", lacks=True),
+    ):
         assert list(told(cached, canaries("b"), counted=lacking)["a"]) == ["response_cache"]
-    unread = told(cached, canaries("b"), counted=Counted(gap="nobody has looked"))["a"]
+    unread = told(cached, canaries("b"), counted=CounterDeltas(gap="nobody has looked"))["a"]
     assert list(unread) == ["response_cache", "not_judged"]
 
 

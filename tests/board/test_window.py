@@ -19,7 +19,7 @@ from toolkit.board.window import (
 )
 from toolkit.errors import ToolkitError
 from toolkit.records import Part
-from toolkit.sketches import BUCKETS, Sketch
+from toolkit.stats import BUCKETS, Sketch
 
 HITS_MS, MISSES_MS = (math.log(2), 0.2), (math.log(3000), 0.4)
 """Logarithm of the median, and its spread."""

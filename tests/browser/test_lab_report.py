@@ -13,7 +13,7 @@ from toolkit.cli import main
 from toolkit.improve.configurations import Configuration, Serving
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_page import page as sweep_page
-from toolkit.improve.sweep_table import Measured, moved, table
+from toolkit.improve.sweep_table import MeasuredConfiguration, moved, table
 
 TOKENS = "output_tokens_per_s"
 Opened = Callable[..., Tab]
@@ -39,7 +39,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def _sweep() -> str:
     values = {"fp8": 1070.0, "awq": 1211.0, f"gptq-{'x' * 60}": 3114.0, "broken": None}
     known = [
-        Measured(
+        MeasuredConfiguration(
             configuration=Configuration(
                 name=name, stage=1, lever="quantization", value=name, serving=Serving()
             ),

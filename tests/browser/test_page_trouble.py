@@ -17,10 +17,10 @@ from support.browser import OpenTab, Tab
 from support.feeder import blast_on
 from support.page_server import PageServer, page_over
 
-from toolkit.database import MIGRATION_SET
-from toolkit.migrations import STEPS
 from toolkit.records import Event
 from toolkit.store import Store
+from toolkit.store.database import MIGRATION_SET
+from toolkit.store.migrations import STEPS
 
 STARTED_S = 1_790_000_000
 ALL = ["h7", "h6", "h8", "h5", "h4", "h3", "h2", "h1"]
@@ -123,8 +123,8 @@ def test_a_database_that_is_deleted_keeps_its_last_figures_on_screen(
 def test_an_older_database_is_told_from_a_newer_page(server: PageServer, open_tab: OpenTab) -> None:
     """One that was made before there were blasts."""
     migrations = sqlite_utils.Migrations(MIGRATION_SET)
-    first, step = next(iter(STEPS.items()))
-    migrations(name=first)(step)
+    first, statements = next(iter(STEPS.items()))
+    migrations(name=first)(lambda db: [db.execute(each) for each in statements.split(";\n")])
     with closing(sqlite3.connect(server.database)) as connection:
         migrations.apply(sqlite_utils.Database(connection, execute_plugins=False, strict=True))
         connection.commit()
@@ -139,7 +139,7 @@ def test_what_hosts_and_people_write_stays_text(server: PageServer, open_tab: Op
     mark = 'swapped</title><script>alert(2)</script> "to" GPTQ'
     with Store.open(server.database) as store:
         tally = feeder.tally_of(feeder.RUN, 7, STARTED_S + 299)
-        store.add_tallies([replace(tally, name=name, ok=9000, url="javascript:alert(3)")])
+        store.add_second([replace(tally, name=name, ok=9000, url="javascript:alert(3)")])
         store.add_event(
             Event(run=feeder.RUN, name=name, url="javascript:alert(3)", at=STARTED_S + 150, kind="mark", text=mark)
         )  # fmt: skip

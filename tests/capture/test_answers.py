@@ -6,7 +6,7 @@ import pytest
 from support.answer_bytes import OK, STREAM, chunk, events, json_answer, streamed, tokens
 from support.recordings import recorded
 
-from toolkit.capture.answers import TAIL_BYTES, Answers
+from toolkit.capture.answers import TAIL_BYTES, AnswerReader
 from toolkit.capture.exchange import HttpAnswer
 
 
@@ -15,7 +15,7 @@ def read(
 ) -> list[HttpAnswer]:
     """Read segments, one a second from 0; the requests went out before."""
     told: list[HttpAnswer] = []
-    answers = Answers(told.append)
+    answers = AnswerReader(told.append)
     for method in methods:
         answers.asked(method, -1.0)
     for at, segment in enumerate(segments):
@@ -261,7 +261,7 @@ def test_a_long_stream_is_forgotten_but_for_its_end() -> None:
     body = recorded("chat_stream.txt")
     role, token, *rest = events(body)
     told: list[HttpAnswer] = []
-    answers = Answers(told.append)
+    answers = AnswerReader(told.append)
     answers.asked("POST", -1.0)
     answers.data(0.0, STREAM)
     answers.data(1.0, chunk(role))
@@ -279,7 +279,7 @@ def test_a_long_stream_is_forgotten_but_for_its_end() -> None:
 
 def test_a_stream_that_never_has_a_token_is_not_read_for_ever() -> None:
     told: list[HttpAnswer] = []
-    answers = Answers(told.append)
+    answers = AnswerReader(told.append)
     answers.asked("POST", -1.0)
     answers.data(0.0, STREAM)
     for at in range(400):

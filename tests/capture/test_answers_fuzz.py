@@ -7,7 +7,7 @@ import pytest
 from support.answer_bytes import json_answer, streamed
 from support.recordings import recorded
 
-from toolkit.capture.answers import Answers
+from toolkit.capture.answers import AnswerReader
 from toolkit.capture.exchange import HttpAnswer
 
 ROUNDS = 100
@@ -58,9 +58,9 @@ def before_an_answer(chance: random.Random) -> bytes:
     return chance.choice([b"", b"\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
 
 
-def reading() -> tuple[Answers, list[HttpAnswer]]:
+def reading() -> tuple[AnswerReader, list[HttpAnswer]]:
     told: list[HttpAnswer] = []
-    return Answers(told.append), told
+    return AnswerReader(told.append), told
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 50, 500, 100_000])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from support.answer_bytes import STREAM, chunk, events, json_answer, streamed, tokens
 from support.recordings import recorded
 
-from toolkit.capture.answers import Answers
+from toolkit.capture.answers import AnswerReader
 from toolkit.capture.exchange import HttpAnswer
 
 CHAT = json_answer(recorded("chat.json"))
@@ -17,7 +17,7 @@ class Reading:
 
     def __init__(self, *sent_at: float) -> None:
         self.told: list[HttpAnswer] = []
-        self.answers = Answers(self.told.append)
+        self.answers = AnswerReader(self.told.append)
         for at in sent_at:
             self.answers.asked("POST", at)
 

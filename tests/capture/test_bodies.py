@@ -9,8 +9,8 @@ import pytest
 from toolkit.capture import bodies as module
 from toolkit.capture.bodies import ENTRY_BYTES, Bodies
 from toolkit.capture.exchange import HttpAnswer, HttpRequest
+from toolkit.protocol.request import asked
 from toolkit.records import Asked
-from toolkit.request_body import asked
 
 LOCAL = bytes([10, 0, 0, 4])
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "secret"}]}).encode()

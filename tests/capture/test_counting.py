@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from toolkit.capture.counting import LEADERS, Counting, HyperLogLog
-from toolkit.capture.topk import Counted
+from toolkit.capture.topk import KeyCount
 
 
 def key(number: int) -> bytes:
@@ -18,7 +18,7 @@ def test_below_the_cap_all_is_exact() -> None:
     counting = Counting(most=3)
     assert [counting.add(key(n)) for n in (1, 2, 1, 3, 1)] == [True, True, False, True, False]
     assert (counting.unique, counting.error) == (3, None)
-    assert counting.top(2) == [Counted(key(1), 3, 0), Counted(key(2), 1, 0)]
+    assert counting.top(2) == [KeyCount(key(1), 3, 0), KeyCount(key(2), 1, 0)]
 
 
 def test_nothing_is_nothing() -> None:
@@ -33,7 +33,11 @@ def test_beyond_the_cap_known_keys_stay_exact_and_of_others_nobody_says_that_the
     assert counting.unique == 3
     # one of three is estimated
     assert counting.error == pytest.approx(HyperLogLog.ERROR / 3)
-    assert counting.top(3) == [Counted(key(1), 2, 0), Counted(key(2), 2, 0), Counted(key(3), 2, 0)]
+    assert counting.top(3) == [
+        KeyCount(key(1), 2, 0),
+        KeyCount(key(2), 2, 0),
+        KeyCount(key(3), 2, 0),
+    ]
 
 
 def test_a_hot_key_that_came_late_still_leads() -> None:

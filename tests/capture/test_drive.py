@@ -11,25 +11,25 @@ from support.packets import ETHERNET, Conversation, Frame, ok, pcap, post
 
 from toolkit.capture import drive
 from toolkit.capture.bodies import Bodies
-from toolkit.capture.drive import Intake, Queue, Reader, Watch, follow_live, read_files
+from toolkit.capture.drive import CaptureFilter, FrameReader, Intake, Queue, follow_live, read_files
 from toolkit.capture.exchange import HttpRequest, Losses
-from toolkit.capture.lines import Arrived
-from toolkit.capture.summary import Tally
+from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.summary import RequestCounter
 from toolkit.errors import ToolkitError
 
-WATCH = Watch(ports={8000})
+WATCH = CaptureFilter(ports={8000})
 
 
 class Kept:
     """A sink that keeps everything; `fault` may be an error to raise or a function to call first."""
 
     def __init__(self, fault: Exception | Callable[[], None] | None = None) -> None:
-        self.arrived: list[Arrived] = []
+        self.arrived: list[NumberedRequest] = []
         self.batches: list[int] = []
         self.closed = 0
         self.fault = fault
 
-    def take(self, batch: Sequence[Arrived]) -> None:
+    def take(self, batch: Sequence[NumberedRequest]) -> None:
         if isinstance(self.fault, Exception):
             raise self.fault
         if self.fault:
@@ -45,7 +45,7 @@ class Kept:
 
 
 def intake(*sinks: Kept, **more: object) -> Intake:
-    return Intake(Bodies(client=bytes.hex), Tally(), sinks, **more)
+    return Intake(Bodies(client=bytes.hex), RequestCounter(), sinks, **more)
 
 
 def body(prompt: str) -> bytes:
@@ -232,7 +232,7 @@ class Fed:
 
 def run_live(engine: Fed, desk: Intake, losses: Losses, queue: Queue | None = None) -> None:
     queue = Queue() if queue is None else queue
-    follow_live(Reader(engine, queue, losses, WATCH), queue, desk, stop=engine.is_empty.is_set)
+    follow_live(FrameReader(engine, queue, losses, WATCH), queue, desk, stop=engine.is_empty.is_set)
 
 
 def test_everything_that_was_read_is_in_the_sinks_when_a_live_capture_ends() -> None:
@@ -255,7 +255,7 @@ def test_a_request_that_the_end_cuts_is_told_as_damaged() -> None:
 def test_frames_that_the_kernel_still_holds_at_the_end_are_read() -> None:
     engine, sink = Fed(talk(["a"] * 200).frames), Kept()
     queue = Queue()
-    reader = Reader(engine, queue, Losses(), WATCH)
+    reader = FrameReader(engine, queue, Losses(), WATCH)
     follow_live(reader, queue, intake(sink), stop=lambda: True)
     assert len(sink.arrived) == 200
 
@@ -279,7 +279,9 @@ def test_the_end_waits_for_frames_that_an_engine_hands_out_late() -> None:
     engine, sink = Late(talk(["a"] * 20).frames), Kept()
     queue = Queue()
     with pytest.raises(ToolkitError, match="all was handed out"):
-        follow_live(Reader(engine, queue, Losses(), WATCH), queue, intake(sink), stop=lambda: True)
+        follow_live(
+            FrameReader(engine, queue, Losses(), WATCH), queue, intake(sink), stop=lambda: True
+        )
     assert len(sink.arrived) == 20
 
 
@@ -299,7 +301,9 @@ def test_an_engine_that_fails_ends_the_capture_with_what_was_read_and_its_reason
     sink = Kept()
     queue = Queue()
     with pytest.raises(ToolkitError, match="eth9"):
-        follow_live(Reader(engine, queue, Losses(), WATCH), queue, intake(sink), stop=lambda: False)
+        follow_live(
+            FrameReader(engine, queue, Losses(), WATCH), queue, intake(sink), stop=lambda: False
+        )
     assert (sink.paths(), engine.closed) == (["/0", "/1"], 1)
 
 
@@ -322,7 +326,7 @@ def test_the_screen_is_looked_after_while_nothing_arrives() -> None:
     engine, looks = Fed([]), []
     queue = Queue()
     follow_live(
-        Reader(engine, queue, Losses(), WATCH),
+        FrameReader(engine, queue, Losses(), WATCH),
         queue,
         intake(),
         stop=lambda: len(looks) >= 3,

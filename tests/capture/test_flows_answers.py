@@ -3,14 +3,14 @@
 from support.packets import ok
 from support.streams import ACK, FIN, RST, SYN, Capture, key, post
 
-from toolkit.capture.exchange import HttpRequest, Limits
+from toolkit.capture.exchange import HttpRequest, MemoryBounds
 
 ONE, TWO, THREE = b'{"n": 1}', b'{"n": 2}', b'{"n": 3}'
 ANSWER = ok(b'{"usage": {"prompt_tokens": 5, "completion_tokens": 7}}')
 JSON_ANSWER = ANSWER.replace(b"\r\n", b"\r\nContent-Type: application/json\r\n", 1)
 
 
-def answering(limits: Limits | None = None) -> Capture:
+def answering(limits: MemoryBounds | None = None) -> Capture:
     """With both sides' SYN seen."""
     capture = Capture(follow=True, limits=limits)
     capture.open()
@@ -270,7 +270,7 @@ def test_where_only_the_clients_half_is_captured_requests_are_told_all_the_same(
 
 
 def test_unanswered_requests_stay_within_the_total() -> None:
-    limits = Limits(total_bytes=1_000_000)
+    limits = MemoryBounds(total_bytes=1_000_000)
     capture = answering(limits)
     for number in range(300):
         other(number, capture)

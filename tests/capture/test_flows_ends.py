@@ -2,7 +2,7 @@
 
 from support.streams import ACK, FIN, RST, SYN, Capture, key, opened, post
 
-from toolkit.capture.exchange import Limits
+from toolkit.capture.exchange import MemoryBounds
 
 ONE, TWO = b'{"n": 1}', b'{"n": 2}'
 HALF = post(b"x" * 1000)[:500]
@@ -168,7 +168,7 @@ def test_what_a_stream_that_was_left_sends_again_is_old() -> None:
 
 
 def test_a_copy_from_farther_back_than_is_waited_for_is_old() -> None:
-    capture = Capture(limits=Limits(stash_bytes=5000))
+    capture = Capture(limits=MemoryBounds(stash_bytes=5000))
     capture.open()
     for _ in range(10):
         capture.client(post(b"x" * 1000))

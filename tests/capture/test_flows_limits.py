@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 from support.streams import ACK, SYN, Capture, key, opened, post
 
-from toolkit.capture.exchange import Limits
+from toolkit.capture.exchange import MemoryBounds
 
 ONE = b'{"n": 1}'
 
@@ -34,7 +34,7 @@ def test_a_connection_that_never_completes_holds_up_no_other() -> None:
 
 
 def test_a_quiet_connection_is_over_by_the_packets_clock() -> None:
-    capture = opened(limits=Limits(idle_s=60.0))
+    capture = opened(limits=MemoryBounds(idle_s=60.0))
     capture.client(post(ONE)[:20])
     capture.wait(59.0)
     assert capture.requests == []
@@ -44,7 +44,7 @@ def test_a_quiet_connection_is_over_by_the_packets_clock() -> None:
 
 
 def test_a_connection_that_speaks_now_and_then_is_not_over() -> None:
-    capture = opened(limits=Limits(idle_s=60.0))
+    capture = opened(limits=MemoryBounds(idle_s=60.0))
     data = post(b"x" * 100)
     for start in range(0, len(data), 10):
         capture.client(data[start : start + 10])
@@ -53,7 +53,7 @@ def test_a_connection_that_speaks_now_and_then_is_not_over() -> None:
 
 
 def test_a_quiet_connection_ends_while_others_speak() -> None:
-    capture = opened(limits=Limits(idle_s=60.0))
+    capture = opened(limits=MemoryBounds(idle_s=60.0))
     capture.client(post(ONE)[:20])
     for second in range(80):
         capture.streams.segment(101.0 + second, key(50_000), 1 + second, 0, ACK, b"x")
@@ -79,7 +79,7 @@ def test_a_hole_is_given_up_on_a_clock_that_was_set_back() -> None:
 
 
 def test_beyond_the_bytes_that_may_wait_a_hole_is_given_up_at_once() -> None:
-    capture = opened(limits=Limits(stash_bytes=20_000))
+    capture = opened(limits=MemoryBounds(stash_bytes=20_000))
     capture.lose(10)
     for _ in range(30):
         capture.client(post(b"x" * 1000))
@@ -90,7 +90,7 @@ def test_beyond_the_bytes_that_may_wait_a_hole_is_given_up_at_once() -> None:
 
 
 def test_beyond_the_segments_that_may_wait_a_hole_is_given_up_at_once() -> None:
-    capture = opened(limits=Limits(stash_segments=5))
+    capture = opened(limits=MemoryBounds(stash_segments=5))
     capture.lose(1)
     for _ in range(6):
         assert capture.requests == []
@@ -99,7 +99,7 @@ def test_beyond_the_segments_that_may_wait_a_hole_is_given_up_at_once() -> None:
 
 
 def test_a_flood_of_segments_out_of_order_stays_within_bounds() -> None:
-    limits = Limits(stash_segments=500, stash_bytes=100_000)
+    limits = MemoryBounds(stash_segments=500, stash_bytes=100_000)
     capture = opened(limits=limits)
     tracemalloc.start()
     for number in range(20_000):
@@ -112,7 +112,7 @@ def test_a_flood_of_segments_out_of_order_stays_within_bounds() -> None:
 
 @pytest.mark.parametrize("size", [1, 1448])
 def test_holes_on_many_connections_stay_within_the_total(size: int) -> None:
-    limits = Limits(total_bytes=200_000)
+    limits = MemoryBounds(total_bytes=200_000)
     capture = Capture(limits=limits)
     for number in range(2000):
         which = key(30_000 + number)
@@ -123,7 +123,7 @@ def test_holes_on_many_connections_stay_within_the_total(size: int) -> None:
 
 
 def test_unfinished_bodies_stay_within_the_total_and_the_quietest_is_given_up() -> None:
-    capture = Capture(limits=Limits(total_bytes=100_000))
+    capture = Capture(limits=MemoryBounds(total_bytes=100_000))
     for number in range(200):
         capture.key = key(30_000 + number)
         capture.next = 1001
@@ -139,7 +139,7 @@ def test_unfinished_bodies_stay_within_the_total_and_the_quietest_is_given_up() 
 
 
 def test_beyond_the_connections_followed_the_one_longest_quiet_is_given_up() -> None:
-    capture = Capture(limits=Limits(flows=10))
+    capture = Capture(limits=MemoryBounds(flows=10))
     for number in range(30):
         capture.key, capture.next = key(30_000 + number), 1001
         capture.open()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses, MemoryBounds
 from toolkit.capture.fragments import Fragments
 
 KEY = (b"from to", 7)
@@ -17,9 +17,9 @@ PIECES = [(0, True, WHOLE[:16]), (16, True, WHOLE[16:32]), (32, False, WHOLE[32:
 class Bench:
     """Fragments with what they lost beside them."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: MemoryBounds | None = None) -> None:
         self.losses = Losses()
-        self.fragments = Fragments(losses=self.losses, limits=limits or Limits())
+        self.fragments = Fragments(losses=self.losses, limits=limits or MemoryBounds())
 
     def add(
         self,
@@ -141,7 +141,7 @@ def test_a_piece_beyond_any_packet_is_not_kept() -> None:
 
 
 def test_a_flood_gives_up_the_oldest_and_keeps_the_memory() -> None:
-    limits = Limits(fragments_bytes=100_000)
+    limits = MemoryBounds(fragments_bytes=100_000)
     bench = Bench(limits)
     for number in range(1000):
         bench.add(0, True, bytes(1400), key=number)
@@ -153,7 +153,7 @@ def test_a_flood_gives_up_the_oldest_and_keeps_the_memory() -> None:
 
 
 def test_a_flood_of_empty_pieces_is_bounded_too() -> None:
-    bench = Bench(Limits(fragments_bytes=100_000))
+    bench = Bench(MemoryBounds(fragments_bytes=100_000))
     for number in range(10_000):
         bench.add(8, True, b"", key=number)
     assert len(bench.fragments._packets) <= 100_000 // 600

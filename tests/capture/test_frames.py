@@ -31,7 +31,7 @@ from support.packets import (
 )
 from support.segments import Segment, catch, segments_of
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses, MemoryBounds
 from toolkit.capture.frames import Frames
 from toolkit.errors import ToolkitError
 
@@ -198,9 +198,11 @@ def test_fragments_keep_no_more_than_their_limit() -> None:
         Frame(START, ethernet(ipv4_fragments(LONG, 1400, ident=number)[0])) for number in range(100)
     ]
     # a piece is charged 2,000: five of 100 fit into 10,000, and they are missing at the end, too
-    caught = segments_of(frames, limits=Limits(fragments_bytes=10_000))
+    caught = segments_of(frames, limits=MemoryBounds(fragments_bytes=10_000))
     assert caught.losses.fragments == 100
-    assert segments_of(frames[:5], limits=Limits(fragments_bytes=10_000)).losses.fragments == 5
+    assert (
+        segments_of(frames[:5], limits=MemoryBounds(fragments_bytes=10_000)).losses.fragments == 5
+    )
 
 
 # --- cut frames and damaged ones --------------------------------------------------------------------

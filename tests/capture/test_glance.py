@@ -11,7 +11,7 @@ from support import packets
 from support.packets import LINKS, START, Frame, ethernet, ipv4, ipv6, tcp, udp
 from support.segments import Segment, catch, segments_of
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses, MemoryBounds
 from toolkit.capture.frames import Frames
 from toolkit.capture.glance import Glances
 from toolkit.capture.links import link
@@ -156,7 +156,7 @@ def test_a_file_gives_what_its_frames_one_by_one_give(
             ports=[8000],
             follow_answers=follow_answers,
             losses=losses,
-            limits=Limits(),
+            limits=MemoryBounds(),
         )
         whole = reader("it", lambda _, frames=reading: frames, losses)  # type: ignore[misc]
         for start in range(0, len(file), block):
@@ -178,7 +178,12 @@ def test_every_link_has_a_glance_that_throws_nothing_wanted_away(link_type: int)
     found: list[Segment] = []
     losses = Losses()
     reading = Frames(
-        link_type, catch(found), ports=[8000], follow_answers=False, losses=losses, limits=Limits()
+        link_type,
+        catch(found),
+        ports=[8000],
+        follow_answers=False,
+        losses=losses,
+        limits=MemoryBounds(),
     )
     looked: list[float] = []
     reading.frame = lambda ts, *_: looked.append(ts)  # type: ignore[assignment, method-assign]

@@ -6,14 +6,14 @@ import pytest
 from support.packets import chunked
 from support.streams import Capture, post
 
-from toolkit.capture.exchange import HttpRequest, Limits
+from toolkit.capture.exchange import HttpRequest, MemoryBounds
 
 ONE, TWO, THREE = b'{"n": 1}', b'{"n": 2}', b'{"n": 3}'
 CHUNKED = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 GET = b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-def sent(*segments: bytes, limits: Limits | None = None) -> Capture:
+def sent(*segments: bytes, limits: MemoryBounds | None = None) -> Capture:
     capture = Capture(limits=limits)
     capture.open()
     for segment in segments:
@@ -221,7 +221,7 @@ def test_a_connect_names_the_host_without_the_user_before_it() -> None:
 def test_of_a_body_beyond_the_limit_length_and_hash_are_kept() -> None:
     # by `printf 'aaaaaaaaaabbbbbbbbbbc' | b2sum -l 128`
     digest = "27bb25f153dbec70f124d8ebaa18a8f2"
-    limits = Limits(body_bytes=20)
+    limits = MemoryBounds(body_bytes=20)
     long, exact = b"a" * 10 + b"b" * 10 + b"c", b"a" * 20
     for size in (1000, 7, 1):
         capture = Capture(limits=limits)
@@ -236,7 +236,7 @@ def test_of_a_body_beyond_the_limit_length_and_hash_are_kept() -> None:
 
 
 def test_a_body_beyond_the_limit_is_not_held() -> None:
-    capture = Capture(limits=Limits(body_bytes=10_000))
+    capture = Capture(limits=MemoryBounds(body_bytes=10_000))
     capture.open()
     data = post(b"x" * 1_000_000)
     for start in range(0, len(data) - 10_000, 10_000):
@@ -246,7 +246,7 @@ def test_a_body_beyond_the_limit_is_not_held() -> None:
 
 
 def test_a_head_up_to_the_limit_is_read_and_a_longer_one_is_unparsed() -> None:
-    limits = Limits(header_bytes=10_000)
+    limits = MemoryBounds(header_bytes=10_000)
     for size, read in ((9_000, True), (20_000, False)):
         capture = Capture(limits=limits)
         capture.open()
@@ -260,7 +260,7 @@ def test_a_head_up_to_the_limit_is_read_and_a_longer_one_is_unparsed() -> None:
 
 def test_a_head_of_a_megabyte_byte_by_byte_costs_no_square() -> None:
     # a copy per byte of 200 KB would be 20 GB; the test's own limit in time would tell
-    capture = sent(limits=Limits(header_bytes=1024 * 1024))
+    capture = sent(limits=MemoryBounds(header_bytes=1024 * 1024))
     for _ in range(2):
         capture.client(post(ONE, b"X-Long: " + b"y" * 200_000) + post(TWO)[:30], size=1)
         capture.client(post(TWO)[30:])
@@ -315,7 +315,7 @@ def test_a_body_that_cannot_be_decoded_is_told_and_hashed_as_sent() -> None:
 
 def test_a_bomb_is_told_and_not_unpacked() -> None:
     bomb = gzip.compress(bytes(50_000_000))
-    limits = Limits(body_bytes=100_000)
+    limits = MemoryBounds(body_bytes=100_000)
     assert len(bomb) < 100_000
     (request,) = sent(post(bomb, b"Content-Encoding: gzip"), limits=limits).requests
     assert (request.body, request.damaged) == (None, False)

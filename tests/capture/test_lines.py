@@ -3,7 +3,7 @@
 import base64
 import json
 
-from toolkit.capture.lines import KEYS, MORE_KEYS, Arrived, line
+from toolkit.capture.lines import KEYS, MORE_KEYS, NumberedRequest, line
 from toolkit.records import Asked, Seen
 
 PROMISED = (
@@ -26,7 +26,7 @@ ASKED = Asked(
 SEEN = Seen(ts=1_700_000_000.123456, client="c0ffee", method="POST", path="/v1/x", asked=ASKED)
 
 
-def told(arrived: Arrived, *, with_body: bool = False) -> dict:
+def told(arrived: NumberedRequest, *, with_body: bool = False) -> dict:
     text = line(arrived, with_body=with_body)
     assert text.count(b"\n") == 1
     assert text.endswith(b"}\n")
@@ -34,7 +34,7 @@ def told(arrived: Arrived, *, with_body: bool = False) -> dict:
 
 
 def test_the_promised_keys_come_first_and_in_their_order() -> None:
-    found = told(Arrived(SEEN, new=True, unique_so_far=3))
+    found = told(NumberedRequest(SEEN, new=True, unique_so_far=3))
     assert list(found)[:15] == PROMISED == KEYS
     assert list(found) == KEYS + MORE_KEYS
     assert found["ts"] == 1_700_000_000.123456
@@ -46,7 +46,7 @@ def test_the_promised_keys_come_first_and_in_their_order() -> None:
 
 
 def test_a_request_without_a_body_is_told_with_nulls() -> None:
-    found = told(Arrived(Seen(ts=1.0, method="GET", path="/metrics"), None, 0))
+    found = told(NumberedRequest(Seen(ts=1.0, method="GET", path="/metrics"), None, 0))
     known = {key for key, value in found.items() if value is not None}
     assert known == {"ts", "method", "path", "unique_so_far", "damaged"}
     assert "body" not in found
@@ -54,41 +54,41 @@ def test_a_request_without_a_body_is_told_with_nulls() -> None:
 
 def test_a_preview_is_the_first_eighty_characters() -> None:
     asked = Asked(exact_key="e" * 32, body_bytes=9, prompt_text="ä" * 79 + "bcd")
-    found = told(Arrived(Seen(ts=1.0, asked=asked), new=True, unique_so_far=1))
+    found = told(NumberedRequest(Seen(ts=1.0, asked=asked), new=True, unique_so_far=1))
     assert found["prompt_preview"] == "ä" * 79 + "b"
 
 
 def test_why_a_body_could_not_be_read_is_told_but_what_was_lost_goes_first() -> None:
     asked = Asked(exact_key="e" * 32, body_bytes=9, problem="not JSON")
-    assert told(Arrived(Seen(ts=1.0, asked=asked), None, 0))["problem"] == "not JSON"
+    assert told(NumberedRequest(Seen(ts=1.0, asked=asked), None, 0))["problem"] == "not JSON"
     both = Seen(ts=1.0, asked=asked, damaged=True, problem="7 bytes lost")
-    assert told(Arrived(both, None, 0))["problem"] == "7 bytes lost"
+    assert told(NumberedRequest(both, None, 0))["problem"] == "7 bytes lost"
 
 
 def test_a_body_is_the_text_as_sent() -> None:
     body = '{"a": "ä\\n"}\r\n'
-    arrived = Arrived(SEEN, True, 1, body.encode())
+    arrived = NumberedRequest(SEEN, True, 1, body.encode())
     assert told(arrived, with_body=True)["body"] == body
     assert "body" not in told(arrived)
-    assert told(Arrived(SEEN, None, 1), with_body=True)["body"] is None
+    assert told(NumberedRequest(SEEN, None, 1), with_body=True)["body"] is None
 
 
 def test_a_body_that_is_no_text_stands_there_in_full_all_the_same() -> None:
     body = b"\xff\xfe{}"
-    found = told(Arrived(SEEN, True, 1, body), with_body=True)
+    found = told(NumberedRequest(SEEN, True, 1, body), with_body=True)
     assert base64.b64decode(found["body_base64"]) == body
     assert found["body"].endswith("{}")
 
 
 def test_what_json_has_and_the_fast_writer_has_not_is_written() -> None:
     asked = Asked(exact_key="e" * 32, body_bytes=9, seed=2**70, model="\ud800", max_tokens=-1)
-    found = told(Arrived(Seen(ts=1.0, asked=asked), new=True, unique_so_far=1))
+    found = told(NumberedRequest(Seen(ts=1.0, asked=asked), new=True, unique_so_far=1))
     assert (found["seed"], found["model"], found["max_tokens"]) == (2**70, "\ud800", -1)
 
 
 def test_an_answer_s_usage_goes_before_what_the_request_tells() -> None:
     asked = Asked(exact_key="e" * 32, body_bytes=9, prompt_tokens=12)
-    assert told(Arrived(Seen(ts=1.0, asked=asked), None, 0))["prompt_tokens"] == 12
+    assert told(NumberedRequest(Seen(ts=1.0, asked=asked), None, 0))["prompt_tokens"] == 12
     answered = Seen(ts=1.0, asked=asked, prompt_tokens=15, output_tokens=3, status=200)
-    found = told(Arrived(answered, None, 0))
+    found = told(NumberedRequest(answered, None, 0))
     assert (found["prompt_tokens"], found["output_tokens"], found["status"]) == (15, 3, 200)

@@ -125,7 +125,8 @@ def test_a_frame_bears_the_time_of_its_coming_from_the_first_on(engine: str) -> 
     for _ in range(1 if engine == "tcpdump" else 10):
         began, times, sent = told_times(engine)
         assert len(times) >= 5
-        assert all(began <= ts <= sent for ts in times), "and not of its reading"
+        # five and more were on their way before `sent`; what acknowledges a late answer comes behind them
+        assert all(began <= ts <= sent for ts in times[:5]), "and not of its reading"
         assert times == sorted(times)
 
 

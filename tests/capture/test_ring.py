@@ -14,13 +14,14 @@ pytestmark = needs_capture
 
 
 def test_the_ring_is_gone_round_many_times_without_a_loss() -> None:
-    wanted = bodies(400, size=30_000)  # 12 MB through 2 MB
-    with serving() as server, capturing("ring", "lo", server.port, buffer_bytes=2 * MIB) as capture:
-        assert capture.engine.buffer_bytes == 2 * MIB
-        for start in range(0, len(wanted), 20):
-            some = wanted[start : start + 20]
+    wanted = bodies(400, size=30_000)  # 12 MB through 4 MB
+    with serving() as server, capturing("ring", "lo", server.port, buffer_bytes=4 * MIB) as capture:
+        assert capture.engine.buffer_bytes == 4 * MIB
+        # a block that is not full goes to the reader after a while, too: of two blocks both may be taken while it is kept from running
+        for start in range(0, len(wanted), 10):
+            some = wanted[start : start + 10]
             send("127.0.0.1", server.port, some, connections=2, ends=False)
-            capture.pump_for(start + 20)
+            capture.pump_for(start + 10)
     assert capture.bodies == wanted
     assert capture.engine.drops() == 0
 

@@ -10,10 +10,10 @@ from toolkit.capture.exchange import Losses
 from toolkit.capture.summary import (
     LOSS_CLASSES,
     MORE_CLASSES,
+    CaptureSummary,
     NameCount,
-    Names,
-    Summary,
-    Tally,
+    NameCounter,
+    RequestCounter,
     advice,
     losses_in_words,
     lost_anything,
@@ -38,8 +38,8 @@ NO_JSON = Seen(
 )
 
 
-def told(*seen: Seen, losses: Losses | None = None, **more: int) -> Summary:
-    tally = Tally()
+def told(*seen: Seen, losses: Losses | None = None, **more: int) -> CaptureSummary:
+    tally = RequestCounter()
     for one in seen:
         tally.add(one)
     return tally.summary(losses or Losses(), **more)
@@ -65,7 +65,7 @@ def test_requests_are_counted_by_what_became_of_them() -> None:
 
 
 def test_only_a_prompt_s_first_arrival_is_new() -> None:
-    tally = Tally()
+    tally = RequestCounter()
     arrivals = [chat("a"), chat("a"), METRICS, DAMAGED, chat("b")]
     assert [tally.add(one) for one in arrivals] == [True, False, None, None, True]
 
@@ -152,7 +152,7 @@ def test_requests_and_prompts_in_one_sentence(seen: list[Seen], words: str) -> N
 
 
 def test_who_reads_by_the_ring_is_not_sent_to_it() -> None:
-    dropped = Tally().summary(Losses(kernel_drops=1))
+    dropped = RequestCounter().summary(Losses(kernel_drops=1))
     for engine in (None, "scapy", "tcpdump"):
         (words,) = advice(dropped, is_live=True, engine=engine)
         assert "`--engine ring`" in words
@@ -162,7 +162,7 @@ def test_who_reads_by_the_ring_is_not_sent_to_it() -> None:
 
 
 def test_an_estimate_is_called_about() -> None:
-    tally = Tally(Counting(most=1))
+    tally = RequestCounter(Counting(most=1))
     new = [tally.add(chat(prompt)) for prompt in "abab"]
     assert new == [True, None, False, None]
     found = tally.summary(Losses())
@@ -171,7 +171,7 @@ def test_an_estimate_is_called_about() -> None:
 
 
 def test_a_scanner_s_paths_cost_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = Names(2)
+    names = NameCounter(2)
     for name in "abcabd":
         names.add(name)
     assert (len(names), names.others) == (2, 2)

@@ -12,7 +12,7 @@ from support.live_traffic import MIB, bodies, capturing, send, serving
 from support.net_namespaces import needs_capture, needs_tcpdump
 
 from toolkit.capture import tcpdump
-from toolkit.capture.engine import Engine
+from toolkit.capture.engine import LiveCapture
 from toolkit.capture.tcpdump import open_tcpdump
 from toolkit.errors import ToolkitError
 
@@ -28,13 +28,13 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tcpdump"
 
 
-def begun(program: Path, script: str) -> Engine:
+def begun(program: Path, script: str) -> LiveCapture:
     program.write_text(f"#!/bin/sh\ncd {program.parent}\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return open_tcpdump("lo", ports=[8000], follow_answers=False, buffer_bytes=MIB)
 
 
-def pumped(engine: Engine, count: int) -> list[tuple[float, bytes, int]]:
+def pumped(engine: LiveCapture, count: int) -> list[tuple[float, bytes, int]]:
     seen: list[tuple[float, bytes, int]] = []
     end = time.monotonic() + 60
     while len(seen) < count and time.monotonic() < end:

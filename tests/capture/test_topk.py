@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from toolkit.capture.topk import Counted, TopKeys
+from toolkit.capture.topk import KeyCount, TopKeys
 
 
 def counted(words: str, counters: int) -> TopKeys:
@@ -15,20 +15,20 @@ def counted(words: str, counters: int) -> TopKeys:
 
 def test_few_keys_are_counted_exactly() -> None:
     assert counted("abacab", 3).top(10) == [
-        Counted(b"a", 3, 0),
-        Counted(b"b", 2, 0),
-        Counted(b"c", 1, 0),
+        KeyCount(b"a", 3, 0),
+        KeyCount(b"b", 2, 0),
+        KeyCount(b"c", 1, 0),
     ]
 
 
 def test_a_key_too_many_inherits_the_smallest_count_and_says_so() -> None:
     # a 2, b 1; c takes b's counter: 1 inherited + 1 of its own
-    assert counted("aabc", 2).top(10) == [Counted(b"a", 2, 0), Counted(b"c", 2, 1)]
+    assert counted("aabc", 2).top(10) == [KeyCount(b"a", 2, 0), KeyCount(b"c", 2, 1)]
 
 
 def test_a_key_that_came_again_since_is_not_the_one_to_go() -> None:
     # a and b 1 each, then a again: b goes though a was the first in
-    assert counted("abac", 2).top(10) == [Counted(b"a", 2, 0), Counted(b"c", 2, 1)]
+    assert counted("abac", 2).top(10) == [KeyCount(b"a", 2, 0), KeyCount(b"c", 2, 1)]
 
 
 def test_the_top_is_cut_where_asked_and_equal_keys_keep_their_order() -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.screens import heard
 
-from toolkit.bench.summary import Summary
+from toolkit.bench.summary import HostSummary
 from toolkit.cli import main
 from toolkit.sim.app import SimThread, serve_in_thread
 
@@ -78,7 +78,7 @@ def test_json_is_one_object_a_host_with_the_promised_keys_first(
 
 def test_every_key_is_explained_to_the_user() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    keys = {each.name for each in fields(Summary)} | {
+    keys = {each.name for each in fields(HostSummary)} | {
         "levels",
         "best_concurrency",
         "knee_concurrency",

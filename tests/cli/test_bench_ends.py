@@ -190,7 +190,7 @@ def test_what_waits_is_tried_again_in_small_parts(monkeypatch: pytest.MonkeyPatc
     warnings: list[str] = []
     with Store.open("waiting.db") as store:
         store.add_run(Run(id="r", verb="bench", started_at=AT))
-        keeping = bench_run.Keeping(store, [], warnings.append)
+        keeping = bench_run.ShotWriter(store, [], warnings.append)
         keeping.add(uniques(1_500))
         keeping.add(uniques(1_000, start=1_500))
         assert [shot.slot for shot in store.shots("r")] == []

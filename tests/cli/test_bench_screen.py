@@ -12,10 +12,10 @@ from support.screens import on_a_terminal
 from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
 from toolkit.bench.fitness import Fitness, fitness
-from toolkit.bench.goodput import Limits
-from toolkit.bench.plan import Plan
+from toolkit.bench.goodput import GoodputLimits
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.result import Result, results
-from toolkit.cli.bench.progress import Progress
+from toolkit.cli.bench.progress import BenchProgress
 from toolkit.cli.bench.table import page
 from toolkit.records import Host, Shot
 from toolkit.sim.app import SimThread, serve_in_thread
@@ -25,13 +25,13 @@ PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "bench"
 
 
 def told(
-    limits: Limits | None = None, plan: Plan | None = None, **hosts: Sequence[Shot]
+    limits: GoodputLimits | None = None, plan: BenchPlan | None = None, **hosts: Sequence[Shot]
 ) -> list[Result]:
     lanes = [
         (Host(name=name, url=f"http://{name}:1"), shots, no_books())
         for name, shots in hosts.items()
     ]
-    return results(lanes, plan=plan or Plan(), run="r", client_ok=True, limits=limits)
+    return results(lanes, plan=plan or BenchPlan(), run="r", client_ok=True, limits=limits)
 
 
 def screen(those: Sequence[Result], width: int = 200, machine: Fitness = IDLE) -> list[str]:
@@ -105,7 +105,7 @@ def test_a_name_of_sixty_characters_is_folded_and_costs_no_column() -> None:
 
 def test_limits_add_who_kept_them() -> None:
     shots = [*uniques(6), *uniques(2, start=6, token_ms=40.0)]
-    (alice,) = told(limits=Limits(tpot_ms=30), alice=shots)
+    (alice,) = told(limits=GoodputLimits(tpot_ms=30), alice=shots)
     lines = screen([alice])
     assert lines[0].split()[-3:] == ["good", "good/s", "verdict"]
     assert "75%" in row(lines, "alice")  # 6 of 8
@@ -144,7 +144,7 @@ def test_the_fastest_host_is_named_with_those_that_may_be_as_fast(
     for first in hosts.values():
         first += [twin(first[n], 64 + n) for n in range(8)]
     lanes = [(Host(name=n, url=f"http://{n}:1"), s, books(s, name=n)) for n, s in hosts.items()]
-    lines = screen(results(lanes, plan=Plan(), run="r", client_ok=True, limits=None))
+    lines = screen(results(lanes, plan=BenchPlan(), run="r", client_ok=True, limits=None))
     (line,) = [line for line in lines if line.startswith("fastest")]
     # 100 ms, and 99 tokens of 20 ms
     assert line.startswith("fastest  a: answers of 2,0")
@@ -192,9 +192,9 @@ def level(concurrency: int, e2e_ms: float) -> list[Shot]:
     ]
 
 
-def sweep(*levels: Sequence[Shot], limits: Limits | None = None) -> list[Result]:
+def sweep(*levels: Sequence[Shot], limits: GoodputLimits | None = None) -> list[Result]:
     shots = [each for one in levels for each in one]
-    return told(plan=Plan(levels=(1, 2, 4)), limits=limits, alice=shots)
+    return told(plan=BenchPlan(levels=(1, 2, 4)), limits=limits, alice=shots)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_a_sweeps_row_says_of_which_level_it_is() -> None:
 
 def test_a_sweep_with_limits_names_the_most_that_keeps_them() -> None:
     levels = (level(1, 100), level(2, 100), level(4, 200))
-    kept = screen(sweep(*levels, limits=Limits(e2e_ms=150)))
+    kept = screen(sweep(*levels, limits=GoodputLimits(e2e_ms=150)))
     assert any(line.startswith("2 at once is the most that keeps the limits; ") for line in kept)
-    none = screen(sweep(*levels, limits=Limits(e2e_ms=1)))
+    none = screen(sweep(*levels, limits=GoodputLimits(e2e_ms=1)))
     assert any(line.startswith("no level keeps the limits; ") for line in none)
     without = screen(sweep(*levels))
     assert not any("limits" in line for line in without)
@@ -246,7 +246,7 @@ def test_a_sweep_with_limits_names_the_most_that_keeps_them() -> None:
 
 
 def test_progress_is_the_share_of_requests_of_all_hosts_and_levels() -> None:
-    progress = Progress(Plan(requests=4, levels=(1, 2)), hosts=2)
+    progress = BenchProgress(BenchPlan(requests=4, levels=(1, 2)), hosts=2)
     for _ in range(6):
         progress.add(shot(0))
     # four waves at least: (4 + 8) at 2 hosts
@@ -256,22 +256,22 @@ def test_progress_is_the_share_of_requests_of_all_hosts_and_levels() -> None:
 @pytest.mark.parametrize(
     ("plan", "share"),
     [
-        (Plan(requests=None, duration_s=20), 0.5),
-        (Plan(requests=None, duration_s=20, sequential=True), 0.25),  # one of two hosts
-        (Plan(requests=None, duration_s=5, levels=(1, 2, 4)), 10 / 15),
-        (Plan(requests=None, duration_s=5), 1.0),  # answers that come later
-        (Plan(requests=1, duration_s=100), 0.5),  # one of two requests goes before 10 of 100 s
-        (Plan(requests=1000, duration_s=20), 0.5),
+        (BenchPlan(requests=None, duration_s=20), 0.5),
+        (BenchPlan(requests=None, duration_s=20, sequential=True), 0.25),  # one of two hosts
+        (BenchPlan(requests=None, duration_s=5, levels=(1, 2, 4)), 10 / 15),
+        (BenchPlan(requests=None, duration_s=5), 1.0),  # answers that come later
+        (BenchPlan(requests=1, duration_s=100), 0.5),  # one of two requests goes before 10 of 100 s
+        (BenchPlan(requests=1000, duration_s=20), 0.5),
     ],
 )
-def test_progress_is_the_share_of_what_will_end_the_run(plan: Plan, share: float) -> None:
-    progress = Progress(plan, hosts=2)
+def test_progress_is_the_share_of_what_will_end_the_run(plan: BenchPlan, share: float) -> None:
+    progress = BenchProgress(plan, hosts=2)
     progress.add(shot(0))
     assert progress.share(elapsed_s=10.0) == pytest.approx(share)
 
 
 def test_the_line_tells_what_is_going_on() -> None:
-    progress = Progress(Plan(), hosts=1)
+    progress = BenchProgress(BenchPlan(), hosts=1)
     assert progress.line(0.0, 0) == "looking at every host"
     assert progress.line(0.0, 8) == "no answer yet, 8 under way"
     progress.add(shot(0, kind="warmup"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.cli.blast import child as blast_child
-from toolkit.cli.blast.child import Child, told_error
+from toolkit.cli.blast.child import LoadProcess, told_error
 from toolkit.cli.blast.drive import STOPPING, Drive, Ended, environment
 from toolkit.errors import ToolkitError
 
@@ -45,9 +45,9 @@ def driven(
     command: list[str],
     on_line: Callable[[str], None] = lambda _: None,
     **changes: object,
-) -> tuple[Ended, Child, list[str]]:
+) -> tuple[Ended, LoadProcess, list[str]]:
     said: list[str] = []
-    child = Child(command)
+    child = LoadProcess(command)
     words = {"besides": [], "on_line": on_line, "say": said.append} | changes
     drive = Drive(child, os.environ, **words)
     return asyncio.run(drive.run()), child, said
@@ -222,9 +222,9 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
     )
     parent = script(f"""
         import asyncio, os, sys
-        from toolkit.cli.blast.child import Child
+        from toolkit.cli.blast.child import LoadProcess
         async def main():
-            child = Child([sys.executable, {str(load)!r}])
+            child = LoadProcess([sys.executable, {str(load)!r}])
             child.start(os.environ, lambda line: print(line, flush=True))
             await child.ended()
         asyncio.run(main())
@@ -256,7 +256,7 @@ def test_a_secret_is_never_repeated() -> None:
     lines: list[str] = []
 
     async def main() -> None:
-        child = Child(script("print('key=hunter2! hunter2!')"), secrets=["hunter2!", ""])
+        child = LoadProcess(script("print('key=hunter2! hunter2!')"), secrets=["hunter2!", ""])
         child.start(os.environ, lines.append)
         await child.ended()
         assert list(child.lines) == ["key=*** ***"]

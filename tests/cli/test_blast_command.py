@@ -169,7 +169,7 @@ def test_a_full_disk_and_a_wrong_clock_are_warnings(
     disk, clock = capsys.readouterr().err.splitlines()
     # 2,100 B x 900 s
     assert disk.startswith(
-        "Warning: the blast may write 2 MB to the database, where 2 MB are free"
+        "Warning: the blast may write 1.89 MB to the database, where 1.5 MB are free"
         " and 100 MB should stay so. Free some space"
     )
     assert clock.startswith("Warning: this machine's clock says 20")

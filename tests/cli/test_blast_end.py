@@ -10,7 +10,7 @@ from support.blasting import wanted
 from toolkit.cli.blast import end as blast_end
 from toolkit.cli.blast.drive import Ended
 from toolkit.cli.blast.end import resume_command, strain_of
-from toolkit.cli.blast.plan import Blast, plan_of
+from toolkit.cli.blast.plan import ReadyBlast, plan_of
 from toolkit.cli.blast.run import Following, _relay
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, LoaderSecond, Run
@@ -21,10 +21,12 @@ def second(at_s: int, worker: str = "0", **changes: Any) -> LoaderSecond:
     return LoaderSecond(run="r", at_s=at_s, worker=worker, **changes)
 
 
-def blast(**changes: Any) -> Blast:
+def blast(**changes: Any) -> ReadyBlast:
     options = wanted(**changes)
     plan = plan_of(options, [Host(name="a", url="http://10.0.0.4:8000")])
-    return Blast(options=options, run="r1", plan=plan, keys={"a": "hunter2!"}, not_neutral=None)
+    return ReadyBlast(
+        options=options, run="r1", plan=plan, keys={"a": "hunter2!"}, not_neutral=None
+    )
 
 
 def failure(code: int, lines: list[str], *, is_begun: bool) -> ToolkitError:

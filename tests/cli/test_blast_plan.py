@@ -9,8 +9,8 @@ import pytest
 from support.blasting import wanted
 
 from toolkit.cli.blast.command import command_line, host_line, hosts_file
-from toolkit.cli.blast.options import Options
-from toolkit.cli.blast.plan import Plan, Resumed, plan_of, refuse_other_hosts
+from toolkit.cli.blast.options import BlastOptions
+from toolkit.cli.blast.plan import BlastPlan, Resumed, plan_of, refuse_other_hosts
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host, read_hosts
 from toolkit.records import Host, Run
@@ -35,7 +35,7 @@ def before(seconds: int = 0, **settings: Any) -> Resumed:
     return Resumed(run=run, settings=settings, under_load_s=seconds)
 
 
-def words(plan: Plan, asked: Options, **changes: Any) -> dict[str, str]:
+def words(plan: BlastPlan, asked: BlastOptions, **changes: Any) -> dict[str, str]:
     usual: dict[str, Any] = {"run": "r1", "hosts": Path("hosts"), "not_neutral": None}
     line = command_line(plan, asked, **(usual | changes))
     return {word.partition("=")[0]: word.partition("=")[2] for word in line if "=" in word}

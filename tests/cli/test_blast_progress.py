@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.board.standings import Board, Standing
 from toolkit.cli.blast import progress as blast_progress
-from toolkit.cli.blast.progress import STARTING, Progress, clock, errors, leader, many, silent
+from toolkit.cli.blast.progress import STARTING, BlastProgress, errors, leader, silent
 from toolkit.errors import ToolkitError
 
 
@@ -56,13 +56,6 @@ def board(standings: Sequence[Standing], *, limited_s: int = 0) -> Board:
     )
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0, "0:00"), (65.9, "1:05"), (3599, "59:59"), (7325, "2:02:05")]
-)
-def test_a_clock_counts_in_minutes_and_then_in_hours(seconds: float, told: str) -> None:
-    assert clock(seconds) == told
-
-
 def test_the_leader_is_named_and_tied_ones_are_counted() -> None:
     first, tied, last = standing("a", 1, rps=1234.56), standing("b", 1), standing("c", 3)
     assert leader((first, last)) == "a leads with 1,234.6 requests/s"
@@ -89,17 +82,9 @@ def test_errors_are_a_share_of_all_that_ended() -> None:
 
 def test_the_line_has_it_all() -> None:
     seen = board([standing("a", 1, rps=2.0), standing("b", 2, ok=0, errors=10)], limited_s=3)
-    assert Progress(7200.0, 4).line(seen, 61.0) == (
+    assert BlastProgress(7200.0, 4).line(seen, 61.0) == (
         "1:01 of 2:00:00; 4 users; a leads with 2.0 requests/s; no answer from b; 50.0% errors; "
         "the load generator was the limit in 3 s"
-    )
-
-
-def test_one_is_not_many() -> None:
-    assert (many(1, "user"), many(0, "user"), many(2000, "user")) == (
-        "1 user",
-        "0 users",
-        "2,000 users",
     )
 
 
@@ -127,7 +112,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_a_busy_database_cos
             calls[0] += 1
             return calls[0] > 1
 
-        with Progress(60.0, 1) as progress:
+        with BlastProgress(60.0, 1) as progress:
             watching = asyncio.create_task(progress.watch(look))
             await done.wait()
             watching.cancel()

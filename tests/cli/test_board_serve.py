@@ -13,14 +13,14 @@ from click.testing import CliRunner, Result
 
 from toolkit.cli import main
 from toolkit.cli.board import serve as board_serve
-from toolkit.cli.board.options import Options
+from toolkit.cli.board.options import BoardOptions
 from toolkit.cli.demo.page import page_url
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 WAIT_S = 60
 
 
-def options(**changes: object) -> Options:
+def options(**changes: object) -> BoardOptions:
     usual = {
         "watch": False,
         "count": None,
@@ -38,7 +38,7 @@ def options(**changes: object) -> Options:
         "host": None,
         "database": Path("none.db"),
     }
-    return Options(**(usual | changes))
+    return BoardOptions(**(usual | changes))
 
 
 def board(*words: str) -> Result:

@@ -380,7 +380,7 @@ def test_a_bad_second_file_costs_nothing_of_the_first(tmp_path: Path, three: Pat
     assert ran.summary["requests"] == 4
     assert "b.pcap" in ran.err
     with Store.open_readonly(tmp_path / "data" / "toolkit.db") as store:
-        assert store.seen_count(ran.summary["run"]) == 4
+        assert store.content(ran.summary["run"]).requests == 4
 
 
 def test_a_file_cut_in_its_last_record_is_read_up_to_there(tmp_path: Path, three: Path) -> None:
@@ -419,7 +419,7 @@ def test_a_full_disk_under_the_output_is_told(tmp_path: Path, three: Path) -> No
     assert "Error: standard output cannot be written: the disk is full" in ran.err
     with Store.open_readonly(tmp_path / "data" / "toolkit.db") as store:
         (run,) = store.runs()
-        assert store.seen_count(run.id) == 4  # what was read is kept all the same
+        assert store.content(run.id).requests == 4  # what was read is kept all the same
 
 
 # --- the command line ---------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_a_signal_ends_it_cleanly_with_the_page_and_everything_kept(
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 3
     with Store.open_readonly(tmp_path / "data" / "toolkit.db") as store:
         (run,) = store.runs(verb="capture")
-        assert store.seen_count(run.id) == 3
+        assert store.content(run.id).requests == 3
         assert run.ended_at is not None
 
 
@@ -147,7 +147,7 @@ def test_two_captures_of_one_port_see_the_same_and_share_the_database(
         ran = [first.end(), second.end()]
     assert [one["exact_key"] for one in seen[0]] == [one["exact_key"] for one in seen[1]]
     with Store.open_readonly(tmp_path / "data" / "toolkit.db") as store:
-        assert {store.seen_count(one.summary["run"]) for one in ran} == {3}
+        assert {store.content(one.summary["run"]).requests for one in ran} == {3}
 
 
 def locked(database: Path) -> sqlite3.Connection:
@@ -172,7 +172,7 @@ def test_a_locked_database_holds_up_nothing_and_gets_everything_afterwards(
     assert ran.code == 0
     assert (ran.summary["not_stored"], ran.summary["app_drops"]) == (0, 0)
     with Store.open_readonly(tmp_path / "t.db") as store:
-        assert store.seen_count(ran.summary["run"]) == 4
+        assert store.content(ran.summary["run"]).requests == 4
 
 
 def test_a_database_that_stays_locked_costs_the_rows_and_says_so(

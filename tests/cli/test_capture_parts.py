@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from toolkit.capture.exchange import Losses
-from toolkit.capture.lines import Arrived
-from toolkit.capture.summary import Tally
+from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.summary import RequestCounter
 from toolkit.cli.capture import progress as capture_progress
 from toolkit.cli.capture import sinks as capture_sinks
 from toolkit.cli.capture import stop as capture_stop
-from toolkit.cli.capture.progress import Progress, fitted, losses_in_short, servers_here
+from toolkit.cli.capture.progress import CaptureProgress, fitted, losses_in_short, servers_here
 from toolkit.cli.capture.sinks import StoreSink
 from toolkit.cli.capture.stop import Stop
-from toolkit.cli.capture.table import _clock, _one_line
+from toolkit.cli.capture.table import _one_line
 from toolkit.errors import ToolkitError
 from toolkit.records import Asked, Run, Seen
 
@@ -81,9 +81,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def arrivals(*ts: float, text: str | None = None) -> list[Arrived]:
+def arrivals(*ts: float, text: str | None = None) -> list[NumberedRequest]:
     asked = Asked(exact_key="a" * 32, body_bytes=1, prompt_text=text)
-    return [Arrived(Seen(ts=one, asked=asked), None, 0) for one in ts]
+    return [NumberedRequest(Seen(ts=one, asked=asked), None, 0) for one in ts]
 
 
 def sink_of(store: Refusing, said: list[str]) -> StoreSink:
@@ -189,8 +189,8 @@ def seen_prompt(prompt: str) -> Seen:
 
 
 def test_the_line_tells_rate_repeats_losses_and_the_leading_prompts() -> None:
-    tally, losses = Tally(), Losses()
-    progress = Progress(tally, losses, (8000,), note=lambda: "late by a second")
+    tally, losses = RequestCounter(), Losses()
+    progress = CaptureProgress(tally, losses, (8000,), note=lambda: "late by a second")
     assert (
         progress.line(0.0) == "0 requests/s, 0 requests, 0 unique, nothing lost (late by a second)"
     )
@@ -225,7 +225,7 @@ def test_a_quiet_port_is_told_for_what_it_is(
     clock = Clock()
     monkeypatch.setattr(capture_progress, "time", clock)
     monkeypatch.setattr(capture_progress, "servers_here", lambda: [(22, 1), (8000, 3)])
-    progress = Progress(Tally(), losses, (8000, 9000))
+    progress = CaptureProgress(RequestCounter(), losses, (8000, 9000))
     for _ in range(10):
         clock.now += 1
         progress.show()
@@ -240,8 +240,8 @@ def test_a_quiet_port_s_line_tells_what_the_engine_left_out(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(capture_progress, "time", clock)
-    progress = Progress(
-        Tally(), Losses(), (8000,), is_here=False, note=lambda: "5 frames not counted"
+    progress = CaptureProgress(
+        RequestCounter(), Losses(), (8000,), is_here=False, note=lambda: "5 frames not counted"
     )
     clock.now += 10
     progress.show()
@@ -253,7 +253,7 @@ def test_who_waits_for_answers_is_not_told_that_no_request_came(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(capture_progress, "time", clock)
-    progress = Progress(Tally(), Losses(segments=3), (8000,), with_answers=True)
+    progress = CaptureProgress(RequestCounter(), Losses(segments=3), (8000,), with_answers=True)
     clock.now += 10
     progress.show()
     assert "no request with its answer has come whole yet" in capsys.readouterr().err
@@ -292,11 +292,10 @@ def test_servers_are_found_with_how_many_talk_to_them(tmp_path: Path) -> None:
     assert servers_here(tables) == [(8080, 1), (22, 0)]
 
 
-def test_a_preview_stays_on_its_line_and_any_time_can_be_shown() -> None:
+def test_a_preview_stays_on_its_line() -> None:
     assert _one_line("a\n  b\tc") == "a b c"
     assert _one_line("x" * 100) == "x" * 48 + "..."
     assert _one_line(None) == ""
-    assert _clock(1e300) == _clock(float("nan")) == "?"
 
 
 # --- the end ------------------------------------------------------------------------------------------

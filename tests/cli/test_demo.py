@@ -15,22 +15,23 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from support.served import free_port
 
 from toolkit.cli import main
 from toolkit.cli.demo import page as demo_page
 from toolkit.cli.demo import run as demo_run
 from toolkit.cli.demo.cast import CAST, SWITCHER, fleet_words, scenes
 from toolkit.cli.demo.children import environment
-from toolkit.cli.demo.options import Options
+from toolkit.cli.demo.options import DemoOptions
 from toolkit.errors import ToolkitError
-from toolkit.sim.personalities import PERSONALITIES
+from toolkit.sim.presets import PRESETS
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 SHORT = ("demo", "--seconds", "12")
 JUDGED = ("demo", "--seconds", "24")
 """Long enough for the counters to be compared."""
 WAIT_S = 60
-OPTIONS = Options(seconds=12, page=False, port=None, real=False, keep=False)
+OPTIONS = DemoOptions(seconds=12, page=False, port=None, real=False, keep=False)
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +49,6 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def demo(*words: str) -> Result:
     return CliRunner().invoke(main, ["demo", *words])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def started_in(folder: Path) -> list[psutil.Process]:
@@ -132,7 +127,7 @@ def test_a_closed_terminal_ends_it_once_and_lets_it_clear_away(
 ) -> None:
     cleared = []
 
-    def play(_: Options) -> None:
+    def play(_: DemoOptions) -> None:
         try:
             signal.raise_signal(signal.SIGHUP)
         finally:
@@ -276,8 +271,8 @@ def test_on_a_terminal_the_page_is_served_until_an_interrupt(tmp_path: Path) -> 
 
 
 def test_the_cast_are_personalities_and_the_one_that_falls_can() -> None:
-    assert set(CAST.values()) <= set(PERSONALITIES)
-    assert PERSONALITIES[CAST[SWITCHER]].later is not None
+    assert set(CAST.values()) <= set(PRESETS)
+    assert PRESETS[CAST[SWITCHER]]["later"]
 
 
 @pytest.mark.parametrize("seconds", [12, 60, 601])

@@ -14,7 +14,7 @@ from support.blasted import STARTED_AT, blasted
 
 from toolkit.cli import main
 from toolkit.records import Event, Ledger, Run, Verdict
-from toolkit.serving.fit.facts import Gpu, Gpus
+from toolkit.serving.preflight.gpu import Gpus, NvmlGpu
 from toolkit.sim.app import SimThread, serve_in_thread
 from toolkit.store import Store
 
@@ -129,8 +129,8 @@ def test_the_gpu_of_this_machine_counts_for_a_server_on_it(
     limits: tuple[str, ...] | None,
     found: bool,
 ) -> None:
-    idle, busy = Gpu(index=0, busy_share=0.0), Gpu(index=1, busy_share=0.9, limits=limits)
-    monkeypatch.setattr("toolkit.serving.fit.gpus.gpus", lambda: Gpus(gpus=(idle, busy)))
+    idle, busy = NvmlGpu(index=0, busy_share=0.0), NvmlGpu(index=1, busy_share=0.9, limits=limits)
+    monkeypatch.setattr("toolkit.serving.preflight.gpu.gpus", lambda: Gpus(gpus=(idle, busy)))
     told = objects(diagnose(fleet["gptq-int4"].url, "--interval", "400ms", "--json"))
     assert ("gpu_throttled" in [each["code"] for each in told]) == found
     unknown = next(each for each in told if each["code"] == "not_known")["unknown"]

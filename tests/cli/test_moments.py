@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from toolkit.cli.moments import MOMENT, Moment, clock
+from toolkit.cli.moments import MOMENT, MomentParam
 
 NOON = 1_750_075_200.0
 """2025-06-16 12:00:00 UTC: 1,750,075,200 / 86,400 = 20,255.5 days since 1970."""
@@ -44,13 +44,13 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_a_moment_is_read_in_seconds_since_1970(text: str, after_noon_s: float) -> None:
-    assert Moment(lambda: NOON).convert(text, None, None) == NOON + after_noon_s
+    assert MomentParam(lambda: NOON).convert(text, None, None) == NOON + after_noon_s
 
 
 def test_a_clock_time_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "XYZ-2")  # two hours ahead of UTC: noon is 14:00
     time.tzset()
-    moment = Moment(lambda: NOON)
+    moment = MomentParam(lambda: NOON)
     assert moment.convert("13:59", None, None) == NOON - 60
     assert moment.convert("2025-06-16T13:59", None, None) == NOON - 60
     assert moment.convert("2025-06-16T11:59Z", None, None) == NOON - 60
@@ -63,7 +63,7 @@ def test_yesterdays_hand_is_right_across_a_change_of_clocks(
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     sunday_noon_utc = 1_761_480_000.0  # 20,387.5 days since 1970: 2025-10-26 12:00 UTC, 13:00 there
-    moment = Moment(lambda: sunday_noon_utc)
+    moment = MomentParam(lambda: sunday_noon_utc)
     # 01:30 that morning was UTC+2: 23:30 UTC of Saturday, 12.5 h before noon UTC
     assert moment.convert("01:30", None, None) == sunday_noon_utc - 12.5 * 3600
     # 14:00 is to come, and Saturday's was 12:00 UTC
@@ -87,8 +87,3 @@ def test_a_moment_before_any_calendar_is_refused() -> None:
 
 def test_what_is_seconds_already_stays() -> None:
     assert MOMENT.convert(NOON, None, None) == NOON
-
-
-def test_a_moment_of_another_day_is_told_with_its_date() -> None:
-    assert clock(NOON - 3600, NOON) == "11:00:00"
-    assert clock(NOON - 86_400, NOON) == "2025-06-15 12:00:00"

@@ -1,12 +1,14 @@
-"""What pyproject.toml packs: every package by name, for the load's own file and the page are mapped into the wheel.
+"""What setup.py and pyproject.toml pack: every package, and the load's own file and the page, which are mapped into the wheel.
 
 tests/long/test_plain_install.py builds and installs it.
 """
 
+import runpy
 import tomllib
 from pathlib import Path
 
 import pytest
+import setuptools
 
 from toolkit.cli.front_doors import front_door
 
@@ -24,8 +26,12 @@ def folders_with_code() -> set[str]:
     return found
 
 
-def test_every_folder_with_code_is_packed_and_nothing_else() -> None:
-    assert sorted(PACKED["packages"]) == sorted(folders_with_code())
+def test_every_folder_with_code_is_packed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, list[str]] = {}
+    monkeypatch.setattr(setuptools, "setup", given.update)
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
+    assert sorted(given["packages"]) == sorted(folders_with_code())
 
 
 def test_every_file_that_is_no_code_is_packed_but_pictures() -> None:

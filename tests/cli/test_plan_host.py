@@ -176,7 +176,7 @@ def test_a_run_of_several_hosts_must_say_which() -> None:
 def test_a_blast_tells_lengths_and_times_and_that_a_cache_answered() -> None:
     with Store.open(Path("t.db")) as store:
         store.add_run(Run(id="0123456789ab", verb="blast", started_at=1.75e9))
-        store.add_tallies(
+        store.add_second(
             [
                 tally(
                     ok=4,

@@ -142,7 +142,7 @@ def test_keys_in_a_file_that_others_may_read_are_refused(engine: str, tmp_path: 
         (("--upstream", "ftp://x"), 1, "ftp://x", "http://"),
         (("--upstream", "http://u:p@x"), 1, "upstream", ""),
         (("--config", "none.toml"), 1, "`none.toml` cannot be read", "TOML"),
-        (("--upstream", "http://x", "--replay", "fast"), 2, "`fast` is no pace", "instant"),
+        (("--upstream", "http://x", "--replay", "original"), 2, "`original` is no pace", "instant"),
         (("--upstream", "http://x", "--ttl", "9"), 2, "`9` is no duration", "15m"),
         (
             ("--upstream", "http://x", "--cache-file", "a", "--no-cache-file"),

@@ -59,7 +59,7 @@ def blasted(
     if timeouts:
         kinds = (ErrorCount(kind="timeout", count=timeouts),)
         seconds.append(tally(S + 19, host=host, errors=timeouts, error_kinds=kinds))
-    store.add_tallies(seconds)
+    store.add_second(seconds)
 
 
 def served(store: Store, *texts: tuple[float, str, str], stack: object = STACK) -> None:
@@ -194,12 +194,12 @@ def test_a_boundary_that_the_stack_leaves_open_is_named(
 
 def test_what_serve_really_records_is_understood(store: Store) -> None:
     from toolkit.cli.serve.run import _shown
-    from toolkit.proxy.settings import Settings, UpstreamSetting
+    from toolkit.proxy.config import Settings, UpstreamSetting
     from toolkit.serving.stack import EngineSetting, Stack
 
     blasted(store)
     upstream = UpstreamSetting(name="engine", url="http://127.0.0.1:8001")
-    engine = EngineSetting(flags=(("trust-remote-code", True),), host="0.0.0.0")
+    engine = EngineSetting(name="engine", flags=(("trust-remote-code", True),), host="0.0.0.0")
     stack = Stack(engines=(engine,), proxy=Settings(upstreams=(upstream,)))
     served(store, stack=json.loads(json.dumps(_shown(stack))))
     assert report()["by_code"]["boundaries"]["evidence"] == (
@@ -217,7 +217,7 @@ def test_settings_that_do_not_tell_of_media_leave_the_boundary_open(store: Store
 def test_an_engine_that_ran_out_of_memory_counts_against_stability(store: Store) -> None:
     blasted(store, ok=4)  # 80 requests
     kinds = (ErrorCount(kind="http_500", count=20),)
-    store.add_tallies([tally(S + 19, errors=20, error_kinds=kinds)])
+    store.add_second([tally(S + 19, errors=20, error_kinds=kinds)])
     texts = [(S + place, "restart", "the GPU is out of memory") for place in (5.0, 6.0, 7.0)]
     assert statuses()["stability"] == "unknown"
     served(store, *texts)
@@ -229,7 +229,7 @@ def test_an_engine_that_ran_out_of_memory_counts_against_stability(store: Store)
 def test_a_restart_that_serve_told_the_board_of_is_one_restart(store: Store) -> None:
     blasted(store, ok=4)  # 80 requests
     kinds = (ErrorCount(kind="http_500", count=20),)
-    store.add_tallies([tally(S + 19, errors=20, error_kinds=kinds)])
+    store.add_second([tally(S + 19, errors=20, error_kinds=kinds)])
     served(store, (S + 5.0, "restart", "the GPU is out of memory"))
     # as serve writes it for whatever blast is on: the clients' address, no run, the engine's name before the text
     name, url = ALICE
@@ -332,7 +332,7 @@ def test_the_page_is_written_whole_and_holds_no_foreign_markup(store: Store) -> 
     store.add_run(Run(id=RUN, verb="blast", started_at=S + 0.25))
     nasty = ("<script>alert(1)</script>", "http://10.0.0.4:8000")
     store.plan_hosts(RUN, [Host(name=nasty[0], url=nasty[1])])
-    store.add_tallies([tally(S, host=nasty, ok=5, streamed=5, e2e=sketch(5), ttft=sketch(5))])
+    store.add_second([tally(S, host=nasty, ok=5, streamed=5, e2e=sketch(5), ttft=sketch(5))])
     store.add_event(Event(run=RUN, at=S + 1.0, kind="mark", text="<img src=http://evil>"))
     result = run(RUN, "--html", "deep/report.html")
     assert result.exit_code == 0, result.output

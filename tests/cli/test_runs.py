@@ -113,7 +113,7 @@ def test_a_run_that_wrote_lately_is_still_on() -> None:
         store.add_run(Run(id="begun", verb="bench", started_at=now - 10))
         store.add_run(Run(id="silent", verb="bench", started_at=now - 100))
         store.add_run(Run(id="busy", verb="blast", started_at=now - 100))
-        store.add_loader_seconds([second(int(now) - 5, run="busy")])
+        store.add_second(seconds=[second(int(now) - 5, run="busy")])
     states = {each["run"]: each["state"] for each in map(json.loads, said("--json").splitlines())}
     assert states == {"begun": "on", "silent": "cut", "busy": "on"}
     assert "still on" in said()

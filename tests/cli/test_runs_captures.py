@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from support.sightings import rows
 
 from toolkit.cli import main
+from toolkit.protocol.request import asked
 from toolkit.records import Run, Seen
-from toolkit.request_body import asked
 from toolkit.store import Store
 from toolkit.workload.logs import read
 

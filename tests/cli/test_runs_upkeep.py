@@ -9,7 +9,7 @@ from support.blasted import blasted
 from support.sightings import rows, seen
 from support.tallies import second
 
-import toolkit.database
+import toolkit.store.database
 from toolkit.cli.runs import prune as runs_prune
 from toolkit.cli.runs.verb import command
 from toolkit.errors import ToolkitError
@@ -109,9 +109,9 @@ def test_several_files_may_be_merged_into_a_new_one_oldest_run_first() -> None:
 def test_an_older_file_is_brought_up_to_date_before_it_is_merged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    steps = dict(list(toolkit.database.STEPS.items())[:2])
+    steps = dict(list(toolkit.store.database.STEPS.items())[:2])
     with monkeypatch.context() as patch:
-        patch.setattr(toolkit.database, "STEPS", steps)
+        patch.setattr(toolkit.store.database, "STEPS", steps)
         add_runs(1, path=Path("old.db"))
     assert "Copied run 1d" in done("merge", "old.db")
     assert ids() == ["1d"]
@@ -178,7 +178,7 @@ def test_a_run_that_is_still_on_is_never_deleted() -> None:
     now = time.time()
     with Store.open(DB) as store:
         store.add_run(Run(id="live", verb="blast", started_at=now - 2 * DAY_S))
-        store.add_loader_seconds([second(int(now), run="live")])
+        store.add_second(seconds=[second(int(now), run="live")])
     error = refused("prune", "--keep", "1", "--yes")
     assert error.message == "run `live` is still on, and would be deleted"
     assert ids() == ["1d", "live"]

@@ -13,7 +13,7 @@ from rich.console import Console
 from support.raw_server import RawServer, http, serving, vllm_pages
 from support.screens import on_a_terminal
 
-from toolkit.cli.scout.table import LiveShow, page
+from toolkit.cli.scout.table import LiveSightings, page
 from toolkit.records import Host, Sighting
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "scout"]
@@ -158,7 +158,7 @@ def test_a_hundred_hosts_at_once_are_drawn_together(monkeypatch: pytest.MonkeyPa
         rest_drawn = asyncio.Event()
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr("toolkit.cli.scout.table.screen", lambda: Console(force_terminal=True))
-        show = LiveShow([Host(name=name, url="http://h:1") for name in names], 2.0)
+        show = LiveSightings([Host(name=name, url="http://h:1") for name in names], 2.0)
         picture = show._picture
 
         def count() -> object:

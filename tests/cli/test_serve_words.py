@@ -16,13 +16,11 @@ from click.testing import CliRunner, Result
 from support.served import free_ports
 
 from toolkit.cli import main
-from toolkit.cli.proxy.said import INTERRUPTED
-from toolkit.cli.serve.door import open_door
-from toolkit.cli.serve.events import Events, blast_on
+from toolkit.cli.exit_codes import INTERRUPTED
+from toolkit.cli.serve.events import ServeEvents, blast_on
 from toolkit.cli.serve.preflight import needs_of
-from toolkit.cli.serve.run import _listen_to_signals, kept
-from toolkit.errors import ToolkitError
-from toolkit.proxy.settings import Settings, UpstreamSetting
+from toolkit.cli.serve.run import _listen_to_signals
+from toolkit.proxy.config import Settings
 from toolkit.records import Event, Host, LoaderSecond, Run, Sighting
 from toolkit.serving.stack import EngineSetting, Stack
 from toolkit.store import Store
@@ -107,17 +105,6 @@ def test_a_port_that_somebody_holds_is_told_before_anything_starts() -> None:
     assert f"the proxy cannot listen on 127.0.0.1:{port}" in told.stderr
 
 
-def test_the_proxys_ports_are_nobody_elses_while_engines_start_and_its_own_then() -> None:
-    port, admin = free_ports(2)
-    settings = Settings(upstreams=(), port=port, admin_port=admin)
-    with kept(settings):
-        for each in (port, admin):
-            with socket.socket() as other, pytest.raises(OSError, match="in use"):
-                other.bind(("127.0.0.1", each))
-            # as the proxy listens (asyncio sets SO_REUSEADDR, and so does this)
-            socket.create_server(("127.0.0.1", each)).close()
-
-
 @pytest.mark.parametrize("host", ["203.0.113.1", "2001:db8::1"])
 def test_an_address_that_is_not_ours_is_not_called_taken(host: str) -> None:
     Path("s.toml").write_text(f'[[engine]]\nkind = "sim"\nmodel = "fp8"\nhost = "{host}"\n')
@@ -175,7 +162,7 @@ def test_restarts_are_shown_on_the_board_of_whoever_asks_the_proxy_and_figures_a
     with Store.open(Path(DATABASE)) as store:
         store.add_sightings([Sighting(name="alice", url=url, at=1.0, status="ok")])
         store.add_run(Run(id="b", verb="blast", started_at=time.time() - 5))
-    with Events(stack(), "{}") as events:
+    with ServeEvents(stack(), "{}") as events:
         events.opened(url)
         for kind, text in (("mark", "ready after 3.0 s"), ("restart", "it ended")):
             host = Host(name="e", url="http://127.0.0.1:8001")
@@ -195,35 +182,14 @@ def test_a_blast_is_on_while_it_writes_its_seconds() -> None:
     now = time.time()
     with Store.open(Path(DATABASE)) as store:
         store.add_run(Run(id="killed", verb="blast", started_at=now - 600))
-        store.add_loader_seconds([LoaderSecond(run="killed", at_s=int(now) - 300, worker="w")])
+        store.add_second(seconds=[LoaderSecond(run="killed", at_s=int(now) - 300, worker="w")])
         store.add_run(Run(id="over", verb="blast", started_at=now - 9, ended_at=now))
     assert blast_on(DATABASE) is None
     with Store.open(Path(DATABASE)) as store:
         store.add_run(Run(id="on", verb="blast", started_at=now - 60))
-        store.add_loader_seconds([LoaderSecond(run="on", at_s=int(now), worker="w")])
+        store.add_second(seconds=[LoaderSecond(run="on", at_s=int(now), worker="w")])
     assert blast_on(DATABASE) == "on"
     assert blast_on(None) is blast_on("nothing.db") is None
-
-
-# --- the proxy's own words -------------------------------------------------------------------------------
-
-
-def test_what_the_proxy_refuses_is_told_in_its_words_and_with_its_way_out() -> None:
-    async def refusal() -> ToolkitError:
-        settings = Settings(
-            upstreams=(UpstreamSetting(name="one", url="http://127.0.0.1:9"),), port=0, admin_port=0
-        )
-        door = await open_door(settings, is_others=False, say=lambda _: None)
-        try:
-            with pytest.raises(ToolkitError) as told:
-                await door.drain("two", "order", None)
-        finally:
-            await door.stop()
-        return told.value
-
-    told = asyncio.run(refusal())
-    assert told.message == "the proxy refused `/drain`: there is no upstream `two`"
-    assert told.hint == "There are: one"
 
 
 # --- what ends it ------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import pytest
 from toolkit.cli.sweep.asks import invalid_json
 from toolkit.errors import ToolkitError
 from toolkit.improve.configurations import Serving
-from toolkit.improve.sweep_file import Asking
+from toolkit.improve.sweep_file import JsonAsking
 
 SCHEMA = '{"type": "object", "required": ["urgent"], "properties": {"urgent": {"type": "boolean"}}}'
-ASKING = Asking(requests=4, concurrency=2, max_tokens=9, prompts=("Sort it.",), schema=SCHEMA)
+ASKING = JsonAsking(requests=4, concurrency=2, max_tokens=9, prompts=("Sort it.",), schema=SCHEMA)
 
 
 def choice(text: str, reason: str = "stop") -> tuple[int, Any]:

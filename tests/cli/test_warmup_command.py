@@ -1,11 +1,6 @@
 """`toolkit warmup` as a user meets it: rows and reasons, JSON, exit codes, the database's own requests."""
 
 import json
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +10,8 @@ from click.testing import CliRunner, Result
 from support.sim_fleet import running
 
 from toolkit.cli import main
+from toolkit.protocol.request import asked
 from toolkit.records import Run, Seen
-from toolkit.request_body import asked
 from toolkit.store import Store
 
 QUICK = ("--concurrency", "1,2", "--max-tokens", "2", "--tolerance", "1", "--rounds", "100")
@@ -33,12 +28,6 @@ def fleet() -> Iterator[dict[str, str]]:
         yield dict(line.split()[:2] for line in hosts.splitlines())
 
 
-def closed() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def warmup(*words: object) -> Result:
     return CliRunner().invoke(main, ["warmup", *map(str, words)])
 
@@ -47,45 +36,11 @@ def objects(ran: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def test_a_dead_host_is_a_row_with_a_reason_beside_the_ones_that_are_warm(
-    fleet: dict[str, str],
-) -> None:
-    dead = closed()
-    ran = warmup(fleet["alice"], dead, *QUICK)
-    assert ran.exit_code == 0
-    row = next(line for line in ran.stdout.splitlines() if line.startswith(dead))
-    assert row.endswith("no connection: connection refused")
-    assert "warm after " in ran.stdout
-    assert "x  " in ran.stdout, "a ratio"
-
-
-def test_all_hosts_dead_is_exit_1() -> None:
-    ran = warmup(closed(), closed(), *QUICK, "--json")
-    assert ran.exit_code == 1
-    assert [each["measure"] for each in objects(ran)] == [None, None]
-
-
-def test_json_has_the_keys_of_the_record(fleet: dict[str, str]) -> None:
-    (told,) = objects(warmup(fleet["alice"], *QUICK, "--json", "--structured", "--long"))
-    assert told["measure"] == "ttft"
-    assert told["cold_ttft_ms"] > 0
-    assert told["warm_ttft_ms"] > 0
-    assert told["ratio"] == pytest.approx(told["cold_ttft_ms"] / told["warm_ttft_ms"])
-    assert {each["kind"] for each in told["levels"]} == {"plain", "structured", "long"}
-    assert (told["error"], told["errors"], told["late_compilations"]) == (None, 0, None)
-    assert {each["phase"] for each in told["rounds"]} == {"cold", "settle", "probe"}
-
-
 def test_of_one_host_each_load_is_shown(fleet: dict[str, str]) -> None:
     ran = warmup(fleet["alice"], "--concurrency", "1,3", "--max-tokens", 2, "--structured")
     loads = [line.split("  ")[0] for line in ran.stdout.splitlines()]
     assert {"1", "3", "3 structured"} <= set(loads)
     assert "cold TTFT" in ran.stdout
-
-
-def test_levels_double_to_max_num_seqs(fleet: dict[str, str]) -> None:
-    (told,) = objects(warmup(fleet["alice"], "--max-num-seqs", 6, "--max-tokens", 2, "--json"))
-    assert [each["concurrency"] for each in told["levels"]] == [1, 2, 4, 6]
 
 
 def test_a_warmed_response_cache_answers_the_blasts_first_request(fleet: dict[str, str]) -> None:
@@ -154,58 +109,7 @@ def test_a_capture_without_texts_is_told(fleet: dict[str, str], tmp_path: Path) 
     assert (ran.exit_code, "a" * 12 in ran.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--seen", "--profile", "contest"), "two sources"),
-        (("--run", "x"), "goes with --seen"),
-        (("--concurrency", "0,1"), "at least 1"),
-        (("--limit", "9"), "no duration"),
-        (("--log", "no-such-file"), "no-such-file"),
-        (("--tolerance", "0"), "0.0"),
-    ],
-)
-def test_a_command_line_that_makes_no_sense_is_told(words: tuple[str, ...], message: str) -> None:
-    ran = warmup("127.0.0.1:1", *words)
-    assert ran.exit_code == 2
-    assert message in ran.stderr
-
-
 def test_one_log_is_of_one_host(tmp_path: Path) -> None:
     (tmp_path / "log").touch()
     ran = warmup("127.0.0.1:1", "127.0.0.1:2", "--log", tmp_path / "log")
     assert (ran.exit_code, "one server's" in ran.stderr) == (2, True)
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    cold: dict[str, Any] = {"cold_s": 30.0, "seed": 1}
-    with running({"alice": ("cold", cold | {"time_scale": 0.02})}) as hosts:
-        command = [sys.executable, "-c", "from toolkit.cli import main; main()", "warmup"]
-        words = [
-            hosts.split()[1],
-            "--json",
-            "--max-tokens",
-            "2",
-            "--rounds",
-            "1000",
-            "--tolerance",
-            "0.01",
-        ]
-        with subprocess.Popen(
-            [*command, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-        ) as process:
-            assert process.stderr is not None
-            assert "1 at once (cold)" in process.stderr.readline()
-            process.send_signal(signal.SIGINT)
-            began = time.monotonic()
-            said, _ = process.communicate(timeout=60)
-            assert time.monotonic() - began < 60
-    told = json.loads(said)
-    assert process.returncode == 130
-    assert told["error"] == "it was stopped"
-    assert told["rounds"][0]["phase"] == "cold"

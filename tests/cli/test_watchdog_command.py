@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.dogs import PATIENCE_S, TOOLKIT, free_port, watchdog
+from support.dogs import PATIENCE_S, TOOLKIT, watchdog
 from support.raw_server import serving, vllm_pages
+from support.served import free_port
 
 from toolkit.records import Run
 from toolkit.store import Store

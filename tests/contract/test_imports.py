@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALLOWED = {"toolkit.sim.fleet", "toolkit.sim.life"}
+ALLOWED = {"toolkit.sim.app", "toolkit.sim.presets"}
 """The simulator's start, in harness/fleets.py alone."""
 
 

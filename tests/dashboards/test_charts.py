@@ -10,8 +10,8 @@ from leaderboard_page.tradeoff_chart import pareto, tradeoff_chart
 from support.page_html import Node, tree
 from support.standings import standing
 
-from toolkit.board.history import Density, Heat, Series
-from toolkit.plot import Look
+from toolkit.board.history import Density, Heat, HostSeries
+from toolkit.report.charts import LineStyle
 
 BEGAN = 1_750_000_000
 
@@ -34,11 +34,11 @@ def test_no_two_of_32_hosts_look_alike() -> None:
 
 
 def test_few_hosts_are_drawn_solid_but_where_two_have_one_colour() -> None:
-    known = {"a": Look("red", ""), "b": Look("red", "9 5"), "c": Look("blue", "9 5")}
-    assert solid(known, ["b", "c"]) == {"b": Look("red", ""), "c": Look("blue", "")}
+    known = {"a": LineStyle("red", ""), "b": LineStyle("red", "9 5"), "c": LineStyle("blue", "9 5")}
+    assert solid(known, ["b", "c"]) == {"b": LineStyle("red", ""), "c": LineStyle("blue", "")}
     assert solid(known, ["a", "b", "d"]) == {
-        "a": Look("red", ""),
-        "b": Look("red", "9 5"),
+        "a": LineStyle("red", ""),
+        "b": LineStyle("red", "9 5"),
         "d": NOBODY,
     }
 
@@ -144,9 +144,9 @@ def test_a_host_without_answers_leaves_the_others_drawn() -> None:
 # --- series ---------------------------------------------------------------------------------------
 
 
-def series(name: str, p95_ms: list[float | None]) -> Series:
+def series(name: str, p95_ms: list[float | None]) -> HostSeries:
     count = len(p95_ms)
-    return Series(
+    return HostSeries(
         name=name,
         step_s=10,
         times=tuple(BEGAN + 10 * n for n in range(count)),

@@ -29,7 +29,7 @@ from support.page_app import (
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run, Tally
 from toolkit.store import Store
-from toolkit.wording import time_of_day
+from toolkit.units import time_of_day
 
 DOWN = [f"h{n}" for n in range(8, 0, -1)]
 UP = DOWN[::-1]
@@ -109,7 +109,7 @@ def test_a_host_that_only_fails_keeps_its_errors(database: Path) -> None:
     feeder.begin(database, feeder.RUN, started_s=BEGAN, seconds=70)
     with Store.open(database) as store:
         store.plan_hosts(feeder.RUN, [dead])
-        store.add_tallies(
+        store.add_second(
             [
                 Tally(
                     run=feeder.RUN,

@@ -6,7 +6,7 @@ from support.page_html import Node, tree
 
 from toolkit.board.history import Ranks
 from toolkit.records import Event
-from toolkit.wording import time_of_day
+from toolkit.units import time_of_day
 
 BEGAN = 1_750_000_000
 

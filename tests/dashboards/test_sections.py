@@ -15,7 +15,7 @@ from support.standings import board, standing
 
 from toolkit.bench.summary import summary
 from toolkit.records import Event, Run, Sighting
-from toolkit.wording import UNKNOWN, time_of_day
+from toolkit.units import UNKNOWN, time_of_day
 
 AT = 1_750_000_000.0
 

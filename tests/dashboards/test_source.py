@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from leaderboard_page.source import EVERY_S, PRESENT_S, Source
+from leaderboard_page.source import EVERY_S, PRESENT_S, DatabaseSource
 from support import feeder
 
 from toolkit.errors import ToolkitError
@@ -38,8 +38,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def source(path: Path, clock: Clock) -> Source:
-    return Source(path, clock)
+def source(path: Path, clock: Clock) -> DatabaseSource:
+    return DatabaseSource(path, clock)
 
 
 def begin(path: Path, run: str = feeder.RUN, *, started_s: int = BEGAN, seconds: int = 30) -> None:
@@ -51,14 +51,14 @@ def extend(path: Path, run: str, from_s: int, to_s: int) -> None:
         feeder.extend(store, run, from_s, to_s, started_s=BEGAN)
 
 
-def end_s(source: Source, run: str | None = None) -> int | None:
+def end_s(source: DatabaseSource, run: str | None = None) -> int | None:
     look = source.look(run)
     assert look.feed is not None
     return look.feed.end_s
 
 
 def test_a_file_that_is_missing_is_a_sentence_and_it_is_found_when_it_comes(
-    path: Path, source: Source, clock: Clock
+    path: Path, source: DatabaseSource, clock: Clock
 ) -> None:
     look = source.look()
     assert look.feed is None
@@ -69,20 +69,20 @@ def test_a_file_that_is_missing_is_a_sentence_and_it_is_found_when_it_comes(
     assert source.look().trouble is None
 
 
-def test_a_database_without_a_blast_is_no_trouble(path: Path, source: Source) -> None:
+def test_a_database_without_a_blast_is_no_trouble(path: Path, source: DatabaseSource) -> None:
     Store.open(path).close()
     look = source.look()
     assert (look.feed, look.trouble) == (None, None)
 
 
-def test_a_bench_is_no_blast(path: Path, source: Source) -> None:
+def test_a_bench_is_no_blast(path: Path, source: DatabaseSource) -> None:
     with Store.open(path) as store:
         store.add_run(Run(id="abc", verb="bench", started_at=1.0))
     assert source.look().feed is None
 
 
 def test_new_seconds_are_seen_at_the_next_tick_and_raise_the_version(
-    path: Path, source: Source, clock: Clock
+    path: Path, source: DatabaseSource, clock: Clock
 ) -> None:
     begin(path)
     before = source.look()
@@ -94,7 +94,9 @@ def test_new_seconds_are_seen_at_the_next_tick_and_raise_the_version(
     assert source.look().version > before.version
 
 
-def test_without_anything_new_the_version_stays(path: Path, source: Source, clock: Clock) -> None:
+def test_without_anything_new_the_version_stays(
+    path: Path, source: DatabaseSource, clock: Clock
+) -> None:
     begin(path)
     before = source.look().version
     clock.tick()
@@ -102,7 +104,7 @@ def test_without_anything_new_the_version_stays(path: Path, source: Source, cloc
 
 
 def test_a_new_run_is_followed_by_itself_and_a_chosen_one_stays(
-    path: Path, source: Source, clock: Clock
+    path: Path, source: DatabaseSource, clock: Clock
 ) -> None:
     begin(path)
     assert source.look().feed is not None
@@ -117,7 +119,7 @@ def test_a_new_run_is_followed_by_itself_and_a_chosen_one_stays(
 
 
 def test_a_run_that_is_not_there_is_replaced_by_the_newest_and_said_so(
-    path: Path, source: Source
+    path: Path, source: DatabaseSource
 ) -> None:
     begin(path)
     look = source.look("nowhere")
@@ -127,7 +129,7 @@ def test_a_run_that_is_not_there_is_replaced_by_the_newest_and_said_so(
 
 
 def test_a_locked_database_is_a_sentence_and_is_read_when_it_is_free(
-    path: Path, source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    path: Path, source: DatabaseSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leaderboard_page.source.BUSY_TIMEOUT_S", 0.01)
     begin(path)
@@ -143,7 +145,7 @@ def test_a_locked_database_is_a_sentence_and_is_read_when_it_is_free(
 
 
 def test_a_reading_that_fails_keeps_the_last_figures_and_the_next_one_goes_on(
-    path: Path, source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    path: Path, source: DatabaseSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(path)
     before = source.look()
@@ -165,7 +167,7 @@ def test_a_reading_that_fails_keeps_the_last_figures_and_the_next_one_goes_on(
 
 
 def test_a_file_of_another_program_is_a_sentence_and_never_an_error(
-    path: Path, source: Source
+    path: Path, source: DatabaseSource
 ) -> None:
     path.write_bytes(b"this is no database, and it is longer than a header of one " * 20)
     look = source.look()
@@ -174,7 +176,7 @@ def test_a_file_of_another_program_is_a_sentence_and_never_an_error(
 
 
 def test_a_database_of_an_older_toolkit_is_a_sentence_with_a_way_out(
-    path: Path, source: Source
+    path: Path, source: DatabaseSource
 ) -> None:
     Store.open(path).close()
     with sqlite3.connect(path) as connection:
@@ -188,7 +190,7 @@ def test_a_database_of_an_older_toolkit_is_a_sentence_with_a_way_out(
 
 
 def test_a_file_that_vanishes_leaves_the_last_figures_and_a_new_one_is_followed(
-    path: Path, source: Source, clock: Clock, tmp_path: Path
+    path: Path, source: DatabaseSource, clock: Clock, tmp_path: Path
 ) -> None:
     begin(path)
     before = source.look()
@@ -208,7 +210,7 @@ def test_a_file_that_vanishes_leaves_the_last_figures_and_a_new_one_is_followed(
 
 
 def test_a_file_put_in_the_place_of_another_is_read_anew_even_with_the_same_run(
-    path: Path, source: Source, clock: Clock, tmp_path: Path
+    path: Path, source: DatabaseSource, clock: Clock, tmp_path: Path
 ) -> None:
     begin(path, seconds=30)
     assert end_s(source) == BEGAN + 29
@@ -219,7 +221,9 @@ def test_a_file_put_in_the_place_of_another_is_read_anew_even_with_the_same_run(
     assert end_s(source) == BEGAN + 9
 
 
-def test_a_pruned_run_gives_way_to_what_is_left(path: Path, source: Source, clock: Clock) -> None:
+def test_a_pruned_run_gives_way_to_what_is_left(
+    path: Path, source: DatabaseSource, clock: Clock
+) -> None:
     begin(path)
     begin(path, "ffffffffffff", started_s=BEGAN + 100)
     assert source.look().feed is not None
@@ -234,7 +238,9 @@ def test_a_pruned_run_gives_way_to_what_is_left(path: Path, source: Source, cloc
 # --- what all viewers share -----------------------------------------------------------------------
 
 
-def test_a_part_is_built_once_for_all_who_want_the_same_of_one_version(source: Source) -> None:
+def test_a_part_is_built_once_for_all_who_want_the_same_of_one_version(
+    source: DatabaseSource,
+) -> None:
     made: list[int] = []
     barrier = threading.Barrier(8)
 
@@ -255,7 +261,7 @@ def test_a_part_is_built_once_for_all_who_want_the_same_of_one_version(source: S
     assert len(made) == 1
 
 
-def test_a_new_version_or_another_key_is_built_anew(source: Source) -> None:
+def test_a_new_version_or_another_key_is_built_anew(source: DatabaseSource) -> None:
     told = iter(range(10))
     assert source.once("a", 1, lambda: next(told)) == 0
     assert source.once("b", 1, lambda: next(told)) == 1
@@ -263,7 +269,7 @@ def test_a_new_version_or_another_key_is_built_anew(source: Source) -> None:
     assert source.once("a", 2, lambda: next(told)) == 2
 
 
-def test_a_slow_part_may_be_a_little_old_and_no_older(source: Source, clock: Clock) -> None:
+def test_a_slow_part_may_be_a_little_old_and_no_older(source: DatabaseSource, clock: Clock) -> None:
     told = iter(range(10))
     assert source.once("a", 1, lambda: next(told), keep_s=5.0) == 0
     clock.now += 4.9
@@ -272,7 +278,7 @@ def test_a_slow_part_may_be_a_little_old_and_no_older(source: Source, clock: Clo
     assert source.once("a", 3, lambda: next(told), keep_s=5.0) == 1
 
 
-def test_what_cannot_be_built_anew_stays_as_it_was(source: Source) -> None:
+def test_what_cannot_be_built_anew_stays_as_it_was(source: DatabaseSource) -> None:
     def fail() -> int:
         raise ToolkitError("the file is locked")
 
@@ -283,7 +289,7 @@ def test_what_cannot_be_built_anew_stays_as_it_was(source: Source) -> None:
 
 
 def test_viewers_are_counted_until_they_have_not_been_heard_of_for_a_while(
-    source: Source, clock: Clock
+    source: DatabaseSource, clock: Clock
 ) -> None:
     assert [source.present(who) for who in ("a", "b", "a")] == [1, 2, 2]
     clock.now += PRESENT_S - 1

@@ -8,7 +8,7 @@ from support.page_html import Node, tree
 from support.standings import AT_S, board, standing, taint, verdict
 
 from toolkit.board.standings import Board
-from toolkit.wording import UNKNOWN, time_of_day
+from toolkit.units import UNKNOWN, time_of_day
 
 
 def drawn(shown: Board, **changes: Any) -> Node:

@@ -2,12 +2,12 @@ import json
 from typing import Any
 
 import pytest
-from leaderboard_page.strip import Moment, age_state, kpis, margin, strip
+from leaderboard_page.strip import StripState, age_state, kpis, margin, strip
 from support.page_html import Node, tree
 from support.standings import AT_S, board, standing
 
 from toolkit.records import Event, Run
-from toolkit.wording import UNKNOWN, time_of_day
+from toolkit.units import UNKNOWN, time_of_day
 
 STARTED_AT = float(AT_S - 899)
 RUN = Run(
@@ -19,7 +19,7 @@ RUN = Run(
 
 
 def told(shown: Any, **changes: Any) -> Node:
-    return tree(strip(shown, Moment(**{"run": RUN, "now": AT_S + 3.0} | changes)))
+    return tree(strip(shown, StripState(**{"run": RUN, "now": AT_S + 3.0} | changes)))
 
 
 def fact(shown: Any, key: str, **changes: Any) -> str:

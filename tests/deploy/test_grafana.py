@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from support.dashboard import board_of, panels, queries
-from support.promtool import SITE, needs_promtool, promtool
+from support.dashboard import board_of, panels
+from support.promtool import SITE
 
 from toolkit.deploy import grafana, prometheus
+from toolkit.deploy.render import TEMPLATES
 from toolkit.deploy.site import Site
-from toolkit.deploy.write import templates
 from toolkit.records import Event
 from toolkit.store import Store
 
@@ -72,19 +71,6 @@ def lost(ours: Any, theirs: Any, place: str = "") -> Iterator[str]:
 
 
 @every_site
-def test_panels_lie_side_by_side_and_bear_numbers_of_their_own(site: Site) -> None:
-    board = board_of(site)
-    numbers = [each["id"] for each in board["panels"]]
-    assert sorted(numbers) == list(range(1, len(numbers) + 1))
-    boxes = [each["gridPos"] for each in board["panels"]]
-    assert all(box["x"] >= 0 and box["x"] + box["w"] <= 24 and box["h"] > 0 for box in boxes)
-    for one, other in combinations(boxes, 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        apart = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or apart, (one, other)
-
-
-@every_site
 def test_every_panel_says_what_it_means_and_asks_the_chosen_source(site: Site) -> None:
     board = board_of(site)
     for panel in panels(board):
@@ -96,35 +82,6 @@ def test_every_panel_says_what_it_means_and_asks_the_chosen_source(site: Site) -
             assert asked["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     titles = [panel["title"] for panel in panels(board)]
     assert len(set(titles)) == len(titles)
-
-
-@every_site
-def test_what_a_query_leaves_open_can_be_chosen(site: Site) -> None:
-    board = board_of(site)
-    chosen = {each["name"] for each in board["templating"]["list"]}
-    text = json.dumps([board["panels"], board["annotations"], board["templating"]])
-    used = set(re.findall(r"\$\{?([a-z_]+)", text)) - {"__rate_interval", "__from", "__to", "__all"}
-    assert used == chosen
-
-
-@needs_promtool
-@every_site
-def test_prometheus_takes_every_query(site: Site, tmp_path: Path) -> None:
-    found = dict.fromkeys(expr for _, expr in queries(board_of(site)))
-    rules = [{"record": f"q{number}", "expr": expr} for number, expr in enumerate(found)]
-    file = tmp_path / "queries.yml"
-    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
-    checked = promtool("check", "rules", file)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert f"{len(found)} rules found" in checked.stdout
-
-
-def test_rows_are_what_clients_see_then_engines_then_the_cache() -> None:
-    def rows(site: Site) -> list[str]:
-        return [each["title"] for each in board_of(site)["panels"] if each["type"] == "row"]
-
-    assert rows(SITE) == ["Clients", "Engines", "Cache and proxy"]
-    assert rows(replace(SITE, proxy=None)) == ["Clients", "Engines"]
 
 
 def test_marks_and_restarts_come_with_their_host_and_reason_from_a_real_database(
@@ -174,23 +131,6 @@ def test_grafana_is_told_where_the_database_lies(
     assert [each["jsonData"]["path"] for each in sources[1:]] == ([path] if path else [])
 
 
-def test_dashboards_are_looked_for_where_the_next_step_puts_them() -> None:
-    kit = grafana.kit(SITE, templates())
-    assert "/etc/grafana/" in kit.next_steps[0]
-    (provider,) = provisioned(SITE, "dashboards")["providers"]
-    assert provider["options"]["path"] == f"/etc/grafana/dashboards/{SITE.name}"
-    assert f"dashboards/{SITE.name}/toolkit.json" in {each.path for each in kit.files}
-
-
-def test_two_stacks_in_one_grafana_take_nothing_of_each_other() -> None:
-    sites = [replace(SITE, name=name) for name in ("lab", "shop")]
-    lab, shop = ({each.path for each in grafana.kit(each, templates()).files} for each in sites)
-    assert not lab & shop
-    # Grafana updates no dashboard that two providers find
-    folders = [provisioned(each, "dashboards")["providers"][0]["options"]["path"] for each in sites]
-    assert len(set(folders)) == 2
-
-
 @pytest.mark.parametrize(
     ("listen", "url"),
     [
@@ -203,8 +143,8 @@ def test_two_stacks_in_one_grafana_take_nothing_of_each_other() -> None:
 def test_prometheus_is_asked_where_it_was_told_to_listen(listen: str, url: str) -> None:
     site = replace(SITE, listen=listen)
     assert provisioned(site, "datasources")["datasources"][0]["url"] == url
-    assert any(url in step for step in grafana.kit(site, templates()).next_steps)
-    started = " ".join(prometheus.kit(site, templates()).next_steps)
+    assert any(url in step for step in grafana.kit(site).next_steps)
+    started = " ".join(prometheus.kit(site).next_steps)
     assert f"--web.listen-address={'[::1]' if listen == '::1' else listen}:9090" in started
 
 
@@ -225,8 +165,38 @@ def test_sources_of_two_stacks_have_names_of_their_own() -> None:
 
 
 def provisioned(site: Site, kind: str) -> Any:
-    files = grafana.kit(site, templates()).files
+    files = grafana.kit(site).files
     path = f"provisioning/{kind}/toolkit-{site.name}.yml"
     found = yaml.safe_load(next(each.text for each in files if each.path == path))
     assert found["apiVersion"] == 1
     return found
+
+
+def test_a_mark_stands_where_grafana_keeps_it_and_a_panel_that_grafana_moved_keeps_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = json.loads((TEMPLATES / "grafana/dashboard.json").read_text())
+    # as somebody leaves it who works in Grafana: a wide panel, a variable without a label, numbers of Grafana's own
+    row, first = board["panels"][:2]
+    first |= {"id": 77, "gridPos": {"x": 3, "y": 40, "w": 24, "h": 5}}
+    board["panels"][2]["title"] += " [if no proxy]"
+    board["templating"]["list"].append({"type": "constant", "name": "site", "query": "x"})
+    board |= {"id": 5, "version": 12}
+    (tmp_path / "grafana").mkdir()
+    (tmp_path / "grafana/dashboard.json").write_text(json.dumps(board))
+    monkeypatch.setattr(grafana, "TEMPLATES", tmp_path)
+    found = grafana.dashboard(has_proxy=True, has_marks=False)
+    assert found["panels"][0]["title"] == row["title"].removesuffix(" [if proxy]")
+    assert [each["gridPos"] for each in found["panels"][:3]] == [
+        {"x": 0, "y": 0, "w": 24, "h": 1},
+        {"x": 0, "y": 1, "w": 24, "h": 5},
+        {"x": 0, "y": 6, "w": 8, "h": 8},
+    ]
+    assert [each["id"] for each in found["panels"][:3]] == [1, 2, 3]
+    assert found["panels"][2]["title"] == "Time to first token"
+    assert "[if" not in json.dumps(found)
+
+
+def test_every_mark_is_one_that_is_known() -> None:
+    text = (TEMPLATES / "grafana/dashboard.json").read_text()
+    assert set(re.findall(r"\[if ([^]]+)\]", text)) == {"proxy", "no proxy", "marks"}

@@ -11,18 +11,16 @@ from support.deployed import HOSTILE, STACK, site
 from toolkit.deploy.proxy_config import ProxyFile, proxy_file, toml
 from toolkit.deploy.site import Site
 from toolkit.errors import ToolkitError
-from toolkit.proxy.settings import Settings
-from toolkit.proxy.settings_file import read
-from toolkit.serving.stack_file import placed
-from toolkit.serving.stack_file import read as read_stack
+from toolkit.proxy.config import Settings, read
+from toolkit.serving.stack import placed
+from toolkit.serving.stack import read as read_stack
 
-URLS = {"qwen": "http://qwen:8001", "coder-7b": "http://coder-7b:8003"}
 ONE = '[[engine]]\nname = "qwen"\nmodel = "m"\nport = 8001\n'
 
 
 def file_of(found: Site) -> ProxyFile:
     assert found.proxy is not None
-    urls = {each.name: f"http://{each.name}:{each.port}" for each in found.engines}
+    urls = [f"http://{each.name}:{each.port}" for each in found.engines]
     return proxy_file(found, found.proxy, urls)
 
 
@@ -52,7 +50,9 @@ affinity = true
 body_size = "8MiB"
 """
     )
-    stack = placed(read_stack(text, "stack.toml", lambda _: {}), lambda _host, _port: True)
+    stack = placed(
+        read_stack(text, "stack.toml", lambda _: {}), "`stack.toml`", lambda _host, _port: True
+    )
     assert stack.proxy is not None
     found = settings(text)
     same = replace(

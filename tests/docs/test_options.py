@@ -10,7 +10,7 @@ from support.option_tables import with_tables
 from support.readme import README, ROOT, blocks, prose, section
 
 from toolkit.cli import ROOMS, VERBS
-from toolkit.sim.personalities import BOTTLENECKS, PERSONALITIES
+from toolkit.sim.presets import PRESETS
 
 CATALOG = ROOT / "toolkit" / "catalog"
 TEXT = README.read_text()
@@ -48,7 +48,7 @@ def test_the_map_has_the_rooms_and_their_verbs_in_the_order_of_help() -> None:
 
 
 def test_every_simulated_server_is_named() -> None:
-    missing = [name for name in {**PERSONALITIES, **BOTTLENECKS} if f"`{name}`" not in CODE]
+    missing = [name for name in PRESETS if f"`{name}`" not in CODE]
     assert missing == []
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.improve.children import Child, end_left, is_alive, started_ticks
+from toolkit.improve.children import ChildCommand, end_left, is_alive, started_ticks
 
 WAIT_S = 30
 
 
-def python(code: str, folder: Path) -> Child:
-    return Child([sys.executable, "-c", code], folder=folder, name="child")
+def python(code: str, folder: Path) -> ChildCommand:
+    return ChildCommand([sys.executable, "-c", code], folder=folder, name="child")
 
 
 def until_gone(pid: int) -> bool:
@@ -112,7 +112,9 @@ def test_another_process_of_the_same_number_is_left_alone() -> None:
 def test_whoever_has_the_number_of_one_that_was_buried_is_left_alone(tmp_path: Path) -> None:
     over = python("", tmp_path)
     over.wait(WAIT_S)
-    other = Child([sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path, name="o")
+    other = ChildCommand(
+        [sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path, name="o"
+    )
     try:
         # as if the system had given its number to the other one, which began at another moment
         pid, ticks = other.mark

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from toolkit.improve.cells import Cell
-from toolkit.improve.compare import Comparison, Row, Side, compare
-from toolkit.sketches import Sketch
+from toolkit.improve.compare import ComparedMetric, Comparison, Side, compare
+from toolkit.stats import Sketch
 
 PLAN = {"profile": "contest", "users_per_host": 4}
 SEEDS = 200
@@ -27,14 +27,14 @@ def side(cells: list[Cell], **changes) -> Side:
     return replace(made, **changes)
 
 
-def row(found: Comparison, metric: str) -> Row:
+def row(found: Comparison, metric: str) -> ComparedMetric:
     [told] = [each for each in found.rows if each.metric == metric]
     return told
 
 
 def test_the_promised_keys_come_first_and_the_promised_metrics_in_order() -> None:
     found = compare(side([cell(1)] * 60), side([cell(1)] * 60))
-    fields = list(Row.__dataclass_fields__)
+    fields = list(ComparedMetric.__dataclass_fields__)
     assert fields[:7] == ["metric", "a", "b", "difference", "low", "high", "verdict"]
     assert [each.metric for each in found.rows] == [
         *("rps", "output_tokens_per_s", "ttft_p50_ms", "ttft_p95_ms"),

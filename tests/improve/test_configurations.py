@@ -2,9 +2,9 @@
 
 from toolkit.improve.configurations import (
     Configuration,
-    Lever,
+    LeverValue,
     Serving,
-    Value,
+    SweepLever,
     around,
     best,
     changed,
@@ -15,9 +15,9 @@ from toolkit.improve.configurations import (
 BASE = Serving(model="m", flags=(("max-model-len", "512"), ("enforce-eager", True)))
 
 
-def lever(name: str, **flags: str) -> Lever:
-    values = tuple(Value(name=v, serving=Serving(flags=((f, v),))) for f, v in flags.items())
-    return Lever(name=name, values=values)
+def lever(name: str, **flags: str) -> SweepLever:
+    values = tuple(LeverValue(name=v, flags=((f, v),)) for f, v in flags.items())
+    return SweepLever(name=name, values=values)
 
 
 def test_a_change_keeps_what_it_does_not_name() -> None:
@@ -30,7 +30,7 @@ def test_a_change_keeps_what_it_does_not_name() -> None:
 def test_each_model_changes_the_base_and_not_the_model_before_it() -> None:
     first, second = models(
         BASE,
-        [Value(name="a", serving=Serving(sim="a")), Value(name="b", serving=Serving(vllm="v"))],
+        [LeverValue(name="a", sim="a"), LeverValue(name="b", vllm="v")],
         "quantization",
     )
     assert (first.name, first.lever, first.serving.sim) == ("a", "quantization", "a")
@@ -47,17 +47,17 @@ def test_one_lever_at_a_time_moves_from_the_base() -> None:
 
 
 def test_a_position_that_changes_nothing_is_the_base_and_not_measured_twice() -> None:
-    same = Lever(
+    same = SweepLever(
         name="length",
-        values=(Value(name="512", serving=Serving(flags=(("max-model-len", "512"),))),),
+        values=(LeverValue(name="512", flags=(("max-model-len", "512"),)),),
     )
     assert [one.name for one in around(BASE, [same], "one at a time", "gptq")] == ["gptq"]
 
 
 def test_a_grid_is_every_position_with_every_other() -> None:
     levers = [
-        Lever(name="x", values=lever("x", p="1").values + lever("x", p="2").values),
-        Lever(name="y", values=lever("y", q="1").values + lever("y", q="2").values),
+        SweepLever(name="x", values=lever("x", p="1").values + lever("x", p="2").values),
+        SweepLever(name="y", values=lever("y", q="1").values + lever("y", q="2").values),
     ]
     found = around(BASE, levers, "grid")
     assert [one.name for one in found] == ["base", "x 1, y 1", "x 1, y 2", "x 2, y 1", "x 2, y 2"]

@@ -11,13 +11,13 @@ from toolkit.improve.criteria import (
     Costs,
     Criterion,
     Grounds,
-    Requests,
+    RequestOutcomes,
     Starts,
     criteria,
 )
 from toolkit.improve.log_facts import LogFacts
 
-GOOD = Requests(ok=990, errors=10, error_kinds={"timeout": 10}, streamed=500, window_s=60.0)
+GOOD = RequestOutcomes(ok=990, errors=10, error_kinds={"timeout": 10}, streamed=500, window_s=60.0)
 LOG = LogFacts(
     name="requests.jsonl",
     requests=1000,
@@ -53,14 +53,14 @@ def test_with_all_that_a_lab_asks_for_every_criterion_is_met() -> None:
 
 
 def test_without_any_evidence_nothing_is_claimed_and_each_says_what_would_settle_it() -> None:
-    found = criteria(Grounds(requests=Requests()))
+    found = criteria(Grounds(requests=RequestOutcomes()))
     assert {one.status for one in found} == {"unknown"}
     assert all(one.settle for one in found)
 
 
 def test_what_is_not_met_says_how_to_mend_it() -> None:
     broken = Grounds(
-        requests=Requests(errors=100, error_kinds={"timeout": 100}),
+        requests=RequestOutcomes(errors=100, error_kinds={"timeout": 100}),
         starts=Starts(by="`toolkit serve`", cold_s=41.2),
         call=ClientCall(ok=False, told="refused"),
         costs=Costs(gpu_hour=2.0, gpus=1, per_million_tokens=None, api_per_million_tokens=0.6),
@@ -102,13 +102,15 @@ def test_a_start_that_is_not_recorded_is_named(starts: Starts, missing: str) -> 
 def test_the_official_clients_word_goes_before_our_own_readers() -> None:
     call = ClientCall(ok=False, told="OpenAI's client failed")
     assert judged(call=call)["api_compatibility"].status == "not met"
-    nothing = Requests()
+    nothing = RequestOutcomes()
     told = ClientCall(ok=True, told="OpenAI's client 2.1 completed a chat call")
     assert judged(requests=nothing, call=told)["api_compatibility"].status == "met"
 
 
 def test_a_server_that_answered_nobody_is_not_compatible() -> None:
-    found = judged(requests=Requests(errors=5, error_kinds={"http_404": 5}))["api_compatibility"]
+    found = judged(requests=RequestOutcomes(errors=5, error_kinds={"http_404": 5}))[
+        "api_compatibility"
+    ]
     assert (found.status, found.evidence) == (
         "not met",
         "none of 5 chat calls was answered: 5 http_404",
@@ -137,14 +139,16 @@ def test_a_server_that_answered_nobody_is_not_compatible() -> None:
 def test_stability_counts_what_the_course_counts(
     ok: int, kinds: dict[str, int], memory: int, status: str
 ) -> None:
-    requests = Requests(ok=ok, errors=sum(kinds.values()), error_kinds=kinds, out_of_memory=memory)
+    requests = RequestOutcomes(
+        ok=ok, errors=sum(kinds.values()), error_kinds=kinds, out_of_memory=memory
+    )
     assert judged(requests=requests)["stability"].status == status
 
 
 def test_of_several_hosts_the_worst_is_told_by_name() -> None:
-    bad = Requests(ok=50, errors=50, error_kinds={"timeout": 50})
-    fine = Requests(ok=100_000)
-    both = Requests(ok=100_050, errors=50, error_kinds={"timeout": 50}, of_several=True)
+    bad = RequestOutcomes(ok=50, errors=50, error_kinds={"timeout": 50})
+    fine = RequestOutcomes(ok=100_000)
+    both = RequestOutcomes(ok=100_050, errors=50, error_kinds={"timeout": 50}, of_several=True)
     found = judged(requests=both, hosts={"alice": bad, "bob": fine})["stability"]
     assert found.status == "not met"
     assert found.evidence.startswith("`alice`: 50 timeouts")

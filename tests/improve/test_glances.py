@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.improve.evidence import Evidence
-from toolkit.improve.glances import Glance, evidence_of, glance_of_page, glance_of_sighting
-from toolkit.promtext import Histogram, read_page
+from toolkit.improve.glances import LoadSample, evidence_of, glance_of_page, glance_of_sighting
+from toolkit.metrics.parser import Histogram, read_page
 from toolkit.records import Finding, Reading, Sighting
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
@@ -21,8 +21,8 @@ def histogram(*counts: float, total: float) -> Histogram:
     )
 
 
-def glance(at_s: float, **more) -> Glance:
-    return Glance(**{"at_s": at_s, "running": 1.0, "waiting": 0.0, **more})
+def glance(at_s: float, **more) -> LoadSample:
+    return LoadSample(**{"at_s": at_s, "running": 1.0, "waiting": 0.0, **more})
 
 
 def test_gauges_are_counted_over_all_looks() -> None:
@@ -96,14 +96,14 @@ def test_tokens_that_stand_still_stretch_the_mean_gap() -> None:
     assert found.gap_stretch == pytest.approx(1.99)
 
 
-def answered(at_s: float, *counts: float, total: float, under_way: float = 4.0) -> Glance:
+def answered(at_s: float, *counts: float, total: float, under_way: float = 4.0) -> LoadSample:
     """So many answers in all that began within 0.01, 0.1 and 1 s, and later; their sum."""
     return glance(
         at_s, running=under_way, histograms={"ttft": histogram(*counts, counts[-1], total=total)}
     )
 
 
-def histogram_of_none(at_s: float = 0) -> Glance:
+def histogram_of_none(at_s: float = 0) -> LoadSample:
     return answered(at_s, 0, 0, 0, total=0.0)
 
 
@@ -158,7 +158,7 @@ def test_quick_answers_that_follow_within_the_same_look_hide_nobody_who_waited()
 
 
 def test_looks_that_tell_sums_only_cannot_tell_a_crowd_from_a_compiler() -> None:
-    def summed(at_s: float, count: float, total: float) -> Glance:
+    def summed(at_s: float, count: float, total: float) -> LoadSample:
         told = Histogram(edges=(), counts=(), sum=total, count=count)
         return glance(at_s, histograms={"ttft": told})
 
@@ -232,14 +232,16 @@ def test_a_stored_look_tells_what_its_readings_hold() -> None:
 
 
 def test_how_full_the_cache_were_with_one_more_is_told_where_something_runs() -> None:
-    looks = [Glance(at_s=float(at), running=2.0, waiting=5.0, kv_cache_usage=0.78) for at in (0, 1)]
+    looks = [
+        LoadSample(at_s=float(at), running=2.0, waiting=5.0, kv_cache_usage=0.78) for at in (0, 1)
+    ]
     assert evidence_of(looks).kv_cache_with_one_more == pytest.approx(1.17)  # 0.78 x 3 / 2
-    idle = [Glance(at_s=0.0, running=0.0, waiting=0.0, kv_cache_usage=0.0)]
+    idle = [LoadSample(at_s=0.0, running=0.0, waiting=0.0, kv_cache_usage=0.0)]
     assert evidence_of(idle).kv_cache_with_one_more is None
 
 
 def test_a_load_that_ends_or_begins_in_the_midst_is_judged_by_its_own_looks() -> None:
-    def looks(*busy: bool) -> list[Glance]:
+    def looks(*busy: bool) -> list[LoadSample]:
         """A second apart; while something runs, 40 tokens come until the next look."""
         return [
             glance(at, running=8.0 * now, waiting=3.0 * now, generated=40.0 * sum(busy[:at]))

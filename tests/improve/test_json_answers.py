@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolkit.improve.json_answers import body_of, is_valid
-from toolkit.improve.sweep_file import Asking
+from toolkit.improve.sweep_file import JsonAsking
 
 LETTER = json.dumps(
     {
@@ -75,7 +75,7 @@ def test_what_a_parser_or_a_schema_refuses_is_invalid(text: str) -> None:
 def test_the_engine_is_told_in_the_way_that_is_compared(
     asked: str | None, told: dict[str, Any] | None
 ) -> None:
-    asking = Asking(prompts=("one", "two"), schema=LETTER, max_tokens=7)
+    asking = JsonAsking(prompts=("one", "two"), schema=LETTER, max_tokens=7)
     body = body_of(asking, 3, "m", asked)
     assert body.get("response_format") == told
     # the schema stands in every prompt; prompts go round, and no two requests are equal

@@ -3,7 +3,7 @@
 from typing import Any
 
 from toolkit.improve.log_facts import log_facts
-from toolkit.proxy.told.log_lines import line as proxy_line
+from toolkit.proxy.telemetry.access_log import request_line as proxy_line
 
 WHOLE: dict[str, Any] = {
     "ts": 100.0,
@@ -123,7 +123,7 @@ def test_strange_lines_break_nothing() -> None:
 def test_the_proxys_own_words_are_read() -> None:
     import json
 
-    from toolkit.proxy.exchange import Served
+    from toolkit.proxy.telemetry.metrics import Served
 
     served = Served(ts=5.0, request_id="x-1", method="POST", path="/v1/chat/completions")
     served.team, served.model, served.status = "alice", "m", 200

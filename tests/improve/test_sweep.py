@@ -17,8 +17,8 @@ from toolkit.improve.children import started_ticks
 from toolkit.improve.figures import Figures
 from toolkit.improve.sweep import Sweep, Tools, warm_error, warmed
 from toolkit.improve.sweep_file import SweepPlan, read_sweep
-from toolkit.improve.sweep_state import Cell, Kept
-from toolkit.improve.sweep_table import Measured, table
+from toolkit.improve.sweep_state import Kept, SweepCell
+from toolkit.improve.sweep_table import MeasuredConfiguration, table
 from toolkit.records import Run
 from toolkit.store import Store
 
@@ -81,12 +81,14 @@ def tools(folder: Path, **changes: Any) -> Tools:
     return replace(plain, **changes)
 
 
-def swept(store: Store, folder: Path, plan: SweepPlan, **changes: Any) -> tuple[Measured, ...]:
+def swept(
+    store: Store, folder: Path, plan: SweepPlan, **changes: Any
+) -> tuple[MeasuredConfiguration, ...]:
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=time.time()))
     return Sweep(plan, kept, tools(folder, **changes)).run()
 
 
-def by_name(known: tuple[Measured, ...]) -> dict[str, Measured]:
+def by_name(known: tuple[MeasuredConfiguration, ...]) -> dict[str, MeasuredConfiguration]:
     return {one.configuration.name: one for one in known}
 
 
@@ -364,7 +366,7 @@ def test_a_blast_that_told_its_name_and_was_killed_before_it_was_stored_is_begun
     store: Store, tmp_path: Path
 ) -> None:
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=time.time()))
-    kept.state.cells["1/slow/1"] = Cell(run="f" * 12, url="http://127.0.0.1:9", begun_at=1.0)
+    kept.state.cells["1/slow/1"] = SweepCell(run="f" * 12, url="http://127.0.0.1:9", begun_at=1.0)
     kept.save()
     known = Sweep(read_sweep(TEXT, "f"), Kept.found(store, RUN), tools(tmp_path)).run()
     slow = by_name(known)["slow"]
@@ -386,8 +388,8 @@ def test_a_block_that_failed_is_noted_beside_those_that_did_not(store: Store) ->
     plan = read_sweep(TEXT, "f")
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
     store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
-    kept.state.cells["1/slow/1"] = Cell(status="measured", run="b" * 12)
-    kept.state.cells["1/slow/2"] = Cell(status="failed", cause="the disk is full")
+    kept.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
+    kept.state.cells["1/slow/2"] = SweepCell(status="failed", cause="the disk is full")
     found = measured_of(foreseen(plan)[0][0], plan, kept)
     assert (found.status, found.notes) == ("measured", ("block 2 failed: the disk is full",))
 
@@ -400,13 +402,13 @@ def test_seconds_in_which_the_load_generator_was_the_limit_are_noted(store: Stor
     plan = read_sweep(TEXT, "f")
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
     store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
-    store.add_loader_seconds(
-        [
+    store.add_second(
+        seconds=[
             LoaderSecond(run="b" * 12, at_s=place, worker=worker, limited=place < 3)
             for place in range(5)
             for worker in ("w1", "w2")
         ]
     )
-    kept.state.cells["1/slow/1"] = Cell(status="measured", run="b" * 12)
+    kept.state.cells["1/slow/1"] = SweepCell(status="measured", run="b" * 12)
     found = measured_of(foreseen(plan)[0][0], plan, kept)
     assert found.notes == ("the load generator was the limit in 3 s of 1 block",)

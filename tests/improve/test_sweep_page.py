@@ -6,13 +6,13 @@ from toolkit.improve.configurations import Configuration, Serving
 from toolkit.improve.sweep_chart import picture
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_page import page
-from toolkit.improve.sweep_table import Measured, Row, moved, table
+from toolkit.improve.sweep_table import MeasuredConfiguration, SweepRow, moved, table
 
 SHARE = "invalid_json_ratio"
 
 
-def measured(name: str, *values: float) -> Measured:
-    return Measured(
+def measured(name: str, *values: float) -> MeasuredConfiguration:
+    return MeasuredConfiguration(
         configuration=Configuration(
             name=name, stage=1, lever="asked for", value=name, serving=Serving()
         ),
@@ -21,7 +21,7 @@ def measured(name: str, *values: float) -> Measured:
     )
 
 
-def plan_and_rows(*known: Measured) -> tuple[SweepPlan, tuple[Row, ...]]:
+def plan_and_rows(*known: MeasuredConfiguration) -> tuple[SweepPlan, tuple[SweepRow, ...]]:
     return SweepPlan(name="json", look_at=(SHARE,), blocks=2), table(known, [SHARE])
 
 

@@ -90,9 +90,8 @@ def test_a_blast_that_goes_on_has_the_rest_of_its_time_and_no_new_one() -> None:
 
 
 def test_a_stack_is_the_engine_alone_and_serve_reads_it(tmp_path: Path) -> None:
-    from toolkit.serving.stack_file import drafted, read
+    from toolkit.serving.stack import read
 
-    assert drafted
     flags = (("max-model-len", "512"), ("enable-prefix-caching", False))
     text = stack_of(
         one("fp8 a", model="org/m", flags=flags, env=(("A", "b"),), gpus="0", key_env="KEY"),
@@ -102,7 +101,7 @@ def test_a_stack_is_the_engine_alone_and_serve_reads_it(tmp_path: Path) -> None:
         profile="contest",
         database="d.db",
     )
-    stack = read(text, "stack.toml", lambda _: {}).stack
+    stack = read(text, "stack.toml", lambda _: {})
     (engine,) = stack.engines
     assert (engine.name, engine.model, engine.port, engine.gpus, engine.key_env) == (
         "fp8-a",

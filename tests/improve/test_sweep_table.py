@@ -7,11 +7,9 @@ import pytest
 
 from toolkit.improve.configurations import Configuration, Serving
 from toolkit.improve.sweep_table import (
-    Measured,
+    MeasuredConfiguration,
     Status,
     moved,
-    student_interval,
-    student_t,
     table,
 )
 
@@ -25,51 +23,12 @@ def one(
     lever: str | None = "quantization",
     status: Status = "measured",
     metric: str = TOKENS,
-) -> Measured:
+) -> MeasuredConfiguration:
     configuration = Configuration(
         name=name, stage=stage, lever=lever, value=name, serving=Serving(sim=name)
     )
     blocks = {number: {metric: value} for number, value in enumerate(values, start=1)}
-    return Measured(configuration=configuration, status=status, blocks=blocks)
-
-
-# Two-sided 95 % quantiles of Student's t, from a printed table; the last ones are 1 - 0.05/2 and 1 - 0.05/10 (scipy 1.16)
-@pytest.mark.parametrize(
-    ("freedom", "together", "expected"),
-    [
-        (1, 1, 12.7062),
-        (2, 1, 4.30265),
-        (3, 1, 3.18245),
-        (4, 1, 2.77645),
-        (9, 1, 2.26216),
-        (30, 1, 2.04227),
-        (2, 2, 6.20535),
-        (4, 10, 5.59757),
-    ],
-)
-def test_students_quantiles_are_those_of_the_tables(
-    freedom: int, together: int, expected: float
-) -> None:
-    assert student_t(0.05, freedom, together) == pytest.approx(expected, rel=1e-5)
-
-
-def test_an_interval_is_the_mean_and_what_the_blocks_differ_by() -> None:
-    # mean 2, deviations -1 0 1: variance 1, of the mean 1/3; t at 2 degrees 4.30265: +-2.4841
-    found = student_interval([1, 2, 3])
-    assert found is not None
-    assert found == (pytest.approx(2 - 2.48414, abs=1e-5), pytest.approx(2 + 2.48414, abs=1e-5))
-    assert student_interval([1.0]) is None
-
-
-def test_an_interval_holds_the_truth_in_95_of_100_cases() -> None:
-    dice = random.Random(8)
-    held = 0
-    for _ in range(2000):
-        found = student_interval([dice.gauss(1, 0.1) for _ in range(4)])
-        assert found is not None
-        held += found[0] <= 1 <= found[1]
-    # the standard deviation of 2,000 such throws is 9.7
-    assert abs(held - 1900) < 40
+    return MeasuredConfiguration(configuration=configuration, status=status, blocks=blocks)
 
 
 def test_the_progression_of_the_contest_is_told_against_its_first_row() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from toolkit.improve.configurations import Configuration, Serving
-from toolkit.improve.sweep_table import Compared, Measured, Moved, Verdict, table
+from toolkit.improve.sweep_table import Compared, MeasuredConfiguration, Moved, Verdict, table
 from toolkit.improve.sweep_words import difference, figure, lever, progression
 
 TOKENS = "output_tokens_per_s"
@@ -62,7 +62,7 @@ def test_one_block_is_said_to_have_no_interval() -> None:
 
 def rows_of(*known: tuple[str, tuple[float, ...]]) -> str | None:
     measured = [
-        Measured(
+        MeasuredConfiguration(
             configuration=Configuration(
                 name=name, stage=1, lever="q", value=name, serving=Serving()
             ),

@@ -15,13 +15,13 @@ from support.locusts import (
     HOSTS,
     all_sums,
     counted_everywhere,
-    free_port,
     headless,
     newest,
     start,
     stored,
     urls_in,
 )
+from support.served import free_port
 
 from toolkit.store import Store
 

@@ -25,7 +25,6 @@ from support.locusts import (
     HOSTS,
     Started,
     counted_everywhere,
-    free_port,
     headless,
     newest,
     start,
@@ -34,6 +33,7 @@ from support.locusts import (
     urls_in,
     wait_for,
 )
+from support.served import free_port
 
 from toolkit.store import Store
 

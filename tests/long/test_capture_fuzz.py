@@ -16,7 +16,7 @@ import pytest
 from support.packets import chunked
 from support.streams import ACK, FIN, RST, SYN, key, post
 
-from toolkit.capture.exchange import HttpRequest, Limits, Losses
+from toolkit.capture.exchange import HttpRequest, Losses, MemoryBounds
 from toolkit.capture.flows import Streams
 
 SEGMENTS = {"short": 100_000, "full": 4_000_000}[os.environ.get("TOOLKIT_LONG", "short")]
@@ -24,9 +24,9 @@ CONNECTIONS = 150
 """Of a round; each round is new `Streams`."""
 
 LIMITS = (
-    Limits(),
-    Limits(body_bytes=100_000, stash_segments=50, header_bytes=300),
-    Limits(total_bytes=256 * 1024, flows=10, stash_bytes=64 * 1024, idle_s=3.0),
+    MemoryBounds(),
+    MemoryBounds(body_bytes=100_000, stash_segments=50, header_bytes=300),
+    MemoryBounds(total_bytes=256 * 1024, flows=10, stash_bytes=64 * 1024, idle_s=3.0),
 )
 SLOWER = 5.0
 """CPU of a damaged round / of the same segments before they were damaged."""
@@ -195,7 +195,7 @@ def hashed(text: bytes) -> bytes:
     return blake2b(text, digest_size=16).digest()
 
 
-def replayed(packets: list[Packet], limits: Limits) -> tuple[list[HttpRequest], Losses]:
+def replayed(packets: list[Packet], limits: MemoryBounds) -> tuple[list[HttpRequest], Losses]:
     requests: list[HttpRequest] = []
     losses = Losses()
     streams = Streams(requests.append, ports=[8000], limits=limits, losses=losses)
@@ -209,7 +209,7 @@ def replayed(packets: list[Packet], limits: Limits) -> tuple[list[HttpRequest], 
     return requests, losses
 
 
-def cpu_of(packets: list[Packet], limits: Limits) -> float:
+def cpu_of(packets: list[Packet], limits: MemoryBounds) -> float:
     began_s = time.process_time()
     replayed(packets, limits)
     return time.process_time() - began_s
@@ -297,7 +297,7 @@ def talk(number: int) -> tuple[int, Losses, int, float]:
     chance = random.Random(number)
     requests: list[HttpRequest] = []
     losses = Losses()
-    limits = Limits(header_bytes=4000, body_bytes=3000, stash_s=0.05)
+    limits = MemoryBounds(header_bytes=4000, body_bytes=3000, stash_s=0.05)
     streams = Streams(
         requests.append, ports=[8000], follow_answers=number % 3 == 0, limits=limits, losses=losses
     )
@@ -333,7 +333,7 @@ def test_no_bytes_make_it_stumble() -> None:
         return
     whole, unparsed = 0, 0
     _, plain, _ = round_of(0)
-    plain_s = cpu_of(plain, Limits()) / len(plain)
+    plain_s = cpu_of(plain, MemoryBounds()) / len(plain)
     for number in range(SEGMENTS // 100):
         try:
             read, losses, segments, took_s = talk(number)

@@ -4,7 +4,6 @@ It looks each second instead of every five, or this would take minutes; all else
 """
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import pytest
 from support.dashboard import board_of, chosen, queries
 from support.promtool import BIG, QWEN, SITE, rendered
 from support.proxy_verb import Verb, proxying
+from support.served import free_port
 
 from toolkit.deploy.site import Site
 from toolkit.sim.app import serve_in_thread
@@ -57,12 +57,6 @@ class Prometheus:
             " ".join((one.get("host", one["job"]), one.get("slot", ""))).strip(): value
             for one, value in found
         }
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def until(holds: Callable[[], Any], why_not: Callable[[], Any] = lambda: None) -> None:

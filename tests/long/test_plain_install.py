@@ -24,7 +24,15 @@ from support.browser import chromium, tab_of
 from toolkit.store import Store
 
 ROOT = Path(__file__).parents[2]
-TAKEN = ("pyproject.toml", "README.md", "LICENSE", "toolkit", "locustfiles", "dashboards")
+TAKEN = (
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+    "toolkit",
+    "locustfiles",
+    "dashboards",
+)
 WAIT_S = 120
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("plain install")]

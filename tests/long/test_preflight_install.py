@@ -4,8 +4,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from support.fake_nvml import A100, environment, machine, needs_gcc
-from support.planted import pasted
+from contract.harness.nvml import A100, environment, machine, needs_gcc
+from contract.harness.planted import pasted
 
 
 @needs_gcc

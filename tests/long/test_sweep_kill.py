@@ -119,7 +119,11 @@ def check(folder: Path) -> None:
 def test_an_orderly_end_keeps_all_and_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(SWEEP)
     sweep = start(tmp_path, "sweep.toml")
-    time.sleep(8)
+    end = time.monotonic() + 60
+    while len(left(tmp_path)) < 2:
+        assert time.monotonic() < end, "it has started nothing"
+        time.sleep(0.1)
+    time.sleep(4)
     sweep.send_signal(signal.SIGTERM)
     assert sweep.wait(90) == 130
     until_nobody_is_left(tmp_path)

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.sim.engine import Engine, EngineConfig, EngineRequest
-from toolkit.sim.personalities import personality
+from toolkit.sim.engine import EngineConfig, EngineCore, EngineRequest
+from toolkit.sim.presets import setup_for
 
 BLOCKS = {"short": 3, "full": 6}[os.environ.get("TOOLKIT_LONG", "short")]
 LOAD_S = {"short": 12, "full": 40}[os.environ.get("TOOLKIT_LONG", "short")]
@@ -74,14 +74,14 @@ sim = "fp8"
 
 
 def answer_tokens(number: int) -> int:
-    """As long as the simulator's answers: log-normal around 400 tokens (sim/speech.py), cut at what is asked for."""
+    """As long as the simulator's answers: log-normal around 400 tokens (sim/text.py), cut at what is asked for."""
     dice = random.Random(number)
     return min(MOST_TOKENS, max(2, round(dice.lognormvariate(math.log(400), 0.5))))
 
 
 def built_in(config: EngineConfig) -> float:
     """Tokens a second of simulated time, from second 20 to 60."""
-    engine, numbers = Engine(config), itertools.count()
+    engine, numbers = EngineCore(config), itertools.count()
 
     def submit(now: float) -> None:
         number = next(numbers)
@@ -104,7 +104,7 @@ def built_in(config: EngineConfig) -> float:
         assert step is not None
         now += step.duration_s
         for progress in engine.finish(step, now):
-            if progress.finished:
+            if progress.reason:
                 submit(now)
         if before is None and now > 20:
             before, since = engine.generation_tokens_total, now
@@ -154,7 +154,7 @@ def test_the_order_is_the_one_that_is_built_in(found: dict[str, dict[str, Any]])
 def test_the_ratio_that_is_built_in_lies_within_the_interval(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
-    truth = built_in(personality(name).engine) / built_in(personality("fp8").engine) - 1
+    truth = built_in(setup_for(name)) / built_in(setup_for("fp8")) - 1
     told = compared(found, name)
     print(f"{name}: built in {truth:+.1%}, told {told['difference']:+.1%}", told)
     # the server's HTTP and the load generator take their time, too, which the engine alone does not know: at most 3 % here

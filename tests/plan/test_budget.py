@@ -12,7 +12,7 @@ from toolkit.plan.budget import (
     graph_bytes,
     utilization_of,
 )
-from toolkit.plan.layout import CacheSetting, blocks_in, layout
+from toolkit.plan.layout import LayoutSetting, blocks_in, layout
 from toolkit.plan.weights import weights_of_gpu
 
 H100 = round(79.19 * GIB)
@@ -165,7 +165,7 @@ def test_somebodys_own_overhead_stands_for_all_estimates() -> None:
     own = MemorySetting(utilization=1.0, overhead_bytes=6_000_000_000)
     found = budget(80_000_000_000, 54_000_000_000, shape("example-27b"), own)
     assert found.kv == 20_000_000_000
-    laid = layout(shape("example-27b"), CacheSetting(max_model_len=8192))
+    laid = layout(shape("example-27b"), LayoutSetting(max_model_len=8192))
     # 16 x 688,128 = 11,010,048 bytes a block
     assert blocks_in(laid, found.kv) == 1816
 

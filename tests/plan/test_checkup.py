@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.plan.asked import Gpu, Settings
+from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.checkup import States, as_served, checkup, deviation
 from toolkit.records import Sighting
 
@@ -125,8 +125,8 @@ def test_what_a_server_tells_of_its_settings_goes_before_what_is_planned() -> No
         block_size=32,
         prefix_caching=False,
     )
-    found = as_served(Settings(max_num_seqs=64), told, gpu)
-    assert found == Settings(
+    found = as_served(EngineSettings(max_num_seqs=64), told, gpu)
+    assert found == EngineSettings(
         version=(0, 17, 1),
         gpu_memory_utilization=0.46,
         kv_cache_dtype="fp8_e4m3",
@@ -140,7 +140,7 @@ def test_what_a_server_tells_of_its_settings_goes_before_what_is_planned() -> No
 
 
 def test_a_server_that_tells_nothing_is_planned_as_it_would_be() -> None:
-    assert as_served(Settings(max_model_len=512), seen()) == Settings(max_model_len=512)
+    assert as_served(EngineSettings(max_model_len=512), seen()) == EngineSettings(max_model_len=512)
 
 
 ANY = st.none() | st.integers(min_value=-(2**70), max_value=2**70)
@@ -169,7 +169,7 @@ def test_whatever_a_server_tells_is_counted_or_unknown(
         found = checkup(told, 271, states)
         assert found.text
         assert found.at_once is None or found.at_once >= 0
-    served = as_served(Settings(), told)
+    served = as_served(EngineSettings(), told)
     assert served.gpu_memory_utilization is None or 0 < served.gpu_memory_utilization <= 1
     assert served.max_model_len is None or served.max_model_len > 0
     assert deviation(100, blocks, block_bytes=None) is None or (blocks or 0) > 0

@@ -10,13 +10,13 @@ from support.shapes import TINY, config, shape, tiny
 
 from toolkit.errors import ToolkitError
 from toolkit.plan.config import shape_of
-from toolkit.plan.layout import CacheSetting, layout
+from toolkit.plan.layout import LayoutSetting, layout
 from toolkit.plan.parameters import parameters
-from toolkit.plan.shape import Heads, Latent, Recurrent, Shape
+from toolkit.plan.shape import KvHeads, Latent, Recurrent, Shape
 
 
-def heads(model: Shape) -> list[Heads]:
-    return [layer.attention for layer in model.layers if isinstance(layer.attention, Heads)]
+def heads(model: Shape) -> list[KvHeads]:
+    return [layer.attention for layer in model.layers if isinstance(layer.attention, KvHeads)]
 
 
 def windows(model: Shape) -> list[int | None]:
@@ -237,4 +237,4 @@ def test_any_config_becomes_a_shape_or_a_clear_refusal(fields: dict[str, Any]) -
     with contextlib.suppress(ToolkitError):
         model = shape_of(TINY | fields, "any")
         assert parameters(model).total > 0
-        assert layout(model, CacheSetting(max_model_len=512)).bytes_per_block > 0
+        assert layout(model, LayoutSetting(max_model_len=512)).bytes_per_block > 0

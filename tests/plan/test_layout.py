@@ -5,9 +5,9 @@ from support.shapes import GIB, shape, tiny
 
 from toolkit.errors import ToolkitError
 from toolkit.plan.layout import (
-    CacheSetting,
-    Group,
+    LayerGroup,
     Layout,
+    LayoutSetting,
     blocks_for,
     blocks_in,
     blocks_to_begin,
@@ -21,7 +21,7 @@ from toolkit.plan.shape import Shape
 
 
 def lay(name: str, **fields: object) -> Layout:
-    return layout(shape(name), CacheSetting(max_model_len=8192, **fields))  # type: ignore[arg-type]
+    return layout(shape(name), LayoutSetting(max_model_len=8192, **fields))  # type: ignore[arg-type]
 
 
 def mixed(*kinds: str, **fields: object) -> Shape:
@@ -145,7 +145,7 @@ def test_tokens_and_concurrency_are_what_vllm_told_on_a_gpu(
 def test_a_hybrids_tokens_are_what_vllm_0_24_told_on_a_gpu(
     gib: float, tokens: int, concurrency: float
 ) -> None:
-    setting = CacheSetting(max_model_len=131_072, kv_dtype="fp8", batched_tokens=8192)
+    setting = LayoutSetting(max_model_len=131_072, kv_dtype="fp8", batched_tokens=8192)
     laid = layout(shape("Qwen3.5-35B-A3B"), setting)
     # 5.98 GiB are 299 blocks of 10 x 2,146,304 bytes; a request has ceil(131,072 / 2,096) + 3 x 2 = 69 of them
     blocks = blocks_in(laid, round(gib * GIB))
@@ -193,7 +193,7 @@ def test_the_last_request_with_windows_needs_room_for_its_prompt_too() -> None:
 def test_batches_in_flight_follow_scheduling_and_stages(
     batches: int | None, pp: int, tokens: int
 ) -> None:
-    setting = CacheSetting(
+    setting = LayoutSetting(
         max_model_len=4096, batched_tokens=100, concurrent_batches=batches, pp=pp
     )
     laid = layout(mixed("s", "s", "f", "f"), setting)
@@ -216,7 +216,7 @@ def test_batches_in_flight_follow_scheduling_and_stages(
     ],
 )
 def test_groups_have_as_many_layers_as_the_rarest_kind(kinds: str, groups: list[int]) -> None:
-    laid = layout(mixed(*kinds), CacheSetting(max_model_len=4096))
+    laid = layout(mixed(*kinds), LayoutSetting(max_model_len=4096))
     assert [len(group.layers) for group in laid.groups] == groups
     layers = sorted(index for group in laid.groups for index in group.layers)
     assert layers == list(range(len(kinds)))
@@ -226,10 +226,10 @@ def test_groups_have_as_many_layers_as_the_rarest_kind(kinds: str, groups: list[
 
 def test_pages_that_do_not_come_out_even_are_padded_and_keep_their_tokens() -> None:
     # full layers: 16 tokens x 2 KV heads x (80 + 80) x 2 bytes = 10,240; windows 16 x 2 x (32 + 32) x 2 = 4,096
-    laid = layout(mixed("s", "f", global_head_dim=80), CacheSetting(max_model_len=4096))
+    laid = layout(mixed("s", "f", global_head_dim=80), LayoutSetting(max_model_len=4096))
     assert [(group.block_size, group.page_bytes) for group in laid.groups] == [(16, 10_240)] * 2
     # twice as large: 32 tokens fill it
-    even = layout(mixed("s", "f", global_head_dim=64), CacheSetting(max_model_len=4096))
+    even = layout(mixed("s", "f", global_head_dim=64), LayoutSetting(max_model_len=4096))
     assert [(group.block_size, group.page_bytes) for group in even.groups] == [
         (32, 8192),
         (16, 8192),
@@ -249,14 +249,14 @@ def test_states_beside_mla_ask_for_blocks_of_128() -> None:
     kinds = ["linear_attention", "full_attention"]
     model = tiny(num_hidden_layers=2, layer_types=kinds, **latent, **heads, **sizes)
     # 192 x 3 x 2 + 2 x 32 x 32 x 2 = 5,248 bytes of state / (64 + 16) x 2 = 33 tokens
-    assert layout(model, CacheSetting(max_model_len=4096)).block_size == 128
+    assert layout(model, LayoutSetting(max_model_len=4096)).block_size == 128
 
 
 def test_layers_of_a_group_are_dealt_in_turn_so_that_stages_have_some_of_each() -> None:
-    laid = layout(mixed(*"sssfsssf"), CacheSetting(max_model_len=4096))
+    laid = layout(mixed(*"sssfsssf"), LayoutSetting(max_model_len=4096))
     assert [group.layers for group in laid.groups] == [(0, 4), (1, 5), (2, 6), (3, 7)]
     # each of two stages has one layer of each group
-    halved = layout(mixed(*"sssfsssf"), CacheSetting(max_model_len=4096, pp=2))
+    halved = layout(mixed(*"sssfsssf"), LayoutSetting(max_model_len=4096, pp=2))
     assert halved.bytes_per_block * 2 == laid.bytes_per_block
 
 
@@ -316,7 +316,7 @@ def test_layers_that_draft_keep_a_cache_of_their_own() -> None:
 
 def test_a_states_group_holds_no_tokens() -> None:
     group = next(one for one in lay("Qwen3.5-35B-A3B").groups if one.kind == "linear")
-    assert isinstance(group, Group)
+    assert isinstance(group, LayerGroup)
     assert (group.block_size, group.full_blocks, group.page_bytes) == (0, 2, 1056 * 2048)
 
 
@@ -328,7 +328,7 @@ def test_layers_that_draft_stand_on_the_last_stage() -> None:
 def test_smaller_pages_take_more_tokens_until_they_are_as_large() -> None:
     # full layers of 2 x 64, layers with a window of 2 x 32 wide: 512 and 256 bytes a token
     model = mixed(*"sf", global_head_dim=64)
-    laid = layout(model, CacheSetting(max_model_len=4096))
+    laid = layout(model, LayoutSetting(max_model_len=4096))
     assert laid.bytes_per_block == 16 * 512
     assert [(group.kind, group.block_size) for group in laid.groups] == [
         ("sliding", 32),
@@ -339,7 +339,7 @@ def test_smaller_pages_take_more_tokens_until_they_are_as_large() -> None:
 def test_pages_that_do_not_come_out_even_are_padded() -> None:
     # 3 x 32 against 2 x 32: 384 and 256 bytes a token
     model = mixed(*"sf", num_global_key_value_heads=3)
-    laid = layout(model, CacheSetting(max_model_len=4096))
+    laid = layout(model, LayoutSetting(max_model_len=4096))
     assert {(group.block_size, group.page_bytes) for group in laid.groups} == {(16, 16 * 384)}
 
 
@@ -357,4 +357,4 @@ def test_a_hybrid_of_mla_has_blocks_in_steps_of_128() -> None:
         linear_num_value_heads=16,
     )
     # (2 x 8 x 64 + 16 x 64) x 3 x 2 + 16 x 64 x 64 x 2 = 143,360 bytes of state, 1,152 a token: 125 tokens
-    assert layout(model, CacheSetting(max_model_len=4096)).block_size == 128
+    assert layout(model, LayoutSetting(max_model_len=4096)).block_size == 128

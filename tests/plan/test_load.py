@@ -3,7 +3,7 @@
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.load import Load, of_workload
+from toolkit.plan.load import RequestLengths, of_workload
 
 REPORT = {
     "source": "capture 38089784cd61",
@@ -23,7 +23,7 @@ def with_lengths(**lengths: object) -> dict[str, object]:
 
 
 def test_means_are_the_usual_request_and_the_longest_is_kept() -> None:
-    assert of_workload(REPORT) == Load(
+    assert of_workload(REPORT) == RequestLengths(
         prompt_tokens=11.5,
         output_tokens=91.0,
         request_tokens=102.5,

@@ -8,24 +8,26 @@ from hypothesis import strategies as st
 from support.shapes import GIB, shape
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import Goal, Gpu, Settings, version_of
+from toolkit.plan.asked import EngineSettings, Goal, Gpu, version_of
 from toolkit.plan.cost import Prices
-from toolkit.plan.load import Load
+from toolkit.plan.load import RequestLengths
 from toolkit.plan.planner import kv_bytes, plan
 from toolkit.plan.result import Plan
 
 QWEN, HYBRID, EXAMPLE = "Qwen2.5-7B-Instruct", "Qwen3.5-35B-A3B", "example-27b"
 A100 = Gpu(name="a100-80gb", memory_bytes=round(79.25 * GIB), is_a100=True)
-FIXED = Settings(
+FIXED = EngineSettings(
     max_model_len=2048, max_num_seqs=64, max_num_batched_tokens=2048, gpu_memory_utilization=0.9
 )
 """All that the plan would otherwise choose."""
 EXAMPLE_GPU = Gpu(name="80GB", memory_bytes=80_000_000_000)
-EXAMPLE_SETTINGS = Settings(gpu_memory_utilization=1.0, overhead_bytes=6_000_000_000)
+EXAMPLE_SETTINGS = EngineSettings(gpu_memory_utilization=1.0, overhead_bytes=6_000_000_000)
 
 
-def lengths(prompt: float, output: float) -> Load:
-    return Load(prompt_tokens=prompt, output_tokens=output, request_tokens=prompt + output)
+def lengths(prompt: float, output: float) -> RequestLengths:
+    return RequestLengths(
+        prompt_tokens=prompt, output_tokens=output, request_tokens=prompt + output
+    )
 
 
 def worked_example(goal: Goal = Goal()) -> Plan:  # noqa: B008 (frozen)
@@ -41,7 +43,7 @@ def worked_example(goal: Goal = Goal()) -> Plan:  # noqa: B008 (frozen)
 
 def test_64_requests_of_8192_tokens_take_28_gib_of_qwen() -> None:
     # 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344; x 8192 x 64 = 28.0 GiB
-    assert kv_bytes(shape(QWEN), Settings(), 8192) * 64 == 28 * GIB
+    assert kv_bytes(shape(QWEN), EngineSettings(), 8192) * 64 == 28 * GIB
 
 
 def test_the_27b_example_holds_51_in_blocks_where_bytes_alone_hold_52() -> None:
@@ -81,7 +83,7 @@ def test_a_hybrids_states_are_counted_as_vllm_does() -> None:
         shape(HYBRID),
         A100,
         quantization="gptq-int4",
-        settings=Settings(prefix_caching=False),
+        settings=EngineSettings(prefix_caching=False),
         load=lengths(15, 256),
     )
     assert without.blocks_per_request == 4
@@ -96,7 +98,7 @@ def test_the_gauntlets_661_blocks_come_out_within_a_tenth() -> None:
         shape(HYBRID),
         A100,
         quantization="gptq-int4",
-        settings=Settings(
+        settings=EngineSettings(
             version=(0, 17, 1),
             gpu_memory_utilization=0.46,
             kv_cache_dtype="fp8_e4m3",
@@ -176,7 +178,7 @@ def test_a_hybrid_of_unknown_lengths_is_given_no_more_sequences_than_start() -> 
 
 def test_more_sequences_than_states_are_told_to_be_refused_but_without_graphs() -> None:
     h100 = Gpu(name="h100-80gb", memory_bytes=round(79.18 * GIB))
-    many = Settings(max_num_seqs=1024)
+    many = EngineSettings(max_num_seqs=1024)
     told = "hold the requests' states: vLLM refuses to start"
     for name, asked, refused in (
         (HYBRID, many, True),
@@ -195,7 +197,7 @@ def test_a_model_longer_than_memory_is_cut_to_what_fits() -> None:
     assert found.max_model_len is not None
     assert 0 < found.max_model_len < 131_072
     # one more block would not be there
-    longer = replace(Settings(), max_model_len=found.max_model_len + 2 * 16 + 1)
+    longer = replace(EngineSettings(), max_model_len=found.max_model_len + 2 * 16 + 1)
     assert not plan(shape("Llama-3.1-8B-Instruct"), small, settings=longer).fits
 
 
@@ -216,7 +218,9 @@ def test_weights_larger_than_memory_do_not_fit_and_hold_nothing() -> None:
 
 def test_a_limit_longer_than_memory_does_not_start() -> None:
     small = Gpu(name="20GiB", memory_bytes=20 * GIB)
-    found = plan(shape("Llama-3.1-8B-Instruct"), small, settings=Settings(max_model_len=131_072))
+    found = plan(
+        shape("Llama-3.1-8B-Instruct"), small, settings=EngineSettings(max_model_len=131_072)
+    )
     assert not found.fits
     assert "does not start: one request of max-model-len, 131,072 tokens" in found.notes[0]
 
@@ -246,7 +250,7 @@ def test_the_speed_of_memory_is_a_floor_under_each_token() -> None:
     assert "6.96 ms or more" in note
     assert "50 tokens 0.35 s or more" in note
     # two GPUs read half each
-    two = plan(shape(QWEN), fast, on_disk=15_000_000_000, settings=Settings(tp=2))
+    two = plan(shape(QWEN), fast, on_disk=15_000_000_000, settings=EngineSettings(tp=2))
     assert any("a token takes 3.48 ms or more" in note for note in two.notes)
     # an image encoder is not read for text: 35,107,181,936 - 446,571,248 - 248,320 x 2048 parameters of 2 bytes = 68.30e9
     hybrid = plan(shape(HYBRID), fast)
@@ -277,7 +281,7 @@ def test_a_time_that_memory_does_not_leave_is_doubted() -> None:
     ],
 )  # fmt: skip
 def test_settings_that_vllm_or_the_limit_refuses_are_told(
-    changes: dict[str, int], load: Load, told: str
+    changes: dict[str, int], load: RequestLengths, told: str
 ) -> None:
     found = plan(shape(QWEN), A100, settings=replace(FIXED, **changes), load=load)
     assert any(told in note for note in found.notes)
@@ -335,7 +339,7 @@ def test_tensor_parallel_is_a_flag_and_adds_up_over_gpus() -> None:
         for part in (two.context_gib, two.activation_gib, two.graph_gib, two.kv_budget_gib)
     ) == pytest.approx(2 * 0.9 * 79.25 - two.weights_gib, abs=0.01)
     # states are divided, too, and add up
-    halved = plan(shape(HYBRID), A100, settings=Settings(tp=2))
+    halved = plan(shape(HYBRID), A100, settings=EngineSettings(tp=2))
     assert halved.state_bytes_per_request == 30 * 2_146_304
     eight = plan(shape("Qwen2.5-72B-Instruct"), A100, settings=replace(FIXED, tp=16))
     # 8 KV heads on 16 GPUs: each is held twice; 80 x 2 x 8 x 128 x 2 = 327,680
@@ -347,7 +351,7 @@ def test_what_speculates_is_told_not_to_be_counted() -> None:
     told = "and their KV cache are not counted"
     for name, spec_tokens, said in ((HYBRID, 2, True), (QWEN, 2, True), (HYBRID, 0, False)):
         found = plan(
-            shape(name), A100, quantization="awq", settings=Settings(spec_tokens=spec_tokens)
+            shape(name), A100, quantization="awq", settings=EngineSettings(spec_tokens=spec_tokens)
         )
         notes = [note for note in found.notes if told in note]
         assert bool(notes) is said
@@ -378,7 +382,7 @@ def test_speculated_tokens_ask_for_a_further_state_each() -> None:
             shape(HYBRID),
             A100,
             quantization="awq",
-            settings=Settings(spec_tokens=spec),
+            settings=EngineSettings(spec_tokens=spec),
             load=lengths(15, 5),
         )
         for spec in (0, 1)
@@ -397,7 +401,7 @@ def test_before_0_14_one_batch_fewer_is_in_flight() -> None:
 def test_slices_of_a_gpu_cannot_be_joined() -> None:
     slice_ = Gpu(name="1g.10gb", memory_bytes=round(9.5 * GIB), is_slice=True)
     with pytest.raises(ToolkitError, match="slices of the kind"):
-        plan(shape(QWEN), slice_, settings=Settings(tp=2))
+        plan(shape(QWEN), slice_, settings=EngineSettings(tp=2))
 
 
 MEMORY = st.integers(min_value=4 * GIB, max_value=300 * GIB)
@@ -405,12 +409,12 @@ NAMES = st.sampled_from([QWEN, HYBRID, "gemma-3-27b-it", "DeepSeek-V2-Lite", "gp
 TOKENS = st.integers(min_value=1, max_value=2048)
 
 
-def at_once(name: str, memory: int, tokens: float, settings: Settings = FIXED) -> int:
+def at_once(name: str, memory: int, tokens: float, settings: EngineSettings = FIXED) -> int:
     return plan(
         shape(name),
         Gpu(name="some", memory_bytes=memory),
         settings=settings,
-        load=Load(request_tokens=tokens),
+        load=RequestLengths(request_tokens=tokens),
     ).max_concurrency
 
 
@@ -455,8 +459,8 @@ def test_recommended_flags_agree_with_what_memory_holds(
     found = plan(
         shape(name),
         Gpu(name="some", memory_bytes=memory),
-        settings=Settings(version=version),
-        load=Load(prompt_tokens=tokens / 2, request_tokens=float(tokens)),
+        settings=EngineSettings(version=version),
+        load=RequestLengths(prompt_tokens=tokens / 2, request_tokens=float(tokens)),
     )
     assert 0.5 <= (found.gpu_memory_utilization or 0) <= 0.95
     assert (found.max_num_batched_tokens or 0) >= (found.max_num_seqs or 0)

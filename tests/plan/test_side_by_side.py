@@ -2,20 +2,20 @@
 
 from support.shapes import GIB, config, shape
 
-from toolkit.plan.asked import Gpu, Settings
+from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.config import shape_of
-from toolkit.plan.load import Load
-from toolkit.plan.side_by_side import Question, best, gains, names_for, side_by_side, ways_out
+from toolkit.plan.load import RequestLengths
+from toolkit.plan.side_by_side import PlanQuestion, best, gains, names_for, side_by_side, ways_out
 
 QWEN, LLAMA = "Qwen2.5-7B-Instruct", "Llama-3.1-8B-Instruct"
-LENGTHS = Load(prompt_tokens=500.0, output_tokens=50.0, request_tokens=550.0)
+LENGTHS = RequestLengths(prompt_tokens=500.0, output_tokens=50.0, request_tokens=550.0)
 
 
-def asked(name: str, gib: float, **settings: object) -> Question:
-    return Question(
+def asked(name: str, gib: float, **settings: object) -> PlanQuestion:
+    return PlanQuestion(
         shape=shape(name),
         gpu=Gpu(name=f"{gib:g}GiB", memory_bytes=round(gib * GIB)),
-        settings=Settings(**settings),  # type: ignore[arg-type]
+        settings=EngineSettings(**settings),  # type: ignore[arg-type]
         load=LENGTHS,
     )
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolkit.proxy.headers import NO_WISHES, Wishes
-from toolkit.proxy.policy import Ruling, is_declared, policy
+from toolkit.proxy.config import CacheSetting, Policy, TeamSetting
+from toolkit.proxy.headers import NO_CACHE_CONTROL, CacheControl
+from toolkit.proxy.policy import CacheDecision, policy
 from toolkit.proxy.routes import ANSWERS
-from toolkit.proxy.settings import CacheSetting, Policy, TeamSetting
 
 PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ALL = CacheSetting()
@@ -18,21 +18,33 @@ DECLARED = CacheSetting(policy="declared")
 def rule(
     fields: dict[str, Any] | None = None,
     setting: CacheSetting = ALL,
-    wishes: Wishes = NO_WISHES,
+    cache_control: CacheControl = NO_CACHE_CONTROL,
     endpoint: str = "chat/completions",
     *,
     team: TeamSetting | None = None,
     query: str = "",
-) -> Ruling:
-    return policy(setting, team, {**PLAIN, **(fields or {})}, endpoint, wishes, query=query)
+) -> CacheDecision:
+    return policy(
+        setting,
+        team or TeamSetting(name=""),
+        {**PLAIN, **(fields or {})},
+        endpoint,
+        cache_control,
+        query=query,
+    )
 
 
-def bypassed(ruling: Ruling, reason: str) -> bool:
-    return (ruling.read, ruling.write, ruling.ttl_s, ruling.reason) == (False, False, 0.0, reason)
+def bypassed(decision: CacheDecision, reason: str) -> bool:
+    return (decision.read, decision.write, decision.ttl_s, decision.reason) == (
+        False,
+        False,
+        0.0,
+        reason,
+    )
 
 
 def test_policy_all_reads_and_stores_whatever_was_sampled() -> None:
-    assert rule({"temperature": 1.5}) == Ruling(read=True, write=True, ttl_s=3600.0)
+    assert rule({"temperature": 1.5}) == CacheDecision(read=True, write=True, ttl_s=3600.0)
 
 
 def test_policy_off_does_neither_whatever_is_asked() -> None:
@@ -74,13 +86,11 @@ SAMPLING: list[dict[str, Any]] = [
 def test_temperature_0_or_a_seed_declares_an_answer_as_good_as_another(
     fields: dict[str, Any],
 ) -> None:
-    assert is_declared(fields, "chat/completions")
-    assert rule(fields, DECLARED) == Ruling(read=True, write=True, ttl_s=3600.0)
+    assert rule(fields, DECLARED) == CacheDecision(read=True, write=True, ttl_s=3600.0)
 
 
 @pytest.mark.parametrize("fields", SAMPLING)
 def test_nothing_else_does_and_a_temperature_left_out_is_not_0(fields: dict[str, Any]) -> None:
-    assert not is_declared(fields, "chat/completions")
     assert bypassed(rule(fields, DECLARED), "sampled")
     assert rule(fields).write
 
@@ -89,7 +99,9 @@ def test_nothing_else_does_and_a_temperature_left_out_is_not_0(fields: dict[str,
     "endpoint", ["embeddings", "embed", "pooling", "classify", "score", "rerank"]
 )
 def test_what_a_model_computes_is_always_declared(endpoint: str) -> None:
-    assert rule({}, DECLARED, endpoint=endpoint) == Ruling(read=True, write=True, ttl_s=3600.0)
+    assert rule({}, DECLARED, endpoint=endpoint) == CacheDecision(
+        read=True, write=True, ttl_s=3600.0
+    )
 
 
 @pytest.mark.parametrize(("ours", "teams", "expected"), [
@@ -100,8 +112,8 @@ def test_a_teams_own_policy_goes_before_the_proxys(
     ours: Policy, teams: Policy | None, expected: bool
 ) -> None:
     team = TeamSetting(name="red", policy=teams)
-    ruling = rule({"temperature": 1}, CacheSetting(policy=ours), team=team)
-    assert (ruling.read, ruling.write) == (expected, expected)
+    decision = rule({"temperature": 1}, CacheSetting(policy=ours), team=team)
+    assert (decision.read, decision.write) == (expected, expected)
 
 
 @pytest.mark.parametrize(
@@ -201,73 +213,70 @@ def test_a_query_forbids_it_for_the_key_has_none() -> None:
 
 
 def test_no_cache_skips_reading_and_stores() -> None:
-    ruling = rule(wishes=Wishes(no_cache=True))
-    assert (ruling.read, ruling.write, ruling.reason, ruling.fwd) == (False, True, None, "request")
+    decision = rule(cache_control=CacheControl(no_cache=True))
+    assert (decision.read, decision.write, decision.reason) == (False, True, None)
 
 
 def test_no_store_reads_and_does_not_store() -> None:
-    ruling = rule(wishes=Wishes(no_store=True))
-    assert (ruling.read, ruling.write, ruling.reason, ruling.fwd) == (True, False, None, "miss")
+    decision = rule(cache_control=CacheControl(no_store=True))
+    assert (decision.read, decision.write, decision.reason) == (True, False, None)
 
 
-def test_both_or_off_bypass() -> None:
-    both = rule(wishes=Wishes(no_cache=True, no_store=True))
+def test_both_bypass() -> None:
+    both = rule(cache_control=CacheControl(no_cache=True, no_store=True))
     assert bypassed(both, "wish")
-    assert bypassed(rule(wishes=Wishes(off=True)), "wish")
-    assert both.fwd == "request"
-    assert rule({}, DECLARED).fwd == "bypass"
 
 
 def test_only_if_cached_is_handed_on_even_where_nothing_may_be_read() -> None:
-    wishes = Wishes(only_if_cached=True)
-    assert rule(wishes=wishes).only_if_cached
-    never = rule({}, CacheSetting(policy="off"), wishes)
+    cache_control = CacheControl(only_if_cached=True)
+    assert rule(cache_control=cache_control).only_if_cached
+    never = rule({}, CacheSetting(policy="off"), cache_control)
     assert (never.read, never.only_if_cached) == (False, True)
 
 
 @pytest.mark.parametrize(("ours", "wanted", "expected"), [
-    (3600.0, 30.0, 30.0), (3600.0, 7200.0, 3600.0), (None, 30.0, 30.0), (None, None, None), (60.0, None, 60.0),
+    (3600.0, 30.0, 30.0), (3600.0, 7200.0, 3600.0), (None, 30.0, 30.0), (None, inf, None), (60.0, inf, 60.0),
 ])  # fmt: skip
 def test_a_client_can_only_shorten_the_time_to_live(
-    ours: float | None, wanted: float | None, expected: float | None
+    ours: float | None, wanted: float, expected: float | None
 ) -> None:
-    ruling = rule({}, CacheSetting(ttl_s=ours), Wishes(ttl_s=wanted))
-    assert (ruling.ttl_s, ruling.write) == (expected, True)
+    decision = rule({}, CacheSetting(ttl_s=ours), CacheControl(ttl_s=wanted))
+    assert (decision.ttl_s, decision.write) == (expected, True)
 
 
 def test_no_time_to_live_is_not_stored_at_all() -> None:
-    assert not rule(wishes=Wishes(ttl_s=0.0)).write
+    assert not rule(cache_control=CacheControl(ttl_s=0.0)).write
 
 
 def test_a_stored_answer_must_be_young_enough_and_last_long_enough() -> None:
-    ruling = rule(wishes=Wishes(max_age_s=60.0, min_fresh_s=10.0))
-    assert ruling.takes(age_s=60.0, left_s=10.0)
-    assert not ruling.takes(age_s=60.1, left_s=10.0)
-    assert not ruling.takes(age_s=60.0, left_s=9.9)
-    assert ruling.takes(age_s=0.0, left_s=None)
+    decision = rule(cache_control=CacheControl(max_age_s=60.0, min_fresh_s=10.0))
+    assert decision.takes(age_s=60.0, left_s=10.0)
+    assert not decision.takes(age_s=60.1, left_s=10.0)
+    assert not decision.takes(age_s=60.0, left_s=9.9)
+    assert decision.takes(age_s=0.0, left_s=None)
 
 
 def test_a_time_to_live_of_ones_own_bounds_what_is_read_too() -> None:
-    ruling = rule(wishes=Wishes(ttl_s=30.0, max_age_s=60.0))
-    assert not ruling.takes(age_s=31.0, left_s=None)
-    assert ruling.takes(age_s=30.0, left_s=0.0)
+    decision = rule(cache_control=CacheControl(ttl_s=30.0, max_age_s=60.0))
+    assert not decision.takes(age_s=31.0, left_s=None)
+    assert decision.takes(age_s=30.0, left_s=0.0)
 
 
 def test_without_wishes_every_stored_answer_will_do() -> None:
-    ruling = rule()
-    assert (ruling.max_age_s, ruling.min_fresh_s) == (inf, 0.0)
-    assert ruling.takes(age_s=1e9, left_s=0.001)
+    decision = rule()
+    assert (decision.max_age_s, decision.min_fresh_s) == (inf, 0.0)
+    assert decision.takes(age_s=1e9, left_s=0.001)
 
 
 def test_one_that_must_never_end_takes_only_what_does_not() -> None:
-    ruling = rule(wishes=Wishes(min_fresh_s=inf))
-    assert not ruling.takes(age_s=0.0, left_s=1e9)
+    decision = rule(cache_control=CacheControl(min_fresh_s=inf))
+    assert not decision.takes(age_s=0.0, left_s=1e9)
 
 
 WISHES = [
-    Wishes(no_cache=a, no_store=b, off=c, max_age_s=d, min_fresh_s=e, ttl_s=f)
-    for a in (False, True) for b in (False, True) for c in (False, True)
-    for d in (None, 0.0, 5.0) for e in (None, 0.0, 5.0, inf) for f in (None, 0.0, 5.0, 9e9)
+    CacheControl(no_cache=a, no_store=b, max_age_s=d, min_fresh_s=e, ttl_s=f)
+    for a in (False, True) for b in (False, True)
+    for d in (inf, 0.0, 5.0) for e in (0.0, 5.0, inf) for f in (inf, 0.0, 5.0, 9e9)
 ]  # fmt: skip
 
 
@@ -277,8 +286,8 @@ WISHES = [
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0}, {"store": True}])
 def test_no_wish_makes_caching_looser(setting: CacheSetting, fields: dict[str, Any]) -> None:
     plain = rule(fields, setting)
-    for wishes in WISHES:
-        wanted = rule(fields, setting, wishes)
+    for cache_control in WISHES:
+        wanted = rule(fields, setting, cache_control)
         assert wanted.read <= plain.read
         assert wanted.write <= plain.write
         assert (inf if wanted.ttl_s is None else wanted.ttl_s) <= (

@@ -7,25 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.one_house import house
 from support.proxied import ASKED, proxied, whole
 from support.proxy_calls import run
 from support.scripted_upstream import ScriptedUpstream, hanging
 
-from toolkit.proxy.calls.calls import Calls
-from toolkit.proxy.desk.answering import Answering
-from toolkit.proxy.http.front import Front
-from toolkit.proxy.upstreams.scrape import Scrape
+from toolkit.proxy.call import Calls
+from toolkit.proxy.client import Front
+from toolkit.proxy.handler import Handler
+from toolkit.proxy.upstream.health import Prober
 
 
 class EmptyRedis:
     """One that has nothing, a moment later."""
 
     problem = None
+    wait_s = 0.0
 
-    async def get(self, key: bytes, now: float) -> None:
-        del key, now
+    async def get(self, key: bytes) -> None:
+        del key
         await asyncio.sleep(0)
+
+    def hurry(self) -> None:
+        """Nobody waits here."""
 
     def put(self, *args: object, **more: object) -> bool:
         del args, more
@@ -68,12 +71,12 @@ def test_a_fault_behind_a_look_into_redis_leaves_no_client_waiting(
 
     async def test() -> None:
         async with ScriptedUpstream(whole()) as engine, proxied(engine) as proxy:
-            proxy.proxy.kit.layers.redis = EmptyRedis()
+            proxy.proxy.cache.redis = EmptyRedis()
             assert (await proxy.ask()).text == "Hello there"
-            monkeypatch.setattr(Answering, "_miss", fail)
+            monkeypatch.setattr(Handler, "forward", fail)
             assert (await proxy.ask(ASKED | {"seed": 1})).status == 500
             assert proxy.total("events", kind="fault") == 1
-            proxy.proxy.kit.layers.redis = None
+            proxy.proxy.cache.redis = None
 
     run(test())
 
@@ -100,32 +103,12 @@ def test_a_fault_in_one_look_at_the_clients_is_told_and_others_follow(
 def test_a_fault_behind_a_page_of_the_proxy_s_own_leaves_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails_first(monkeypatch, Scrape, "page", times=1)
+    fails_first(monkeypatch, Prober, "metrics_page", times=1)
 
     async def test() -> None:
         async with ScriptedUpstream() as engine, proxied(engine) as proxy:
             assert (await proxy.ask(b"", path="/metrics", method="GET")).status == 500
             assert proxy.total("events", kind="fault") == 1
-
-    run(test())
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_not_the_owner_lets_slow_clients_go_after_a_fault_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # the owner has ticks, too, and takes one of these
-    fails_first(monkeypatch, Front, "sweep", times=3)
-
-    async def test() -> None:
-        settings = '[front]\nidle = "100ms"\n'
-        async with (
-            ScriptedUpstream() as engine,
-            house(engine, tmp_path, settings, workers=2) as home,
-        ):
-            client = await home.client(1)
-            assert await client.reader.read() == b""
-            assert home.others[1]._telling.counters.total("events", kind="fault") >= 1
 
     run(test())
 

@@ -1,1 +1,1 @@
-../../toolkit/serving/start/make_tiny_model.py
+../../toolkit/serving/make_tiny_model.py

@@ -14,12 +14,12 @@ from support.locusts import (
     all_sums,
     counted,
     errors,
-    free_port,
     headless,
     newest,
     run,
     stored,
 )
+from support.served import free_port
 
 from toolkit.store import Store
 

@@ -16,7 +16,8 @@ def test_every_engine_metric_of_rules_and_dashboard_is_on_its_page(locked_server
         page = client.get("/metrics", headers={"authorization": ""}).raise_for_status().text
     pages = samples(page)
     assert (
-        missing(asked(rules_and_panels(replace(SITE, proxy=None))), pages, recorded_names()) == []
+        missing(asked(rules_and_panels(replace(SITE, proxy=None))), pages, recorded_names(SITE))
+        == []
     )
     # without an engine's own label for its rank the scaling on waiting requests would see nothing
     assert {one["engine"] for one in pages["vllm:num_requests_waiting"]} == {"0"}

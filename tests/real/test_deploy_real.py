@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.deployed import STACK, expanded, site, templates, text_of
+from support.deployed import STACK, expanded, site, text_of
 
 from toolkit.deploy import compose, kubernetes
 
@@ -44,9 +44,9 @@ for words in json.load(sys.stdin):
 
 def commands() -> list[list[str]]:
     """Of each engine, behind `vllm serve`."""
-    (found,) = yaml.safe_load_all(text_of(compose.kit(site(), templates()), "compose.yaml"))
+    (found,) = yaml.safe_load_all(text_of(compose.kit(site()), "compose.yaml"))
     engines = [found["services"][name]["command"] for name in ("qwen", "coder-7b")]
-    made = kubernetes.kit(site(BIG), templates(), gpus_per_node=8)
+    made = kubernetes.kit(site(BIG), gpus_per_node=8)
     documents = yaml.safe_load_all(text_of(made, "engine-contest-big.yaml"))
     (group,) = (each for each in documents if each["kind"] == "LeaderWorkerSet")
     template = group["spec"]["leaderWorkerTemplate"]

@@ -12,17 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.families import runs
 from support.real_vllm import engine_environment
 from support.served import free_port
 
+from toolkit.serving import processes
+from toolkit.serving.engine_command import Installed, installed
 from toolkit.serving.flags import known
-from toolkit.serving.start import processes
-from toolkit.serving.start.causes import cause
-from toolkit.serving.start.launch import Process
-from toolkit.serving.start.readiness import answer, ready
-from toolkit.serving.start.startup_log import Startup
-from toolkit.serving.start.tiny_model import tiny
-from toolkit.serving.start.vllm_versions import Installed, installed
+from toolkit.serving.launch import Process, answer, ready
+from toolkit.serving.startup_log import Startup, cause
+from toolkit.serving.tiny_model import tiny
 
 RECORDED = Path(__file__).parents[1] / "data" / "startup" / "help-0.32.0.txt"
 READY_S = 420.0
@@ -88,10 +87,8 @@ def test_it_starts_tells_its_facts_and_ends_on_sigterm_leaving_nothing(
             shared = processes.shared_files(one.pid for one in members)
         finally:
             await process.stop(30)
-        assert startup.facts.url == url
         # 64 blocks of 32 tokens; 2048 / 500 would be 4.096, but a request of 500 takes 16 blocks: 64 / 16 = 4
         assert (startup.facts.max_model_len, startup.facts.kv_tokens) == (500, 2000)
-        assert startup.facts.concurrency == 4.0
         assert startup.step is not None
         assert startup.step.code == "serve"
         assert len(members) >= 3  # front, engine core, worker
@@ -119,7 +116,7 @@ def test_a_killed_front_leaves_no_orphan_and_no_shared_memory(
             assert await process.ended() == -signal.SIGKILL
         finally:
             await process.stop(30)
-        assert not [one for one in members if processes.is_same(one.pid, one.started)]
+        assert not [one for one in members if runs(one.pid)]
         assert not left_behind(shared)
         assert cause(process.said(), process.code).code == "killed"
 
@@ -129,7 +126,7 @@ def test_a_killed_front_leaves_no_orphan_and_no_shared_memory(
 def test_a_start_that_fails_is_told_by_its_cause(
     there: Installed, vllm_home: Path, folder: Path
 ) -> None:
-    """One for all: the logs of the others are recorded, and read in tests/serving/start/test_causes.py."""
+    """One for all: the logs of the others are recorded, and read in tests/contract/serve/test_failed_starts.py."""
 
     async def story() -> None:
         more = ("max-model-len", "1M")

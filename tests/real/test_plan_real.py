@@ -18,15 +18,15 @@ from support.real_vllm import COMMON_FLAGS, START_LIMIT_S, engine_environment
 from toolkit.plan.config import shape_of
 from toolkit.plan.kv import layer_state_bytes
 from toolkit.plan.layout import (
-    CacheSetting,
     Layout,
+    LayoutSetting,
     blocks_in,
     layout,
     reported_concurrency,
     reported_tokens,
 )
 from toolkit.plan.model_files import read_model
-from toolkit.plan.shape import Heads, Latent, Layer, Mlp, Recurrent, Shape
+from toolkit.plan.shape import KvHeads, Latent, Layer, Mlp, Recurrent, Shape
 from toolkit.plan.weights import weights_bytes
 
 CACHE_BYTES = 2**30
@@ -229,7 +229,7 @@ def test_blocks_tokens_and_concurrency_are_what_the_engine_reports(
     block_size = told.block_size if name == "mla" else 32
     planned = layout(
         shape_of(model.config, name),
-        CacheSetting(
+        LayoutSetting(
             max_model_len=MAX_MODEL_LEN, block_size=block_size, concurrent_batches=1, **setting
         ),
     )
@@ -246,7 +246,7 @@ def test_a_plain_model_on_disk_is_planned_as_it_is_served(
         told = told_by(client.get("/metrics").text, locked_server.log.read_text())
     model = read_model(str(vllm_home / "models" / locked_server.model), {})
     shape = shape_of(model.config, model.name)
-    planned = layout(shape, CacheSetting(max_model_len=MAX_MODEL_LEN, block_size=told.block_size))
+    planned = layout(shape, LayoutSetting(max_model_len=MAX_MODEL_LEN, block_size=told.block_size))
     assert blocks_in(planned, CACHE_BYTES) == told.num_blocks
     assert (reported_tokens(planned, BLOCKS), told.block_size) == (told.tokens, 32)
     # and its weights, counted from the config, are the bytes in its file
@@ -258,12 +258,14 @@ DEALER = 7
 """Of the seed; any other is as good."""
 
 
-def dealt(dice: random.Random) -> tuple[Shape, CacheSetting]:
+def dealt(dice: random.Random) -> tuple[Shape, LayoutSetting]:
     """A made-up model: kinds of layers in any order and number, two forms of heads, and an engine's settings."""
-    forms = [Heads(heads=8, kv_heads=k, head_dim=d, value_dim=d) for k, d in dice.sample(FORMS, 2)]
+    forms = [
+        KvHeads(heads=8, kv_heads=k, head_dim=d, value_dim=d) for k, d in dice.sample(FORMS, 2)
+    ]
     if dice.random() < 0.6:
         forms = forms[:1] * 2
-    kinds: list[Heads | Latent | Recurrent] = [
+    kinds: list[KvHeads | Latent | Recurrent] = [
         forms[0],
         *(replace(forms[1], window=dice.choice((32, 100, 1024))) for _ in range(2)),
     ]
@@ -282,7 +284,7 @@ def dealt(dice: random.Random) -> tuple[Shape, CacheSetting]:
     )
     if isinstance(kinds[0], Latent):
         layers = layers[1:] or (Layer(attention=kinds[0], mlp=Mlp(width=1), norms=0),)
-    setting = CacheSetting(
+    setting = LayoutSetting(
         max_model_len=dice.choice((100, 512, 8192)),
         block_size=dice.choice((16, 32, 64)),
         prefix_caching=dice.random() < 0.5,
@@ -296,7 +298,7 @@ def dealt(dice: random.Random) -> tuple[Shape, CacheSetting]:
 FORMS = [(2, 64), (2, 128), (4, 32), (1, 128), (3, 64), (8, 64)]
 
 
-def as_vllm_reads_it(shape: Shape, setting: CacheSetting, planned: Layout) -> dict[str, object]:
+def as_vllm_reads_it(shape: Shape, setting: LayoutSetting, planned: Layout) -> dict[str, object]:
     """The case in words of the script beside this file; a state's page is padded by the platform before, as a server shows."""
     pages = [group.page_bytes for group in planned.groups]
     return {
@@ -310,7 +312,7 @@ def as_vllm_reads_it(shape: Shape, setting: CacheSetting, planned: Layout) -> di
     }
 
 
-def _layer(one: Heads | Latent | Recurrent) -> dict[str, object]:
+def _layer(one: KvHeads | Latent | Recurrent) -> dict[str, object]:
     if isinstance(one, Recurrent):
         return {"kind": "linear", "state_bytes": layer_state_bytes(one, 2, 1)}
     if isinstance(one, Latent):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 from support.proxy_verb import Verb, proxying
+from support.real_vllm import ANSWER_LIMIT_S
 
 STORY = [{"role": "user", "content": "Tell a story"}]
 NAMED = {
@@ -62,7 +63,7 @@ def behind(locked_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def client(url: str, key: str = "none") -> OpenAI:
-    return OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
+    return OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=ANSWER_LIMIT_S)
 
 
 def said(told: Any) -> Any:

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from toolkit.request_body import asked
+from toolkit.protocol.request import asked
 
 DATA = Path(__file__).parents[1] / "data"
 KNOWN = DATA / "vllm-0.32.0-request-fields.json"

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.real_vllm import ANSWER_LIMIT_S
 
 from toolkit.sim.app import serve_in_thread
 
@@ -116,7 +117,7 @@ class Heard:
 
 def hear(url: str, key: str) -> Heard:
     answers: dict[str, httpx.Response] = {}
-    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=ANSWER_LIMIT_S, trust_env=False) as client:
         for name, (method, path, options) in (STRANGERS | OPEN_DOOR).items():
             answers[name] = client.request(method, path, **options)
         client.headers["authorization"] = f"Bearer {key}"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 import pytest
 from support.raw_server import Misbehave, RawServer, one_look
 
-from toolkit.scout.answers import Look
+from toolkit.scout.answers import Scrape
 
-LookAt = Callable[..., tuple[Look, RawServer]]
+LookAt = Callable[..., tuple[Scrape, RawServer]]
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def look_at() -> LookAt:
 
     def look(
         pages: Mapping[str, bytes | Misbehave], timeout_s: float = 5.0, key: str | None = None
-    ) -> tuple[Look, RawServer]:
-        async def run() -> tuple[Look, RawServer]:
+    ) -> tuple[Scrape, RawServer]:
+        async def run() -> tuple[Scrape, RawServer]:
             async with RawServer(pages) as server:
                 return await one_look(server.url, timeout_s, key), server
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from toolkit.records import Host, Sighting
-from toolkit.scout.answers import INVOCATIONS, METRICS, Answer, Look
-from toolkit.scout.evidence import Evidence, examine
+from toolkit.scout.answers import INVOCATIONS, METRICS, PageAnswer, Scrape
+from toolkit.scout.evidence import HostEvidence, examine
 from toolkit.scout.findings import findings, full_length_requests
 
 HEALTHY = Sighting(
@@ -32,16 +32,18 @@ HEALTHY = Sighting(
 )
 
 
-def evidence(**answers: Answer) -> Evidence:
-    pages = {METRICS: Answer(status=404)} | {f"/{path}": answer for path, answer in answers.items()}
-    return examine(Look(host=Host(name="alice", url="http://h:1"), at=0, answers=pages))
+def evidence(**answers: PageAnswer) -> HostEvidence:
+    pages = {METRICS: PageAnswer(status=404)} | {
+        f"/{path}": answer for path, answer in answers.items()
+    }
+    return examine(Scrape(host=Host(name="alice", url="http://h:1"), at=0, answers=pages))
 
 
-def codes(now: Sighting, before: Sighting | None = None, **answers: Answer) -> list[str]:
+def codes(now: Sighting, before: Sighting | None = None, **answers: PageAnswer) -> list[str]:
     return [finding.code for finding in findings(now, evidence(**answers), before)]
 
 
-def text(now: Sighting, before: Sighting | None = None, **answers: Answer) -> str:
+def text(now: Sighting, before: Sighting | None = None, **answers: PageAnswer) -> str:
     (finding,) = findings(now, evidence(**answers), before)
     return finding.text
 
@@ -140,7 +142,7 @@ def test_a_number_no_host_can_mean_is_told_in_short() -> None:
 
 
 def test_metrics_that_answer_anyone_are_told() -> None:
-    page = Answer(status=200, body=b'vllm:num_requests_running{engine="0",model_name="m"} 1\n')
+    page = PageAnswer(status=200, body=b'vllm:num_requests_running{engine="0",model_name="m"} 1\n')
     assert codes(HEALTHY, metrics=page) == ["metrics_open"]
     assert codes(HEALTHY, metrics=replace(page, with_key=True)) == []
 
@@ -148,21 +150,21 @@ def test_metrics_that_answer_anyone_are_told() -> None:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (Answer(status=405, allow="POST"), True),
-        (Answer(status=405, allow="GET, POST"), True),
-        (Answer(status=401), False),
-        (Answer(status=404), False),
-        (Answer(status=405), False),
-        (Answer(status=200), False),
+        (PageAnswer(status=405, allow="POST"), True),
+        (PageAnswer(status=405, allow="GET, POST"), True),
+        (PageAnswer(status=401), False),
+        (PageAnswer(status=404), False),
+        (PageAnswer(status=405), False),
+        (PageAnswer(status=200), False),
     ],
 )
-def test_a_door_beside_the_key_is_told(answer: Answer, told: bool) -> None:
+def test_a_door_beside_the_key_is_told(answer: PageAnswer, told: bool) -> None:
     door = {INVOCATIONS.removeprefix("/"): answer}
     assert codes(HEALTHY, **door) == ["inference_open"] * told
 
 
 def test_lines_that_could_not_be_read_are_told_with_the_first() -> None:
-    page = Answer(
+    page = PageAnswer(
         status=200,
         with_key=True,
         body=b'vllm:num_requests_running{engine="0",model_name="m"} 1\n}garbage{ \x1b[31m\nmore garbage =\n',
@@ -177,13 +179,15 @@ def test_a_page_too_long_to_be_read_whole_is_told() -> None:
         f'vllm:num_requests_running{{engine="{number}",model_name="m"}} 1\n'
         for number in range(60_000)
     )
-    page = Answer(status=200, with_key=True, body=b"vllm:num_requests_waiting 0\n" + lines.encode())
+    page = PageAnswer(
+        status=200, with_key=True, body=b"vllm:num_requests_waiting 0\n" + lines.encode()
+    )
     assert codes(HEALTHY, metrics=page) == ["metrics_cut"]
 
 
-def proxied(*lines: str) -> Answer:
+def proxied(*lines: str) -> PageAnswer:
     page = ['toolkit_proxy_build_info{version="0.1.0"} 1.0', *lines, ""]
-    return Answer(status=200, body="\n".join(page).encode())
+    return PageAnswer(status=200, body="\n".join(page).encode())
 
 
 def by_cache(**requests: int) -> list[str]:
@@ -228,4 +232,4 @@ def test_a_proxy_whose_cache_is_off_is_no_response_cache() -> None:
 
 def test_an_engine_without_a_proxy_has_no_response_cache() -> None:
     lines = "\n".join(by_cache(hit=5)).encode()  # not without the proxy's own name on the page
-    assert codes(HEALTHY, metrics=Answer(status=200, body=lines)) == []
+    assert codes(HEALTHY, metrics=PageAnswer(status=200, body=lines)) == []

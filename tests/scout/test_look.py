@@ -14,7 +14,7 @@ from support.raw_server import RawServer, http, one_look, vllm_pages
 
 from toolkit.hosts import same_origin
 from toolkit.records import Host
-from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION, Answer
+from toolkit.scout.answers import HEALTH, METRICS, MODELS, VERSION, PageAnswer
 from toolkit.scout.look import MAX_METRICS_BYTES, QuietMoments, Scout, tls_context
 from toolkit.scout.problems import problem_of
 
@@ -335,9 +335,9 @@ def test_a_host_is_asked_for_its_latency_only_when_the_work_for_others_is_done()
                 await asyncio.sleep(0)
             told.append("work done")
 
-        async def question() -> Answer:
+        async def question() -> PageAnswer:
             told.append("asked")
-            return Answer(status=200)
+            return PageAnswer(status=200)
 
         busy = asyncio.create_task(work())
         await QuietMoments().ask(question)
@@ -352,17 +352,17 @@ def test_a_near_host_answers_before_the_next_is_asked_and_a_far_one_holds_up_nob
         told: list[str] = []
         quiet, far_may_answer = QuietMoments(), asyncio.Event()
 
-        async def near(name: str) -> Answer:
+        async def near(name: str) -> PageAnswer:
             told.append(f"{name} asked")
             await asyncio.sleep(0)
             told.append(f"{name} answered")
-            return Answer(status=200)
+            return PageAnswer(status=200)
 
-        async def far() -> Answer:
+        async def far() -> PageAnswer:
             told.append("far asked")
             await far_may_answer.wait()
             told.append("far answered")
-            return Answer(status=200)
+            return PageAnswer(status=200)
 
         asked = [asyncio.create_task(quiet.ask(far))]
         asked += [asyncio.create_task(quiet.ask(lambda n=n: near(n))) for n in ("one", "two")]

@@ -9,25 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_server import recorded
 
-from toolkit.proxy.exchange import Served
-from toolkit.proxy.told.counters import Counters
-from toolkit.proxy.told.metrics import Gauges, merged, public
-from toolkit.proxy.told.recent import Indicators
+from toolkit.proxy.telemetry.metrics import Counters, Gauges, LastMinute, Served, page
 from toolkit.records import Host, Sighting
 from toolkit.scout import answers as pages
-from toolkit.scout.answers import Answer, Look
-from toolkit.scout.evidence import Evidence, examine
+from toolkit.scout.answers import PageAnswer, Scrape
+from toolkit.scout.evidence import HostEvidence, examine
 from toolkit.scout.findings import findings
 from toolkit.scout.sighting import sight
 
 ALICE = Host(name="alice", url="http://h:1")
 
 
-def ok(body: bytes = b"", content_type: str = "application/json") -> Answer:
-    return Answer(status=200, body=body, content_type=content_type, elapsed_ms=2.5)
+def ok(body: bytes = b"", content_type: str = "application/json") -> PageAnswer:
+    return PageAnswer(status=200, body=body, content_type=content_type, elapsed_ms=2.5)
 
 
-VLLM: dict[str, Answer] = {
+VLLM: dict[str, PageAnswer] = {
     pages.HEALTH: ok(),
     pages.VERSION: ok(recorded("version.json")),
     pages.MODELS: ok(recorded("v1_models.json")),
@@ -35,18 +32,18 @@ VLLM: dict[str, Answer] = {
 }
 
 
-def looked(answers: Mapping[str, Answer], asked_at: float = 0.0) -> Evidence:
+def looked(answers: Mapping[str, PageAnswer], asked_at: float = 0.0) -> HostEvidence:
     """One look, its metrics answered at this moment of the monotonic clock."""
     metrics_then = replace(answers[pages.METRICS], answered_at=asked_at)
-    return examine(Look(host=ALICE, at=1000.0, answers={**answers, pages.METRICS: metrics_then}))
+    return examine(Scrape(host=ALICE, at=1000.0, answers={**answers, pages.METRICS: metrics_then}))
 
 
-def seen(**changed: Answer) -> Sighting:
+def seen(**changed: PageAnswer) -> Sighting:
     """Sight the recorded vLLM with some of its answers changed, named as in `pages`."""
     return sight(looked(VLLM | {getattr(pages, name): answer for name, answer in changed.items()}))
 
 
-def metrics(*lines: str) -> Answer:
+def metrics(*lines: str) -> PageAnswer:
     return ok("\n".join([*lines, ""]).encode(), "text/plain")
 
 
@@ -190,9 +187,9 @@ def test_quantiles_in_the_outer_buckets_are_told_as_bounds() -> None:
     assert (slow.ttft_p50_ms, slow.ttft_p50_above_ms) == (None, 5.0)
 
 
-REFUSED = Answer(status=401, body=b'{"error":"Unauthorized"}', elapsed_ms=1.0)
-NOT_FOUND = Answer(status=404, body=b'{"detail":"Not Found"}', elapsed_ms=1.0)
-LATE = Answer(problem="`/metrics` did not finish within 5 s")
+REFUSED = PageAnswer(status=401, body=b'{"error":"Unauthorized"}', elapsed_ms=1.0)
+NOT_FOUND = PageAnswer(status=404, body=b'{"detail":"Not Found"}', elapsed_ms=1.0)
+LATE = PageAnswer(problem="`/metrics` did not finish within 5 s")
 
 
 @pytest.mark.parametrize(
@@ -209,25 +206,25 @@ LATE = Answer(problem="`/metrics` did not finish within 5 s")
             "`/metrics` has no engine's numbers (vLLM: `--disable-log-stats`)",
         ),
         (
-            {"HEALTH": Answer(status=503)},
+            {"HEALTH": PageAnswer(status=503)},
             "down",
             "`/health` answers 503: the engine is dead or still loading",
         ),
         (
-            {"VERSION": Answer(problem="`/version` is larger than 1 MiB")},
+            {"VERSION": PageAnswer(problem="`/version` is larger than 1 MiB")},
             "degraded",
             "`/version` is larger than 1 MiB",
         ),
     ],
 )
 def test_a_vllms_status_has_its_reason(
-    changed: dict[str, Answer], status: str, error: str | None
+    changed: dict[str, PageAnswer], status: str, error: str | None
 ) -> None:
     sighting = seen(**changed)
     assert (sighting.status, sighting.error) == (status, error)
 
 
-def sight_only(**answers: Answer) -> Sighting:
+def sight_only(**answers: PageAnswer) -> Sighting:
     nothing = dict.fromkeys(pages.FIRST_ROUND, NOT_FOUND)
     return sight(
         looked(nothing | {getattr(pages, name): answer for name, answer in answers.items()})
@@ -258,12 +255,12 @@ def test_a_cache_in_front_that_lists_models_is_degraded_not_foreign() -> None:
     assert sighting.error == "serves models, but `/metrics` answers 404"
 
 
-def behind_our_proxy(page: bytes) -> bytes:
+def behind_our_proxy(engine: bytes) -> bytes:
     counters = Counters()
     counters.take(Served(ts=0.0, model="tiny", status=200, cache="miss", ttft_ms=50, latency_ms=90))
     counters.tally("", "tiny", "chat/completions", stream=True).hit(0.00002, 900, 10, 16)
-    ours = public(counters, Gauges(version="0.1.0"), Indicators(window_s=0.0))
-    return merged(page.decode(), ours).encode()
+    lately = LastMinute().indicators()
+    return page(counters, Gauges(version="0.1.0"), lately, engine.decode())
 
 
 RECORDED = recorded("metrics_after_load.txt")
@@ -304,8 +301,8 @@ def test_our_proxy_without_an_engine_is_no_foreign_server() -> None:
 
 
 def test_a_dead_host_keeps_its_most_common_reason() -> None:
-    refused = Answer(problem="connection refused")
-    answers = dict.fromkeys(pages.FIRST_ROUND, refused) | {pages.VERSION: Answer(problem="odd")}
+    refused = PageAnswer(problem="connection refused")
+    answers = dict.fromkeys(pages.FIRST_ROUND, refused) | {pages.VERSION: PageAnswer(problem="odd")}
     sighting = sight(looked(answers))
     assert (sighting.status, sighting.error) == ("down", "connection refused")
     assert sighting.latency_ms is None
@@ -320,7 +317,7 @@ def test_a_router_is_a_gateway() -> None:
     sighting = sight_only(HEALTH=ok(), METRICS=page, MODELS=ok(recorded("v1_models.json")))
     assert (sighting.status, sighting.engine) == ("ok", "production-stack-router")
     idle = ok(b"# TYPE vllm:healthy_pods_total gauge\n")
-    down = sight_only(HEALTH=ok(), METRICS=idle, MODELS=Answer(status=503))
+    down = sight_only(HEALTH=ok(), METRICS=idle, MODELS=PageAnswer(status=503))
     assert (down.status, down.engine) == ("degraded", "production-stack-router")
     assert down.error is not None
     assert "no engine behind it does" in down.error
@@ -379,9 +376,10 @@ def test_equal_settings_hash_equally_and_a_changed_one_does_not() -> None:
 
 @pytest.mark.parametrize("name", ["VERSION", "MODELS", "METRICS"])
 @pytest.mark.parametrize(
-    "failure", [Answer(problem="too late"), Answer(status=503), Answer(status=200, problem="cut")]
+    "failure",
+    [PageAnswer(problem="too late"), PageAnswer(status=503), PageAnswer(status=200, problem="cut")],
 )
-def test_a_look_that_was_cut_short_claims_no_settings(name: str, failure: Answer) -> None:
+def test_a_look_that_was_cut_short_claims_no_settings(name: str, failure: PageAnswer) -> None:
     assert seen(**{name: failure}).config_hash is None
 
 
@@ -404,11 +402,11 @@ def test_labels_are_told_as_they_are() -> None:
 
 def test_a_port_that_wants_tls_says_so() -> None:
     # as nginx and Go's server answer plain HTTP
-    asked = Answer(status=400, body=b"The plain HTTP request was sent to HTTPS port")
+    asked = PageAnswer(status=400, body=b"The plain HTTP request was sent to HTTPS port")
     sighting = sight_only(**dict.fromkeys(["HEALTH", "VERSION", "MODELS", "METRICS"], asked))
     assert sighting.error == "wants TLS; write `https://` before the address"
     # as uvicorn does
-    closed = Answer(problem="`/health`: closed without an answer")
+    closed = PageAnswer(problem="`/health`: closed without an answer")
     sighting = sight(looked(dict.fromkeys(pages.FIRST_ROUND, closed)))
     assert (sighting.status, sighting.error) == (
         "down", "every connection was closed without an answer; does the port want `https://`?",
@@ -440,11 +438,11 @@ def test_nonsense_instead_of_json_is_unknown(body: bytes) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(pages.FIRST_ROUND), st.builds(
-    Answer, status=st.sampled_from([None, 200, 301, 401, 404, 405, 500, 503]), body=st.binary(),
+    PageAnswer, status=st.sampled_from([None, 200, 301, 401, 404, 405, 500, 503]), body=st.binary(),
     problem=st.none() | st.just("odd"), elapsed_ms=st.none() | st.floats(0, 1e6), allow=st.text(),
 )))  # fmt: skip
-def test_no_answers_make_scout_stumble(answers: dict[str, Answer]) -> None:
-    evidence = looked(dict.fromkeys(pages.FIRST_ROUND, Answer(problem="odd")) | answers)
+def test_no_answers_make_scout_stumble(answers: dict[str, PageAnswer]) -> None:
+    evidence = looked(dict.fromkeys(pages.FIRST_ROUND, PageAnswer(problem="odd")) | answers)
     sighting = sight(evidence)
     assert sighting.status in ("ok", "degraded", "down", "not_an_engine")
     assert (sighting.status == "ok") == (sighting.error is None)

@@ -13,7 +13,7 @@ from support.raw_server import RawServer, http, recorded, vllm_pages
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Sighting
 from toolkit.scout.look import CROWD, Crowd, QuietMoments, Scout, tls_context
-from toolkit.scout.watch import Watch
+from toolkit.scout.watch import HostWatch
 
 RESTARTED = recorded("metrics_after_load.txt").replace(
     b"process_start_time_seconds 1.79520096311e+09", b"process_start_time_seconds 1.8e+09"
@@ -32,13 +32,13 @@ class Kept:
         self.stored += batch
 
 
-def watch(urls: dict[str, str], kept: Kept, timeout_s: float = 5.0, **more) -> Watch:
+def watch(urls: dict[str, str], kept: Kept, timeout_s: float = 5.0, **more) -> HostWatch:
     tls = tls_context(insecure=True)
     quiet = QuietMoments()
     scouts = [
         Scout(Host(name=name, url=url), tls, None, timeout_s, quiet) for name, url in urls.items()
     ]
-    return Watch(
+    return HostWatch(
         scouts, before=more.pop("before", {}), keep=kept.keep, show=kept.shown.append, **more
     )
 

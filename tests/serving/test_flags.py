@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.serving.flags import Flags, Known, Value, arguments, known
+from toolkit.serving.flags import Flags, KnownFlags, Value, arguments, known
 
 ROOT = Path(__file__).parents[2]
 TABLE = tomllib.loads((ROOT / "toolkit/catalog/flags.toml").read_text())
@@ -30,11 +30,11 @@ options:
 )
 
 
-def written(*flags: tuple[str, Value], by: Known = NEWEST, version: str = "0.32.0") -> Flags:
+def written(*flags: tuple[str, Value], by: KnownFlags = NEWEST, version: str = "0.32.0") -> Flags:
     return arguments(flags, by, version, TABLE)
 
 
-def refused(*flags: tuple[str, Value], by: Known = NEWEST) -> ToolkitError:
+def refused(*flags: tuple[str, Value], by: KnownFlags = NEWEST) -> ToolkitError:
     with pytest.raises(ToolkitError) as caught:
         written(*flags, by=by)
     return caught.value

@@ -13,7 +13,7 @@ from toolkit.sim.app import serve_in_thread
 
 @pytest.fixture
 def start_sim() -> Iterator[Start]:
-    """Start servers of the cast, a hundred times as fast as life, named `tiny` and 512 tokens long."""
+    """Start servers of any preset, a hundred times as fast as life, named `tiny` and 512 tokens long."""
     with ExitStack() as stack:
 
         def start(name: str = "gptq-int4", **changes: Any) -> Sim:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import Columns, columns
+from toolkit.workload.columns import RequestColumns, columns
 
 TOLD = ("status", "ttft_ms", "latency_ms", "output_tokens", "finish_reason", "in_flight", "cache")
 """Fields of Seen that a test may give for each request; all others are Asked's."""
@@ -16,7 +16,9 @@ def body(prompt: object, exact: object = None, **fields: Any) -> Asked:
     return Asked(exact_key=f"x{prompt}/{exact}", **told)
 
 
-def arrived(prompts: Sequence[object], ts: Sequence[float] | None = None, **each: Any) -> Columns:
+def arrived(
+    prompts: Sequence[object], ts: Sequence[float] | None = None, **each: Any
+) -> RequestColumns:
     """One request a prompt, a second apart unless told; a list among `each` has a value for each request."""
     times = [float(at) for at in range(len(prompts))] if ts is None else list(ts)
     rows = []

@@ -8,8 +8,8 @@ from typing import Any
 from support.chat import ChatServer
 
 from toolkit.bench.client import HostClient
-from toolkit.bench.lane import Lane, Setting
-from toolkit.bench.plan import Plan
+from toolkit.bench.lane import Lane, LaneSetting
+from toolkit.bench.plan import BenchPlan
 from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host, Shot
 
@@ -26,7 +26,7 @@ def profile(*texts: str) -> Profile:
     return Profile(name="test", prompts=prompts)
 
 
-def plan(**changes: Any) -> Plan:
+def plan(**changes: Any) -> BenchPlan:
     """Eight unique requests, two at once, unless said otherwise."""
     usual: dict[str, Any] = {
         "requests": 8,
@@ -35,12 +35,12 @@ def plan(**changes: Any) -> Plan:
         "sameness": "unique",
         "timeout_s": 30.0,
     }
-    return Plan(**usual | changes)
+    return BenchPlan(**usual | changes)
 
 
 def lane_at(
     url: str,
-    wanted: Plan,
+    wanted: BenchPlan,
     *,
     model: str | None = None,
     listed: str | None = None,
@@ -48,7 +48,7 @@ def lane_at(
 ) -> Lane:
     """A lane whose wall clock is the monotonic one; `listed` is the model that a hosts file names."""
     host = Host(name="alice", url=url, model=listed)
-    setting = Setting(run="r", plan=wanted, profile=profile(), model=model, wall_offset_s=0.0)
+    setting = LaneSetting(run="r", plan=wanted, profile=profile(), model=model, wall_offset_s=0.0)
     client = HostClient(host, timeout_s=timeout_s or wanted.timeout_s)
     return Lane(client, setting, "nonce", lambda _: None)
 

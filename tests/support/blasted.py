@@ -43,7 +43,7 @@ from toolkit.records import (
     Tally,
     TallyKind,
 )
-from toolkit.sketches import ALPHA, BELOW_MS, BUCKETS
+from toolkit.stats import ALPHA, BELOW_MS, BUCKETS
 from toolkit.store import Store
 
 STARTED_AT = 1_750_000_000.0
@@ -362,7 +362,7 @@ def _sums(of: np.ndarray, seconds: int) -> np.ndarray:
 
 
 def _sketches(values_ms: np.ndarray, of: np.ndarray, seconds: int) -> list[bytes]:
-    """Each second's sketch, as toolkit.sketches writes it; `of` is each value's second, rising."""
+    """Each second's sketch, as toolkit.stats writes it; `of` is each value's second, rising."""
     bucket = np.floor(np.log(values_ms / BELOW_MS) / _LOG_GAMMA).astype(np.int64) + 1
     bucket = np.clip(np.where(values_ms <= BELOW_MS, 0, bucket), 0, BUCKETS - 1)
     key, count = np.unique(of * BUCKETS + bucket, return_counts=True)

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.blast.options import Options
+from toolkit.cli.blast.options import BlastOptions
 
 
-def wanted(**changes: Any) -> Options:
+def wanted(**changes: Any) -> BlastOptions:
     """One that says nothing but these words."""
     silent: dict[str, Any] = dict.fromkeys(
         "duration users spawn_rate rate profile mix max_tokens model canaries timeout processes resume ca".split()
@@ -22,4 +22,4 @@ def wanted(**changes: Any) -> Options:
         "database": Path("data/toolkit.db"),
         "insecure": False,
     }
-    return Options(**(silent | usual | changes))
+    return BlastOptions(**(silent | usual | changes))

@@ -12,8 +12,8 @@ from typing import Any
 
 from support.locusts import Started, environment
 
-LISTENS_WITHIN_S = 30.0
-ENDS_WITHIN_S = 30.0
+LISTENS_WITHIN_S = 60.0
+ENDS_WITHIN_S = 60.0
 
 
 class Capture(Started):

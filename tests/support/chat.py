@@ -8,9 +8,9 @@ from typing import Any
 
 from support.raw_server import RawServer, http, vllm_pages
 
-from toolkit.bench.asks import Ask
+from toolkit.bench.asks import PlannedRequest
 from toolkit.bench.client import HostClient
-from toolkit.bench.shots import Course
+from toolkit.bench.shots import ShotContext
 from toolkit.records import Host, Shot
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -59,21 +59,23 @@ STREAM = HEAD + ROLE + token("Hello") + token(" there") + FINISH + USAGE + DONE 
 """A whole streamed answer of two tokens."""
 
 
-def ask(slot: int = 0, *, stream: bool = True, text: str = "Hi", max_tokens: int = 4) -> Ask:
+def ask(
+    slot: int = 0, *, stream: bool = True, text: str = "Hi", max_tokens: int = 4
+) -> PlannedRequest:
     body = {
         "model": "tiny",
         "messages": [{"role": "user", "content": text}],
         "max_tokens": max_tokens,
         "stream": stream,
     }
-    return Ask(
+    return PlannedRequest(
         slot=slot, kind="unique", prompt="hi", body=body, stream=stream, max_tokens=max_tokens
     )
 
 
-def course(concurrency: int | None = 1) -> Course:
+def course(concurrency: int | None = 1) -> ShotContext:
     """Its wall clock is the monotonic one, so that `sent_at` can be held against a test's own clock readings."""
-    return Course(run="r", name="alice", url="u", concurrency=concurrency, wall_offset_s=0.0)
+    return ShotContext(run="r", name="alice", url="u", concurrency=concurrency, wall_offset_s=0.0)
 
 
 def client_of(url: str, **settings: Any) -> HostClient:

@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from toolkit.proxy.calls.admission import Admission, Ask, Slot, Waiting
-from toolkit.proxy.exchange import Rejection
+from toolkit.proxy.admission import Admission, Place
+from toolkit.proxy.errors import Rejection
 
 TICK_S = 0.1
 
@@ -110,28 +110,25 @@ class Crowd:
     def _arrive(self, fate: Fate, now: float) -> None:
         team = fate.team
         turn = len(self.served_s.get(team, ())) + self.queued.get(team, 0)
-        ask = Ask(team=team, priority=fate.priority, arrived_s=fate.arrived_s)
-        answer = self.admission.ask(ask, now)
-        if isinstance(answer, Slot):
-            self._serve(fate, answer, now)
-        elif isinstance(answer, Waiting):
+        answer = self.admission.ask(team, now, arrived_s=now, priority=fate.priority)
+        if isinstance(answer, Rejection):
+            fate.rejection, fate.rejected_s, fate.turn = answer, now, turn
+        elif answer.waits:
             self.queued[team] = self.queued.get(team, 0) + 1
             self._waits[id(answer)] = fate
         else:
-            fate.rejection, fate.rejected_s, fate.turn = answer, now, turn
+            self._serve(fate, answer, now)
 
     def _settle(self, now: float) -> None:
-        due = self.admission.due(now)
-        for waiting, slot in due.served:
-            fate = self._waits.pop(id(waiting))
+        for place, rejection in self.admission.due(now):
+            fate = self._waits.pop(id(place))
             self.queued[fate.team] -= 1
-            self._serve(fate, slot, now)
-        for waiting, rejection in due.rejected:
-            fate = self._waits.pop(id(waiting))
-            self.queued[fate.team] -= 1
-            fate.rejection, fate.rejected_s = rejection, now
+            if rejection is None:
+                self._serve(fate, place, now)
+            else:
+                fate.rejection, fate.rejected_s = rejection, now
 
-    def _serve(self, fate: Fate, slot: Slot, now: float) -> None:
+    def _serve(self, fate: Fate, slot: Place, now: float) -> None:
         fate.started_s = now
         self.served_s.setdefault(fate.team, []).append(now)
         self._at(now + fate.service_s, "end", (slot, fate))

@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from toolkit.deploy import alerts, grafana, recording
+import yaml
+
+from toolkit.deploy import grafana, prometheus
 from toolkit.deploy.site import Site
-from toolkit.deploy.write import templates
 
 CHOSEN = {
     "$job": "engine",
@@ -21,7 +22,7 @@ CHOSEN = {
 
 def board_of(site: Site) -> dict[str, Any]:
     """The dashboard, as its file says it."""
-    files = grafana.kit(site, templates()).files
+    files = grafana.kit(site).files
     text = next(each.text for each in files if each.path.endswith(".json"))
     found: dict[str, Any] = json.loads(text)
     return found
@@ -49,13 +50,18 @@ def queries(board: dict[str, Any], window: str = "1m") -> Iterator[tuple[str, st
             yield each["name"], chosen(each["expr"], window)
 
 
+def rules_of(site: Site) -> list[dict[str, Any]]:
+    """Every rule of a site's files, recorded or alerting."""
+    found = [yaml.safe_load(each.text) for each in prometheus.kit(site).files[1:]]
+    return [rule for file in found for group in file["groups"] for rule in group["rules"]]
+
+
 def rules_and_panels(site: Site) -> list[str]:
     """Every expression."""
-    records = (*recording.of_engines(), *(recording.of_proxies() if site.proxy else ()))
-    found = [each.expr for each in (*records, *alerts.of_site(site))]
-    return [*found, *(expr for _, expr in queries(board_of(site)))]
+    rules = [each["expr"] for each in rules_of(site)]
+    return [*rules, *(expr for _, expr in queries(board_of(site)))]
 
 
-def recorded_names() -> set[str]:
+def recorded_names(site: Site) -> set[str]:
     """Series that the rules make."""
-    return {each.name for each in (*recording.of_engines(), *recording.of_proxies())}
+    return {each["record"] for each in rules_of(site) if "record" in each}

@@ -12,12 +12,11 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from toolkit.deploy.image_flags import image_arguments
-from toolkit.deploy.site import Kit, Site, SiteEngine
-from toolkit.deploy.site_of import site_of
-from toolkit.deploy.write import templates as packaged
+from toolkit.deploy.flags import image_arguments
+from toolkit.deploy.render import Kit
+from toolkit.deploy.site import Site, SiteEngine, site_of
 from toolkit.serving.flags import known
-from toolkit.serving.stack_file import placed, read
+from toolkit.serving.stack import placed, read
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "tests/data/schemas"
@@ -87,6 +86,15 @@ log = "requests.jsonl"
 """
 
 
+USUAL = {
+    "name": "stack",
+    "listen": "127.0.0.1",
+    "stack_file": "stack.toml",
+    "command": "/usr/local/bin/toolkit",
+}
+"""What a command line says of a site that is not told otherwise."""
+
+
 def hostile(engine: SiteEngine, word: str, number: int) -> SiteEngine:
     """An engine of which everything that somebody may name freely is one word."""
     return replace(
@@ -104,17 +112,15 @@ def hostile(engine: SiteEngine, word: str, number: int) -> SiteEngine:
 
 def site(text: str = STACK, *, image: str = IMAGE, name: str = "contest", **more: Any) -> Site:
     """The site of a stack's text, its flags checked as for the image."""
-    stack = placed(read(text, "stack.toml", lambda _: {}), lambda _host, _port: True)
+    stack = placed(
+        read(text, "stack.toml", lambda _: {}), "`stack.toml`", lambda _host, _port: True
+    )
     spelled = partial(
         image_arguments, image=image, recorded=known(HELP), version="0.32.0", table=TABLE
     )
-    return site_of(stack, name=name, image=image, stack_text=text, flags=spelled, **more)
-
-
-@lru_cache
-def templates() -> Mapping[str, str]:
-    """Those that come with the package."""
-    return packaged()
+    return site_of(
+        stack, **USUAL | {"name": name, "image": image} | more, stack_text=text, flags=spelled
+    )
 
 
 def text_of(kit: Kit, path: str) -> str:

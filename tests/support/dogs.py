@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,12 +13,6 @@ from typing import Any
 
 TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 PATIENCE_S = 90
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Dog:

@@ -2,8 +2,11 @@
 
 import os
 import sys
+from contextlib import suppress
 
-from toolkit.serving.start.processes import member
+import psutil
+
+from toolkit.serving.processes import DEAD
 
 # Every member says `NAME PID` once its signals are set, so that a test waits for lines and never for time.
 MEMBER = """
@@ -30,5 +33,6 @@ def environment() -> dict[str, str]:
 
 
 def runs(pid: int) -> bool:
-    one = member(pid)
-    return one is not None and not one.dead
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() not in DEAD
+    return False

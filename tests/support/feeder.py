@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.records import ErrorCount, Host, LoaderSecond, Run, Tally
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 from toolkit.store import Store
 
 RUN = "0123456789ab"

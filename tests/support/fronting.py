@@ -11,10 +11,8 @@ import pytest
 import uvloop
 from support.chat import until
 
-from toolkit.proxy.exchange import Reply, Request
-from toolkit.proxy.http.connection import Connection
-from toolkit.proxy.http.front import Front
-from toolkit.proxy.settings import FrontSetting
+from toolkit.proxy.client import ClientConnection, Front, Request
+from toolkit.proxy.config import FrontSetting
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -34,14 +32,14 @@ class Clock:
 class NotedDesk:
     """Notes what comes; answers `hello` at once, unless `answers` is given."""
 
-    def __init__(self, answers: Callable[[Request, Reply], None] | None = None) -> None:
+    def __init__(self, answers: Callable[[Request], None] | None = None) -> None:
         self.answers = answers or greet
         self.known: dict[bytes, bytes | list[bytes]] = {}
         """What is recalled by its bytes."""
         self.recalled: list[bytes] = []
         self.requests: list[Request] = []
         self.refusals: list[tuple[int, str, str]] = []
-        self.taken: asyncio.Queue[Reply] = asyncio.Queue()
+        self.taken: asyncio.Queue[Request] = asyncio.Queue()
 
     def recall(self, data: bytes) -> bytes | list[bytes] | None:
         self.recalled.append(data)
@@ -50,10 +48,10 @@ class NotedDesk:
     def admits(self, _: Request) -> bool:
         return True
 
-    def take(self, request: Request, reply: Reply) -> None:
+    def take(self, request: Request) -> None:
         self.requests.append(request)
-        self.taken.put_nowait(reply)
-        self.answers(request, reply)
+        self.taken.put_nowait(request)
+        self.answers(request)
 
     def refused(self, status: int, reason: str, peer: str) -> None:
         self.refusals.append((status, reason, peer))
@@ -62,14 +60,14 @@ class NotedDesk:
         return [reason for _, reason, _ in self.refusals]
 
     def paths(self) -> list[str]:
-        return [request.path for request in self.requests]
+        return [request.head.path for request in self.requests]
 
 
-def greet(_: Request, reply: Reply) -> None:
-    reply.whole(200, [(b"content-type", b"text/plain")], b"hello")
+def greet(reply: Request) -> None:
+    reply.respond(200, [(b"content-type", b"text/plain")], b"hello")
 
 
-def later(_: Request, __: Reply) -> None:
+def later(_: Request) -> None:
     """Leave the answer to the test."""
 
 
@@ -181,10 +179,10 @@ class House:
         self._clients.append(client)
         return client
 
-    async def connected(self) -> tuple[Connection, ...]:
+    async def connected(self) -> tuple[ClientConnection, ...]:
         """The front's own side of each client, once all are there."""
         await until(lambda: self.front.connections == len(self._clients))
-        return tuple(cast("set[Connection]", self.front._open))
+        return tuple(cast("set[ClientConnection]", self.front._open))
 
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -199,7 +197,7 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house(
-    answers: Callable[[Request, Reply], None] | None = None, **limits: Any
+    answers: Callable[[Request], None] | None = None, **limits: Any
 ) -> AsyncIterator[House]:
     """A front until the block's end; then nothing of it may be left open, under way or held."""
     found = House(NotedDesk(answers), FrontSetting(**limits))

@@ -24,7 +24,7 @@ from support.blasted import blasted
 from toolkit.cli import main
 from toolkit.cli.sweep.show import print_objects
 from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_table import Compared, Moved, Row
+from toolkit.improve.sweep_table import Compared, Moved, SweepRow
 from toolkit.sim.app import serve_in_thread
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +151,7 @@ def _planned() -> Rows:
 def _swept() -> list[dict[str, Any]]:
     """A sweep takes half a minute for its first line: this one was not run, and only printed."""
     compared = Compared(metric="rps", difference=0.1, verdict="not shown")
-    row = Row(
+    row = SweepRow(
         name="a", stage=1, lever="l", value="1", status="measured", cause=None, blocks=1, runs=("r",),
         start_s=1.0, figures={"rps": 1.0}, against="b", compared=(compared,),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from toolkit.capture.engine import Engine
+from toolkit.capture.engine import LiveCapture
 from toolkit.capture.exchange import HttpRequest, Losses
 from toolkit.capture.flows import Streams
 from toolkit.capture.frames import Frames
@@ -19,7 +19,7 @@ from toolkit.capture.live import open_live
 from toolkit.capture.ring import open_ring
 from toolkit.capture.tcpdump import open_tcpdump
 
-ENGINES: dict[str, Callable[..., Engine]] = {
+ENGINES: dict[str, Callable[..., LiveCapture]] = {
     "scapy": open_live,
     "ring": open_ring,
     "tcpdump": open_tcpdump,
@@ -137,7 +137,7 @@ def _send(address: str, port: int, wanted: list[bytes], connections: int) -> Non
 class Capture:
     """An engine with all that makes requests of its frames."""
 
-    def __init__(self, engine: Engine, port: int, *, follow_answers: bool = False) -> None:
+    def __init__(self, engine: LiveCapture, port: int, *, follow_answers: bool = False) -> None:
         self.engine = engine
         self.losses = Losses()
         self.requests: list[HttpRequest] = []

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -121,12 +120,6 @@ def requests_kept(folder: Path, *, besides: str = "") -> int:
     with Store.open_readonly(folder / DATABASE) as store:
         runs = [run.id for run in store.runs(verb="blast") if run.id != besides]
     return sum(each.requests for run in runs for each in stored(folder, run).values())
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def urls_in(hosts: str) -> dict[str, str]:

@@ -1,10 +1,9 @@
 """The metrics pages under tests/data/metrics, and what is read in one."""
 
-from dataclasses import replace
 from pathlib import Path
 
-from toolkit.dialects import EngineNumbers, read_numbers
-from toolkit.promtext import read_page
+from toolkit.metrics.dialects import EngineNumbers, read_numbers
+from toolkit.metrics.parser import read_page
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 
@@ -19,10 +18,3 @@ def numbers(text: str, content_type: str = "") -> EngineNumbers:
     found = read_numbers(read_page(text), content_type)
     assert found is not None
     return found
-
-
-def plain(found: EngineNumbers) -> EngineNumbers:
-    """Without what has tests of its own."""
-    return replace(
-        found, ttft=None, queue=None, settings=(), finished_by_reason=(), asked_tokens=None
-    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.sites import TEMPLATES, text_of
+from support.sites import text_of
 
 from toolkit.deploy.nginx import kit
 from toolkit.deploy.site import Site
@@ -82,7 +82,7 @@ def serving(folder: Path, site: Site, changes: tuple[tuple[str, str], ...] = ())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         text, count = re.subn(
-            r'listen "[^"]+";', f"listen 127.0.0.1:{port};", text_of(kit(site, TEMPLATES), ".conf")
+            r'listen "[^"]+";', f"listen 127.0.0.1:{port};", text_of(kit(site), ".conf")
         )
         assert count == 1, "one server is served here"
         for old, new in changes:

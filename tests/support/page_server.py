@@ -1,7 +1,6 @@
 """The leaderboard page in a process of its own, as `streamlit run dashboards/leaderboard.py` starts it."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,18 +12,12 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+from support.served import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "dashboards" / "leaderboard.py"
 START_LIMIT_S = 60.0
 """From the start to an answer: 2 s on an idle core."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now, to be listened on again after a kill."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class PageServer:

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from toolkit.proxy.answers.recorder import Recorder
-from toolkit.proxy.answers.views import view
-from toolkit.proxy.exchange import Kept, View
+from toolkit.proxy.cache.entry import CachedResponse
+from toolkit.proxy.responses.recorder import Recorder
+from toolkit.proxy.responses.transcode import ResponseFormat, response_format
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm-0.32.0-cpu"
 PAIRS = RECORDED / "pairs"
@@ -16,11 +16,11 @@ NAMES = sorted(path.name.removesuffix(".request.json") for path in PAIRS.glob("*
 Fields = dict[str, Any]
 
 
-def asked(name: str) -> tuple[str, View]:
-    """Endpoint and view of a recorded request that was not to be streamed."""
+def asked(name: str) -> tuple[str, ResponseFormat]:
+    """Endpoint and format of a recorded request that was not to be streamed."""
     fields = json.loads((PAIRS / f"{name}.request.json").read_bytes())
     endpoint = fields.pop("path").removeprefix("/v1/")
-    wanted = view(fields, endpoint)
+    wanted = response_format(fields, endpoint)
     assert wanted is not None
     return endpoint, wanted
 
@@ -30,7 +30,7 @@ def recorder(
     *,
     status: int = 200,
     endpoint: str = "chat/completions",
-    usage_is_ours: bool = False,
+    has_usage: bool = False,
     max_bytes: int = 2**24,
 ) -> Recorder:
     """Sent at 10 s."""
@@ -38,27 +38,34 @@ def recorder(
         status=status,
         content_type=content_type,
         endpoint=endpoint,
-        view=View(stream=True),
-        usage_is_ours=usage_is_ours,
+        has_usage=has_usage,
         sent_s=10.0,
         max_bytes=max_bytes,
     )
 
 
-def kept(data: bytes, content_type: str = STREAM_TYPE, endpoint: str = "chat/completions") -> Kept:
+def ended(recording: Recorder, at: float = 99.0, broken: str | None = None) -> Recorder:
+    """The same, at its end."""
+    recording.end(at, broken)
+    return recording
+
+
+def kept(
+    data: bytes, content_type: str = STREAM_TYPE, endpoint: str = "chat/completions"
+) -> CachedResponse:
     """A complete answer, read at 10.5 s."""
     recording = recorder(content_type, endpoint=endpoint)
     recording.feed(data, 10.5)
-    found = recording.end(10.6)
-    assert found.kept is not None, found.why_not
-    return found.kept
+    found = ended(recording, 10.6)
+    assert found.cached is not None, found.why_not
+    return found.cached
 
 
-def kept_stream(name: str) -> Kept:
+def kept_stream(name: str) -> CachedResponse:
     return kept((PAIRS / f"{name}.txt").read_bytes(), STREAM_TYPE, asked(name)[0])
 
 
-def kept_whole(name: str) -> Kept:
+def kept_whole(name: str) -> CachedResponse:
     return kept((PAIRS / f"{name}.json").read_bytes(), JSON_TYPE, asked(name)[0])
 
 

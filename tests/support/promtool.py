@@ -1,17 +1,14 @@
 """Debian's promtool, and a site whose rules it is given."""
 
-import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from toolkit.deploy import prometheus
+from toolkit.deploy.render import write
 from toolkit.deploy.site import Site, SiteEngine, SiteProxy
-from toolkit.deploy.write import templates, write
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None,
@@ -43,8 +40,7 @@ SITE = Site(name="lab", engines=(QWEN, BIG), proxy=SiteProxy(redis_env="REDIS_UR
 
 def rendered(folder: Path, site: Site = SITE) -> Path:
     """The site's files, and the keys' that who deploys has to write."""
-    kit = prometheus.kit(site, templates())
-    write(kit.files, folder)
+    write(prometheus.kit(site).files, folder)
     (folder / "keys").mkdir()
     for engine in site.engines:
         if engine.key_env is not None:
@@ -56,32 +52,3 @@ def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["promtool", *map(str, words)], check=False, capture_output=True, text=True
     )
-
-
-def unit_test(
-    folder: Path,
-    series: Mapping[str, str],
-    checks: Sequence[Mapping[str, Any]],
-    *,
-    alerts: Sequence[Mapping[str, Any]] = (),
-    step: str = "30s",
-) -> str:
-    """What `promtool test rules` has to say of queries' values and of whole alerts; nothing: all held."""
-    told = {
-        "rule_files": ["rules/recording.yml", "rules/alerts.yml"],
-        "evaluation_interval": step,
-        # as promtool has it they run in any order, and an alert may see a recorded series one step late
-        "group_eval_order": ["engines", "proxy", "engine alerts", "proxy alerts"],
-        "tests": [
-            {
-                "interval": step,
-                "input_series": [{"series": name, "values": v} for name, v in series.items()],
-                "promql_expr_test": list(checks),
-                "alert_rule_test": list(alerts),
-            }
-        ],
-    }
-    file = folder / "test.yml"
-    file.write_text(json.dumps(told))
-    found = promtool("test", "rules", file)
-    return "" if found.returncode == 0 else found.stdout + found.stderr

@@ -11,10 +11,11 @@ from typing import Any
 
 from support.scripted_upstream import Script, ScriptedUpstream
 
-from toolkit.proxy.keyring import from_environment
-from toolkit.proxy.processes.server import Proxy
-from toolkit.proxy.settings_file import checked, read
-from toolkit.proxy.told.request_log import RequestLog
+from toolkit.proxy.app import Proxy
+from toolkit.proxy.auth import from_environment
+from toolkit.proxy.config import checked, read
+from toolkit.proxy.telemetry import Telemetry
+from toolkit.proxy.telemetry.access_log import AccessLog
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -173,9 +174,7 @@ class Proxied:
 
     def total(self, name: str, **labels: str) -> float:
         """A counter of the proxy's."""
-        counters = self.proxy.kit.counters
-        counters.settle()
-        return counters.total(name, **labels)
+        return self.proxy.telemetry.counters.total(name, **labels)
 
     def close_clients(self) -> None:
         for client in self._clients:
@@ -203,13 +202,13 @@ async def proxied(
     text = settings if "[[upstream]]" in settings else named + settings
     found = read(text, "test.toml", flags)
     environ = environ or {}
-    log = None if folder is None else RequestLog(str(folder / "log.jsonl"))
+    log = None if folder is None else AccessLog(str(folder / "log.jsonl"), say=print)
     said: list[str] = []
     proxy = Proxy(
         found,
         variables=checked(found, environ),
         keys=from_environment(found.teams, environ),
-        log=log,
+        telemetry=Telemetry(log),
         say=said.append,
     )
     running = Proxied(proxy, said, None if folder is None else folder / "log.jsonl")

@@ -1,14 +1,10 @@
-"""A shared cache whose thread does nothing: a test writes and mends when it wants to."""
+"""A cache file whose thread does nothing: a test flushes when it wants to."""
 
-from toolkit.proxy.stored.shared_cache import SharedCache
+from toolkit.proxy.cache.sqlite import SqliteCache
 
 
-class QuietCache(SharedCache):
-    """`flush` writes; `mend` does what the thread does first in each round."""
+class QuietCache(SqliteCache):
+    """`flush` does what the thread does in each round."""
 
-    def _write_on(self) -> None:
+    def _run(self) -> None:
         self._end.wait()
-
-    def mend(self) -> None:
-        with self._write_lock:
-            self._mend()

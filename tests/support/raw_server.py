@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from toolkit.records import Host
-from toolkit.scout.answers import Look
+from toolkit.scout.answers import Scrape
 from toolkit.scout.look import QuietMoments, Scout, tls_context
 
 RECORDED = Path(__file__).parent.parent / "data" / "vllm-0.32.0-cpu"
@@ -119,7 +119,7 @@ def vllm_pages(metrics: str = "metrics_after_load.txt") -> dict[str, bytes | Mis
     }
 
 
-async def one_look(url: str, timeout_s: float = 5.0, key: str | None = None) -> Look:
+async def one_look(url: str, timeout_s: float = 5.0, key: str | None = None) -> Scrape:
     """Look once at a host named `alice`."""
     scout = Scout(
         Host(name="alice", url=url), tls_context(insecure=True), key, timeout_s, QuietMoments()

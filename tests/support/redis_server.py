@@ -16,7 +16,7 @@ needs_redis = pytest.mark.skipif(
 )
 
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 60.0
 
 
 class RedisServer:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from support.packets import ETHERNET, Frame
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses, MemoryBounds
 from toolkit.capture.files import Replayed, replay
 from toolkit.capture.frames import Frames
 
@@ -45,7 +45,7 @@ def frames_to(
     *,
     ports: Collection[int] = (8000,),
     follow_answers: bool = False,
-    limits: Limits | None = None,
+    limits: MemoryBounds | None = None,
 ) -> Frames:
     """Frames of one link that hand their segments to a list."""
     return Frames(
@@ -54,7 +54,7 @@ def frames_to(
         ports=ports,
         follow_answers=follow_answers,
         losses=losses,
-        limits=limits or Limits(),
+        limits=limits or MemoryBounds(),
     )
 
 
@@ -64,7 +64,7 @@ def segments_of(
     *,
     ports: Collection[int] = (8000,),
     follow_answers: bool = False,
-    limits: Limits | None = None,
+    limits: MemoryBounds | None = None,
 ) -> Caught:
     """Through Frames, frame by frame, as a live capture does."""
     found: list[Segment] = []
@@ -96,7 +96,7 @@ def replayed(
         ports=ports,
         follow_answers=follow_answers,
         losses=losses,
-        limits=Limits(),
+        limits=MemoryBounds(),
         follow=follow,
         stop=stop,
     )

@@ -23,6 +23,7 @@ TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 PATIENCE_S = 120
 PORTS = 1_500
 """For each worker of pytest; the kernel's own begin at 32,768."""
+HANDED_OUT: set[int] = set()
 CHAT = "/v1/chat/completions"
 
 
@@ -164,16 +165,19 @@ def free_port() -> int:
 def free_ports(count: int) -> list[int]:
     """Different ones, below those that the kernel gives to outgoing connections: a real engine takes minutes until it binds.
 
-    Each of pytest's workers has its own, as nobody holds them until then.
+    Each of pytest's workers has its own and is told of none twice, as nobody holds them until then.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = 20_000 + PORTS * (worker % 8)
     found: list[int] = []
     for port in random.sample(range(first, first + PORTS), PORTS):
+        if port in HANDED_OUT:
+            continue
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.append(port)
         if len(found) == count:
+            HANDED_OUT.update(found)
             return found
     raise AssertionError("no ports are free")
 

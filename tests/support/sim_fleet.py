@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from toolkit.sim.fleet import Fleet
-from toolkit.sim.life import setup_for
+from toolkit.sim.app import Fleet
+from toolkit.sim.presets import setup_for
 
 Spec = Mapping[str, tuple[str, dict[str, Any]]]
 """Host name -> personality and what is changed in it."""

@@ -4,7 +4,7 @@
     glances = looks_at("gptq-int4", seed=3, clients=1)
     glances = looks_at("long_prefill", seed=3, asks=mixed)           prompts of one's own
 
-Engine, meter and page are the simulator's own, so that what is read here is what a socket would tell.
+Engine, metrics and page are the simulator's own, so that what is read here is what a socket would tell.
 """
 
 import heapq
@@ -13,16 +13,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prometheus_client import Metric
-
-from toolkit.improve.glances import Glance, glance_of_page
-from toolkit.promtext import read_page
-from toolkit.sim.engine import Engine, EngineRequest
-from toolkit.sim.exposition import Served, page
-from toolkit.sim.families import edges
-from toolkit.sim.front_cpu import FrontCpu
-from toolkit.sim.meter import HttpMeter, Meter
-from toolkit.sim.personalities import Personality, personality
+from toolkit.improve.glances import LoadSample, glance_of_page
+from toolkit.metrics.parser import read_page
+from toolkit.sim.engine import EngineCore, EngineRequest
+from toolkit.sim.metrics_page import EngineMetrics, HttpMetrics, page
+from toolkit.sim.presets import Setup, setup_for
+from toolkit.sim.state import FrontCpu
 
 Ask = tuple[tuple[int, ...], int]
 """Ids of a prompt, and tokens of its answer."""
@@ -62,13 +58,12 @@ def robot_or_capital(number: int, dice: random.Random) -> Ask:  # noqa: ARG001 (
 class _House:
     """One server and its clients."""
 
-    def __init__(self, person: Personality, asks: Asks, seed: int) -> None:
-        self.person = person
-        self.engine = Engine(person.engine)
-        self.meter = Meter(edges("v1", person.max_model_len), STARTED_AT)
+    def __init__(self, setup: Setup, asks: Asks, seed: int) -> None:
+        self.setup = setup
+        self.engine = EngineCore(setup)
+        self.metrics = EngineMetrics("v1", setup.max_model_len, STARTED_AT)
         self.cpu = FrontCpu()
-        self.http = HttpMeter(created_s=STARTED_AT)
-        self.arrived: dict[str, float] = {}
+        self.http = HttpMetrics("v1", STARTED_AT)
         self.coming: list[tuple[float, int, EngineRequest]] = []
         self._asks, self._dice, self._numbers = asks, random.Random(seed), itertools.count()
 
@@ -76,7 +71,7 @@ class _House:
         """Send a request, which is with the engine once the API process is through with it."""
         number = next(self._numbers)
         prompt, answer = self._asks(number, self._dice)
-        at = self.cpu.through_at(now, self.person.front.cpu_s_per_request)
+        at = self.cpu.through_at(now, self.setup.cpu_s_per_request)
         request = EngineRequest(
             id=str(number),
             prompt_ids=prompt,
@@ -89,27 +84,21 @@ class _House:
     def let_in(self, now: float) -> None:
         """Hand the engine all that is through by now."""
         while self.coming and self.coming[0][0] <= now:
-            at, _, request = heapq.heappop(self.coming)
-            self.arrived[request.id] = at
-            self.engine.submit(request)
+            self.engine.submit(heapq.heappop(self.coming)[2])
 
-    def glance(self, now: float) -> Glance:
-        cpu = Metric("process_cpu_seconds", "", "counter")
-        cpu.add_sample("process_cpu_seconds_total", {}, 5.0 + self.cpu.spent_s(now) + 0.1 * now)
-        start = Metric("process_start_time_seconds", "", "gauge")
-        start.add_sample("process_start_time_seconds", {}, STARTED_AT)
-        served = Served(
-            dialect="v1",
-            model=self.person.model,
-            gpu_memory_utilization=self.person.gpu_memory_utilization,
-            cache_dtype=self.person.cache_dtype,
+    def glance(self, now: float) -> LoadSample:
+        process = (
+            "# TYPE process_cpu_seconds_total counter\n"
+            f"process_cpu_seconds_total {5.0 + self.cpu.spent_s(now) + 0.1 * now}\n"
+            "# TYPE process_start_time_seconds gauge\n"
+            f"process_start_time_seconds {STARTED_AT}\n"
         )
-        text = page(served, [(self.engine, self.meter)], self.http, [cpu, start]).decode()
+        text = page(self.setup, [(self.engine, self.metrics)], self.http, process).decode()
         found = glance_of_page(
             read_page(text),
             at_s=now,
             wall_s=STARTED_AT + now,
-            max_model_len=self.person.max_model_len,
+            max_model_len=self.setup.max_model_len,
         )
         assert found is not None
         return found
@@ -125,12 +114,12 @@ def looks_at(
     looks: int = 6,
     pause_s: float = 0.0,
     **changes: Any,
-) -> Sequence[Glance]:
+) -> Sequence[LoadSample]:
     """Load a server, and look at it once a simulated second after the first `warm_s`."""
-    house = _House(personality(name, seed=seed, **changes), asks, seed)
+    house = _House(setup_for(name, seed=seed, **changes), asks, seed)
     ready = [(0.0, number) for number in range(clients)]
     due = [warm_s + second for second in range(looks)]
-    glances: list[Glance] = []
+    glances: list[LoadSample] = []
     now = 0.0
     for _ in range(MOST_STEPS):
         while ready and ready[0][0] <= now:
@@ -148,9 +137,9 @@ def looks_at(
         now = after
         if step is None:
             continue
-        progress = house.engine.finish(step, now)
-        house.meter.step(house.engine, progress, now, house.arrived)
-        for each in progress:
-            if each.finished:
-                heapq.heappush(ready, (now + pause_s, int(each.request_id)))
+        results = house.engine.finish(step, now)
+        house.metrics.count(house.engine, results)
+        for each in results:
+            if each.reason:
+                heapq.heappush(ready, (now + pause_s, int(each.request.id)))
     raise AssertionError("the load never got to its last look")

@@ -4,12 +4,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from support.deployed import USUAL
+
 from toolkit.cli.stack_read import preset_flags
-from toolkit.deploy.site import Kit, Site
-from toolkit.deploy.site_of import site_of
-from toolkit.deploy.write import templates
+from toolkit.deploy.render import Kit
+from toolkit.deploy.site import Site, site_of
 from toolkit.serving.flags import arguments, known
-from toolkit.serving.stack_file import placed, read
+from toolkit.serving.stack import placed, read
 
 CATALOG = Path(__file__).parents[2] / "toolkit" / "catalog"
 TWO = """
@@ -30,11 +31,13 @@ def catalog(name: str) -> dict[str, Any]:
 
 
 def site(text: str = TWO, **told: Any) -> Site:
-    stack = placed(read(text, "stack.toml", preset_flags), lambda _host, _port: True)
+    stack = placed(
+        read(text, "stack.toml", preset_flags), "`stack.toml`", lambda _host, _port: True
+    )
     vllm, table = catalog("vllm"), catalog("flags")
     return site_of(
         stack,
-        **{"name": "stack", "stack_text": text, "image": vllm["image"]} | told,
+        **USUAL | {"stack_text": text, "image": vllm["image"]} | told,
         flags=lambda flags: arguments(flags, known(vllm["flags"]), vllm["version"], table),
     )
 
@@ -43,6 +46,3 @@ def text_of(kit: Kit, ending: str) -> str:
     """Of the one file with that ending."""
     (found,) = [each.text for each in kit.files if each.path.endswith(ending)]
     return found
-
-
-TEMPLATES = templates()

@@ -1,6 +1,6 @@
 """A proxy's cache path without sockets, in real asyncio, whose loop jumps to the next timer instead of waiting for it.
 
-It takes the cache and single-flight of the real one and nothing of the forecast, which it is there to check.
+It takes the cache of the real one and nothing of the forecast, which it is there to check.
 """
 
 import asyncio
@@ -8,8 +8,7 @@ import selectors
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.proxy.calls.flights import Flights
-from toolkit.proxy.stored.cache import Cache
+from toolkit.proxy.cache.memory import MemoryCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,8 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 class SmallProxy:
     def __init__(self, *, size: int | None, ttl_s: float | None) -> None:
-        self.cache: Cache[bytes, str] = Cache(size, ttl_s=ttl_s)
-        self.flights: Flights[bytes, asyncio.Future[str | None]] = Flights()
+        self.cache: MemoryCache[bytes, str] = MemoryCache(size, ttl_s=ttl_s)
+        self.under_way: dict[bytes, asyncio.Future[str | None]] = {}
         self.served = Served()
 
     async def answer(self, request: Request) -> str | None:
@@ -64,20 +63,18 @@ class SmallProxy:
         if found is not None:
             self.served.hits += 1
             return found
-        flight, leads = self.flights.begin(request.key, loop.time())
-        if not leads:
+        if request.key in self.under_way:
             self.served.coalesced += 1
-            assert flight.cargo is not None
-            return await flight.cargo
+            return await self.under_way[request.key]
         self.served.misses += 1
-        flight.cargo = loop.create_future()
+        call = self.under_way[request.key] = loop.create_future()
         if request.latency_s:
             await asyncio.sleep(request.latency_s)
         answer = None if request.fails else f"answer to {request.key.hex()}"
         if answer is not None:
             self.cache.put(request.key, answer, loop.time())
-        self.flights.finish(flight, ok=answer is not None)
-        flight.cargo.set_result(answer)
+        del self.under_way[request.key]
+        call.set_result(answer)
         return answer
 
 

@@ -16,7 +16,7 @@ from support.truthful import MODEL, Fields
 PROMPTS, RARE, NEWS, NEWS_S = 250, 600, 100, 0.4
 """Prompts that are known, that are asked so seldom that they are no longer stored, and that all ask at one time, for so long each.
 All of them are few, so that what the proxy remembers of requests fills up in the warm-up."""
-PATIENCE_S = 45.0
+PATIENCE_S = 60.0
 TEAMS = {"red": "shared", "blue": "shared", "green": None}
 """Team -> pool."""
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from toolkit.records import Event, Host, LoaderSecond, Run, Tally
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 from toolkit.store import Store
 
 RATES = {"slow": 10}

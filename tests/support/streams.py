@@ -1,6 +1,6 @@
 """Segments for `Streams` by hand, without frames around them: one client, one server, sequence numbers counted."""
 
-from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Limits, Losses
+from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
 from toolkit.capture.flows import Streams
 
 __all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "key", "opened", "post"]
@@ -23,7 +23,7 @@ class Capture:
     def __init__(
         self,
         *,
-        limits: Limits | None = None,
+        limits: MemoryBounds | None = None,
         follow: bool = False,
         sport: int = 40000,
         isn: int = 1000,
@@ -34,7 +34,7 @@ class Capture:
             self.requests.append,
             ports=[8000],
             follow_answers=follow,
-            limits=limits or Limits(),
+            limits=limits or MemoryBounds(),
             losses=self.losses,
         )
         self.now = 100.0
@@ -96,7 +96,7 @@ class Capture:
             self.server_next += len(data) + bool(flags & (SYN | FIN))
 
 
-def opened(*, isn: int = 1000, limits: Limits | None = None) -> Capture:
+def opened(*, isn: int = 1000, limits: MemoryBounds | None = None) -> Capture:
     """With the client's SYN seen."""
     capture = Capture(isn=isn, limits=limits)
     capture.open()

@@ -1,9 +1,11 @@
 """Least facts of a blast; a test names what it is about."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.records import LoaderSecond, Run, Shot, Tally
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
+from toolkit.store import Store
 
 S = 1_750_000_000
 RUN = Run(id="0123456789ab", verb="blast", started_at=S + 0.25)
@@ -35,6 +37,12 @@ def shot(
         "ok": False,
     }
     return Shot(**{**least, "sent_at": sent_at, **more})
+
+
+def apart(store: Store, tallies: Sequence[Tally]) -> None:
+    """Store each as a row of its own, though several workers counted of one second."""
+    for each in tallies:
+        store.add_second([each])
 
 
 def sketch(*values_ms: float) -> bytes:

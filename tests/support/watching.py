@@ -1,4 +1,4 @@
-"""A watch over some addresses, and what it told: events that a test can wait for."""
+"""A prober over upstreams that a test names, with all that it tells others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -6,29 +6,32 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from toolkit.proxy.settings import CacheSetting, RoutingSetting, Settings, UpstreamSetting
-from toolkit.proxy.upstreams.epoch_keeper import Book, EpochKeeper
-from toolkit.proxy.upstreams.generations import Generations
-from toolkit.proxy.upstreams.routing import Routing, UpstreamState
-from toolkit.proxy.upstreams.upstream import Upstream
-from toolkit.proxy.upstreams.watch import Pace, Watch
+from toolkit.proxy.config import CacheSetting, RoutingSetting, Settings, UpstreamSetting
+from toolkit.proxy.upstream.connection import Upstream
+from toolkit.proxy.upstream.fingerprint import Fingerprints
+from toolkit.proxy.upstream.health import Prober
+from toolkit.proxy.upstream.routing import Routing, UpstreamState
 
 FAST = RoutingSetting(look_s=0.01, stuck_s=0.2, probe_s=0.2, back_s=0.2)
 
 
 class Watching:
-    """What stands around a watch."""
+    """What stands around a prober."""
 
-    def __init__(self, watch: Watch, routing: Routing, generations: Generations) -> None:
-        self.watch, self.routing, self.generations = watch, routing, generations
+    def __init__(self, upstreams: Mapping[str, Upstream], settings: Settings, **pace: Any) -> None:
         self.events: list[tuple[str, dict[str, object]]] = []
-        self.changed: list[str] = []
+        self.routing = Routing(settings.upstreams, settings.routing)
+        self.prints = Fingerprints(settings, changed=lambda: None, event=self._event)
+        self.prober = Prober(upstreams, self.routing, self.prints, event=self._event, **pace)
+
+    def _event(self, kind: str, told: dict[str, object]) -> None:
+        self.events.append((kind, told))
 
     def named(self, kind: str) -> list[dict[str, object]]:
         return [told for name, told in self.events if name == kind]
 
     def state(self, name: str) -> UpstreamState:
-        states = self.routing.states(self.watch._clock())
+        states = self.routing.states(self.prober._clock())
         return next(each for each in states if each.name == name)
 
 
@@ -37,39 +40,23 @@ async def watching(
     urls: Mapping[str, str],
     *,
     routing: RoutingSetting = FAST,
-    book: Book | None = None,
     keys: Mapping[str, str] | None = None,
-    epoch: str = "restart",
     limit_s: float = 5.0,
     identity_s: float = 3600.0,
+    runs: bool = True,
     **changes: Any,
 ) -> AsyncIterator[Watching]:
-    """Watch these upstreams until the block ends."""
+    """Probe these upstreams until the block ends."""
     upstreams = tuple(
         replace(UpstreamSetting(name=name, url=url), **changes) for name, url in urls.items()
     )
-    settings = Settings(upstreams=upstreams, routing=routing, cache=CacheSetting(epoch=epoch))
-    generations = Generations()
-    events: list[tuple[str, dict[str, object]]] = []
-    changed: list[str] = []
-
-    def event(kind: str, told: dict[str, object]) -> None:
-        events.append((kind, told))
-
-    keeper = EpochKeeper(settings, book, generations, changed=changed.extend, event=event)
-    rules = Routing(upstreams, routing)
+    settings = Settings(upstreams=upstreams, routing=routing, cache=CacheSetting())
     async with AsyncExitStack() as stack:
-        opened = {
-            each.name: await stack.enter_async_context(
-                Upstream(each, key=(keys or {}).get(each.name))
-            )
-            for each in upstreams
-        }
-        pace = Pace(limit_s=limit_s, identity_s=identity_s, tick_s=0.02)
-        watch = Watch(opened, rules, keeper=keeper, event=event, pace=pace)
-        around = Watching(watch, rules, generations)
-        around.events, around.changed = events, changed
-        task = asyncio.create_task(around.watch.run())
+        opened = {each.name: Upstream(each, key=(keys or {}).get(each.name)) for each in upstreams}
+        for each in opened.values():
+            stack.push_async_callback(each.close)
+        around = Watching(opened, settings, limit_s=limit_s, identity_s=identity_s, tick_s=0.02)
+        task = asyncio.create_task(around.prober.run() if runs else asyncio.sleep(3600))
         try:
             yield around
         finally:
@@ -79,4 +66,3 @@ async def watching(
             with suppress(asyncio.CancelledError):
                 async with asyncio.timeout(60):
                     await task
-            assert not around.watch._probes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import Columns, columns
+from toolkit.workload.columns import RequestColumns, columns
 from toolkit.workload.exports import burstgpt, mooncake
 from toolkit.workload.logs import read
 
@@ -21,7 +21,7 @@ def asked(name: str, **more: object) -> Asked:
     return Asked(**{"exact_key": digits, "prompt_key": digits, "body_bytes": 9, **more})
 
 
-def laid(*rows: tuple[float, Asked, int | None]) -> Columns:
+def laid(*rows: tuple[float, Asked, int | None]) -> RequestColumns:
     return columns(
         Seen(ts=T + at, asked=one, output_tokens=output, client="10.0.0.9", server="host")
         for at, one, output in rows
@@ -32,7 +32,7 @@ def blocks(*names: int) -> bytes:
     return b"".join(name.to_bytes(8) for name in names)
 
 
-def back(lines: Iterable[str]) -> Columns:
+def back(lines: Iterable[str]) -> RequestColumns:
     return columns(read((line.encode() for line in lines), "trace", client=str).seen)
 
 

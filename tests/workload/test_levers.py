@@ -8,9 +8,9 @@ import pytest
 from support.arrived import arrived
 
 from toolkit.workload.arrivals import concurrency
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import RequestColumns
 from toolkit.workload.lengths import lengths, prompt_tokens
-from toolkit.workload.levers import Evidence, Lever, headline, levers
+from toolkit.workload.levers import Lever, LeverEvidence, headline, levers
 from toolkit.workload.limits import model_length
 from toolkit.workload.mixes import mix
 from toolkit.workload.work import reuse, work
@@ -20,17 +20,17 @@ SETTINGS = ["max_model_len", "batching", "quantization"]
 
 
 def evidence(
-    columns: Columns,
+    columns: RequestColumns,
     latency_s: float | None = None,
     prefix_share: Callable[[np.ndarray], float | None] = lambda _: 0.0,
     **settings: object,
-) -> Evidence:
+) -> LeverEvidence:
     told = {"current": None, "model_max": None, "max_num_seqs": None, "allowed": None, **settings}
     prompts = prompt_tokens(columns)
     waits = None if latency_s is None else np.full(len(columns), latency_s)
     allowed = np.ones(len(columns), dtype=bool) if told["allowed"] is None else told["allowed"]
     spoken = lengths(columns, prompts)
-    return Evidence(
+    return LeverEvidence(
         work=work(columns, prompts),
         reuse=reuse(columns.request, columns.ts, waits, allowed),
         prefix_share=prefix_share,
@@ -48,11 +48,11 @@ def told(found: tuple[Lever, ...], code: str) -> Lever:
     return next(lever for lever in found if lever.code == code)
 
 
-def said(told_evidence: Evidence) -> str:
+def said(told_evidence: LeverEvidence) -> str:
     return headline(levers(told_evidence), told_evidence.length)
 
 
-def contest(requests: int = 6000, per_s: float = 50.0) -> Columns:
+def contest(requests: int = 6000, per_s: float = 50.0) -> RequestColumns:
     """Two prompts in turns, max_tokens 256, answers not followed."""
     asked = ["robot", "capital"] * (requests // 2)
     return arrived(

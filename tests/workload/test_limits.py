@@ -3,7 +3,7 @@
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import RequestColumns
 from toolkit.workload.lengths import prompt_tokens
 from toolkit.workload.limits import ModelLength, model_length, rounded_up
 
@@ -11,11 +11,11 @@ ROBOT = "Write a 50-word story about a robot exploring a garden."
 CAPITAL = "What is the capital of Singapore?"
 
 
-def judged(columns: Columns, **settings: int | None) -> ModelLength:
+def judged(columns: RequestColumns, **settings: int | None) -> ModelLength:
     return model_length(columns, prompt_tokens(columns), **settings)
 
 
-def contest(requests: int = 2000) -> Columns:
+def contest(requests: int = 2000) -> RequestColumns:
     """Two prompts, in turns, each with max_tokens 256; the answers were not followed."""
     texts = [(ROBOT, CAPITAL)[n % 2] for n in range(requests)]
     return arrived(texts, prompt_chars=[len(text) for text in texts], max_tokens=256)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.capture.lines import Arrived, line
+from toolkit.capture.lines import NumberedRequest, line
 from toolkit.errors import ToolkitError
+from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen
-from toolkit.request_body import asked
 from toolkit.workload import logs
-from toolkit.workload.logs import Source, lines_of, read
+from toolkit.workload.logs import RequestSource, lines_of, read
 
 HI = b'{"model":"tiny","messages":[{"role":"user","content":"Hi"}],"max_tokens":8,"stream":true}'
 # the same request, spelled otherwise
@@ -32,7 +32,7 @@ def source(
     name: str = "log",
     keep_text: bool = False,
     client: Callable[[str], str] = hidden,
-) -> Source:
+) -> RequestSource:
     return read(map(as_line, lines), name, client=client, keep_text=keep_text)
 
 
@@ -47,7 +47,7 @@ def as_line(one: bytes | dict | str) -> bytes:
     return text + b"\n"
 
 
-def all_of(found: Source) -> list[Seen]:
+def all_of(found: RequestSource) -> list[Seen]:
     return list(found.seen)
 
 
@@ -55,7 +55,7 @@ def all_of(found: Source) -> list[Seen]:
 
 
 def captured(seen: Seen, **more: object) -> bytes:
-    return line(Arrived(seen, new=True, unique_so_far=1), **more).rstrip()
+    return line(NumberedRequest(seen, new=True, unique_so_far=1), **more).rstrip()
 
 
 FULL = Seen(
@@ -464,5 +464,5 @@ def test_lines_are_taken_as_they_are_needed():
     assert next(source_of(growing()).seen).asked == asked(HI)
 
 
-def source_of(lines: Iterable[bytes]) -> Source:
+def source_of(lines: Iterable[bytes]) -> RequestSource:
     return read(lines, "log", client=hidden)

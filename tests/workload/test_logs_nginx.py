@@ -15,7 +15,7 @@ from threading import Thread
 import pytest
 from support.nginxes import program
 
-from toolkit.request_body import asked
+from toolkit.protocol.request import asked
 from toolkit.workload import log_rows
 from toolkit.workload.logs import read
 

@@ -3,11 +3,11 @@
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import RequestColumns
 from toolkit.workload.mixes import declared, mix
 
 
-def parameter(columns: Columns, name: str) -> list[tuple[object, int, float]]:
+def parameter(columns: RequestColumns, name: str) -> list[tuple[object, int, float]]:
     found = next(one for one in mix(columns).parameters if one.name == name)
     return [(one.value, one.requests, one.share) for one in found.values]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import Columns, columns
+from toolkit.workload.columns import RequestColumns, columns
 from toolkit.workload.prefixes import Prefixes, shared_prefix
 
 
@@ -32,7 +32,7 @@ def asked(
     )
 
 
-def arrived(*bodies: Asked) -> Columns:
+def arrived(*bodies: Asked) -> RequestColumns:
     return columns(Seen(ts=float(at), asked=body) for at, body in enumerate(bodies))
 
 
@@ -99,16 +99,16 @@ def test_a_part_of_the_requests_stands_for_itself() -> None:
     laid = arrived(asked("ab", tokens=40), asked("abc", tokens=60), asked("abd", tokens=60))
     rest = {
         name: getattr(laid, name)[1:]
-        for name in Columns.__dataclass_fields__
+        for name in RequestColumns.__dataclass_fields__
         if isinstance(getattr(laid, name), np.ndarray)
     }
     kept = {
         name: getattr(laid, name)
-        for name in Columns.__dataclass_fields__
+        for name in RequestColumns.__dataclass_fields__
         if not isinstance(getattr(laid, name), np.ndarray)
     }
     # without the first, the second shares nothing and the third shares a b with it
-    assert shared_prefix(Columns(**rest, **kept)).share == 32 / 120
+    assert shared_prefix(RequestColumns(**rest, **kept)).share == 32 / 120
 
 
 def test_with_a_capacity_what_was_longest_unused_is_computed_again() -> None:

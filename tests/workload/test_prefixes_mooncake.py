@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.workload.columns import Columns, columns
+from toolkit.workload.columns import RequestColumns, columns
 from toolkit.workload.prefixes import shared_prefix
 from toolkit.workload.traces import mooncake_row
 
@@ -26,7 +26,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 @cache
-def laid_out() -> Columns:
+def laid_out() -> RequestColumns:
     return columns(mooncake_row(row, "here") for row in rows())
 
 

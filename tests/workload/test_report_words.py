@@ -11,7 +11,6 @@ from toolkit.workload.report_words import (
     cell_words,
     curve_title,
     figures,
-    length_of_time,
     lever_number,
     losses_told,
     size_words,
@@ -134,22 +133,6 @@ def test_only_classes_with_losses_are_told() -> None:
 )
 def test_round_sizes_are_short(size: int | None, word: str) -> None:
     assert size_words(size) == word
-
-
-@pytest.mark.parametrize(
-    ("seconds", "word"),
-    [
-        (1.0, "1 s"),
-        (60.0, "1 min"),
-        (90.0, "90 s"),
-        (600.0, "10 min"),
-        (3600.0, "1 h"),
-        (86400.0, "1 d"),
-    ],
-)
-def test_round_times_are_short(seconds: float, word: str) -> None:
-    assert length_of_time(seconds) == word
-    assert ttl_words(seconds) == f"kept {word}"
 
 
 def test_an_answer_without_an_end_is_kept_for_ever() -> None:

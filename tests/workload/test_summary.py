@@ -11,10 +11,10 @@ import pytest
 from support.arrived import arrived
 
 from toolkit.records import Seen
-from toolkit.workload.columns import Columns, columns
+from toolkit.workload.columns import RequestColumns, columns
 from toolkit.workload.logs import read
 from toolkit.workload.summary import (
-    Options,
+    ReportSettings,
     Workload,
     eligible_mask,
     failed_mask,
@@ -33,7 +33,7 @@ FIXED = (
 """The keys that are promised: README has them."""
 
 
-def contest(requests: int = 2000, **told: object) -> Columns:
+def contest(requests: int = 2000, **told: object) -> RequestColumns:
     texts = [(ROBOT, CAPITAL)[n % 2] for n in range(requests)]
     stream = [n % 4 < 2 for n in range(requests)]
     return arrived(
@@ -47,7 +47,7 @@ def words(found: Workload) -> str:
 
 
 def test_the_contests_report_tells_what_the_winner_saw() -> None:
-    found = summarise(contest(), options=Options(latency_s=3.0, current_max_model_len=8192))
+    found = summarise(contest(), options=ReportSettings(latency_s=3.0, current_max_model_len=8192))
     assert found.headline == (
         "response cache, then single-flight; max_model_len 512 instead of 8192"
     )
@@ -87,9 +87,11 @@ def test_it_becomes_json_with_the_promised_keys_and_plain_values() -> None:
     ],
     ids="none one all-unique two 95-5 instant streams missing jump absurd".split(),
 )
-@pytest.mark.parametrize("options", [Options(), Options(latency_s=2.0, policy="declared")])
+@pytest.mark.parametrize(
+    "options", [ReportSettings(), ReportSettings(latency_s=2.0, policy="declared")]
+)
 def test_every_kind_of_capture_is_told_in_numbers_that_json_knows(
-    one: Columns, options: Options
+    one: RequestColumns, options: ReportSettings
 ) -> None:
     found = summarise(one, options=options)
     # NaN and Infinity are no JSON: unknown is null
@@ -121,7 +123,7 @@ def test_whatever_is_known_or_not_a_report_comes_out_whole(seed: int) -> None:
         latency_ms=some([0.0, 0.1, 1e6]), ttft_ms=some([0.0, 50.0]), temperature=some([0.0, 1.0]),
         cache=some(["hit", "miss"]), stream=some([True, False]),
     )  # fmt: skip
-    options = Options(
+    options = ReportSettings(
         latency_s=[None, 0.0, 3.0][rng.integers(3)],
         current_max_model_len=[None, 1, 8192][rng.integers(3)],
         model_max_len=[None, 1, 100_000][rng.integers(3)],
@@ -168,11 +170,11 @@ def test_what_was_not_followed_is_named_with_what_would_tell_it() -> None:
 
 
 def test_a_given_latency_is_used_only_where_none_was_measured() -> None:
-    assert latencies(arrived(list("ab")), Options()) is None
-    given = latencies(arrived(list("ab")), Options(latency_s=2.0))
+    assert latencies(arrived(list("ab")), ReportSettings()) is None
+    given = latencies(arrived(list("ab")), ReportSettings(latency_s=2.0))
     partly = arrived(list("abc"), latency_ms=[1000.0, None, 3000.0])
-    measured = latencies(partly, Options(latency_s=9.0))
-    assert latencies(partly, Options(arrivals=False)) is None
+    measured = latencies(partly, ReportSettings(latency_s=9.0))
+    assert latencies(partly, ReportSettings(arrivals=False)) is None
     assert given is not None
     assert measured is not None
     assert given.tolist() == [2.0, 2.0]
@@ -195,7 +197,7 @@ def test_what_is_known_to_have_failed_fills_no_cache_and_counts_as_no_work() -> 
         False,
         True,
     ]
-    found = summarise(one, options=Options(sizes=(None,), ttls_s=(None,)))
+    found = summarise(one, options=ReportSettings(sizes=(None,), ttls_s=(None,)))
     # the second leads, as the first left no answer; one of two that did work is saved
     assert (found.hit_curve[0].hits, found.hit_curve[0].misses) == (1, 2)
     assert found.levers[0].saved_share == 0.5
@@ -207,7 +209,9 @@ def test_levers_and_the_replay_of_an_endless_cache_count_the_same_requests(
 ) -> None:
     rng = np.random.default_rng(4)
     one = arrived((rng.zipf(1.4, 3000) % 200).tolist(), ts=np.sort(rng.random(3000) * 60).tolist())
-    found = summarise(one, options=Options(latency_s=latency_s, sizes=(None,), ttls_s=(None,)))
+    found = summarise(
+        one, options=ReportSettings(latency_s=latency_s, sizes=(None,), ttls_s=(None,))
+    )
     (cell,) = found.hit_curve
     cache, single_flight, _ = found.levers[:3]
     assert cache.saved_share is not None
@@ -224,7 +228,7 @@ def test_of_conversations_the_report_says_prefix_cache_and_no_response_cache() -
     with lzma.open(TRACE) as lines:
         source = read(lines, TRACE.name, client=str)
         rows = columns(source.seen)
-    found = summarise(rows, options=Options(identities=source.identities))
+    found = summarise(rows, options=ReportSettings(identities=source.identities))
     assert found.prefix_share == pytest.approx(0.3734, abs=0.0001)
     assert found.headline.startswith("prefix cache; max_model_len ")
     prefix = found.levers[0]
@@ -242,14 +246,14 @@ def test_of_unknown_latency_no_share_of_joined_requests_is_told() -> None:
     assert all(cell.coalesced_ratio is None and cell.hit_ratio is not None for cell in cells)
     assert all(
         cell.coalesced_ratio is not None
-        for cell in summarise(contest(100), options=Options(latency_s=1.0)).hit_curve
+        for cell in summarise(contest(100), options=ReportSettings(latency_s=1.0)).hit_curve
     )
 
 
 def test_the_policy_is_told_with_the_share_it_allows() -> None:
     one = arrived(["a"] * 4, temperature=[0.0, 0.0, 1.0, 1.0])
     assert summarise(one).eligible_share == 1.0
-    declared = summarise(one, options=Options(policy="declared"))
+    declared = summarise(one, options=ReportSettings(policy="declared"))
     assert (declared.policy, declared.eligible_share) == ("declared", 0.5)
 
 
@@ -277,7 +281,7 @@ def test_statuses_latencies_and_a_cache_in_front_are_told_where_known() -> None:
 def test_where_nothing_tells_requests_alike_nothing_that_repeats_is_told() -> None:
     # rows of a trace: each has a key of its own, so that none is lost
     rows = arrived(range(500), usage=100, output_tokens=50, body_bytes=0, client="x")
-    found = summarise(rows, options=Options(identities=None, current_max_model_len=4096))
+    found = summarise(rows, options=ReportSettings(identities=None, current_max_model_len=4096))
     assert found.unique_exact is found.unique_canonical is found.unique_prompts is None
     assert found.entropy_bits is found.prefix_share is found.stream_share is None
     assert set(found.top_share.values()) == {None}
@@ -297,7 +301,7 @@ def test_where_nothing_tells_requests_alike_nothing_that_repeats_is_told() -> No
 
 def test_where_only_prompts_tell_requests_apart_settings_are_unknown_and_that_is_said() -> None:
     rows = arrived(list("aab"), usage=100, output_tokens=50, body_bytes=0)
-    found = summarise(rows, options=Options(identities="prompts"))
+    found = summarise(rows, options=ReportSettings(identities="prompts"))
     assert (found.unique_prompts, found.stream_share, found.mix.declared_share) == (2, None, None)
     assert found.levers[0].saved_share == pytest.approx(1 / 3)
     assert "hit ratios are upper bounds" in words(found)
@@ -305,14 +309,14 @@ def test_where_only_prompts_tell_requests_apart_settings_are_unknown_and_that_is
     assert found.unique_exact is None
     assert found.forecast is not None
     assert found.forecast.exact == ()
-    strict = summarise(rows, options=Options(identities="prompts", policy="declared"))
+    strict = summarise(rows, options=ReportSettings(identities="prompts", policy="declared"))
     assert (strict.policy, strict.levers[0].saved_share) == ("all", found.levers[0].saved_share)
     assert "declare themselves repeatable is unknown" in words(strict)
 
 
 def test_a_source_without_times_has_no_rates_no_flights_and_no_times_to_live() -> None:
     rows = arrived(["a", "b"] * 50, usage=10, max_tokens=10)
-    found = summarise(rows, options=Options(arrivals=False, latency_s=5.0))
+    found = summarise(rows, options=ReportSettings(arrivals=False, latency_s=5.0))
     assert found.arrivals.requests_per_s is found.arrivals.first_ts is None
     assert found.arrivals.why == "the source tells no times"
     assert (found.concurrency.basis, found.concurrency.p99) == (None, None)
@@ -337,7 +341,9 @@ def test_few_requests_and_a_short_capture_are_warned_of() -> None:
     assert "1 request is few" in one
     assert "rests on 1 request:" in one
     long = arrived(["a"] * 1000, ts=(np.arange(1000) * 40.0).tolist())
-    assert "spans" not in words(summarise(long, options=Options(ttls_s=(60.0, 3600.0, None))))
+    assert "spans" not in words(
+        summarise(long, options=ReportSettings(ttls_s=(60.0, 3600.0, None)))
+    )
 
 
 def test_times_that_are_all_the_same_are_warned_of() -> None:
@@ -372,7 +378,7 @@ def test_shared_beginnings_are_listed_and_capacities_tried() -> None:
     one = arrived(
         range(10), prompt_blocks=chains, block_tokens=16.0, prompt_tokens=160, max_tokens=40
     )
-    found = summarise(one, options=Options(kv_blocks=(4,)))
+    found = summarise(one, options=ReportSettings(kv_blocks=(4,)))
     # 9 * 8 of 100 blocks
     assert found.prefix_share == pytest.approx(0.72)
     assert found.prefixes.by_volume
@@ -386,7 +392,7 @@ def test_shared_beginnings_are_listed_and_capacities_tried() -> None:
 def test_where_beginnings_are_unknown_no_prefix_share_is_told() -> None:
     laid = contest()
     assert summarise(laid).prefix_share == 0.0
-    found = summarise(laid, options=Options(beginnings=False))
+    found = summarise(laid, options=ReportSettings(beginnings=False))
     assert (found.prefix_share, found.prefixes.share) == (None, None)
     [lever] = [one for one in found.levers if one.code == "prefix_cache"]
     assert (lever.saved_share, lever.recommended) == (None, False)
@@ -394,8 +400,8 @@ def test_where_beginnings_are_unknown_no_prefix_share_is_told() -> None:
 
 
 def test_sizes_beyond_the_first_that_holds_every_key_are_left_out_unless_asked_for() -> None:
-    def sizes(options: Options) -> list[int | None]:
+    def sizes(options: ReportSettings) -> list[int | None]:
         return [cell.size for cell in summarise(contest(100), options=options).hit_curve]
 
-    assert sizes(Options(ttls_s=(None,))) == [10, None]
-    assert sizes(Options(sizes=(1, 2, 500, None), ttls_s=(None,))) == [1, 2, 500, None]
+    assert sizes(ReportSettings(ttls_s=(None,))) == [10, None]
+    assert sizes(ReportSettings(sizes=(1, 2, 500, None), ttls_s=(None,))) == [1, 2, 500, None]

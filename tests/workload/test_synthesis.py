@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.blast.script import Script
+from toolkit.blast.script import HostScript
 from toolkit.profiles import Profile, read_profile
+from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen
-from toolkit.request_body import asked
 from toolkit.workload import synthesis as module
 from toolkit.workload.columns import columns
 from toolkit.workload.synthesis import Synthesis, synthesis
@@ -47,7 +47,7 @@ def read(found: Synthesis) -> Profile:
 
 def sent(profile: Profile, count: int) -> list[dict]:
     """Bodies as a blast by this profile sends them, canaries left out."""
-    script = Script(profile, model="m", nonce="n", canary_share=0.0, seed=3)
+    script = HostScript(profile, model="m", nonce="n", canary_share=0.0, seed=3)
     return [json.loads(script.order().body) for _ in range(count)]
 
 
@@ -360,7 +360,7 @@ def test_a_profile_stays_within_its_size_whatever_is_captured():
 
 def test_millions_of_requests_still_have_weights_that_a_profile_takes():
     prompts = [
-        module.Asking(count=times, asked=silent(times, 50), max_tokens=None)
+        module.AskedPrompt(count=times, asked=silent(times, 50), max_tokens=None)
         for times in (3_000_000, 1_000_000)
     ]
     kept, unique = module._weighted(prompts, [], 10, 1000)

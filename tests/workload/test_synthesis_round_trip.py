@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from toolkit.blast.script import Script
+from toolkit.blast.script import HostScript
 from toolkit.profiles import read_profile
+from toolkit.protocol.request import asked
 from toolkit.records import Seen
-from toolkit.request_body import asked
-from toolkit.workload.columns import Columns, columns
+from toolkit.workload.columns import RequestColumns, columns
 from toolkit.workload.prefixes import shared_prefix
 from toolkit.workload.synthesis import Synthesis, synthesis
 
@@ -33,7 +33,7 @@ def body(system: str, user: str, number: int) -> bytes:
     return json.dumps(told).encode()
 
 
-def laid(bodies: Sequence[bytes], *, keep_text: bool = False) -> Columns:
+def laid(bodies: Sequence[bytes], *, keep_text: bool = False) -> RequestColumns:
     return columns(
         Seen(ts=float(at), asked=asked(one, path=CHAT, keep_text=keep_text))
         for at, one in enumerate(bodies)
@@ -51,7 +51,7 @@ class Statistics(NamedTuple):
     prefix: float
 
 
-def statistics(found: Columns) -> Statistics:
+def statistics(found: RequestColumns) -> Statistics:
     times = np.sort(np.bincount(found.prompt))[::-1] / len(found)
     return Statistics(
         unique=len(times),
@@ -68,7 +68,7 @@ def there_and_back(
 ) -> tuple[Synthesis, Statistics, Statistics]:
     """A profile, what was captured, and what a blast of as many requests sends."""
     made = synthesis(laid(bodies, keep_text=keep_text), source="test")
-    script = Script(
+    script = HostScript(
         read_profile(made.toml, "made", "toml"), model="m", nonce="n", canary_share=0.0, seed=1
     )
     sent = laid([script.order().body for _ in bodies])

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.errors import ToolkitError
 from toolkit.workload import traces
-from toolkit.workload.logs import Source, read
+from toolkit.workload.logs import RequestSource, read
 
 AZURE_2023 = b"""TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -28,7 +28,7 @@ MOONCAKE = b"""{"timestamp": 27482, "input_length": 1100, "output_length": 52, "
 """
 
 
-def source(text: bytes, name: str = "trace") -> Source:
+def source(text: bytes, name: str = "trace") -> RequestSource:
     return read(text.splitlines(keepends=True), name, client=str)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.columns import Columns
+from toolkit.workload.columns import RequestColumns
 from toolkit.workload.lengths import prompt_tokens
 from toolkit.workload.work import Reuse, Tokens, reuse, work
 
@@ -23,7 +23,7 @@ def flags(mask: np.ndarray | None) -> str:
     return "".join("y" if one else "-" for one in mask)
 
 
-def costs(columns: Columns) -> list[tuple[float, float]]:
+def costs(columns: RequestColumns) -> list[tuple[float, float]]:
     found = work(columns, prompt_tokens(columns))
     return list(zip(found.prompt.tolist(), found.output.tolist(), strict=True))
 

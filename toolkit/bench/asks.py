@@ -14,7 +14,7 @@ from hashlib import blake2b
 from math import gcd, lcm
 from typing import Any
 
-from toolkit.bench.plan import NoncePlace, Plan
+from toolkit.bench.plan import BenchPlan, NoncePlace
 from toolkit.profiles import Message, Profile, Prompt
 from toolkit.records import ShotKind
 
@@ -43,7 +43,7 @@ WARMUP_PROMPTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PlannedRequest:
     """One request that is to be sent."""
 
     slot: int
@@ -58,14 +58,14 @@ class Ask:
     max_tokens: int
 
 
-class Asker:
+class HostRequests:
     """One host's requests, slot by slot; slots are asked for in rising order, each once, from any on.
 
     `nonce` must be unlike for every host and every run: two askers with one nonce send equal prompts at equal
     slots. A request costs 5 to 7 us, measured with the catalog's profiles.
     """
 
-    def __init__(self, plan: Plan, profile: Profile, *, model: str, nonce: str) -> None:
+    def __init__(self, plan: BenchPlan, profile: Profile, *, model: str, nonce: str) -> None:
         self._plan = plan
         self._model = model
         self._deck = Deck(profile.prompts, plan.seed)
@@ -77,13 +77,13 @@ class Asker:
         # slots only, as a slot's request can be made anew: bodies kept for a long run would fill the memory
         self._waiting: dict[bool, deque[int]] = {True: deque(), False: deque()}
 
-    def warmup(self, number: int) -> Ask:
+    def warmup(self, number: int) -> PlannedRequest:
         """Make a request that is like no measured one: an own prompt, with a mark that no slot bears."""
         text = WARMUP_PROMPTS[number % len(WARMUP_PROMPTS)]
         message = {"role": "user", "content": f"{self._mark(-1 - number)} {text}"}
         name = f"warmup-{number % len(WARMUP_PROMPTS) + 1}"
         stream, limit = self._stream_turns.is_turn(number), self._plan.max_tokens
-        return Ask(
+        return PlannedRequest(
             slot=number,
             kind="warmup",
             prompt=name,
@@ -92,7 +92,7 @@ class Asker:
             max_tokens=limit,
         )
 
-    def next(self, slot: int) -> Ask:
+    def next(self, slot: int) -> PlannedRequest:
         """Make the request of a slot."""
         stream = self._stream_turns.is_turn(slot)
         waiting = self._waiting[stream]
@@ -110,13 +110,15 @@ class Asker:
             self._unanswered.remove(slot)
             self._waiting[self._stream_turns.is_turn(slot)].append(slot)
 
-    def _new(self, slot: int, stream: bool, kind: ShotKind, pair: int | None = None) -> Ask:
+    def _new(
+        self, slot: int, stream: bool, kind: ShotKind, pair: int | None = None
+    ) -> PlannedRequest:
         source = slot if pair is None else pair
         prompt = self._deck.prompt(source)
         messages = list(prompt.messages)
         if kind != "repeat":
             messages = marked(prompt.messages, self._mark(source), self._plan.nonce_place)
-        return Ask(
+        return PlannedRequest(
             slot=slot,
             kind=kind,
             pair=pair,

@@ -4,18 +4,16 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from toolkit.bench.ladder import Rung
 from toolkit.bench.result import Result
+from toolkit.report.picture import literal, new_figure, save
 
 INCHES = (10, 6.5)
-DOTS_PER_INCH = 120
 MARKERS = "osD^vPX*<>"
 """With ten colours and ten markers of different cycles (10 and 9), 90 hosts differ."""
 FONT = "DejaVu Sans"
@@ -30,15 +28,12 @@ PADDING = 1.15
 
 def draw(told: Sequence[Result], path: Path) -> None:
     """Draw every host's levels into a PNG file. Raises OSError when the file cannot be written."""
-    with mpl.rc_context():
-        mpl.rcdefaults()  # a matplotlibrc in the folder or at home would dress it up or break it
-        picture(told).savefig(path, format="png")
+    save(lambda: picture(told), path)
 
 
 def picture(told: Sequence[Result]) -> Figure:
     """Every host's levels, each point with its concurrency, and a legend beside them."""
-    figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(INCHES)
     axes = figure.add_subplot()
     for number, each in enumerate(told):
         _draw_host(axes, number, each)
@@ -80,8 +75,8 @@ def _label(name: str, url: str) -> str:
     if len(word) > LONGEST_NAME:
         half = LONGEST_NAME // 2
         word = f"{word[: half - 1]}…{word[-half:]}"
-    # `$` would begin a formula, and a leading `_` hides a line from the legend
-    return "\u200b" + word.replace("$", r"\$")
+    # a leading `_` hides a line from the legend
+    return "\u200b" + literal(word)
 
 
 def _draw_scales(axes: Axes) -> None:

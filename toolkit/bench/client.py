@@ -18,14 +18,14 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import orjson
 
-from toolkit.bench.asks import Ask
-from toolkit.bench.connections import IDLE_S, Connections, Names, addresses, taken
-from toolkit.bench.faults import FAULTS, Limits, failure, line, without_key
-from toolkit.bench.shots import Course, Failure, Heard, Moments, shot
-from toolkit.completion import Answer, Completion
-from toolkit.dialects import EngineNumbers, read_numbers
+from toolkit.bench.asks import PlannedRequest
+from toolkit.bench.connections import IDLE_S, CachedResolver, Connections, addresses, taken
+from toolkit.bench.faults import FAULTS, Timeouts, failure, line, without_key
+from toolkit.bench.shots import Failure, Heard, Moments, ShotContext, shot
 from toolkit.hosts import same_origin
-from toolkit.promtext import read_page
+from toolkit.metrics.dialects import EngineNumbers, read_numbers
+from toolkit.metrics.parser import read_page
+from toolkit.protocol.completion import Answer, Completion
 from toolkit.records import Host, ServedModel, Shot
 
 CHAT = "/v1/chat/completions"
@@ -63,7 +63,7 @@ class PageError(Exception):
 
 
 @dataclass(slots=True)
-class Reply:
+class ReceivedAnswer:
     """What was heard of one answer so far."""
 
     status: int | None = None
@@ -87,14 +87,18 @@ class HostClient:
         self._tls = tls
         self._key = key
         self._timeout_s = timeout_s
-        self._limits = Limits(connect_s=CONNECT_TIMEOUT_S, whole_s=timeout_s)
+        self._limits = Timeouts(connect_s=CONNECT_TIMEOUT_S, whole_s=timeout_s)
         self._headers = {"Content-Type": "application/json"} | self._authorization()
         self._metrics_need_key = False
 
     async def __aenter__(self) -> Self:
         # the plan limits how much is under way, so the pool does not
         connector = Connections(
-            limit=0, ssl=self._tls, keepalive_timeout=IDLE_S, ttl_dns_cache=None, resolver=Names()
+            limit=0,
+            ssl=self._tls,
+            keepalive_timeout=IDLE_S,
+            ttl_dns_cache=None,
+            resolver=CachedResolver(),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -118,10 +122,10 @@ class HostClient:
 
     # --- one timed request ---------------------------------------------------------------------
 
-    async def send(self, course: Course, ask: Ask, planned_s: float) -> Shot:
+    async def send(self, course: ShotContext, ask: PlannedRequest, planned_s: float) -> Shot:
         """Send one request now and read its answer to the end; every failure becomes a Shot, too."""
         body = orjson.dumps(ask.body)
-        reply = Reply()
+        reply = ReceivedAnswer()
         broken: Failure | None = None
         sent_s = time.monotonic()
         try:
@@ -140,7 +144,7 @@ class HostClient:
         moments = Moments(planned_s=planned_s, sent_s=sent_s, ended_s=ended_s)
         return without_key(shot(course, ask, moments, heard), self._key)
 
-    async def _ask_until_read(self, body: bytes, reply: Reply) -> None:
+    async def _ask_until_read(self, body: bytes, reply: ReceivedAnswer) -> None:
         """Ask; ask again what the host cannot have read, because it was closing that connection meanwhile.
 
         It ends: each time uses up an idle connection, and a new one is given no second chance.
@@ -154,7 +158,7 @@ class HostClient:
                 if reply.status is not None or not crossed:
                     raise
 
-    async def _ask(self, body: bytes, reply: Reply) -> None:
+    async def _ask(self, body: bytes, reply: ReceivedAnswer) -> None:
         """Post and read; what came before an exception stays in `reply`."""
         # a long prompt is written piece by piece, so that it holds up no stream
         data = body if len(body) <= LONG_BODY_BYTES else io.BytesIO(body)
@@ -276,7 +280,7 @@ async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:
                     pass
 
 
-def _answer(reply: Reply, ended_s: float, broken: Failure | None) -> Answer | None:
+def _answer(reply: ReceivedAnswer, ended_s: float, broken: Failure | None) -> Answer | None:
     if reply.reader is None:
         return None
     return reply.reader.end(ended_s, broken=broken.error if broken else None)

@@ -1,7 +1,7 @@
 """The connections to one host: when their bytes came, and whether they still stand. It touches sockets and the clock.
 
 aiohttp makes them, speaks HTTP over them and keeps them for the next request. What it does not tell is added here:
-a `Wire` stands between each transport and aiohttp's protocol. Nothing is sent from here.
+a `TimedConnection` stands between each transport and aiohttp's protocol. Nothing is sent from here.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ IDLE_S = 1.5
 llama.cpp after 5 s; a request that leaves in that moment would fail for no fault of the host's."""
 LOOKUPS = LookupThreads()
 
-taken: ContextVar["Wire | None"] = ContextVar("taken", default=None)
+taken: ContextVar["TimedConnection | None"] = ContextVar("taken", default=None)
 """The connection over which the running task's last request went; None: it got none."""
 
 
@@ -34,7 +34,7 @@ Feed = Callable[[bytes, float], bool]
 """Takes bytes and the moment in which they were read; False: it wants no more."""
 
 
-class Wire(asyncio.Protocol):
+class TimedConnection(asyncio.Protocol):
     """One connection. It hands everything on to aiohttp's protocol and notes when."""
 
     def __init__(self, inner: asyncio.Protocol) -> None:
@@ -147,8 +147,8 @@ class Connections(aiohttp.TCPConnector):
             if transport is None or connection.protocol is None:
                 return connection
             wire = transport.get_protocol()
-            if not isinstance(wire, Wire):
-                wire = Wire(connection.protocol)
+            if not isinstance(wire, TimedConnection):
+                wire = TimedConnection(connection.protocol)
                 transport.set_protocol(wire)
             elif _has_ended(transport):
                 connection.close()
@@ -169,7 +169,7 @@ def _has_ended(transport: asyncio.Transport) -> bool:
     return bool(found.poll(0))
 
 
-class Names(AbstractResolver):
+class CachedResolver(AbstractResolver):
     """Looks each name up so that a dead name server makes no other host wait."""
 
     async def resolve(

@@ -48,6 +48,7 @@ from typing import NamedTuple
 
 from toolkit.bench.evidence import over_at, started_at
 from toolkit.records import Shot
+from toolkit.stats import student_t
 
 LEAST_DIFFERENCE = 1.05
 """A smaller ratio of times is no difference, however sure it is."""
@@ -56,8 +57,6 @@ GUESS_WORTH = 3
 """Degrees of freedom of the guess at the variance between blocks."""
 WAVE_DEVIATION = 0.07
 """Assumed standard deviation, wave to wave, of the log ratio of two hosts."""
-STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
-"""Two-sided 95 % at 1, 2, ... degrees of freedom; past the last one it stays, which is on the safe side."""
 MOST_EXPONENT = 700.0
 """e to this is still a float."""
 
@@ -203,7 +202,7 @@ def _reach(blocks: _Blocks, mean: float) -> float | None:
         return None
     # mean squares per pair, as in an analysis of variance
     variance = (worth * guess + between) / freedom / count
-    return STUDENT_T[min(freedom, len(STUDENT_T)) - 1] * math.sqrt(variance)
+    return student_t(0.05, freedom) * math.sqrt(variance)
 
 
 def _exp(value: float) -> float:

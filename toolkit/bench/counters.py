@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from toolkit.dialects import EngineNumbers
-from toolkit.promtext import Histogram
+from toolkit.metrics.dialects import EngineNumbers
+from toolkit.metrics.parser import Histogram
 from toolkit.records import START_SLACK_S, Ledger, ServedModel, Shot
 
 NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})

@@ -20,12 +20,12 @@ from contextlib import AsyncExitStack, contextmanager
 from toolkit.bench.client import HostClient
 from toolkit.bench.fitness import Fitness
 from toolkit.bench.health import Health, quiet_collector, short_turns
-from toolkit.bench.lane import Lane, Setting, crew
-from toolkit.bench.plan import Plan
+from toolkit.bench.lane import Lane, LaneSetting, crew
+from toolkit.bench.plan import BenchPlan
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
 from toolkit.records import Run, Shot
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 KEEP_EVERY_S = 0.5
 """A kill costs at most this much, and the requests that are under way: the promise is one second."""
@@ -39,7 +39,7 @@ class Bench:
     def __init__(
         self,
         clients: Sequence[HostClient],
-        plan: Plan,
+        plan: BenchPlan,
         profile: Profile,
         *,
         model: str | None = None,
@@ -52,7 +52,7 @@ class Bench:
         self._waiting: deque[Shot] = deque()  # filled by the loop, emptied by the keeper
         self._keeper = ThreadPoolExecutor(1, "keep")
         self._health = Health()
-        setting = Setting(
+        setting = LaneSetting(
             run=self.id,
             plan=plan,
             profile=profile,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from toolkit.records import Shot
-from toolkit.wording import printable
+from toolkit.safe_text import printable
 
 LONGEST_QUOTE = 80
 """Characters. A host may call its model what it likes, and a sentence must stay one."""
@@ -64,31 +64,14 @@ def usage(shot: Shot) -> int | None:
     return None if shot.output_tokens_estimated else shot.output_tokens
 
 
-def count(number: float) -> str:
-    """A number of things: 1,792."""
-    return f"{number:,.0f}"
-
-
-def tokens(number: float) -> str:
-    """`1 token`, `256 tokens`."""
-    return f"{count(number)} token" + ("" if count(number) == "1" else "s")
-
-
 def of(part: float, whole: float, things: str) -> str:
     """A share in words: `7 of 8 answers`."""
-    return f"{count(part)} of {count(whole)} {things}"
+    return f"{part:,.0f} of {whole:,.0f} {things}"
 
 
 def quoted(text: str) -> str:
     """What a host said, between backticks: short, and without what would act on a terminal."""
     return f"`{printable(text[:LONGEST_QUOTE])}{'…' if len(text) > LONGEST_QUOTE else ''}`"
-
-
-def duration(ms: float) -> str:
-    """A time as people read it: 3.2 ms, 480 ms, 89.0 s."""
-    if ms >= 10_000:
-        return f"{ms / 1000:,.1f} s"
-    return f"{ms:,.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
 
 
 def sentence(clauses: Iterable[str]) -> str:

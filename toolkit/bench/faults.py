@@ -14,8 +14,8 @@ from aiohttp.http_exceptions import ContentEncodingError
 
 from toolkit.bench.shots import Failure
 from toolkit.records import Shot
+from toolkit.safe_text import printable
 from toolkit.scout.problems import OURS, tls_problem
-from toolkit.wording import printable
 
 FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
 """What aiohttp and the event loops raise when the other side is at fault. TimeoutError is an OSError; a RuntimeError
@@ -29,14 +29,14 @@ LEAST_OF_A_KEY = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Timeouts:
     """What a request may take, in seconds."""
 
     connect_s: float
     whole_s: float
 
 
-def failure(error: BaseException, limits: Limits, key: str | None) -> Failure:
+def failure(error: BaseException, limits: Timeouts, key: str | None) -> Failure:
     """Tell one of FAULTS: the first of KINDS that it is."""
     error = _compressed(error) or error
     kind, told = next((kind, told) for types, kind, told in KINDS if isinstance(error, types))
@@ -77,16 +77,16 @@ def _compressed(error: BaseException) -> BaseException | None:
     return cause
 
 
-def _late(_: BaseException, limits: Limits) -> str:
+def _late(_: BaseException, limits: Timeouts) -> str:
     return f"no whole answer within {limits.whole_s:g} s"
 
 
-def _no_name(error: aiohttp.ClientConnectorDNSError, _: Limits) -> str:
+def _no_name(error: aiohttp.ClientConnectorDNSError, _: Timeouts) -> str:
     ours = OURS.get(error.os_error.errno or 0)
     return f"no connection: {ours or 'the name does not resolve to an address'}"
 
 
-def _not_connected(error: aiohttp.ClientConnectorError, _: Limits) -> str:
+def _not_connected(error: aiohttp.ClientConnectorError, _: Timeouts) -> str:
     return f"no connection: {reason(error.os_error)}"
 
 
@@ -99,24 +99,24 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
-def _untrusted(error: aiohttp.ClientConnectorCertificateError, _: Limits) -> str:
+def _untrusted(error: aiohttp.ClientConnectorCertificateError, _: Timeouts) -> str:
     why = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
     return f"TLS certificate not trusted: {why}"
 
 
-def _no_tls(error: BaseException, _: Limits) -> str:
+def _no_tls(error: BaseException, _: Timeouts) -> str:
     return tls_problem(getattr(getattr(error, "os_error", error), "reason", None))
 
 
-def _no_http(error: aiohttp.ClientResponseError, _: Limits) -> str:
+def _no_http(error: aiohttp.ClientResponseError, _: Timeouts) -> str:
     return f"no HTTP answer: {error.message}"
 
 
-def _as_told(error: BaseException, _: Limits) -> str:
+def _as_told(error: BaseException, _: Timeouts) -> str:
     return str(error) or type(error).__name__
 
 
-KINDS: tuple[tuple[type[BaseException], str, Callable[[Any, Limits], str]], ...] = (
+KINDS: tuple[tuple[type[BaseException], str, Callable[[Any, Timeouts], str]], ...] = (
     (
         aiohttp.ConnectionTimeoutError,
         "connect",

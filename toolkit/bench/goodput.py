@@ -18,7 +18,7 @@ _LIMIT = re.compile(r"([^:]*):\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GoodputLimits:
     """What a good request may take at most; None: as long as it likes."""
 
     ttft_ms: float | None = None
@@ -26,7 +26,7 @@ class Limits:
     e2e_ms: float | None = None
 
 
-def read_limits(text: str) -> Limits:
+def read_limits(text: str) -> GoodputLimits:
     """Read `ttft:500ms,tpot:50ms,e2e:10s`; each name at most once, units us, ms, s and m.
 
     Raises ToolkitError on the first part that is no limit.
@@ -37,7 +37,7 @@ def read_limits(text: str) -> Limits:
         if name in limits:
             raise ToolkitError(f"limit `{name}` stands twice in `{text}`", "Keep one of them")
         limits[name] = limit_ms
-    return Limits(**{f"{name}_ms": limit_ms for name, limit_ms in limits.items()})
+    return GoodputLimits(**{f"{name}_ms": limit_ms for name, limit_ms in limits.items()})
 
 
 def _limit(part: str) -> tuple[str, float]:
@@ -57,7 +57,7 @@ def _limit(part: str) -> tuple[str, float]:
     return name, limit_ms
 
 
-def is_good(shot: Shot, limits: Limits) -> bool:
+def is_good(shot: Shot, limits: GoodputLimits) -> bool:
     """Whether a request was answered, and within every limit; a limit itself is still good.
 
     A limit on a number that the shot has no way to have does not apply: TTFT and TPOT of an answer that

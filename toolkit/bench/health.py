@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from toolkit.bench.fitness import Fitness, fitness
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 LOOK_EVERY_S = 0.01
 TURN_S = 0.0005

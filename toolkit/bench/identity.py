@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from toolkit.bench.evidence import count, quoted, sentence
+from toolkit.bench.evidence import quoted, sentence
 from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.units import whole
 
 SAID_OF_WEIGHTS = frozenset(
     "fp bf f nvfp mxfp int awq gptq gguf ggml bnb nf hqq exl aqlm marlin bit"
@@ -102,7 +103,7 @@ def _root(model: ServedModel) -> str:
 
 
 def _limit(model: ServedModel) -> str:
-    return "unknown" if model.max_model_len is None else count(model.max_model_len)
+    return "unknown" if model.max_model_len is None else whole(model.max_model_len)
 
 
 def _not_as_listed(host: Host, model: ServedModel | None) -> Iterator[str]:
@@ -111,7 +112,7 @@ def _not_as_listed(host: Host, model: ServedModel | None) -> Iterator[str]:
         return
     limit, root = model.max_model_len, model.root
     if host.max_model_len is not None and limit is not None and limit != host.max_model_len:
-        yield f"it serves up to {count(limit)} tokens, listed are {count(host.max_model_len)}"
+        yield f"it serves up to {whole(limit)} tokens, listed are {whole(host.max_model_len)}"
     if host.root is not None and root is not None and not _is_path_of(host.root, root):
         yield f"its weights come from {quoted(root)}, listed is {quoted(host.root)}"
 

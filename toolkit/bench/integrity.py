@@ -7,9 +7,10 @@ stands with it. Broken requests may have cost anything up to their `max_tokens`:
 from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.bench.counters import Account, least_tokens
-from toolkit.bench.evidence import NOT_TWINS, count, middle, of, sentence, share, usage
+from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share, usage
 from toolkit.bench.replays import Replays, tokens_of
 from toolkit.records import Confidence, Ledger, Shot, Verdict
+from toolkit.units import whole
 
 LEAST_SHARE = 0.05
 """Of the tokens or requests: what is less explains no speed, and an engine's count may trail its last step."""
@@ -98,7 +99,7 @@ def foreign_traffic(
     clauses = list(beyond)
     if ledger.running_before and (beyond or not account.agrees):
         # alone it proves nothing: vLLM leaves the gauge as it was when all requests were aborted at once
-        clauses.append(f"{count(ledger.running_before)} requests were under way before we sent any")
+        clauses.append(f"{whole(ledger.running_before)} requests were under way before we sent any")
     if not clauses:
         return None
     exact = (account.surplus_requests or 0.0) > 0
@@ -116,15 +117,15 @@ def _beyond_ours(
     more = requests is not None and requests > 0
     if more:
         yield (
-            f"the server counted {count(account.requests or 0)} requests, of which at least"
-            f" {count(requests or 0)} cannot be ours"
+            f"the server counted {whole(account.requests or 0)} requests, of which at least"
+            f" {whole(requests or 0)} cannot be ours"
         )
     sent = account.answers + account.broken
     # an answer that the front cut short was made whole by the engine
     slack = 0 if more else ONE_A_REQUEST * sent
     if tokens is not None and tokens > slack and (more or not truncated):
         yield (
-            f"{count(tokens)} of its {count(account.generation_tokens or 0)} generated tokens"
+            f"{whole(tokens)} of its {whole(account.generation_tokens or 0)} generated tokens"
             " are beyond what we can have caused"
         )
 
@@ -180,8 +181,8 @@ def _by_counter(account: Account, found: Replays) -> str | None:
     if missing <= max(CLAIMED_MORE * account.tokens, ONE_A_REQUEST * fresh):
         return None
     return (
-        f"answers claim {count(account.tokens)} tokens where the server made"
-        f" {count(account.generation_tokens or 0)} for as many requests"
+        f"answers claim {whole(account.tokens)} tokens where the server made"
+        f" {whole(account.generation_tokens or 0)} for as many requests"
     )
 
 
@@ -194,7 +195,7 @@ def _by_chunks(answers: Iterable[Shot], per_chunk: float = PER_CHUNK) -> str | N
     claimed, chunks = sum(said for said, _ in streams), sum(chunks for _, chunks in streams)
     if not chunks or claimed < per_chunk * chunks:
         return None
-    return f"streams claim {count(claimed)} tokens in {count(chunks)} chunks"
+    return f"streams claim {whole(claimed)} tokens in {whole(chunks)} chunks"
 
 
 def _by_text(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> str | None:

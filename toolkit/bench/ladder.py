@@ -6,8 +6,8 @@ It orders and compares the levels' figures; it times nothing and accuses nobody.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.bench.goodput import Limits
-from toolkit.bench.summary import Summary, summary
+from toolkit.bench.goodput import GoodputLimits
+from toolkit.bench.summary import HostSummary, summary
 from toolkit.records import Shot
 
 LEAST_GOOD_SHARE = 0.95
@@ -35,7 +35,7 @@ class Rung:
     good_share: float | None
 
 
-def ladder(shots: Sequence[Shot], *, limits: Limits | None = None) -> tuple[Rung, ...]:
+def ladder(shots: Sequence[Shot], *, limits: GoodputLimits | None = None) -> tuple[Rung, ...]:
     """One host's rungs, the lowest concurrency first; shots of an open loop are on none."""
     levels = sorted({shot.concurrency for shot in shots if shot.concurrency is not None})
     return tuple(
@@ -45,13 +45,13 @@ def ladder(shots: Sequence[Shot], *, limits: Limits | None = None) -> tuple[Rung
     )
 
 
-def rung(shots: Sequence[Shot], concurrency: int, limits: Limits | None = None) -> Rung:
+def rung(shots: Sequence[Shot], concurrency: int, limits: GoodputLimits | None = None) -> Rung:
     """One host's figures at one concurrency, from its shots at that concurrency."""
     told = summary(shots, name="", url="", run="", limits=limits, concurrency=concurrency)
     return rung_of(told, concurrency)
 
 
-def rung_of(told: Summary, concurrency: int) -> Rung:
+def rung_of(told: HostSummary, concurrency: int) -> Rung:
     """The part of a summary that a sweep compares."""
     return Rung(
         concurrency=concurrency,

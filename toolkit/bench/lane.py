@@ -11,17 +11,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count, islice, repeat
 
-from toolkit.bench.asks import Ask, Asker
+from toolkit.bench.asks import HostRequests, PlannedRequest
 from toolkit.bench.client import HostClient, PageError
 from toolkit.bench.counters import ledger
 from toolkit.bench.models import choice
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.schedule import requests_of, send_times
-from toolkit.bench.shots import Course, Failure, Heard, Moments, shot
-from toolkit.dialects import EngineNumbers
+from toolkit.bench.shots import Failure, Heard, Moments, ShotContext, shot
+from toolkit.metrics.dialects import EngineNumbers
 from toolkit.profiles import Profile
 from toolkit.records import Ledger, ServedModel, Shot
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 LOOK_EVERY_S = 1.0
 """How often a host's queue is looked at during the load: 0.7 ms of CPU for a vLLM page of 56 KB."""
@@ -42,11 +42,11 @@ work of it must not delay the other hosts' streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class LaneSetting:
     """What is the same for all lanes of a run."""
 
     run: str
-    plan: Plan
+    plan: BenchPlan
     profile: Profile
     model: str | None
     """What the command line asks for; None: what each host lists."""
@@ -57,7 +57,7 @@ class Lane:
     """One host in one run; `shots` and `ledger` are what came of it."""
 
     def __init__(
-        self, client: HostClient, setting: Setting, nonce: str, take: Callable[[Shot], None]
+        self, client: HostClient, setting: LaneSetting, nonce: str, take: Callable[[Shot], None]
     ) -> None:
         """`nonce` is unlike any other lane's and run's; `take` gets each shot once it is over."""
         self.client = client
@@ -194,14 +194,14 @@ class Lane:
     # --- inside a level ----------------------------------------------------------------------------
 
     async def _closed_loop(
-        self, asker: Asker, slots: Iterator[int], level: int, began_s: float
+        self, asker: HostRequests, slots: Iterator[int], level: int, began_s: float
     ) -> None:
         """Keep a fixed number of requests under way, each leaving when another's answer is over."""
         concurrency = self._concurrency(level)
         requests, duration_s = self._requests(concurrency), self._plan.duration_s
         course = self._course(concurrency)
 
-        def asks() -> Iterator[Ask]:
+        def asks() -> Iterator[PlannedRequest]:
             for slot in islice(slots, requests):
                 if duration_s is not None and time.monotonic() >= began_s + duration_s:
                     return
@@ -219,7 +219,7 @@ class Lane:
 
         await self._at_once(concurrency, work)
 
-    async def _open_loop(self, asker: Asker, slots: Iterator[int], began_s: float) -> None:
+    async def _open_loop(self, asker: HostRequests, slots: Iterator[int], began_s: float) -> None:
         """Send on time whatever the answers take; at most `concurrency` are under way."""
         course, places = self._course(None), asyncio.Semaphore(self._plan.concurrency)
         async with crew() as sending:
@@ -231,7 +231,12 @@ class Lane:
                 sending.create_task(self._when_there_is_room(course, ask, planned_s, places, asker))
 
     async def _when_there_is_room(
-        self, course: Course, ask: Ask, planned_s: float, places: asyncio.Semaphore, asker: Asker
+        self,
+        course: ShotContext,
+        ask: PlannedRequest,
+        planned_s: float,
+        places: asyncio.Semaphore,
+        asker: HostRequests,
     ) -> None:
         # what follows is the host's doing: it holds all places
         self.lag.add(max(0.0, time.monotonic() - planned_s) * 1000)
@@ -249,7 +254,9 @@ class Lane:
         finally:
             places.release()
 
-    async def _send(self, course: Course, ask: Ask, planned_s: float, asker: Asker | None) -> Shot:
+    async def _send(
+        self, course: ShotContext, ask: PlannedRequest, planned_s: float, asker: HostRequests | None
+    ) -> Shot:
         self.under_way += 1
         try:
             done = await self.client.send(course, ask, planned_s)
@@ -280,7 +287,9 @@ class Lane:
                 self._seen.append(_queue_only(numbers))
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _charge(self, asker: Asker, slots: Iterator[int], level: int, began_s: float) -> None:
+    async def _charge(
+        self, asker: HostRequests, slots: Iterator[int], level: int, began_s: float
+    ) -> None:
         """Charge a host that cannot be asked with every request that was planned for it, when it was due.
 
         A few at a time: a hundred thousand at once would hold up the other hosts' streams for seconds.
@@ -304,14 +313,16 @@ class Lane:
         # a duration plans no number of requests, but a first wave for sure
         return repeat(0.0, self._requests(concurrency) or concurrency)
 
-    def _unsent(self, course: Course, ask: Ask, planned_s: float, reason: str) -> Shot:
+    def _unsent(
+        self, course: ShotContext, ask: PlannedRequest, planned_s: float, reason: str
+    ) -> Shot:
         moments = Moments(planned_s=planned_s, sent_s=None, ended_s=time.monotonic())
         failure = Failure(kind="not_sent", error=reason)
         return replace(shot(course, ask, moments, Heard(failure=failure)), took_ms=None)
 
-    def _asker(self, level: int) -> Asker:
+    def _asker(self, level: int) -> HostRequests:
         nonce = f"{self._nonce}{level}"
-        return Asker(self._plan, self._setting.profile, model=self._model, nonce=nonce)
+        return HostRequests(self._plan, self._setting.profile, model=self._model, nonce=nonce)
 
     def _requests(self, concurrency: int) -> int | None:
         return requests_of(self._plan, concurrency) if self._plan.levels else self._plan.requests
@@ -322,8 +333,8 @@ class Lane:
     def _widest(self) -> int:
         return max(self._plan.levels or (self._plan.concurrency,))
 
-    def _course(self, concurrency: int | None) -> Course:
-        return Course(
+    def _course(self, concurrency: int | None) -> ShotContext:
+        return ShotContext(
             run=self._setting.run,
             name=self.host.name,
             url=self.host.url,

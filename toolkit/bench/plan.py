@@ -13,7 +13,7 @@ Arrival = Literal["constant", "poisson"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """One plan, the same for every host."""
 
     requests: int | None = 16

@@ -12,9 +12,7 @@ from typing import Literal
 
 from toolkit.bench.counters import Account, least_tokens
 from toolkit.bench.evidence import (
-    count,
     decode_ms_per_token,
-    duration,
     middle,
     of,
     over_at,
@@ -23,8 +21,9 @@ from toolkit.bench.evidence import (
     served_ms,
     share,
 )
-from toolkit.cache_headers import says_bypass, says_hit
+from toolkit.protocol.cache_status import says_bypass, says_hit
 from toolkit.records import Shot, Verdict
+from toolkit.units import spoken_ms, whole
 
 LEAST_SHARE = 0.3
 """Of the repeated requests: a cache that takes fewer explains little of a host's speed."""
@@ -129,7 +128,7 @@ def _clauses(found: Replays) -> Iterable[str]:
     first = middle(pair.first.e2e_ms for pair in found.taken)
     again = middle(pair.again.e2e_ms for pair in found.taken)
     if first is not None and again is not None and "time" in found.kinds:
-        yield f"they took {duration(again)} where the first answers took {duration(first)} (medians)"
+        yield f"they took {spoken_ms(again)} where the first answers took {spoken_ms(first)} (medians)"
     if "id" in found.kinds:
         yield "they bear the ids of earlier answers"
     if "header" in found.kinds:
@@ -137,11 +136,11 @@ def _clauses(found: Replays) -> Iterable[str]:
         yield f"a header says {quoted(next(filter(says_hit, headers)))}"
     if found.told_hits:
         ratio = share(found.told_hits, found.told)
-        yield f"by its header the hit ratio is {ratio:.2f} of {count(found.told)} answers"
+        yield f"by its header the hit ratio is {ratio:.2f} of {whole(found.told)} answers"
     if "counters" in found.kinds:
         yield (
-            f"the server's counters lack {count(found.missing_tokens or 0)} tokens, and these"
-            f" answers hold {count(found.tokens)}"
+            f"the server's counters lack {whole(found.missing_tokens or 0)} tokens, and these"
+            f" answers hold {whole(found.tokens)}"
         )
     if found.contradicted:
         yield "yet its counters hold all tokens"

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.contrast import tied
 from toolkit.bench.counters import account
-from toolkit.bench.goodput import Limits
+from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.ladder import Rung, best_level, knee, ladder
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.shared import own_share, same_engine, shared_engines
-from toolkit.bench.summary import Summary, summary
+from toolkit.bench.summary import HostSummary, summary
 from toolkit.bench.verdicts import verdicts
-from toolkit.dialects import EngineNumbers
+from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Host, Ledger, Shot
 
 
@@ -19,7 +19,7 @@ from toolkit.records import Host, Ledger, Shot
 class Result:
     """One host's line. In a sweep the summary is that of one level: the best, else the knee, else the fastest."""
 
-    summary: Summary
+    summary: HostSummary
     rungs: tuple[Rung, ...] = ()
     best_concurrency: int | None = None
     """The largest that meets the goodput limits; None without limits, or when none does."""
@@ -38,10 +38,10 @@ NO_PAGES: Mapping[str, EngineNumbers | None] = {}
 def results(
     lanes: Sequence[Facts],
     *,
-    plan: Plan,
+    plan: BenchPlan,
     run: str,
     client_ok: bool,
-    limits: Limits | None,
+    limits: GoodputLimits | None,
     pages: Mapping[str, EngineNumbers | None] = NO_PAGES,
 ) -> list[Result]:
     """Summarise and judge every host, in the order given; `pages` are their `/metrics` before the load, by name."""

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from itertools import count, islice, pairwise, takewhile
 
-from toolkit.bench.plan import Plan
+from toolkit.bench.plan import BenchPlan
 from toolkit.errors import ToolkitError
 
 LEAST_RATE, MOST_RATE = 0.0001, 10_000.0
@@ -23,7 +23,7 @@ WAVES = 4
 """A level of a sweep with fewer waves of requests would be mostly its own start and end."""
 
 
-def send_times(plan: Plan) -> Iterator[float]:
+def send_times(plan: BenchPlan) -> Iterator[float]:
     """Seconds from the start at which the requests of an open loop are due, equal for all hosts.
 
     `constant`: the first at 0, then every 1/rate. `poisson`: gaps drawn from the exponential distribution with
@@ -49,7 +49,7 @@ def _poisson(rate: float, seed: int) -> Iterator[float]:
         yield at
 
 
-def requests_of(plan: Plan, level: int) -> int | None:
+def requests_of(plan: BenchPlan, level: int) -> int | None:
     """How many requests each host gets at this concurrency; None: as many as the duration lets in.
 
     The plan's number; a level of a sweep gets at least four waves. Without levels the number is the user's word.
@@ -59,7 +59,7 @@ def requests_of(plan: Plan, level: int) -> int | None:
     return max(plan.requests, WAVES * level)
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: BenchPlan) -> None:
     """Raise ToolkitError with a way out when a plan cannot be."""
     _check_length(plan)
     _check_load(plan)
@@ -67,7 +67,7 @@ def check_plan(plan: Plan) -> None:
     _check_requests(plan)
 
 
-def _check_length(plan: Plan) -> None:
+def _check_length(plan: BenchPlan) -> None:
     if plan.requests is None and plan.duration_s is None:
         raise ToolkitError(
             "a bench without a number of requests and without a duration never ends",
@@ -81,7 +81,7 @@ def _check_length(plan: Plan) -> None:
         raise _refusal("warm-up requests", plan.warmup, "Give 0 for none, or twice the concurrency")
 
 
-def _check_load(plan: Plan) -> None:
+def _check_load(plan: BenchPlan) -> None:
     if not 1 <= plan.concurrency <= MOST_CONCURRENCY:
         raise _refusal("concurrency", plan.concurrency, f"Give 1 to {MOST_CONCURRENCY:,}, e.g., 8")
     if plan.rate is None:
@@ -106,7 +106,7 @@ def _check_load(plan: Plan) -> None:
         )
 
 
-def _check_levels(plan: Plan) -> None:
+def _check_levels(plan: BenchPlan) -> None:
     for level in plan.levels:
         if not 1 <= level <= MOST_CONCURRENCY:
             raise _refusal("level", level, f"Give concurrencies from 1 to {MOST_CONCURRENCY:,}")
@@ -118,7 +118,7 @@ def _check_levels(plan: Plan) -> None:
             )
 
 
-def _check_requests(plan: Plan) -> None:
+def _check_requests(plan: BenchPlan) -> None:
     for name, share in (
         ("share of streams", plan.stream_share),
         ("share of twins", plan.twin_share),

@@ -24,15 +24,17 @@ from itertools import accumulate, pairwise
 
 import uvloop
 
-from toolkit.bench.asks import Ask
-from toolkit.bench.client import HostClient, Reply
+from toolkit.bench.asks import PlannedRequest
+from toolkit.bench.client import HostClient, ReceivedAnswer
 from toolkit.bench.health import quiet_collector
 from toolkit.bench.lane import MOST_READY_CONNECTIONS
-from toolkit.bench.shots import Course
-from toolkit.bench.stamps import MODEL, Pace, Truth, read_stamps
-from toolkit.completion import Answer
+from toolkit.bench.shots import ShotContext
+from toolkit.bench.stamps import MODEL, TokenPace, Truth, read_stamps
 from toolkit.errors import ToolkitError
+from toolkit.protocol.completion import Answer
 from toolkit.records import Host, Shot
+from toolkit.stats import nearest_rank
+from toolkit.units import counted
 
 ROUNDS = 3
 """Answers that each stream reads, one after the other."""
@@ -54,7 +56,7 @@ LATE_SERVER_MS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedAnswer:
     """One answer by both clocks, in milliseconds."""
 
     sent_ms: float
@@ -68,11 +70,11 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LevelCost:
     """What one level cost and how it went."""
 
     streams: int
-    timed: tuple[Timed, ...]
+    timed: tuple[TimedAnswer, ...]
     failed: int
     error: str | None
     """Of the first request that failed."""
@@ -82,7 +84,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class SelftestLevel:
     """What the client added at one number of streams. Field names are the keys of `toolkit selftest --json`."""
 
     streams: int
@@ -130,14 +132,14 @@ class Rate:
 # --- arithmetic --------------------------------------------------------------------------------------
 
 
-def timed(shot: Shot, answer: Answer) -> Timed:
+def timed(shot: Shot, answer: Answer) -> TimedAnswer:
     """Put both clocks side by side; ValueError when the answer is no stamped one."""
     stamps = read_stamps(answer.text)
     if shot.sent_at is None or answer.first_token_at is None:
         raise ValueError("the answer has no token")
     waits = (gap_s for gap_s, _ in answer.gaps)
     client_s = accumulate(waits, initial=answer.first_token_at)
-    return Timed(
+    return TimedAnswer(
         sent_ms=shot.sent_at * 1000,
         received_ms=stamps.received_ns / 1e6,
         server_ms=tuple(stamp / 1e6 for stamp in stamps.sent_ns),
@@ -145,17 +147,17 @@ def timed(shot: Shot, answer: Answer) -> Timed:
     )
 
 
-def ttft_delay_ms(one: Timed) -> float:
+def ttft_delay_ms(one: TimedAnswer) -> float:
     """What the client added to the time to first token."""
     return (one.client_ms[0] - one.sent_ms) - (one.server_ms[0] - one.received_ms)
 
 
-def token_delays_ms(one: Timed) -> list[float]:
+def token_delays_ms(one: TimedAnswer) -> list[float]:
     """How long each token was on its way to the client's stamp."""
     return [read - sent for read, sent in zip(one.client_ms, one.server_ms, strict=True)]
 
 
-def gap_errors_ms(one: Timed) -> list[float]:
+def gap_errors_ms(one: TimedAnswer) -> list[float]:
     """By how much the client misjudged each gap between two tokens."""
     return [
         abs((read - read_before) - (sent - sent_before))
@@ -165,7 +167,7 @@ def gap_errors_ms(one: Timed) -> list[float]:
     ]
 
 
-def lateness_ms(one: Timed, pace: Pace) -> list[float]:
+def lateness_ms(one: TimedAnswer, pace: TokenPace) -> list[float]:
     """How much later than due the server itself sent each token."""
     first_due_ms = one.received_ms + pace.ttft_ms
     return [
@@ -176,9 +178,7 @@ def lateness_ms(one: Timed, pace: Pace) -> list[float]:
 
 def quantile(values: Sequence[float], q: float) -> float | None:
     """Nearest rank; None without values, and for a p99 of fewer than 100."""
-    if not values or (q >= 0.99 and len(values) < FEWEST_FOR_P99):
-        return None
-    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+    return None if q >= 0.99 and len(values) < FEWEST_FOR_P99 else nearest_rank(values, q)
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -186,7 +186,7 @@ def mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def level(load: Load, pace: Pace) -> Level:
+def level(load: LevelCost, pace: TokenPace) -> SelftestLevel:
     """Sum up one level."""
     ttft = [ttft_delay_ms(one) for one in load.timed]
     send = [one.received_ms - one.sent_ms for one in load.timed]
@@ -195,7 +195,7 @@ def level(load: Load, pace: Pace) -> Level:
     late = (
         [each for one in load.timed for each in lateness_ms(one, pace)] if pace.interval_ms else []
     )
-    return Level(
+    return SelftestLevel(
         streams=load.streams,
         requests=len(load.timed) + load.failed,
         errors=load.failed,
@@ -219,12 +219,12 @@ def level(load: Load, pace: Pace) -> Level:
     )
 
 
-def faults(levels: Sequence[Level]) -> tuple[str, ...]:
+def faults(levels: Sequence[SelftestLevel]) -> tuple[str, ...]:
     """Why the clock isn't fit, one sentence a level; empty when it is."""
     return tuple(fault for one in levels if (fault := _fault(one)))
 
 
-def fit_up_to(levels: Sequence[Level]) -> int | None:
+def fit_up_to(levels: Sequence[SelftestLevel]) -> int | None:
     """The most streams at which the clock is fit, and at every smaller level, too."""
     fit = None
     for one in sorted(levels, key=lambda each: each.streams):
@@ -234,18 +234,22 @@ def fit_up_to(levels: Sequence[Level]) -> int | None:
     return fit
 
 
-def conclusion(levels: Sequence[Level]) -> str:
+def conclusion(levels: Sequence[SelftestLevel]) -> str:
     """Whether the clock is fit, in a plain sentence."""
     wrong, upto = faults(levels), fit_up_to(levels)
     if not wrong:
-        return f"The clock is fit up to {_streams(upto)}." if upto else "Nothing was measured."
-    fit = "is not fit" if upto is None else f"is fit up to {_streams(upto)}, not beyond"
+        return (
+            f"The clock is fit up to {counted(upto, 'stream')}."
+            if upto
+            else "Nothing was measured."
+        )
+    fit = "is not fit" if upto is None else f"is fit up to {counted(upto, 'stream')}, not beyond"
     return f"The clock {fit}: {'; '.join(wrong)}."
 
 
-def _fault(one: Level) -> str | None:
+def _fault(one: SelftestLevel) -> str | None:
     """The first bar that a level misses."""
-    where = f"at {_streams(one.streams)}"
+    where = f"at {counted(one.streams, 'stream')}"
     if one.errors or one.ttft_delay_p50_ms is None:
         return f"{where} {one.errors} of {one.requests} requests failed: {one.error}"
     if one.streams > MANY_STREAMS:
@@ -262,11 +266,7 @@ def _fault(one: Level) -> str | None:
     return None
 
 
-def _streams(count: int) -> str:
-    return "1 stream" if count == 1 else f"{count:,} streams"
-
-
-def _beside(one: Level) -> str:
+def _beside(one: SelftestLevel) -> str:
     """What to know about a fault: a machine that is too busy for its server is too busy for its client."""
     late_ms = one.server_late_p99_ms
     if late_ms is None or late_ms <= LATE_SERVER_MS:
@@ -280,7 +280,7 @@ def _beside(one: Level) -> str:
 class StampedServer:
     """A started server; `truths` asks it what it did."""
 
-    def __init__(self, url: str, pace: Pace) -> None:
+    def __init__(self, url: str, pace: TokenPace) -> None:
         self.url = url
         self.pace = pace
 
@@ -292,7 +292,7 @@ class StampedServer:
 
 
 @contextmanager
-def stamped_server(pace: Pace) -> Iterator[StampedServer]:
+def stamped_server(pace: TokenPace) -> Iterator[StampedServer]:
     """Start a server in a process of its own; it ends with the block, or with this process."""
     settings = {"ttft-ms": pace.ttft_ms, "interval-ms": pace.interval_ms, "tokens": pace.tokens}
     words = [f"--{name}={value}" for name, value in settings.items()]
@@ -312,7 +312,7 @@ def stamped_server(pace: Pace) -> Iterator[StampedServer]:
             process.kill()
 
 
-def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> Load:
+def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> LevelCost:
     """Put one level's load on a server, from an event loop of its own like the bench's.
 
     The streams begin `spread_s` apart, first to last; each reads three answers, one after the other.
@@ -320,7 +320,7 @@ def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float)
     return uvloop.run(_load(server, streams, tokens=tokens, spread_s=spread_s))
 
 
-def measured(server: StampedServer, streams: int, *, tokens: int) -> Level:
+def measured(server: StampedServer, streams: int, *, tokens: int) -> SelftestLevel:
     """Measure one level; its streams begin a few token intervals apart."""
     spread_s = SPREAD_TOKENS * server.pace.interval_ms / 1000
     return level(loaded(server, streams, tokens=tokens, spread_s=spread_s), server.pace)
@@ -328,7 +328,7 @@ def measured(server: StampedServer, streams: int, *, tokens: int) -> Level:
 
 def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
     """How many events a second of CPU reads, when there is always one to read."""
-    with stamped_server(Pace(ttft_ms=0.0, interval_ms=0.0, tokens=tokens)) as server:
+    with stamped_server(TokenPace(ttft_ms=0.0, interval_ms=0.0, tokens=tokens)) as server:
         one = measured(server, streams, tokens=tokens)
     cost_us = one.cpu_us_per_event
     return Rate(
@@ -344,9 +344,9 @@ class _OpenClient(HostClient):
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
         super().__init__(Host(name=MODEL, url=url), timeout_s=timeout_s)
-        self.replies: list[Reply] = []
+        self.replies: list[ReceivedAnswer] = []
 
-    async def _ask(self, body: bytes, reply: Reply) -> None:
+    async def _ask(self, body: bytes, reply: ReceivedAnswer) -> None:
         self.replies.append(reply)
         await super()._ask(body, reply)
 
@@ -356,9 +356,11 @@ class _OpenClient(HostClient):
         return {answer.answer_id: answer for answer in (reader.end(0.0) for reader in readers)}
 
 
-async def _load(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> Load:
+async def _load(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> LevelCost:
     # a wall clock that is the monotonic one makes `sent_at` comparable with the server's stamps
-    course = Course(run=MODEL, name=MODEL, url=server.url, concurrency=streams, wall_offset_s=0.0)
+    course = ShotContext(
+        run=MODEL, name=MODEL, url=server.url, concurrency=streams, wall_offset_s=0.0
+    )
     shots: list[Shot] = []
 
     async def stream(number: int) -> None:
@@ -376,7 +378,7 @@ async def _load(server: StampedServer, streams: int, *, tokens: int, spread_s: f
             cpu_s, wall_s = time.process_time() - cpu_began_s, time.monotonic() - began_s
     answers = client.answers()
     good = [shot for shot in shots if shot.ok]
-    return Load(
+    return LevelCost(
         streams=streams,
         timed=tuple(timed(shot, answers[shot.answer_id]) for shot in good),
         failed=len(shots) - len(good),
@@ -386,9 +388,9 @@ async def _load(server: StampedServer, streams: int, *, tokens: int, spread_s: f
     )
 
 
-def _ask_for(slot: int, tokens: int) -> Ask:
+def _ask_for(slot: int, tokens: int) -> PlannedRequest:
     """A request as the bench sends it."""
-    return Ask(
+    return PlannedRequest(
         slot=slot,
         kind="unique",
         prompt=MODEL,

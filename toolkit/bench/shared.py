@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.bench.counters import Account, account, least_tokens
-from toolkit.bench.evidence import NOT_TWINS, duration, middle, of, sentence, share
+from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share
 from toolkit.bench.replays import replays
-from toolkit.dialects import EngineNumbers
+from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import START_SLACK_S, Ledger, Shot, Verdict
+from toolkit.units import spoken_ms
 
 ALIKE = 0.02
 """Two readings of one counter that still moves for others' requests are not of one moment."""
@@ -143,6 +144,6 @@ def _adds(mine: Sequence[Shot], theirs: Sequence[Shot], other: str) -> str | Non
     if share(len(longer), len(later)) < MOSTLY:
         return f"what it adds to {other} is lost in the noise of {of(len(longer), len(later), 'equal prompts')} that took longer here"
     return (
-        f"it adds {duration(middle(later) or 0.0)} to the first token of {other}"
+        f"it adds {spoken_ms(middle(later) or 0.0)} to the first token of {other}"
         f" (median; {of(len(longer), len(later), 'equal prompts')} took longer)"
     )

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.bench.asks import Ask
-from toolkit.completion import Answer
+from toolkit.bench.asks import PlannedRequest
+from toolkit.protocol.completion import Answer
 from toolkit.records import Shot
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class ShotContext:
     """What all shots at one host, at one level of one run, have in common."""
 
     run: str
@@ -51,7 +51,7 @@ class Heard:
     cache_status: str | None = None
 
 
-def shot(course: Course, ask: Ask, moments: Moments, heard: Heard) -> Shot:
+def shot(course: ShotContext, ask: PlannedRequest, moments: Moments, heard: Heard) -> Shot:
     """Put a request's facts together."""
     start_s = _start_s(course, moments)
     fault = heard.failure or _fault(heard.answer)
@@ -80,7 +80,7 @@ def shot(course: Course, ask: Ask, moments: Moments, heard: Heard) -> Shot:
     )
 
 
-def _start_s(course: Course, moments: Moments) -> float:
+def _start_s(course: ShotContext, moments: Moments) -> float:
     """Where latencies count from: in an open loop the planned send, unless a timer's grain let it leave earlier."""
     if moments.sent_s is None:
         return moments.planned_s

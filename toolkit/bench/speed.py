@@ -7,11 +7,12 @@ busy machine on either side is no accusation.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from toolkit.bench.evidence import count, duration, ended_at, middle, of, sentence, share
+from toolkit.bench.evidence import ended_at, middle, of, sentence, share
 from toolkit.bench.ladder import Rung, knee
 from toolkit.bench.replays import INSTANT_MS
 from toolkit.records import Confidence, Ledger, Shot, Verdict
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
+from toolkit.units import counted, spoken_ms, whole
 
 FAR_SLOWER = 5.0
 """The first answers against later ones; a first wave whose prompts are read together takes about twice as long."""
@@ -77,7 +78,7 @@ def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdic
     return Verdict(
         code="cold",
         confidence="low" if len(first) == 1 else "medium",
-        evidence=f"{_fastest_of(first)} took {duration(waited)}, later ones {duration(usual)} (median)",
+        evidence=f"{_fastest_of(first)} took {spoken_ms(waited)}, later ones {spoken_ms(usual)} (median)",
     )
 
 
@@ -105,7 +106,7 @@ def _colder_in_part(first: Collection[Shot], later: Sequence[Shot]) -> Verdict |
         code="cold",
         confidence="medium",
         evidence=f"{of(len(waited), len(first), 'requests')} of the first wave took"
-        f" {duration(min(waited))} or more, later ones {duration(middle(usuals) or 0.0)} (median)",
+        f" {spoken_ms(min(waited))} or more, later ones {spoken_ms(middle(usuals) or 0.0)} (median)",
     )
 
 
@@ -162,8 +163,8 @@ def _colder_than_its_pace(
     return Verdict(
         code="cold",
         confidence="medium" if len(first) > 1 else "low",
-        evidence=f"{_fastest_of(first)} took {duration(stall.waited)} to its first token, where reading"
-        f" all their prompts takes {duration(stall.reading)} even at the pace of writing",
+        evidence=f"{_fastest_of(first)} took {spoken_ms(stall.waited)} to its first token, where reading"
+        f" all their prompts takes {spoken_ms(stall.reading)} even at the pace of writing",
     )
 
 
@@ -269,7 +270,7 @@ def _by_ladder(rungs: Sequence[Rung]) -> Iterator[str]:
     yield (
         f"beyond {level} requests at once it answers no more a second ({at.rps or 0:.2f},"
         f" with {top.concurrency} {top.rps or 0:.2f}) and takes longer"
-        f" ({duration(at.e2e_p50_ms or 0)}, then {duration(top.e2e_p50_ms or 0)})"
+        f" ({spoken_ms(at.e2e_p50_ms or 0)}, then {spoken_ms(top.e2e_p50_ms or 0)})"
     )
 
 
@@ -288,8 +289,8 @@ def _by_falling_behind(shots: Iterable[Shot]) -> Iterator[str]:
     grows = mid >= GROWS * start and end >= GROWS * mid
     if grows and end >= DOUBLED * start and end - start >= EXCESS_MS:
         yield (
-            f"answers fell ever further behind the plan, from {duration(start)} in the first third"
-            f" to {duration(end)} in the last (medians)"
+            f"answers fell ever further behind the plan, from {spoken_ms(start)} in the first third"
+            f" to {spoken_ms(end)} in the last (medians)"
         )
 
 
@@ -320,8 +321,8 @@ def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Itera
         return
     if _is_for_want_of_room(shots, share(queued, mean), ledger.waiting_max):
         yield (
-            f"requests waited {duration(queued)} of their {duration(mean)} in the server's queue"
-            f" (means), {count(ledger.waiting_max)} of them at once"
+            f"requests waited {spoken_ms(queued)} of their {spoken_ms(mean)} in the server's queue"
+            f" (means), {whole(ledger.waiting_max)} of them at once"
         )
 
 
@@ -363,8 +364,8 @@ def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: floa
 def _by_preemptions(shots: Iterable[Shot], ledger: Ledger) -> Iterator[str]:
     sent = sum(shot.sent_at is not None for shot in shots)
     if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
-        many = "preemption" if ledger.preemptions == 1 else "preemptions"
-        yield f"{count(ledger.preemptions)} {many}: its KV cache ran out and work was done twice"
+        preemptions = counted(round(ledger.preemptions), "preemption")
+        yield f"{preemptions}: its KV cache ran out and work was done twice"
 
 
 # --- fast failures ----------------------------------------------------------------------------------------------
@@ -391,5 +392,5 @@ def fast_failures(shots: Iterable[Shot], replayed: Collection[Shot]) -> Verdict 
         code="fast_failures",
         confidence="high",
         evidence=f"{of(len(fast), len(measured), 'requests')} failed ({kinds}) after"
-        f" {duration(failed)} where answers take {duration(usual)} (medians)",
+        f" {spoken_ms(failed)} where answers take {spoken_ms(usual)} (medians)",
     )

@@ -31,7 +31,7 @@ import uvloop
 
 from toolkit.bench.stamps import (
     MODEL,
-    Pace,
+    TokenPace,
     Truth,
     Want,
     page,
@@ -55,12 +55,12 @@ class _Ticker:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._due: list[tuple[int, int, _Reply]] = []
+        self._due: list[tuple[int, int, _StampedAnswer]] = []
         self._numbers = count()
         self._armed_ns: int | None = None
         self._timer: asyncio.Handle | None = None
 
-    def add(self, due_ns: int, reply: "_Reply") -> None:
+    def add(self, due_ns: int, reply: "_StampedAnswer") -> None:
         """Let a reply send at this moment, and again when it says so."""
         heapq.heappush(self._due, (due_ns, next(self._numbers), reply))
         if self._armed_ns is None or due_ns < self._armed_ns:
@@ -94,12 +94,14 @@ class _Ticker:
         self._arm()
 
 
-class _Reply:
+class _StampedAnswer:
     """One answer under way."""
 
     __slots__ = ("_created", "_interval_ns", "_left", "_line", "_script", "_truth", "_want")
 
-    def __init__(self, line: "_Line", want: Want, truth: Truth, interval_ns: int) -> None:
+    def __init__(
+        self, line: "_StampedConnection", want: Want, truth: Truth, interval_ns: int
+    ) -> None:
         self._line = line
         self._want = want
         self._truth = truth
@@ -150,14 +152,14 @@ class _Reply:
 # --- who it is sent to -----------------------------------------------------------------------------
 
 
-class _Line(asyncio.Protocol):
+class _StampedConnection(asyncio.Protocol):
     """One connection: requests one after the other."""
 
     def __init__(self, house: "_House") -> None:
         self.paused = False
         """The client does not keep up: what is due waits until it reads."""
         self.waiting_ns: int | None = None
-        self.reply: _Reply | None = None
+        self.reply: _StampedAnswer | None = None
         self._truth: Truth | None = None
         self._house = house
         self._read = bytearray()
@@ -253,7 +255,7 @@ class _Line(asyncio.Protocol):
             return
         self._truth = house.new_truth(want, received_ns)
         interval_ns = round(house.pace.interval_ms * 1e6)
-        self.reply = _Reply(self, want, self._truth, interval_ns)
+        self.reply = _StampedAnswer(self, want, self._truth, interval_ns)
         due_ns = received_ns + round(house.pace.ttft_ms * 1e6)
         if not want.stream:
             due_ns += (want.tokens - 1) * interval_ns
@@ -263,7 +265,7 @@ class _Line(asyncio.Protocol):
 class _House:
     """What all connections share."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: TokenPace) -> None:
         self.pace = pace
         self.ticker = _Ticker()
         self.pages = {
@@ -314,11 +316,13 @@ def _models_page() -> bytes:
 # --- a process of its own --------------------------------------------------------------------------
 
 
-async def serve(pace: Pace, port: int) -> None:
+async def serve(pace: TokenPace, port: int) -> None:
     """Print the URL when listening; stay until the parent, who holds standard input, is gone."""
     loop = asyncio.get_running_loop()
     house = _House(pace)
-    server = await loop.create_server(lambda: _Line(house), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(
+        lambda: _StampedConnection(house), "127.0.0.1", port, backlog=4096
+    )
     gone = asyncio.Event()
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         loop.add_reader(0, lambda: gone.set() if not os.read(0, 4096) else None)
@@ -331,7 +335,7 @@ async def serve(pace: Pace, port: int) -> None:
 def main() -> None:
     """Read the command line and serve."""
     parser = argparse.ArgumentParser(prog="python -m toolkit.bench.stamped", description=__doc__)
-    usual = Pace()
+    usual = TokenPace()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ttft-ms", type=float, default=usual.ttft_ms)
     parser.add_argument("--interval-ms", type=float, default=usual.interval_ms)
@@ -341,7 +345,7 @@ def main() -> None:
         parser.error("times are not negative, and an answer has a token")
     # a Ctrl-C meant for the parent prints no traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    pace = Pace(ttft_ms=words.ttft_ms, interval_ms=words.interval_ms, tokens=words.tokens)
+    pace = TokenPace(ttft_ms=words.ttft_ms, interval_ms=words.interval_ms, tokens=words.tokens)
     uvloop.run(serve(pace, words.port))
 
 

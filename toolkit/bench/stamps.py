@@ -18,7 +18,7 @@ _STAMP = "#" * _DIGITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TokenPace:
     """How fast tokens come."""
 
     ttft_ms: float = 50.0
@@ -73,7 +73,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class StampedScript:
     """The bytes of one streamed answer around its stamps."""
 
     opening: tuple[bytes, bytes, bytes]
@@ -95,7 +95,7 @@ class Script:
         return b"%b%019d%b" % (head, sent_ns, tail)
 
 
-def wanted(body: bytes, *, chat: bool, pace: Pace) -> Want:
+def wanted(body: bytes, *, chat: bool, pace: TokenPace) -> Want:
     """Read a request; ValueError when it is no JSON object."""
     asked = orjson.loads(body)
     if not isinstance(asked, dict):
@@ -113,7 +113,7 @@ def wanted(body: bytes, *, chat: bool, pace: Pace) -> Want:
     )
 
 
-def script(want: Want, answer_id: str, created: int) -> Script:
+def script(want: Want, answer_id: str, created: int) -> StampedScript:
     """Lay out the chunks as vLLM writes them."""
     base = {
         "id": answer_id,
@@ -127,7 +127,7 @@ def script(want: Want, answer_id: str, created: int) -> Script:
     head, tail = _around_stamps(_http_chunk(_event(base, want, f"{_STAMP} ", None)))
     last_head, last_tail = _around_stamps(_http_chunk(_event(base, want, f"{_STAMP} ", "length")))
     usage = _http_chunk(_line(base | {"choices": [], "usage": _usage(want)}))
-    return Script(
+    return StampedScript(
         opening=(before, between, after),
         middle=(head, tail),
         last=(last_head, last_tail),

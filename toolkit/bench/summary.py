@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.bench.evidence import over_at
-from toolkit.bench.goodput import Limits, is_good
+from toolkit.bench.goodput import GoodputLimits, is_good
 from toolkit.records import Ledger, Shot, Verdict
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 LEAST_FOR_P99 = 100
 """With fewer samples the nearest rank of p99 is the largest value: one stall would be the figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class HostSummary:
     """One host's figures at one concurrency. Field names are the keys of `toolkit bench --json`.
 
     Warm-up is never counted, and no latency holds a failure.
@@ -88,18 +88,18 @@ def summary(
     run: str,
     ledger: Ledger | None = None,
     client_ok: bool | None = None,
-    limits: Limits | None = None,
+    limits: GoodputLimits | None = None,
     verdicts: tuple[Verdict, ...] = (),
     concurrency: int | None = None,
     rate: float | None = None,
-) -> Summary:
+) -> HostSummary:
     """Count one host's shots at one concurrency, or at one rate."""
     measured = [shot for shot in shots if shot.kind != "warmup"]
     answers = [shot for shot in measured if shot.ok]
     length_s = window_s(measured)
     output_tokens = _sum(shot.output_tokens for shot in answers)
     good = None if limits is None else sum(is_good(shot, limits) for shot in answers)
-    return Summary(
+    return HostSummary(
         name=name,
         url=url,
         requests=len(measured),

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.bench.counters import Account
-from toolkit.bench.evidence import NOT_TWINS, count, middle, of, sentence, share, tokens, usage
+from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share, usage
 from toolkit.records import Ledger, Shot, Verdict
+from toolkit.units import counted, whole
 
 LEAST_ANSWERS = 2
 LEAST_SHARE = 0.05
@@ -113,12 +114,12 @@ def _all_alike(answers: Sequence[Shot]) -> str | None:
     chars = {shot.text_chars for shot in answers if usage(shot) == length and shot.text_chars}
     if len(chars) < LEAST_LENGTHS:
         return None
-    return f"{of(times, len(answers), 'answers')} stop at exactly {count(length)} tokens, though their texts differ"
+    return f"{of(times, len(answers), 'answers')} stop at exactly {whole(length)} tokens, though their texts differ"
 
 
 def _early(answers: Sequence[Shot]) -> str:
     said, asked = middle(map(usage, answers)), middle(shot.max_tokens for shot in answers)
-    return f"after {count(said or 0)} of {count(asked or 0)} tokens"
+    return f"after {whole(said or 0)} of {whole(asked or 0)} tokens"
 
 
 def _is_under(shot: Shot, ledger: Ledger) -> bool:
@@ -170,7 +171,7 @@ def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
     if asked >= ASKED_LESS * ours or not reached:
         return None
     return (
-        f"the engine was asked for {count(mean)} of the {count(ours / len(answers))} tokens"
+        f"the engine was asked for {whole(mean)} of the {whole(ours / len(answers))} tokens"
         " a request that we asked for (means)"
     )
 
@@ -212,8 +213,8 @@ def _kept_back(answers: Sequence[Shot], account: Account) -> str | None:
     if made < KEPT_BACK * account.tokens or not _are_tiny(answers, 2):
         return None
     return (
-        f"the server made {count(made)} tokens for as many requests as we sent,"
-        f" and the answers hold {count(account.tokens)}"
+        f"the server made {whole(made)} tokens for as many requests as we sent,"
+        f" and the answers hold {whole(account.tokens)}"
     )
 
 
@@ -243,8 +244,8 @@ def _from_peers(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) ->
     theirs = middle(middle(shot.output_tokens for shot in those) for _, those in short)
     yield _Proof(
         kind="peers",
-        clause=f"{of(len(short), len(compared), 'answers')} hold {tokens(mine or 0)} (median)"
-        f" where other hosts say {count(theirs or 0)} to the same prompts",
+        clause=f"{of(len(short), len(compared), 'answers')} hold {counted(round(mine or 0), 'token')} (median)"
+        f" where other hosts say {whole(theirs or 0)} to the same prompts",
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.bench.counters import Account, account
-from toolkit.bench.evidence import count, sentence, usage
+from toolkit.bench.evidence import sentence, usage
 from toolkit.bench.identity import is_opaque, model_mismatch
 from toolkit.bench.integrity import foreign_traffic, hidden_backend, inflated_usage
 from toolkit.bench.ladder import Rung
@@ -21,6 +21,7 @@ from toolkit.bench.replays import Replays, replays, response_cache, why_not_told
 from toolkit.bench.speed import cold, fast_failures, has_later, may_be_cold, saturated
 from toolkit.bench.truncation import are_short_and_alone, truncated_output
 from toolkit.records import MOST_ERRORS, Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.units import whole
 
 NO_PEERS: Mapping[str, Sequence[Shot]] = {}
 NO_RIVALS: Mapping[str, Sequence[ServedModel]] = {}
@@ -36,7 +37,7 @@ Gap = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _HostCase:
     """One host in one run, and what several rules need of it."""
 
     shots: Sequence[Shot]
@@ -81,7 +82,7 @@ def judgement(
     books = account(shots, ledger)
     found = replays(shots, books, ledger.rtt_ms)
     replayed = found.shots
-    case = _Case(
+    case = _HostCase(
         shots=shots,
         ledger=ledger,
         host=host,
@@ -146,7 +147,7 @@ def not_judged(gaps: Sequence[Gap]) -> Verdict:
     return Verdict(code="not_judged", confidence="high", evidence=evidence)
 
 
-def _of_answers(case: _Case) -> Iterator[Verdict]:
+def _of_answers(case: _HostCase) -> Iterator[Verdict]:
     """What the answers and the counters say against each other."""
     books, found = case.account, case.replays
     cache = response_cache(found)
@@ -163,7 +164,7 @@ def _of_answers(case: _Case) -> Iterator[Verdict]:
     yield from (each for each in (cache, truncated, inflated, hidden, foreign) if each)
 
 
-def _of_host(case: _Case) -> Iterator[Verdict]:
+def _of_host(case: _HostCase) -> Iterator[Verdict]:
     """What the host says of itself, and its times."""
     failures = fast_failures(case.shots, case.replayed)
     answers = [shot for shot in case.shots if shot.ok]
@@ -177,10 +178,10 @@ def _clean(found: Judgement) -> Verdict:
     """Exact books are a proof; where they are not even, only nothing was found."""
     books = found.account
     is_exact = books.generation_tokens == books.tokens == books.tokens_most and books.agrees
-    evidence = f"nothing speaks against its {count(books.answers)} answers"
+    evidence = f"nothing speaks against its {whole(books.answers)} answers"
     if is_exact:
-        counted = f"the server counted the {count(books.tokens)} tokens that they hold"
-        evidence = f"{count(books.answers)} requests were answered and {counted}"
+        counted = f"the server counted the {whole(books.tokens)} tokens that they hold"
+        evidence = f"{whole(books.answers)} requests were answered and {counted}"
     if found.gaps:
         evidence += f" (not judged: {not_judged(found.gaps).evidence})"
     return Verdict(code="clean", confidence="high" if is_exact else "medium", evidence=evidence)
@@ -189,7 +190,7 @@ def _clean(found: Judgement) -> Verdict:
 # --- what could not be judged ---------------------------------------------------------------------------
 
 
-def _without_counters(case: _Case) -> Iterator[Gap]:
+def _without_counters(case: _HostCase) -> Iterator[Gap]:
     ledger, why = case.ledger, _no_counters(case.ledger)
     if ledger.generation_tokens is None:
         yield "hidden_backend", why
@@ -208,7 +209,7 @@ def _no_counters(ledger: Ledger) -> str:
     return ledger.error or "the server does not count it"
 
 
-def _without_answers(case: _Case) -> Iterator[Gap]:
+def _without_answers(case: _HostCase) -> Iterator[Gap]:
     if reason := why_not_told(case.replays, case.account):
         yield "response_cache", reason
     if all(usage(shot) is None for shot in case.answers):

@@ -29,7 +29,7 @@ KEPT_AT_ONCE = 4
 few seconds and then none for minutes, and one pair tells nothing."""
 
 
-class Keeping:
+class CanarySampling:
     """Which of a host's canaries on one worker are stored whole: now and then a pair, for all of them would fill a disk.
 
     A slow host's twins end long after others' uniques did: a pair that was begun is kept whole, however many began

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from toolkit.blast.neutrality import Route, Target
+from toolkit.blast.neutrality import BlastTarget, LocalRoute
 from toolkit.records import Host
 
 LOOKUP_S = 5.0
@@ -26,9 +26,9 @@ def own_names() -> set[str]:
     return {name, name.partition(".")[0]} - {""}
 
 
-def targets(hosts: Sequence[Host], *, ask_resolver: bool = True) -> list[Target]:
+def targets(hosts: Sequence[Host], *, ask_resolver: bool = True) -> list[BlastTarget]:
     """The way to each host; a name without an answer in time has none. Without `ask_resolver` only to addresses."""
-    found: dict[str, tuple[Route, ...]] = {}
+    found: dict[str, tuple[LocalRoute, ...]] = {}
     threads = [
         threading.Thread(target=_find, args=(host, found, ask_resolver), daemon=True)
         for host in hosts
@@ -39,7 +39,7 @@ def targets(hosts: Sequence[Host], *, ask_resolver: bool = True) -> list[Target]
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
     return [
-        Target(name=host.name, hostname=hostname(host), routes=found.get(host.name, ()))
+        BlastTarget(name=host.name, hostname=hostname(host), routes=found.get(host.name, ()))
         for host in hosts
     ]
 
@@ -74,14 +74,14 @@ def free_bytes(path: Path) -> int | None:
     return None
 
 
-def _find(host: Host, found: dict[str, tuple[Route, ...]], ask_resolver: bool) -> None:
+def _find(host: Host, found: dict[str, tuple[LocalRoute, ...]], ask_resolver: bool) -> None:
     flags = 0 if ask_resolver else socket.AI_NUMERICHOST
     try:
         infos = socket.getaddrinfo(hostname(host), 9, type=socket.SOCK_DGRAM, flags=flags)
     except (OSError, UnicodeError):  # a label of 64 characters is no IDNA
         return
     found[host.name] = tuple(
-        Route(address=str(place[0]), source=_source(family, place))
+        LocalRoute(address=str(place[0]), source=_source(family, place))
         for family, _, _, _, place in infos
     )
 

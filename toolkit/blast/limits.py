@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from toolkit.units import file_size
+
 SPARE_FILES = 256
 """Of one process beside its users' connections: libraries, logs, the database, workers' sockets."""
 CROWDED_SHARE = 0.5
@@ -69,8 +71,8 @@ def disk(free_bytes: int | None, *, expected_bytes: int) -> Concern | None:
     return Concern(
         about="disk",
         text=(
-            f"the blast may write {_size(expected_bytes)} to the database, where {_size(free_bytes)} are free"
-            f" and {_size(SPARE_BYTES)} should stay so"
+            f"the blast may write {file_size(expected_bytes)} to the database, where {file_size(free_bytes)} are free"
+            f" and {file_size(SPARE_BYTES)} should stay so"
         ),
         fix="Free some space, or put the database elsewhere with `--db`",
         stops=False,
@@ -92,12 +94,6 @@ def clock(now_s: float, *, newest_s: float | None) -> Concern | None:
 def known(*found: Concern | None) -> list[Concern]:
     """Those that there are, the ones that stop the blast first."""
     return sorted((one for one in found if one), key=lambda one: not one.stops)
-
-
-def _size(count: int) -> str:
-    if count < 1e6:
-        return "less than 1 MB"
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
 
 
 def _moment(at_s: float) -> str:

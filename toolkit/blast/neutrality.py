@@ -13,7 +13,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class LocalRoute:
     """One address of a host, and the one of this machine that packets to it leave from."""
 
     address: str
@@ -22,13 +22,13 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class BlastTarget:
     """Where requests to one host of the list would go."""
 
     name: str
     hostname: str
     """As the URL spells it, without brackets."""
-    routes: tuple[Route, ...] = ()
+    routes: tuple[LocalRoute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Neighbour:
     """Its address, else its name."""
 
 
-def neighbours(targets: Sequence[Target], own_names: Collection[str] = ()) -> list[Neighbour]:
+def neighbours(targets: Sequence[BlastTarget], own_names: Collection[str] = ()) -> list[Neighbour]:
     """The hosts that are on this machine; `own_names` are the machine's own."""
     own = {name.lower() for name in own_names}
     found = ((target, _place(target, own)) for target in targets)
@@ -56,7 +56,7 @@ def sentence(found: Sequence[Neighbour]) -> str:
     return f"{listed} {'is' if len(found) == 1 else 'are'} on this machine"
 
 
-def _place(target: Target, own_names: Collection[str]) -> str | None:
+def _place(target: BlastTarget, own_names: Collection[str]) -> str | None:
     for route in target.routes:
         if _is_here(route):
             return route.address
@@ -64,10 +64,10 @@ def _place(target: Target, own_names: Collection[str]) -> str | None:
     # RFC 6761: every name below `localhost` is a loopback address, whatever a resolver says
     if name in own_names or name == "localhost" or name.endswith(".localhost"):
         return target.hostname
-    return target.hostname if _is_here(Route(address=name)) else None
+    return target.hostname if _is_here(LocalRoute(address=name)) else None
 
 
-def _is_here(route: Route) -> bool:
+def _is_here(route: LocalRoute) -> bool:
     """Loopback, `0.0.0.0` (which Linux takes for loopback), or an address that a packet to it would bear itself."""
     address = _address(route.address)
     if address is None:

@@ -15,7 +15,7 @@ MOST_RATE = 100_000.0
 """Requests a second and host; more than any loader core sends."""
 
 
-class Pace:
+class HostPace:
     """One host's slots on one worker. Times are seconds of whatever clock `start_s` was read from."""
 
     def __init__(self, rate: float, *, start_s: float, part: int = 0, parts: int = 1) -> None:

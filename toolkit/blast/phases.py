@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.profile_load import Phase
+from toolkit.profiles import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class LoadStage:
     """What is wanted at one moment."""
 
     name: str
@@ -18,7 +18,7 @@ class Stage:
     """Users started a second and host, at most."""
 
 
-def at(phases: Sequence[Phase], t_s: float) -> Stage | None:
+def at(phases: Sequence[Phase], t_s: float) -> LoadStage | None:
     """What is wanted `t_s` seconds after the start; None: it is over."""
     start_s = 0.0
     for phase in phases:
@@ -38,10 +38,10 @@ def most_users(phases: Sequence[Phase]) -> int:
     return max((max(phase.users_from, phase.users_to) for phase in phases), default=0)
 
 
-def _stage(phase: Phase, share: float) -> Stage:
+def _stage(phase: Phase, share: float) -> LoadStage:
     """`share`: how much of the phase has passed, 0 to 1. A half user is a whole one."""
     change = phase.users_to - phase.users_from
-    return Stage(
+    return LoadStage(
         name=phase.name,
         users=math.floor(phase.users_from + change * share + 0.5),
         spawn_rate=phase.spawn_rate or _rate(phase),

@@ -84,7 +84,7 @@ class _Batch:
         )
 
 
-class Recorder:
+class BlastRecorder:
     """The master's side, whatever the run."""
 
     def __init__(self, write: Write, say: Callable[[str], None]) -> None:

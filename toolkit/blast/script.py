@@ -67,7 +67,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RequestSettings:
     """How a run asks, whatever the prompt."""
 
     model: str
@@ -77,7 +77,7 @@ class Settings:
     nonce_place: NoncePlace
 
 
-class Script:
+class HostScript:
     """One host's requests on one worker.
 
     `nonce` must be unlike for every host, worker and start of a run: its marks make requests unique. `seed` should
@@ -215,7 +215,9 @@ class Script:
 class Caller:
     """One user: it takes an order, sends it, and says how it ended before it takes the next one."""
 
-    def __init__(self, script: Script, think_time_s: tuple[float, float] | None, draw: str) -> None:
+    def __init__(
+        self, script: HostScript, think_time_s: tuple[float, float] | None, draw: str
+    ) -> None:
         self._script = script
         self._think_time_s = think_time_s
         self._random = random.Random(draw)  # noqa: S311 (it must repeat itself)
@@ -301,12 +303,12 @@ def _settings(
     stream_share: float | None,
     max_tokens: int | None,
     temperature: float | None,
-) -> Settings:
+) -> RequestSettings:
     """What the user says goes before what the profile says."""
     if stream_share is None:
         stream_share = STREAM_SHARE if profile.stream_share is None else profile.stream_share
     _refuse_no_share(stream_share, "streams", "Give 0 to 1, e.g., 0.5")
-    return Settings(
+    return RequestSettings(
         model=model,
         stream_share=stream_share,
         max_tokens=max_tokens or profile.max_tokens or MAX_TOKENS,

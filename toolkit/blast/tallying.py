@@ -16,9 +16,9 @@ from functools import lru_cache
 from statistics import median
 from typing import Literal
 
-from toolkit.cache_headers import says_hit
+from toolkit.protocol.cache_status import says_hit
 from toolkit.records import ErrorCount, Tally, TallyKind
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 Kind = Literal["ranked", "unique", "twin"]
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, floor
 
-from toolkit.bench.evidence import count, middle, of
-from toolkit.board.looks import Look
+from toolkit.bench.evidence import middle, of
+from toolkit.board.looks import BoardSnapshot
 from toolkit.records import START_SLACK_S, Shot, Verdict
+from toolkit.units import whole
 
 GRACE_S = 6
 """A look takes up to 5 s, and a second's tally is placed within one."""
@@ -53,7 +54,7 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class CounterStretch:
     """Looks at one process, whose counters never fell: how much they rose, and in which seconds."""
 
     first_at: float
@@ -73,7 +74,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CounterDeltas:
     """What a host's counters say of its answers."""
 
     accusations: tuple[Verdict, ...] = ()
@@ -89,16 +90,21 @@ class Counted:
 
 
 def stretch(
-    looks: Sequence[Look], from_s: int, to_s: int, *, from_start: bool = False, to_end: bool = False
-) -> Stretch | None:
+    looks: Sequence[BoardSnapshot],
+    from_s: int,
+    to_s: int,
+    *,
+    from_start: bool = False,
+    to_end: bool = False,
+) -> CounterStretch | None:
     """The longest stretch on one process whose surroundings lie in the seconds from `from_s` to `to_s`.
 
     Before a run's start and after its end nothing was sent, so that looks beside these need no seconds around them.
     """
     from_at = from_s if from_start else from_s + GRACE_S
     to_at = to_s + 1 if to_end else to_s - GRACE_S
-    best: list[Look] = []
-    row: list[Look] = []
+    best: list[BoardSnapshot] = []
+    row: list[BoardSnapshot] = []
     for look in looks:
         if look.requests is None or look.generation_tokens is None:
             row = row if look.is_down or look.started_at is None else []
@@ -110,7 +116,7 @@ def stretch(
             best = row
     if len(best) < LEAST_LOOKS or best[-1].at - best[0].at < LEAST_S:
         return None
-    return Stretch(
+    return CounterStretch(
         first_at=best[0].at,
         last_at=best[-1].at,
         requests=sum((b.requests or 0) - (a.requests or 0) for a, b in pairwise(best)),
@@ -120,7 +126,7 @@ def stretch(
     )
 
 
-def _goes_on(before: Look, now: Look) -> bool:
+def _goes_on(before: BoardSnapshot, now: BoardSnapshot) -> bool:
     if None in (before.started_at, now.started_at):
         same = before.started_at == now.started_at
     else:
@@ -130,20 +136,20 @@ def _goes_on(before: Look, now: Look) -> bool:
 
 
 def counted(
-    seen: Stretch, ours: Ours, canaries: Sequence[Shot], all_canaries: Callable[[], int]
-) -> Counted:
+    seen: CounterStretch, ours: Ours, canaries: Sequence[Shot], all_canaries: Callable[[], int]
+) -> CounterDeltas:
     """Compare the counters with the tallies; `all_canaries` counts those that ended in the stretch's surroundings."""
     accusations = [hidden_backend(seen, ours, canaries)]
     if surplus(seen, ours) >= LEAST_REQUESTS:
         # only here it is worth counting the canaries, too
         accusations.append(foreign_traffic(seen, ours, all_canaries()))
     if told := tuple(each for each in accusations if each):
-        return Counted(accusations=told)
+        return CounterDeltas(accusations=told)
     answers = _between(ours.ok, ours.from_s, seen.inside)
     # with fewer it would not show if the counters held none of them
     if answers < LEAST_ANSWERS or (1 - MISSING) * answers < ours.in_flight:
-        return Counted(
-            gap=f"only {count(answers)} answers between two looks at its counters so far"
+        return CounterDeltas(
+            gap=f"only {whole(answers)} answers between two looks at its counters so far"
         )
     lost = answers - seen.requests - ours.in_flight
     if lost >= MISSING * answers:
@@ -151,8 +157,8 @@ def counted(
             f"its counters lack {of(lost, answers, 'answered requests')}, and nobody can tell"
             " whether a response cache kept them from the engine"
         )
-        return Counted(gap=gap, lacks=True)
-    return Counted()
+        return CounterDeltas(gap=gap, lacks=True)
+    return CounterDeltas()
 
 
 def together(ours: Sequence[Ours]) -> Ours:
@@ -170,7 +176,7 @@ def together(ours: Sequence[Ours]) -> Ours:
     )
 
 
-def are_one_engine(one: Sequence[Look], other: Sequence[Look]) -> bool:
+def are_one_engine(one: Sequence[BoardSnapshot], other: Sequence[BoardSnapshot]) -> bool:
     """Whether two addresses' looks may be of one engine: the same settings and start, and no count that contradicts it."""
     settings = {each.config_hash for each in (*one, *other) if not each.is_down}
     starts = [each.started_at for each in (*one, *other) if not each.is_down]
@@ -192,7 +198,7 @@ def are_one_engine(one: Sequence[Look], other: Sequence[Look]) -> bool:
     )
 
 
-def hidden_backend(seen: Stretch, ours: Ours, canaries: Sequence[Shot]) -> Verdict | None:
+def hidden_backend(seen: CounterStretch, ours: Ours, canaries: Sequence[Shot]) -> Verdict | None:
     """Accuse a host whose counters lack both requests and tokens that it answered, and that has no cache."""
     if not _has_no_cache(ours, canaries):
         return None
@@ -227,7 +233,7 @@ def _has_no_cache(ours: Ours, canaries: Sequence[Shot]) -> bool:
     return len(shares) >= LEAST_PAIRS and usual is not None and usual >= AS_SLOW
 
 
-def surplus(seen: Stretch, ours: Ours) -> float:
+def surplus(seen: CounterStretch, ours: Ours) -> float:
     """Requests that the host counted beyond the ranked ones that can have reached it; canaries are not among these."""
     most = _between(ours.ok, ours.from_s, seen.around) + _between(
         ours.errors, ours.from_s, seen.around
@@ -235,7 +241,7 @@ def surplus(seen: Stretch, ours: Ours) -> float:
     return seen.requests - most - ours.in_flight
 
 
-def foreign_traffic(seen: Stretch, ours: Ours, canaries: int) -> Verdict | None:
+def foreign_traffic(seen: CounterStretch, ours: Ours, canaries: int) -> Verdict | None:
     """Tell of load that is not ours; `canaries` are all that ended in the stretch's surroundings."""
     beyond = surplus(seen, ours) - canaries
     sent = seen.requests - beyond
@@ -245,8 +251,8 @@ def foreign_traffic(seen: Stretch, ours: Ours, canaries: int) -> Verdict | None:
         code="foreign_traffic",
         confidence="medium",
         evidence=(
-            f"between two looks its counters rose by {count(seen.requests)} requests, and no more than"
-            f" {count(sent)} of them can have been ours"
+            f"between two looks its counters rose by {whole(seen.requests)} requests, and no more than"
+            f" {whole(sent)} of them can have been ours"
         ),
     )
 

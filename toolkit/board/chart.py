@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from toolkit.board.impact import Impact, spoken
-from toolkit.wording import cleaned
+from toolkit.board.impact import Impact
+from toolkit.report.picture import literal, new_figure, save
+from toolkit.safe_text import cleaned
+from toolkit.units import spoken
 
 INCHES = (10, 5.5)
-DOTS_PER_INCH = 120
 ERRORS, ANSWERS = "C3", "C0"
 FARTHEST = 2.0
 """A break-even later than this many times the taint is told in words only, or the curve would shrink to a line."""
@@ -23,15 +22,12 @@ UNITS = ((3 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "se
 
 def draw(impact: Impact, path: Path, *, title: str = "") -> None:
     """Draw it into a PNG file. Raises OSError when the file cannot be written."""
-    with mpl.rc_context():
-        mpl.rcdefaults()  # a matplotlibrc in the folder or at home would dress it up or break it
-        picture(impact, title=title).savefig(path, format="png")
+    save(lambda: picture(impact, title=title), path)
 
 
 def picture(impact: Impact, *, title: str = "") -> Figure:
     """The error rate as an area, the RPS as a line, and the moments that matter."""
-    figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(INCHES)
     axes = figure.add_subplot()
     right = axes.twinx()
     marks = _marks(impact)
@@ -42,8 +38,7 @@ def picture(impact: Impact, *, title: str = "") -> Figure:
     axes.axvspan(0, impact.downtime_s / unit_s, color="0.9", zorder=0, label="down")
     axes.set_xlim(0, end_s / unit_s * PADDING)
     axes.set_xlabel(f"{unit} since it went down")
-    # `$` would begin a formula
-    axes.set_title(cleaned(title or _title(impact)).replace("$", r"\$"), fontsize=11)
+    axes.set_title(literal(cleaned(title or _title(impact))), fontsize=11)
     figure.legend(loc="outside lower center", ncols=5, fontsize=9)
     return figure
 

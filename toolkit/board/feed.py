@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from toolkit.board.follow import Follow, Reader, keep
+from toolkit.board.follow import Follow, TallyReader, keep
 from toolkit.board.freeze import frozen_at_s
-from toolkit.board.history import Density, Heat, Ranks, Series, Steps, all_figures, density
+from toolkit.board.history import Density, Heat, HostSeries, Ranks, Steps, all_figures, density
 from toolkit.board.honesty import reasons
 from toolkit.board.judging import AGO_S, Judging, Verdicts
-from toolkit.board.score import Figures, Place, places, scores
+from toolkit.board.score import Figures, RankPlace, places, scores
 from toolkit.board.standings import WINDOW_S, Board, RankBy, Standing, Taint
 from toolkit.board.taints import tainted_s
 from toolkit.board.window import E2E, TTFT, Totals
@@ -43,7 +43,7 @@ class _Asked(NamedTuple):
 class Feed:
     """One run, followed; every answer is of what the last refresh has seen."""
 
-    def __init__(self, reader: Reader, run: Run, *, everything: bool = False) -> None:
+    def __init__(self, reader: TallyReader, run: Run, *, everything: bool = False) -> None:
         """Read nothing yet: the first refresh, or the first question, does."""
         self._follow = Follow(reader, run)
         self._judging = Judging(self._follow)
@@ -216,7 +216,9 @@ class Feed:
             for row, host in enumerate(self._hosts())
         ]
 
-    def _places_before(self, asked: _Asked, ago_s: int, rows: Sequence[int]) -> dict[int, Place]:
+    def _places_before(
+        self, asked: _Asked, ago_s: int, rows: Sequence[int]
+    ) -> dict[int, RankPlace]:
         """Where the same hosts stood some time ago; empty if the run was not on yet."""
         if asked.at_s is None or asked.at_s - ago_s < self.start_s:
             return {}
@@ -254,7 +256,7 @@ class Feed:
 
     def series(
         self, name: str, *, step_s: int = 10, from_s: int | None = None, to_s: int | None = None
-    ) -> Series:
+    ) -> HostSeries:
         """One host's figures in even steps; only complete ones."""
         with self._lock:
             self._ensure()
@@ -331,7 +333,11 @@ class Feed:
 
 
 def _standing(
-    host: Host, seen: Figures, now: Place | None, before: Sequence[Place | None], **told: Any
+    host: Host,
+    seen: Figures,
+    now: RankPlace | None,
+    before: Sequence[RankPlace | None],
+    **told: Any,
 ) -> Standing:
     """What the figures say, beside what is told; without a place it is left out."""
     changes = [then.rank - now.rank if then and now else None for then in before]

@@ -18,7 +18,7 @@ from math import floor, inf
 from typing import Protocol, TypeVar
 
 from toolkit.board.history import Steps
-from toolkit.board.looks import Change, Look, changes, look_of
+from toolkit.board.looks import BoardSnapshot, Contradiction, changes, look_of
 from toolkit.board.window import Totals
 from toolkit.errors import ToolkitError
 from toolkit.records import (
@@ -47,7 +47,7 @@ _Value = TypeVar("_Value")
 _Key = TypeVar("_Key")
 
 
-class Reader(Protocol):
+class TallyReader(Protocol):
     """What is read; `toolkit.store.Store` is one, and says what its methods mean."""
 
     def run(self, run_id: str) -> Run | None: ...  # noqa: D102
@@ -111,7 +111,7 @@ class _News:
 class Follow:
     """One run, as far as it was read. Not for several threads at once: the feed has the lock."""
 
-    def __init__(self, reader: Reader, run: Run) -> None:
+    def __init__(self, reader: TallyReader, run: Run) -> None:
         """Read nothing yet."""
         self.reader = reader
         self.run = run
@@ -130,8 +130,8 @@ class Follow:
         self._last_s: int | None = None
         self._windows: dict[tuple[int, int], _Window] = {}
         self._steps: dict[int, Steps] = {}
-        self._looks: dict[tuple[str, str], dict[float, Look]] = {}
-        self._changes: dict[tuple[str, str], list[Change]] = {}
+        self._looks: dict[tuple[str, str], dict[float, BoardSnapshot]] = {}
+        self._changes: dict[tuple[str, str], list[Contradiction]] = {}
         self._looks_from = inf
         self._last_look = -inf
 
@@ -341,7 +341,7 @@ class Follow:
 
     # --- looks ------------------------------------------------------------------------------------
 
-    def looks(self, from_at: float, to_at: float) -> dict[Host, list[Look]]:
+    def looks(self, from_at: float, to_at: float) -> dict[Host, list[BoardSnapshot]]:
         """What scout saw of each host between two moments, in order of time."""
         self._reach_looks(from_at)
         return {
@@ -353,7 +353,7 @@ class Follow:
             for host in self.hosts.values()
         }
 
-    def changes(self, from_at: float) -> list[Change]:
+    def changes(self, from_at: float) -> list[Contradiction]:
         """Restarts and other settings that scout saw, with looks from a moment on."""
         self._reach_looks(from_at)
         for host in self.hosts.values():

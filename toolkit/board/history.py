@@ -25,7 +25,7 @@ from toolkit.board.window import (
     slab_of,
 )
 from toolkit.records import Part
-from toolkit.sketches import BUCKETS
+from toolkit.stats import BUCKETS
 
 KEPT_LINES = 32
 """Kinds of ranking that are remembered: 0.2 MB each after two hours of 20 hosts."""
@@ -42,7 +42,7 @@ class Ranks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class HostSeries:
     """One host's figures in even steps, each on its own, not over a window."""
 
     name: str
@@ -197,7 +197,7 @@ class Steps:
         for lines in self._lines.values():
             del lines[max(0, step) :]
 
-    def series(self, row: int, name: str, *, first: int, after: int) -> Series:
+    def series(self, row: int, name: str, *, first: int, after: int) -> HostSeries:
         """One host's figures in the steps from `first` to before `after`."""
         steps = range(first, after)
         counts = [self._counts(step, row) for step in steps]
@@ -207,7 +207,7 @@ class Steps:
                 counts, quantiles_ms(self._dense(row, steps), (50, 95)), strict=True
             )
         ]
-        return Series(
+        return HostSeries(
             name=name,
             step_s=self.step_s,
             times=tuple(map(self.first_s, steps)),

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from toolkit.board.outages import Course, Outage
+from toolkit.board.outages import Outage, RunSeconds
+from toolkit.units import short, spoken
 
 MINUTE_S, HOUR_S = 60, 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PlannedRestart:
     """A restart that somebody thinks about. All numbers but `error_rps` are above 0."""
 
     downtime_s: float
@@ -29,7 +30,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class BoardMoment:
     """What a board shows, so long after the host went down."""
 
     t_s: float
@@ -49,7 +50,7 @@ class Impact:
     """Until no error is left in the window: downtime + window."""
     breakeven_s: float | None
     """Until as many requests were answered as without the change; None: never."""
-    series: tuple[Moment, ...]
+    series: tuple[BoardMoment, ...]
     rps: float | None
     """Answered a second before it."""
     error_rps: float
@@ -62,7 +63,7 @@ class Impact:
 # --- a change that somebody plans -------------------------------------------------------------------
 
 
-def planned(change: Change) -> Impact:
+def planned(change: PlannedRestart) -> Impact:
     """What it would cost, second by second until the window is clean."""
     down_s, window_s = change.downtime_s, change.window_s
     # the share of errors rises until the host is back or the window is full of its downtime, then moves
@@ -82,13 +83,13 @@ def planned(change: Change) -> Impact:
     )
 
 
-def moment(change: Change, t_s: float) -> Moment:
+def moment(change: PlannedRestart, t_s: float) -> BoardMoment:
     """What the window that ends then holds: (t - window, t]."""
     from_s, down_s = t_s - change.window_s, change.downtime_s
     before = change.rps * _overlap(from_s, t_s, -math.inf, 0)
     errors = change.error_rps * _overlap(from_s, t_s, 0, down_s)
     after = change.rps * change.gain * _overlap(from_s, t_s, down_s, math.inf)
-    return Moment(
+    return BoardMoment(
         t_s=t_s,
         error_rate=_share(errors, before + after),
         rps=(before + after) / change.window_s,
@@ -140,7 +141,7 @@ def turning_points(impact: Impact) -> list[tuple[float, str]]:
     return sorted((at_s, what) for at_s, what in points if at_s is not None)
 
 
-def shown_at(impact: Impact, t_s: float) -> Moment | None:
+def shown_at(impact: Impact, t_s: float) -> BoardMoment | None:
     """What the board shows then, None where the series does not reach; past a whole series nothing changes."""
     if not impact.series:
         return None
@@ -162,7 +163,7 @@ def _share(errors: float, ok: float) -> float | None:
 
 
 def recorded(
-    told: Course, outage: Outage, window_s: float, others: Sequence[Outage] = ()
+    told: RunSeconds, outage: Outage, window_s: float, others: Sequence[Outage] = ()
 ) -> Impact:
     """What it cost, in whole seconds. The series ends with the run's: nothing is made up.
 
@@ -188,7 +189,7 @@ def recorded(
 
 
 def _rates(
-    told: Course, outage: Outage, window_s: float, others: Sequence[Outage]
+    told: RunSeconds, outage: Outage, window_s: float, others: Sequence[Outage]
 ) -> tuple[float | None, float | None]:
     """Answered a second before and after."""
     span_s = int(window_s)
@@ -208,11 +209,11 @@ def _rates(
     return _rate(told, low_s, outage.from_s), _rate(told, outage.to_s, high_s)
 
 
-def _rate(told: Course, from_s: int, to_s: int) -> float | None:
+def _rate(told: RunSeconds, from_s: int, to_s: int) -> float | None:
     return told.answered(from_s, to_s) / (to_s - from_s) if to_s > from_s else None
 
 
-def _measured(told: Course, outage: Outage, window_s: float) -> tuple[Moment, ...]:
+def _measured(told: RunSeconds, outage: Outage, window_s: float) -> tuple[BoardMoment, ...]:
     """The window at each second until it is clean, as far as the run goes."""
     ok = [0, *accumulate(told.ok)]
     errors = [0, *accumulate(told.errors)]
@@ -223,7 +224,7 @@ def _measured(told: Course, outage: Outage, window_s: float) -> tuple[Moment, ..
         low = max(0, high - span_s)
         answered, failed = ok[high] - ok[low], errors[high] - errors[low]
         moments.append(
-            Moment(
+            BoardMoment(
                 t_s=float(end_s - outage.from_s),
                 error_rate=_share(failed, answered),
                 rps=answered / (high - low) if high > low else 0.0,
@@ -251,25 +252,6 @@ def clean_in(restart_to_s: float | None, now_s: float, window_s: float) -> float
 
 
 # --- in words ---------------------------------------------------------------------------------------
-
-
-def spoken(seconds: float) -> str:
-    """A duration for people: `0.5 s`, `45 s`, `4 min 10 s`, `1 h 5 min`."""
-    if seconds < 10 and not float(seconds).is_integer():
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < MINUTE_S:
-        return f"{whole} s"
-    if whole < HOUR_S:
-        minutes, rest = divmod(whole, MINUTE_S)
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(round(whole / MINUTE_S), MINUTE_S)
-    return f"{hours:,} h {minutes} min" if minutes else f"{hours:,} h"
-
-
-def short(number: float) -> str:
-    """Three digits, or all that stand before the point: `5.32`, `182`, `1,280`."""
-    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def explained(impact: Impact) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from toolkit.board.books import (
-    Counted,
+    CounterDeltas,
+    CounterStretch,
     Ours,
-    Stretch,
     are_one_engine,
     counted,
     stretch,
@@ -18,9 +18,9 @@ from toolkit.board.books import (
     together,
 )
 from toolkit.board.follow import Follow, keep
-from toolkit.board.looks import Look
+from toolkit.board.looks import BoardSnapshot
 from toolkit.board.looks import together as merged
-from toolkit.board.outages import Course
+from toolkit.board.outages import RunSeconds
 from toolkit.board.standings import Taint
 from toolkit.board.taints import taints
 from toolkit.board.verdicts import NOT_BEGUN, ended_by, judged
@@ -93,7 +93,7 @@ class Judging:
                 from_s = at_s - ago_s - window_s + 1
         return max(self._follow.start_s, from_s)
 
-    def _course(self, row: int, window_s: int, from_s: int, at_s: int) -> Course:
+    def _course(self, row: int, window_s: int, from_s: int, at_s: int) -> RunSeconds:
         ok: list[int] = []
         errors: list[int] = []
         for ago_s in (*reversed(AGO_S), 0):
@@ -104,7 +104,7 @@ class Judging:
             more = totals.seconds(row, max(from_s + len(ok), to_s - window_s + 1), to_s)
             ok += more[0]
             errors += more[1]
-        return Course(first_s=from_s, ok=tuple(ok), errors=tuple(errors))
+        return RunSeconds(first_s=from_s, ok=tuple(ok), errors=tuple(errors))
 
     def verdicts(self, window_s: int, at_s: int) -> Verdicts:
         """Verdicts on the window at the last moment of the grid, kept."""
@@ -140,14 +140,14 @@ class Judging:
 
     def _counters(
         self, window_s: int, at_s: int, canaries: Sequence[Shot]
-    ) -> tuple[dict[str, Counted], dict[str, tuple[str, ...]]]:
+    ) -> tuple[dict[str, CounterDeltas], dict[str, tuple[str, ...]]]:
         """What each host's counters say of its answers, and which hosts are addresses of one engine."""
         from_s = max(self._follow.start_s, at_s - window_s + 1)
         looks = {h.name: found for h, found in self._follow.looks(from_s, at_s + 1).items()}
         from_start = from_s == self._follow.start_s
         to_end = self._follow.run.ended_at is not None and at_s == self._follow.end_s()
-        told: dict[str, Counted] = {}
-        known: dict[str, tuple[Stretch, Ours]] = {}
+        told: dict[str, CounterDeltas] = {}
+        known: dict[str, tuple[CounterStretch, Ours]] = {}
         for row, host in enumerate(self._follow.hosts.values()):
             of_host = looks[host.name]
             seen = stretch(of_host, from_s, at_s, from_start=from_start, to_end=to_end)
@@ -155,7 +155,9 @@ class Judging:
             if seen and ours:
                 known[host.name] = (seen, ours)
             else:
-                told[host.name] = Counted(gap=_no_counters(of_host, is_known=ours is not None))
+                told[host.name] = CounterDeltas(
+                    gap=_no_counters(of_host, is_known=ours is not None)
+                )
         # two engines may be set and started alike, so one's counters must also move by more than was sent to it
         moved = {name: looks[name] for name, pair in known.items() if surplus(*pair) > 0}
         engines = {
@@ -170,7 +172,7 @@ class Judging:
             told[name] = counted(seen, books, own, partial(self._canaries_around, seen, names))
         return told, engines
 
-    def _canaries_around(self, seen: Stretch, names: Sequence[str]) -> int:
+    def _canaries_around(self, seen: CounterStretch, names: Sequence[str]) -> int:
         first_s, last_s = seen.around
         found = (
             each
@@ -208,7 +210,7 @@ class Judging:
         )
 
 
-def _no_counters(looks: Sequence[Look], *, is_known: bool) -> str:
+def _no_counters(looks: Sequence[BoardSnapshot], *, is_known: bool) -> str:
     """Why there is nothing to compare."""
     if not any(not each.is_down for each in looks):
         return "nobody has looked at its counters"

@@ -23,7 +23,7 @@ SAME_RESTART_S = 60.0
 """A restart that somebody noted so close to one that was seen is the same."""
 
 
-class Look(NamedTuple):
+class BoardSnapshot(NamedTuple):
     """What the board keeps of a sighting: about 0.3 KB."""
 
     at: float
@@ -37,7 +37,7 @@ class Look(NamedTuple):
     generation_tokens: float | None
 
 
-class Change(NamedTuple):
+class Contradiction(NamedTuple):
     """Something that two looks contradict."""
 
     noticed_at: float
@@ -45,9 +45,9 @@ class Change(NamedTuple):
     event: Event
 
 
-def look_of(sighting: Sighting) -> Look:
+def look_of(sighting: Sighting) -> BoardSnapshot:
     """Keep what is needed of a sighting."""
-    return Look(
+    return BoardSnapshot(
         at=sighting.at,
         is_down=sighting.status == "down",
         started_at=sighting.started_at,
@@ -60,14 +60,14 @@ def look_of(sighting: Sighting) -> Look:
     )
 
 
-def changes(name: str, url: str, looks: Sequence[Look]) -> list[Change]:
+def changes(name: str, url: str, looks: Sequence[BoardSnapshot]) -> list[Contradiction]:
     """Restarts and other settings between one host's looks, which are in order of time."""
-    found: list[Change] = []
+    found: list[Contradiction] = []
 
-    def tell(now: Look, kind: EventKind, at: float, text: str) -> None:
-        found.append(Change(now.at, Event(name=name, url=url, at=at, kind=kind, text=text)))
+    def tell(now: BoardSnapshot, kind: EventKind, at: float, text: str) -> None:
+        found.append(Contradiction(now.at, Event(name=name, url=url, at=at, kind=kind, text=text)))
 
-    before: Look | None = None
+    before: BoardSnapshot | None = None
     newest = float("-inf")
     for now in looks:
         if now.is_down:
@@ -86,7 +86,7 @@ def changes(name: str, url: str, looks: Sequence[Look]) -> list[Change]:
     return found
 
 
-def _restarted_at(before: Look, now: Look, newest: float) -> float | None:
+def _restarted_at(before: BoardSnapshot, now: BoardSnapshot, newest: float) -> float | None:
     """When another process began, between two looks; None: as far as one can see it is the same.
 
     Behind a balancer two processes may answer in turn, so only a start later than all before is one.
@@ -104,7 +104,7 @@ def _falls(before: float | None, now: float | None) -> bool:
     return before is not None and now is not None and now < before
 
 
-def _filled(before: Look, now: Look) -> Look:
+def _filled(before: BoardSnapshot, now: BoardSnapshot) -> BoardSnapshot:
     """The last word on everything: a page that says less does not forget."""
     return now._replace(
         started_at=before.started_at if now.started_at is None else now.started_at,
@@ -121,7 +121,7 @@ def _names(models: Iterable[str]) -> str:
     return ", ".join(f"`{model[:80]}`" for model in models)
 
 
-def _differences(before: Look, now: Look) -> str:
+def _differences(before: BoardSnapshot, now: BoardSnapshot) -> str:
     told = [
         f"{name} {_spelled(old)} -> {_spelled(new)}"
         for name, old, new in zip(_TOLD, before.settings, now.settings, strict=True)

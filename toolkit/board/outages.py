@@ -21,7 +21,7 @@ FAILED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class RunSeconds:
     """What one host did in each second of a run; seconds of which nobody reported are zeros."""
 
     first_s: int
@@ -59,7 +59,7 @@ class Outage:
 
 def course(
     tallies: Iterable[Tally], *, from_s: int | None = None, to_s: int | None = None
-) -> Course:
+) -> RunSeconds:
     """Add up one host's tallies by second, from its first to its last unless `from_s <= second < to_s` are given."""
     sums: dict[int, tuple[int, int]] = {}
     for tally in tallies:
@@ -68,12 +68,12 @@ def course(
     first_s = min(sums, default=0) if from_s is None else from_s
     end_s = max(sums, default=first_s - 1) + 1 if to_s is None else to_s
     rows = [sums.get(second, (0, 0)) for second in range(first_s, end_s)]
-    return Course(
+    return RunSeconds(
         first_s=first_s, ok=tuple(ok for ok, _ in rows), errors=tuple(bad for _, bad in rows)
     )
 
 
-def outages(told: Course, *, restarts: Sequence[float] = ()) -> list[Outage]:
+def outages(told: RunSeconds, *, restarts: Sequence[float] = ()) -> list[Outage]:
     """The spells in which the host was down, in order; `restarts` are moments at which it is known to have restarted.
 
     A slow host is silent for seconds, and one that fails now and then may fail twice before it answers again. So a
@@ -98,7 +98,7 @@ def outage_at(found: Sequence[Outage], at: float | None) -> Outage | None:
     return min(found, key=lambda each: max(each.from_s - at, at - each.to_s, 0.0), default=None)
 
 
-def _spells(told: Course) -> list[Outage]:
+def _spells(told: RunSeconds) -> list[Outage]:
     """Runs of seconds, after the first answer, in which nothing was answered or more failed than was answered."""
     edges = [not (ok == 0 or bad > ok) for ok, bad in zip(told.ok, told.errors, strict=True)]
     found: list[tuple[int, int]] = []
@@ -119,7 +119,7 @@ def _spells(told: Course) -> list[Outage]:
     ]
 
 
-def _usual_rate(told: Course, spells: Sequence[Outage]) -> float:
+def _usual_rate(told: RunSeconds, spells: Sequence[Outage]) -> float:
     """Answered a second, from the first answer on, spells with errors left out."""
     bad = [each for each in spells if each.errors]
     first_s = next((told.first_s + at for at, ok in enumerate(told.ok) if ok), told.end_s)

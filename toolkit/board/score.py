@@ -6,7 +6,7 @@ from math import hypot, prod, sqrt
 from statistics import NormalDist
 
 from toolkit.board.standings import RankBy, Standing
-from toolkit.sketches import ALPHA
+from toolkit.stats import ALPHA
 
 BAND = (1 + ALPHA) / (1 - ALPHA)
 """Each latency is known within 1 %, so two that differ by less than this factor (2 %) may be equal."""
@@ -63,7 +63,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Metric:
+class _RankMetric:
     value: Callable[[Figures], float | None]
     words: str
     more_is_better: bool = False
@@ -71,26 +71,26 @@ class _Metric:
     """Values that differ by no more than this factor are tied: how exactly a latency is known. 1: exactly."""
 
 
-_METRICS: Mapping[RankBy, _Metric] = {
-    "rps": _Metric(
+_METRICS: Mapping[RankBy, _RankMetric] = {
+    "rps": _RankMetric(
         value=lambda seen: seen.rps,
         words="ok requests that ended in the window / its seconds",
         more_is_better=True,
     ),
-    "output_tokens_per_s": _Metric(
+    "output_tokens_per_s": _RankMetric(
         value=lambda seen: seen.output_tokens_per_s,
         words="output tokens of the ok answers / seconds of the window",
         more_is_better=True,
     ),
-    "error_rate": _Metric(value=lambda seen: seen.error_rate, words="errors / (ok + errors)"),
-    "ttft_p50": _Metric(
+    "error_rate": _RankMetric(value=lambda seen: seen.error_rate, words="errors / (ok + errors)"),
+    "ttft_p50": _RankMetric(
         value=lambda seen: seen.ttft_p50_ms, words="median time to first token", band=BAND
     ),
-    "ttft_p95": _Metric(
+    "ttft_p95": _RankMetric(
         value=lambda seen: seen.ttft_p95_ms, words="95th percentile of TTFT", band=BAND
     ),
-    "p50": _Metric(value=lambda seen: seen.p50_ms, words="median of E2E", band=BAND),
-    "p95": _Metric(value=lambda seen: seen.p95_ms, words="95th percentile of E2E", band=BAND),
+    "p50": _RankMetric(value=lambda seen: seen.p50_ms, words="median of E2E", band=BAND),
+    "p95": _RankMetric(value=lambda seen: seen.p95_ms, words="95th percentile of E2E", band=BAND),
 }
 _SCORED: tuple[RankBy, ...] = ("rps", "output_tokens_per_s", "ttft_p95", "p95")
 
@@ -165,14 +165,14 @@ def _shares_of_best(hosts: Sequence[Figures], name: RankBy) -> list[float] | Non
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPlace:
     """Where a host stands."""
 
     rank: int
     tied: bool
 
 
-def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[Place]:
+def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[RankPlace]:
     """Rank all hosts; tied ones share the best of their places, and the next one comes after all of them.
 
     Being tied is no transitive relation: three hosts may each be tied with the next and the first and the third not.
@@ -195,10 +195,10 @@ def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[Place]:
             groups[-1].append(host)
         else:
             groups.append([host])
-    told: dict[int, Place] = {}
+    told: dict[int, RankPlace] = {}
     for group in groups:
         rank = len(told) + 1
-        told |= {host: Place(rank=rank, tied=len(group) > 1) for host in group}
+        told |= {host: RankPlace(rank=rank, tied=len(group) > 1) for host in group}
     return [told[host] for host in range(len(hosts))]
 
 

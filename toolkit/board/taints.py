@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from toolkit.board.impact import clean_in, spoken, still_in_window
-from toolkit.board.outages import Course, Outage, outages
+from toolkit.board.impact import clean_in, still_in_window
+from toolkit.board.outages import Outage, RunSeconds, outages
 from toolkit.board.standings import Taint
+from toolkit.units import spoken
 
 
 def taints(
-    course: Course, restarts: Sequence[float], *, at_s: int, window_s: int
+    course: RunSeconds, restarts: Sequence[float], *, at_s: int, window_s: int
 ) -> tuple[Taint, ...]:
     """The outages that a window ending with second `at_s` holds, oldest first.
 
@@ -21,7 +22,7 @@ def taints(
     return tuple(taint for taint in found if taint)
 
 
-def _taint(outage: Outage, course: Course, *, at_s: int, window_s: int) -> Taint | None:
+def _taint(outage: Outage, course: RunSeconds, *, at_s: int, window_s: int) -> Taint | None:
     now_s = at_s + 1  # the window ends with the end of its last second
     to_s = outage.to_s if outage.is_over else None
     held_s = still_in_window(outage.from_s, to_s, now_s, window_s)

@@ -8,23 +8,23 @@ quiet moments (books.py compares them where that is sure), and a beginning, so n
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.bench.evidence import count, ended_at
+from toolkit.bench.evidence import ended_at
 from toolkit.bench.replays import LEAST_REPLAYS
 from toolkit.bench.shared import same_engine
 from toolkit.bench.verdicts import ACQUITTING, COUNTERS, Gap, judgement, not_judged
-from toolkit.board.books import Counted
-from toolkit.board.impact import spoken
-from toolkit.board.looks import Look
+from toolkit.board.books import CounterDeltas
+from toolkit.board.looks import BoardSnapshot
 from toolkit.records import Event, Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.units import spoken, whole
 
 NOT_OF_A_WINDOW = frozenset({"cold", "saturated"})
 """Rules about a run's beginning, and about levels of load that a blast does not climb."""
 NOT_BEGUN = Verdict(
     code="not_judged", confidence="high", evidence="most codes: the run has only just begun"
 )
-NO_BOOKS: Mapping[str, Counted] = {}
+NO_BOOKS: Mapping[str, CounterDeltas] = {}
 NO_ENGINES: Mapping[str, tuple[str, ...]] = {}
-UNSEEN = Counted(gap="nobody has looked at its counters")
+UNSEEN = CounterDeltas(gap="nobody has looked at its counters")
 TWIN_SLOTS = 1_000_000_000
 """Slots of twins begin here, so that they are never a unique one's."""
 SETTINGS = ("config", "model")
@@ -32,13 +32,13 @@ SETTINGS = ("config", "model")
 
 def judged(
     shots: Iterable[Shot],
-    looks: Mapping[str, Sequence[Look]],
+    looks: Mapping[str, Sequence[BoardSnapshot]],
     changes: Sequence[Event],
     *,
     hosts: Sequence[Host],
     run: str,
     at_s: int,
-    counted: Mapping[str, Counted] = NO_BOOKS,
+    counted: Mapping[str, CounterDeltas] = NO_BOOKS,
     engines: Mapping[str, tuple[str, ...]] = NO_ENGINES,
 ) -> dict[str, tuple[Verdict, ...]]:
     """Judge each host by the canaries that ended in or before second `at_s`.
@@ -83,7 +83,7 @@ def judged(
         if gaps := _gaps(canaries[name], found.gaps, books, codes):
             accused.append(not_judged(gaps))
         elif not accused:
-            answers = count(found.account.answers)
+            answers = whole(found.account.answers)
             evidence = f"nothing speaks against its {answers} canary answers, and its counters hold what it answered"
             accused.append(Verdict(code="clean", confidence="medium", evidence=evidence))
         if addresses:
@@ -94,7 +94,7 @@ def judged(
 
 
 def _gaps(
-    canaries: Sequence[Shot], found: Iterable[Gap], books: Counted, accused: set[str]
+    canaries: Sequence[Shot], found: Iterable[Gap], books: CounterDeltas, accused: set[str]
 ) -> list[Gap]:
     """What must be judged before a host is called clean, and was not."""
     answers = [shot for shot in canaries if shot.ok]
@@ -121,7 +121,9 @@ def ended_by(shot: Shot, at_s: int) -> bool:
     return ended is not None and ended < at_s + 1
 
 
-def _ledger(host: Host, run: str, looks: Sequence[Look], changes: Sequence[Event]) -> Ledger:
+def _ledger(
+    host: Host, run: str, looks: Sequence[BoardSnapshot], changes: Sequence[Event]
+) -> Ledger:
     """What the looks say, as a bench's ledger would; without counters, which only a quiet moment makes comparable.
 
     What it served at any time counts as served, the newest first: who swaps between two looks is told of by what
@@ -139,7 +141,7 @@ def _ledger(host: Host, run: str, looks: Sequence[Look], changes: Sequence[Event
     )
 
 
-def _served(look: Look) -> tuple[ServedModel, ...]:
+def _served(look: BoardSnapshot) -> tuple[ServedModel, ...]:
     return tuple(ServedModel(id=name, max_model_len=look.max_model_len) for name in look.models)
 
 
@@ -152,7 +154,7 @@ def _of_changes(host: Host, changes: Sequence[Event], at_s: int) -> list[Verdict
     own = [each for each in changes if _is_of(each, host)]
     told = []
     if restarts := [each for each in own if each.kind == "restart"]:
-        times = "" if len(restarts) == 1 else f", the last of {count(len(restarts))} times"
+        times = "" if len(restarts) == 1 else f", the last of {whole(len(restarts))} times"
         ago = _ago(restarts[-1], at_s)
         told.append(("restarted", f"its process started anew {ago}{times}"))
     if drifts := [each for each in own if each.kind in SETTINGS]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from toolkit.errors import ToolkitError
 from toolkit.records import Part
-from toolkit.sketches import ALPHA, BELOW_MS, BUCKETS, Sketch
+from toolkit.stats import ALPHA, BELOW_MS, BUCKETS, Sketch
 
 Integers = NDArray[np.int64]
 Quantiles = list[list[list[float | None]]]

@@ -7,9 +7,8 @@ because JSON escapes the quotes in it. Whatever is less plain is read by complet
 import re
 from typing import NamedTuple
 
-from toolkit.choices import token_count
-from toolkit.completion import UNFINISHED, Completion
-from toolkit.event_stream import LAST_LINE_ENDS
+from toolkit.protocol.completion import UNFINISHED, Completion, token_count
+from toolkit.protocol.sse import LAST_LINE_ENDS
 
 LAST_EVENTS = 3
 """The last token with the finish reason, the usage, and `[DONE]`."""

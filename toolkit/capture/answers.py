@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from toolkit.capture.answer_ends import Told, told_by_body, told_by_stream, told_by_tail
 from toolkit.capture.exchange import HttpAnswer
-from toolkit.completion import Completion
+from toolkit.protocol.completion import Completion
 
 HEAD_BYTES = 256 * 1024
 """A longer head is none."""
@@ -37,7 +37,7 @@ HEAD, LENGTH, CHUNK_SIZE, CHUNK, CHUNK_END, TRAILER, UNTIL_CLOSE, LOST, TUNNEL =
 WITHOUT_BODY = frozenset({204, 304})
 
 
-class Answers:
+class AnswerReader:
     """Feed it the server's bytes in order; every answer goes to `on_answer`, but not the interim ones (1xx)."""
 
     __slots__ = (

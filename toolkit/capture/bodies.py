@@ -9,10 +9,10 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
-from toolkit.cache_headers import says_hit
 from toolkit.capture.exchange import HttpAnswer, HttpRequest
+from toolkit.protocol.cache_status import says_hit
+from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen, SeenCache
-from toolkit.request_body import asked
 
 REMEMBER_BYTES = 64 * 2**20
 ENTRY_BYTES = 2048

@@ -125,7 +125,7 @@ def expression(ports: Iterable[int], *, follow_answers: bool) -> str:
     return " or ".join(f"({part})" for part in parts)
 
 
-class _Line(NamedTuple):
+class _Instruction(NamedTuple):
     """An instruction, or a label. A jump goes to a label ahead or over a number of instructions; None: to the next."""
 
     code: int = 0
@@ -135,123 +135,123 @@ class _Line(NamedTuple):
     label: str | None = None
 
 
-def _label(name: str) -> _Line:
-    return _Line(label=name)
+def _label(name: str) -> _Instruction:
+    return _Instruction(label=name)
 
 
-def _inbound_of_loopback() -> list[_Line]:
+def _inbound_of_loopback() -> list[_Instruction]:
     """`lo` shows each frame twice, as outgoing and as inbound. Elsewhere an outgoing frame shows once and counts."""
     return [
         # nothing yet: the kernel takes no program that reads its memory behind a path that did not write it
-        _Line(STORE, 0),
-        _Line(LOAD_BYTE_AT, PACKET_TYPE),
-        _Line(EQUAL, OUTGOING, otherwise="network"),
-        _Line(LOAD_HALF_AT, HARDWARE_TYPE),
-        _Line(EQUAL, LOOPBACK, then="reject"),
+        _Instruction(STORE, 0),
+        _Instruction(LOAD_BYTE_AT, PACKET_TYPE),
+        _Instruction(EQUAL, OUTGOING, otherwise="network"),
+        _Instruction(LOAD_HALF_AT, HARDWARE_TYPE),
+        _Instruction(EQUAL, LOOPBACK, then="reject"),
         _label("network"),
     ]
 
 
-def _network(base: int, *, cooked: bool) -> list[_Line]:
+def _network(base: int, *, cooked: bool) -> list[_Instruction]:
     """To `transport` with X at the TCP header behind `base`, and the IP packet's length in memory word 0."""
     protocol = PROTOCOL if cooked else ETHERNET_BYTES - 2
     return [
-        _Line(LOAD_HALF_AT, protocol),
-        _Line(EQUAL, IPV4, then="ipv4"),
-        _Line(EQUAL, IPV6, then="ipv6"),
-        *(_Line(EQUAL, tag, then="accept") for tag in VLAN_TAGS),
-        _Line(JUMP, then="reject"),
+        _Instruction(LOAD_HALF_AT, protocol),
+        _Instruction(EQUAL, IPV4, then="ipv4"),
+        _Instruction(EQUAL, IPV6, then="ipv6"),
+        *(_Instruction(EQUAL, tag, then="accept") for tag in VLAN_TAGS),
+        _Instruction(JUMP, then="reject"),
         *_ipv4(base),
         *_ipv6(base),
         # 0 where the packet is longer than the field can say (BIG TCP): then it is as long as the frame
         _label("jumbo"),
-        _Line(LOAD_LENGTH),
-        _Line(SUBTRACT, base),
-        _Line(STORE, 0),
-        _Line(JUMP, then="transport"),
+        _Instruction(LOAD_LENGTH),
+        _Instruction(SUBTRACT, base),
+        _Instruction(STORE, 0),
+        _Instruction(JUMP, then="transport"),
         _label("reject"),
-        _Line(RETURN, 0),
+        _Instruction(RETURN, 0),
         _label("accept"),
-        _Line(RETURN, WHOLE_FRAME),
+        _Instruction(RETURN, WHOLE_FRAME),
     ]
 
 
-def _ipv4(base: int) -> list[_Line]:
+def _ipv4(base: int) -> list[_Instruction]:
     return [
         _label("ipv4"),
-        _Line(LOAD_BYTE_AT, base + 9),
-        _Line(EQUAL, TCP, otherwise="reject"),
-        _Line(LOAD_HALF_AT, base + 6),
+        _Instruction(LOAD_BYTE_AT, base + 9),
+        _Instruction(EQUAL, TCP, otherwise="reject"),
+        _Instruction(LOAD_HALF_AT, base + 6),
         # more fragments, or an offset: the ports are in the first one only
-        _Line(ANY_BIT, 0x3FFF, then="accept"),
-        _Line(LOADX_HEADER, base),
-        _Line(LOAD_HALF_AT, base + 2),
-        _Line(EQUAL, 0, then="jumbo"),
-        _Line(STORE, 0),
-        _Line(JUMP, then="transport"),
+        _Instruction(ANY_BIT, 0x3FFF, then="accept"),
+        _Instruction(LOADX_HEADER, base),
+        _Instruction(LOAD_HALF_AT, base + 2),
+        _Instruction(EQUAL, 0, then="jumbo"),
+        _Instruction(STORE, 0),
+        _Instruction(JUMP, then="transport"),
     ]
 
 
-def _ipv6(base: int) -> list[_Line]:
+def _ipv6(base: int) -> list[_Instruction]:
     return [
         _label("ipv6"),
-        _Line(LOAD_BYTE_AT, base + 6),
-        _Line(EQUAL, HOP_BY_HOP, then="hop by hop"),
-        *(_Line(EQUAL, header, then="accept") for header in IPV6_EXTENSIONS),
-        _Line(EQUAL, TCP, otherwise="reject"),
-        _Line(LOADX_NUMBER, IPV6_HEADER_BYTES),
-        _Line(LOAD_HALF_AT, base + 4),
-        _Line(EQUAL, 0, then="jumbo"),
-        _Line(ADD, IPV6_HEADER_BYTES),
-        _Line(STORE, 0),
-        _Line(JUMP, then="transport"),
+        _Instruction(LOAD_BYTE_AT, base + 6),
+        _Instruction(EQUAL, HOP_BY_HOP, then="hop by hop"),
+        *(_Instruction(EQUAL, header, then="accept") for header in IPV6_EXTENSIONS),
+        _Instruction(EQUAL, TCP, otherwise="reject"),
+        _Instruction(LOADX_NUMBER, IPV6_HEADER_BYTES),
+        _Instruction(LOAD_HALF_AT, base + 4),
+        _Instruction(EQUAL, 0, then="jumbo"),
+        _Instruction(ADD, IPV6_HEADER_BYTES),
+        _Instruction(STORE, 0),
+        _Instruction(JUMP, then="transport"),
         # every interface now and then tells its multicast groups, which is of no use here
         _label("hop by hop"),
-        _Line(LOAD_BYTE_AT, base + IPV6_HEADER_BYTES),
-        _Line(EQUAL, ICMPV6, then="reject", otherwise="accept"),
+        _Instruction(LOAD_BYTE_AT, base + IPV6_HEADER_BYTES),
+        _Instruction(EQUAL, ICMPV6, then="reject", otherwise="accept"),
     ]
 
 
-def _ports(watched: list[int], base: int, *, follow_answers: bool) -> list[_Line]:
+def _ports(watched: list[int], base: int, *, follow_answers: bool) -> list[_Instruction]:
     """To `watched`. Behind the others' exits: there may be many ports, and a condition's jump reaches 255 instructions."""
-    lines = [_label("transport"), _Line(LOAD_HALF_X, base + 2), *_one_of(watched)]
+    lines = [_label("transport"), _Instruction(LOAD_HALF_X, base + 2), *_one_of(watched)]
     if follow_answers:
-        lines += [_Line(LOAD_HALF_X, base), *_one_of(watched)]
-    return [*lines, _Line(RETURN, 0)]
+        lines += [_Instruction(LOAD_HALF_X, base), *_one_of(watched)]
+    return [*lines, _Instruction(RETURN, 0)]
 
 
-def _one_of(watched: list[int]) -> list[_Line]:
+def _one_of(watched: list[int]) -> list[_Instruction]:
     """A long jump for each port."""
     return [
         line
         for port in watched
-        for line in (_Line(EQUAL, port, otherwise=1), _Line(JUMP, then="watched"))
+        for line in (_Instruction(EQUAL, port, otherwise=1), _Instruction(JUMP, then="watched"))
     ]
 
 
-def _payload(base: int) -> list[_Line]:
+def _payload(base: int) -> list[_Instruction]:
     """Accepted where the IP packet is longer than its IP and TCP headers, or a flag opens or ends the connection."""
     return [
         _label("watched"),
-        _Line(LOAD_BYTE_X, base + 13),
-        _Line(ANY_BIT, FIN_SYN_RST, then="said"),
-        _Line(LOAD_BYTE_X, base + 12),
-        _Line(AND, 0xF0),
+        _Instruction(LOAD_BYTE_X, base + 13),
+        _Instruction(ANY_BIT, FIN_SYN_RST, then="said"),
+        _Instruction(LOAD_BYTE_X, base + 12),
+        _Instruction(AND, 0xF0),
         # the data offset counts words of 4 bytes and stands in the upper half of its byte
-        _Line(SHIFT_RIGHT, 2),
-        _Line(ADD_X),
-        _Line(COPY_TO_X),
-        _Line(LOAD_MEMORY, 0),
-        _Line(GREATER_X, then="said"),
-        _Line(RETURN, 0),
+        _Instruction(SHIFT_RIGHT, 2),
+        _Instruction(ADD_X),
+        _Instruction(COPY_TO_X),
+        _Instruction(LOAD_MEMORY, 0),
+        _Instruction(GREATER_X, then="said"),
+        _Instruction(RETURN, 0),
         _label("said"),
-        _Line(RETURN, WHOLE_FRAME),
+        _Instruction(RETURN, WHOLE_FRAME),
     ]
 
 
-def _assembled(lines: list[_Line]) -> Program:
+def _assembled(lines: list[_Instruction]) -> Program:
     places: dict[str, int] = {}
-    wanted: list[_Line] = []
+    wanted: list[_Instruction] = []
     for line in lines:
         if line.label is None:
             wanted.append(line)
@@ -262,7 +262,7 @@ def _assembled(lines: list[_Line]) -> Program:
     return tuple(_resolved(line, place, places) for place, line in enumerate(wanted))
 
 
-def _resolved(line: _Line, place: int, places: dict[str, int]) -> Instruction:
+def _resolved(line: _Instruction, place: int, places: dict[str, int]) -> Instruction:
     def over(target: str | int | None) -> int:
         return places[target] - place - 1 if isinstance(target, str) else target or 0
 

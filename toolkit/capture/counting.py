@@ -8,7 +8,7 @@ It never holds a prompt, and says of no estimate that it is a count.
 import math
 from collections import Counter
 
-from toolkit.capture.topk import Counted, TopKeys
+from toolkit.capture.topk import KeyCount, TopKeys
 
 MOST_EXACT = 2_000_000
 """Different keys of 16 bytes: a million took 106 MB."""
@@ -78,9 +78,9 @@ class Counting:
         late = self._unique - len(self._exact)
         return HyperLogLog.ERROR * late / self._unique
 
-    def top(self, most: int) -> list[Counted]:
+    def top(self, most: int) -> list[KeyCount]:
         """The keys that came most often, at most LEADERS; beyond the cap some with an error."""
-        found = [Counted(key, self._exact[key], 0) for key in self._leaders]
+        found = [KeyCount(key, self._exact[key], 0) for key in self._leaders]
         late = self._late.top(most) if self._late else []
         return sorted([*found, *late], key=lambda one: -one.arrivals)[: min(most, LEADERS)]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolkit.capture.bodies import Bodies
-from toolkit.capture.engine import Engine
-from toolkit.capture.exchange import HttpRequest, Limits, Losses
+from toolkit.capture.engine import LiveCapture
+from toolkit.capture.exchange import HttpRequest, Losses, MemoryBounds
 from toolkit.capture.files import Replayed, replay
 from toolkit.capture.flows import Streams
 from toolkit.capture.frames import Frames
-from toolkit.capture.lines import Arrived
-from toolkit.capture.summary import Tally
+from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.summary import RequestCounter
 
 BATCH_S = 0.2
 """How long a request waits for others before it is read and handed on: who reads our output is never a second behind."""
@@ -42,7 +42,7 @@ DRAIN_S = 1.0
 class Sink(Protocol):
     """Where requests go."""
 
-    def take(self, batch: Sequence[Arrived]) -> None:
+    def take(self, batch: Sequence[NumberedRequest]) -> None:
         """Take some, or none: it is called several times a second, whatever arrives."""
 
     def close(self) -> None:
@@ -50,13 +50,13 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class CaptureFilter:
     """Which packets count, and how far they are followed."""
 
     ports: Collection[int]
     """Of servers."""
     follow_answers: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: MemoryBounds = field(default_factory=MemoryBounds)
 
     def streams(self, on_request: Callable[[HttpRequest], None], losses: Losses) -> Streams:
         """What puts the segments together."""
@@ -75,7 +75,7 @@ class Intake:
     def __init__(
         self,
         bodies: Bodies,
-        tally: Tally,
+        tally: RequestCounter,
         sinks: Sequence[Sink],
         *,
         wanted: Callable[[HttpRequest], bool] | None = None,
@@ -113,7 +113,7 @@ class Intake:
         told = [self._read(request) for request in requests]
         count, prompts, keep = self.tally.add, self.tally.prompts, self._keep_bodies
         batch = [
-            Arrived(seen, count(seen), prompts.unique, request.body if keep else None)
+            NumberedRequest(seen, count(seen), prompts.unique, request.body if keep else None)
             for seen, request in zip(told, requests, strict=True)
         ]
         for sink in self._sinks:
@@ -142,7 +142,7 @@ def read_files(
     paths: Sequence[str],
     intake: Intake,
     losses: Losses,
-    watch: Watch,
+    watch: CaptureFilter,
     *,
     follow: bool = False,
     stop: Callable[[], bool] = lambda: False,
@@ -221,10 +221,12 @@ def _size(request: HttpRequest) -> int:
     return REQUEST_BYTES + len(request.path or "") + len(request.body or b"")
 
 
-class Reader(threading.Thread):
+class FrameReader(threading.Thread):
     """Frames -> streams -> requests -> queue, until it is told to stop or fails."""
 
-    def __init__(self, engine: Engine, queue: Queue, losses: Losses, watch: Watch) -> None:
+    def __init__(
+        self, engine: LiveCapture, queue: Queue, losses: Losses, watch: CaptureFilter
+    ) -> None:
         super().__init__(name="capture-reader", daemon=True)
         self.error: BaseException | None = None
         self.should_stop = False
@@ -276,7 +278,7 @@ class Reader(threading.Thread):
 
 
 def follow_live(
-    reader: Reader,
+    reader: FrameReader,
     queue: Queue,
     intake: Intake,
     *,

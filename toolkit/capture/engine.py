@@ -20,7 +20,7 @@ OnFrame = Callable[[float, bytes, int], None]
 """Time of arrival, the frame, and its length on the wire."""
 
 
-class Engine(Protocol):
+class LiveCapture(Protocol):
     """A running capture. Frames wait in the kernel until they are pumped."""
 
     link_type: int

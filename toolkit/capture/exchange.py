@@ -10,7 +10,7 @@ FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class MemoryBounds:
     """How much memory a capture may hold on to, whatever arrives."""
 
     body_bytes: int = 16 * 1024 * 1024

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses, MemoryBounds
 from toolkit.capture.frames import Frames
 from toolkit.capture.other_ports import http_ports
 from toolkit.capture.pcap import MAGICS, Pcap, damaged
@@ -31,7 +31,7 @@ _SILENT_S = 0.2
 _SAMPLE = 1000
 """Requests on other ports that are enough to name the ports."""
 _GZIP = b"\x1f\x8b"
-_NORMAL = Limits()
+_NORMAL = MemoryBounds()
 
 _TOOLS = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"),
@@ -67,7 +67,7 @@ def replay(
     ports: Collection[int],
     follow_answers: bool,
     losses: Losses,
-    limits: Limits = _NORMAL,
+    limits: MemoryBounds = _NORMAL,
     follow: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
@@ -79,7 +79,7 @@ def replay(
     """
     name = _PIPE if path == STDIN else f"`{path}`"
     told: list[str] = []
-    file = _File(
+    file = _FileProgress(
         name,
         lambda link_type: Frames(
             link_type,
@@ -108,7 +108,7 @@ def replay(
     return Replayed(notes=(*file.notes, *told), http_ports=file.http_ports())
 
 
-class _File:
+class _FileProgress:
     """What was read of one file so far."""
 
     def __init__(self, name: str, make_frames: Callable[[int], Frames], losses: Losses) -> None:

@@ -7,9 +7,9 @@ reassembly.py's, their meaning http.py's. It never reads a clock: time is that o
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Limits, Losses
-from toolkit.capture.http import Requests
-from toolkit.capture.messages import Shared
+from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
+from toolkit.capture.http import ConnectionRequests
+from toolkit.capture.messages import CaptureState
 from toolkit.capture.pairing import NOTHING, InFlight, NoAnswers, Pairs
 from toolkit.capture.reassembly import MASK, Direction, Reassembly, Segment, Span, is_of
 
@@ -57,7 +57,7 @@ class Flow:
     )
 
     def __init__(
-        self, key: bytes, requests: Requests, answers: Pairs | NoAnswers, ts: float
+        self, key: bytes, requests: ConnectionRequests, answers: Pairs | NoAnswers, ts: float
     ) -> None:
         self.key = key
         """As the client's segments have it."""
@@ -78,13 +78,13 @@ class Streams:
         *,
         ports: Collection[int],
         follow_answers: bool = False,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: MemoryBounds = MemoryBounds(),  # noqa: B008 - frozen
         losses: Losses,
     ) -> None:
         self._on_request = on_request
         self._ports = ports
         self._limits, self._losses = limits, losses
-        self._shared = Shared(limits, losses)
+        self._shared = CaptureState(limits, losses)
         self._order = Reassembly(limits, losses)
         self._in_flight = InFlight() if follow_answers else None
         self._flows: dict[bytes, Flow] = {}
@@ -171,11 +171,11 @@ class Streams:
 
     def _open(self, key: bytes, ts: float) -> Flow:
         if self._in_flight is None:
-            requests = Requests(self._on_request, key, self._shared)
+            requests = ConnectionRequests(self._on_request, key, self._shared)
             flow = Flow(key, requests, NOTHING, ts)
         else:
             pairs = Pairs(self._on_request, key, self._in_flight)
-            pairs.requests = requests = Requests(pairs.asked, key, self._shared)
+            pairs.requests = requests = ConnectionRequests(pairs.asked, key, self._shared)
             flow = self._servers[reverse(key)] = Flow(key, requests, pairs, ts)
         self._flows[key] = flow
         return flow
@@ -196,8 +196,14 @@ class Streams:
             elif not to.placed:
                 self._order.join(ts, to, seq + 1)
             segment = segment._replace(seq=(seq + 1) & MASK)
+        elif to is flow.client and self._is_behind_its_end(to, segment):
+            self._end(flow, ts, "another connection took its place before it was whole")
+            flow = self._open(flow.key, ts)
+            to = flow.client
         if segment.payload or segment.missing or flags & FIN:
-            if self._order.is_far(to, segment.seq) and self._is_late(
+            # a segment behind a reset may have begun this flow: what was sent before that, and is sent again, is no new request
+            is_doubtful = not to.anchored or self._order.is_far(to, segment.seq)
+            if is_doubtful and self._is_late(
                 flow.key if to is flow.client else reverse(flow.key), segment
             ):
                 return
@@ -219,6 +225,15 @@ class Streams:
         if not flow.client.anchored:
             self._order.join(syn.ts, flow.client, first)
         return flow
+
+    @staticmethod
+    def _is_behind_its_end(client: Direction, segment: Segment) -> bool:
+        """Whether a request begins behind a FIN: on the same ports another connection is there, whose SYN was not seen."""
+        if client.ends_at is None or not segment.payload:
+            return False
+        return client.position(segment.seq) > client.ends_at and client.reader.starts(
+            segment.payload
+        )
 
     def _is_overtaken(self, flow: Flow, first: int, ts: float) -> bool:
         """Whether the connection's own data came before this SYN."""

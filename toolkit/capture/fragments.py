@@ -6,7 +6,7 @@ It never fills a hole: a packet that lacks a fragment is counted as lost, and it
 from collections import deque
 from collections.abc import Hashable
 
-from toolkit.capture.exchange import Limits, Losses
+from toolkit.capture.exchange import Losses, MemoryBounds
 
 WAIT_S = 30.0
 """How long Linux waits for a packet's missing fragments (net.ipv4.ipfrag_time)."""
@@ -59,7 +59,7 @@ class _Packet:
 class Fragments:
     """All packets of which fragments wait for others, the one longest begun first."""
 
-    def __init__(self, *, losses: Losses, limits: Limits) -> None:
+    def __init__(self, *, losses: Losses, limits: MemoryBounds) -> None:
         self._losses, self._limits = losses, limits
         self._packets: dict[Hashable, _Packet] = {}
         self._done: deque[tuple[Hashable, bytes]] = deque(maxlen=_REMEMBERED)

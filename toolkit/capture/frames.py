@@ -6,9 +6,9 @@ It builds no object per frame, checks no checksum (offload leaves wrong ones) an
 import struct
 from collections.abc import Callable, Collection
 
-from toolkit.capture.exchange import FIN, RST, SYN, Limits, Losses
+from toolkit.capture.exchange import FIN, RST, SYN, Losses, MemoryBounds
 from toolkit.capture.fragments import Fragments
-from toolkit.capture.glance import PART_OF_PACKET, Glance, Glances, up_to_ip
+from toolkit.capture.glance import PART_OF_PACKET, Glances, PeekBounds, up_to_ip
 from toolkit.capture.links import EXTENSIONS, FRAGMENT, ip_start, link, transport
 
 _TCP = 6
@@ -20,7 +20,7 @@ _FRAGMENT_HEADER = struct.Struct(">BxHI")
 SAYS_SOMETHING = FIN | SYN | RST
 """A segment without payload and without one of these is only an acknowledgement."""
 
-_NORMAL = Limits()
+_NORMAL = MemoryBounds()
 
 
 class Frames:
@@ -34,7 +34,7 @@ class Frames:
         ports: Collection[int],
         follow_answers: bool,
         losses: Losses,
-        limits: Limits = _NORMAL,
+        limits: MemoryBounds = _NORMAL,
     ) -> None:
         self._link = link(link_type)
         self._segment, self._losses = segment, losses
@@ -82,7 +82,7 @@ class Frames:
         """The capture is over: packets of which fragments are missing are counted as lost."""
         self._fragments.close()
 
-    def glance(self, frame: bytes, record: str, order: str) -> Glance:
+    def glance(self, frame: bytes, record: str, order: str) -> PeekBounds:
         """How to throw away frames like this one unseen; see Glances.at."""
         return self._glances.at(frame, record, order)
 

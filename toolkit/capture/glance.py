@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from toolkit.capture.links import TAGS, Link
+from toolkit.capture.links import TAGS, LinkType
 
 PART_OF_PACKET = 0x3FFF
 """Of IPv4's flags and fragment offset: more fragments follow, or this one is not the first."""
@@ -17,7 +17,7 @@ _TAG = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
+class PeekBounds:
     """What one unpacking must yield for a frame to be judged, and when it is thrown away.
 
     Numbers are in the byte order of the file's own headers, whatever the network's is: constants are swapped once, not
@@ -47,11 +47,11 @@ class Glance:
 class Glances:
     """The glances of one link type, each made when a frame of its shape is first met."""
 
-    def __init__(self, link: Link, ports: Collection[int], *, follow_answers: bool) -> None:
+    def __init__(self, link: LinkType, ports: Collection[int], *, follow_answers: bool) -> None:
         self._link, self._ports, self._follow_answers = link, frozenset(ports), follow_answers
-        self._made: dict[tuple[bytes, int, str, str], Glance] = {}
+        self._made: dict[tuple[bytes, int, str, str], PeekBounds] = {}
 
-    def at(self, frame: bytes, record: str, order: str) -> Glance:
+    def at(self, frame: bytes, record: str, order: str) -> PeekBounds:
         """The glance for frames like this one, or the commonest one.
 
         `record`: the struct format of a record's header in the file's byte order, `<` or `>`.
@@ -72,7 +72,7 @@ class Glances:
         version = frame[version_at : version_at + 1]
         return tag, 6 if version == b"\x60" else 4
 
-    def _make(self, tag: bytes, version: int, record: str, order: str) -> Glance:
+    def _make(self, tag: bytes, version: int, record: str, order: str) -> PeekBounds:
         # IPv4: length at 2, flags and offset at 6, TCP at 20; IPv6: length at 4, next header at 6, TCP at 40
         packet = "xH2xH12xHH8xBB" if version == 4 else "3xHBx32xHH8xBB"
         looked = struct.Struct(order + record + _before(self._link, tag) + packet)
@@ -83,7 +83,7 @@ class Glances:
         else:
             outer = _swapped(int.from_bytes(tag or ethertype, "big"), order)
         headers = 20 if version == 4 else 0
-        return Glance(
+        return PeekBounds(
             fields=looked.unpack_from,
             size=looked.size,
             least=looked.size - struct.calcsize(order + record),
@@ -102,14 +102,14 @@ class Glances:
         )
 
 
-def up_to_ip(link: Link) -> str:
+def up_to_ip(link: LinkType) -> str:
     """Struct format of a link's header of which only the EtherType is read, or nothing."""
     if link.protocol_at is None:
         return f"{link.header}x0s"
     return f"{link.protocol_at}xH{link.header - link.protocol_at - 2}x"
 
 
-def _before(link: Link, tag: bytes) -> str:
+def _before(link: LinkType, tag: bytes) -> str:
     """The same, with the version, too: behind a tag, its number and the EtherType come before that."""
     return up_to_ip(link) + ("2x3s" if tag else "B")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 
 from toolkit.capture.exchange import HttpRequest
-from toolkit.capture.messages import Ends, Message, Shared
+from toolkit.capture.messages import CaptureState, Ends, Message
+from toolkit.units import counted
 
 REQUEST_LINE = re.compile(rb"(?:\r\n){0,2}([A-Z][A-Z-]{2,19}) ([^\x00-\x20]+) HTTP/1\.[0-9]\r\n")
 """What a segment begins with that may be read without having seen what came before it."""
@@ -31,7 +32,7 @@ PARSER_BYTES = 1024
 """What an unfinished request costs beside its bytes."""
 
 
-class Requests:
+class ConnectionRequests:
     """The requests of one client on one connection, from bytes in order and from holes of known or unknown length.
 
     `key`: addresses and ports as in the packets.
@@ -57,7 +58,9 @@ class Requests:
         "shared",
     )
 
-    def __init__(self, deliver: Callable[[HttpRequest], None], key: bytes, shared: Shared) -> None:
+    def __init__(
+        self, deliver: Callable[[HttpRequest], None], key: bytes, shared: CaptureState
+    ) -> None:
         self.ends = Ends(key)
         self.deliver, self.shared = deliver, shared
         self.held = 0
@@ -385,4 +388,4 @@ def lost(missing: int | None) -> str:
     """A hole in words."""
     if missing is None:
         return "bytes lost"
-    return "1 byte lost" if missing == 1 else f"{missing:,} bytes lost"
+    return f"{counted(missing, 'byte')} lost"

@@ -26,7 +26,7 @@ MORE_KEYS = (
 ).split()
 
 
-class Arrived(NamedTuple):
+class NumberedRequest(NamedTuple):
     """One request, and what it was in the order of arrival."""
 
     seen: Seen
@@ -38,7 +38,7 @@ class Arrived(NamedTuple):
     """Only where the user asked to see bodies."""
 
 
-def line(arrived: Arrived, *, with_body: bool = False) -> bytes:
+def line(arrived: NumberedRequest, *, with_body: bool = False) -> bytes:
     """One object and a newline."""
     told = as_object(arrived)
     if with_body:
@@ -50,7 +50,7 @@ def line(arrived: Arrived, *, with_body: bool = False) -> bytes:
         return json.dumps(told).encode() + b"\n"
 
 
-def as_object(arrived: Arrived) -> dict[str, Any]:
+def as_object(arrived: NumberedRequest) -> dict[str, Any]:
     """The object, without the body; in MORE_KEYS' order after the promised ones."""
     seen = arrived.seen
     asked = seen.asked or NOTHING_ASKED

@@ -21,7 +21,7 @@ With fragments' these are all that bpf.py lets through, as TCP may stand behind 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class LinkType:
     """How frames of one link type begin."""
 
     name: str
@@ -31,19 +31,19 @@ class Link:
     """Where the EtherType stands; None: the frame has none, and the packet's own version tells."""
 
 
-_RAW = Link(name="RAW", header=0)
+_RAW = LinkType(name="RAW", header=0)
 LINKS = {
-    0: Link(name="NULL", header=4),
-    1: Link(name="EN10MB", header=14, protocol_at=12),
+    0: LinkType(name="NULL", header=4),
+    1: LinkType(name="EN10MB", header=14, protocol_at=12),
     # RAW is 101 in files; 12 and 14 are what it is called in memory, and some programs write that
     12: _RAW,
     14: _RAW,
     101: _RAW,
-    108: Link(name="LOOP", header=4),
-    113: Link(name="LINUX_SLL", header=16, protocol_at=14),
-    228: Link(name="IPV4", header=0),
-    229: Link(name="IPV6", header=0),
-    276: Link(name="LINUX_SLL2", header=20, protocol_at=0),
+    108: LinkType(name="LOOP", header=4),
+    113: LinkType(name="LINUX_SLL", header=16, protocol_at=14),
+    228: LinkType(name="IPV4", header=0),
+    229: LinkType(name="IPV6", header=0),
+    276: LinkType(name="LINUX_SLL2", header=20, protocol_at=0),
 }
 
 _OTHERS = {
@@ -67,7 +67,7 @@ _OTHERS = {
 """Names of what people capture, too, and what holds no IP, or holds it deeper than is looked."""
 
 
-def link(link_type: int) -> Link:
+def link(link_type: int) -> LinkType:
     """How frames of this type begin; ToolkitError names a type that is not read."""
     found = LINKS.get(link_type)
     if found is None:
@@ -79,7 +79,7 @@ def link(link_type: int) -> Link:
     return found
 
 
-def ip_start(link: Link, frame: bytes) -> int | None:
+def ip_start(link: LinkType, frame: bytes) -> int | None:
     """Where the IP packet begins, past VLAN tags; None: the frame holds none."""
     at = link.header
     if link.protocol_at is not None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from toolkit.capture import bpf, sockets
-from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, Engine, OnFrame, refusal
+from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, LiveCapture, OnFrame, refusal
 
 RECEIVE_BYTES = 0x40000
 """Of one frame. `lo` has frames of 65,549 bytes, of which scapy's own size of 65,535 would lose 14; BIG TCP longer ones."""
@@ -21,7 +21,7 @@ def open_live(
     ports: Collection[int],
     follow_answers: bool,
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-) -> Engine:
+) -> LiveCapture:
     """Listen on one interface, or `any`; from here on frames wait in the kernel until they are pumped."""
     program = sockets.program_for(iface, ports, follow_answers=follow_answers)
     try:

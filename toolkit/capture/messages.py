@@ -9,7 +9,7 @@ from hashlib import blake2b
 from httptools import HttpRequestParser
 
 from toolkit.capture.codings import NotDecodedError, decoded
-from toolkit.capture.exchange import HttpRequest, Limits, Losses
+from toolkit.capture.exchange import HttpRequest, Losses, MemoryBounds
 
 SPARE_PARSERS = 64
 """Parsers kept for the next message."""
@@ -41,10 +41,10 @@ class Ends:
         )
 
 
-class Shared:
+class CaptureState:
     """What all connections of a capture share: limits, counts, and parsers that are between two messages."""
 
-    def __init__(self, limits: Limits, losses: Losses) -> None:
+    def __init__(self, limits: MemoryBounds, losses: Losses) -> None:
         self.limits = limits
         self.losses = losses
         self.spare: list[Message] = []
@@ -109,7 +109,7 @@ class Message:
         "upgrade",
     )
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: CaptureState) -> None:
         self.limit = shared.limits.body_bytes
         self.ends: Ends
         self.path_of = shared.path

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from toolkit.capture.answers import Answers
+from toolkit.capture.answers import AnswerReader
 from toolkit.capture.exchange import HttpAnswer, HttpRequest
 
 if TYPE_CHECKING:
-    from toolkit.capture.http import Requests
+    from toolkit.capture.http import ConnectionRequests
 
 ANSWER_BYTES = 8192
 """What an unanswered request costs beside its body: its answer's tail."""
@@ -73,11 +73,11 @@ class Pairs:
         self._deliver, self._in_flight = deliver, in_flight
         address = (len(key) - 4) // 2
         self._server = key[address : 2 * address] + key[-2:]
-        self.requests: Requests
+        self.requests: ConnectionRequests
         self._waiting: deque[HttpRequest] = deque()
         self._early: HttpAnswer | None = None
         """An answer that came before its request was whole, e.g., a refusal."""
-        self._answers = Answers(self._answered)
+        self._answers = AnswerReader(self._answered)
         self._is_heard = False
         self.held = 0
         """Bytes of the bodies of unanswered requests."""
@@ -118,7 +118,7 @@ class Pairs:
         while self._waiting:
             self._release()
         self._waiting.append(last)
-        self._answers = Answers(self._answered)
+        self._answers = AnswerReader(self._answered)
 
     # --- the server's bytes -----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ fills a hole and never waits for ever.
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple, Protocol
 
-from toolkit.capture.exchange import FIN, Limits, Losses
+from toolkit.capture.exchange import FIN, Losses, MemoryBounds
 
 MASK = 0xFFFFFFFF
 HALF = 0x80000000
@@ -35,7 +35,7 @@ class Segment(NamedTuple):
     missing: int
 
 
-class Reader(Protocol):
+class ByteReader(Protocol):
     """Who reads the bytes of one direction."""
 
     held: int
@@ -84,7 +84,7 @@ class Direction:
         "stash_bytes",
     )
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ByteReader) -> None:
         self.reader = reader
         self.next = self.started_at = 0
         """Position of the byte that comes next, and of the first one."""
@@ -141,7 +141,7 @@ class Direction:
 class Reassembly:
     """The rules, the same for all directions of a capture."""
 
-    def __init__(self, limits: Limits, losses: Losses) -> None:
+    def __init__(self, limits: MemoryBounds, losses: Losses) -> None:
         self._limits = limits
         self._losses = losses
 
@@ -192,10 +192,11 @@ class Reassembly:
         to.slow = to.is_slow()
 
     def drop_from(self, to: Direction, start: int) -> None:
-        """What waits from here on may be of the connection that begins here; nobody can tell."""
+        """What waits from here on, as far as its own beginning may be overtaken, may be of the connection that begins here."""
         kept = bisect_left(to.stash, start, key=_start)
-        to.stash_bytes -= sum(len(piece[3]) + PIECE_BYTES for piece in to.stash[kept:])
-        del to.stash[kept:]
+        upto = bisect_right(to.stash, start + self._limits.stash_bytes, key=_start)
+        to.stash_bytes -= sum(len(piece[3]) + PIECE_BYTES for piece in to.stash[kept:upto])
+        del to.stash[kept:upto]
 
     def _deliver(self, to: Direction, piece: Piece) -> None:
         start, end, ts, payload = piece

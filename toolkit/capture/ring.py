@@ -16,7 +16,7 @@ from functools import lru_cache
 from toolkit.capture import bpf, sockets
 from toolkit.capture.engine import (
     DEFAULT_BUFFER_BYTES,
-    Engine,
+    LiveCapture,
     OnFrame,
     interface_name,
     refusal,
@@ -50,7 +50,7 @@ def open_ring(
     ports: Collection[int],
     follow_answers: bool,
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-) -> Engine:
+) -> LiveCapture:
     """Listen on one interface, or `any`, through a ring of so many bytes."""
     program = sockets.program_for(iface, ports, follow_answers=follow_answers)
     with ExitStack() as opened:

@@ -60,7 +60,7 @@ def opened(iface: str) -> socket.socket:
     return sock
 
 
-class Link:
+class InterfaceState:
     """The interface listened on: there, down, or gone."""
 
     def __init__(self, iface: str) -> None:
@@ -208,7 +208,7 @@ class Listener:
 
     def __init__(self, sock: socket.socket, iface: str, ports: Collection[int]) -> None:
         self._sock = sock
-        self._link, self._drops = Link(iface), Drops(sock)
+        self._link, self._drops = InterfaceState(iface), Drops(sock)
         self._sights = SecondSights(ports) if iface == ANY else None
         self._arrivals = select.poll()
         self._arrivals.register(sock, select.POLLIN)

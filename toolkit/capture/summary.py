@@ -10,7 +10,7 @@ from toolkit.capture.counting import Counting
 from toolkit.capture.exchange import Losses
 from toolkit.capture.lines import PREVIEW_CHARS
 from toolkit.records import Seen
-from toolkit.wording import share
+from toolkit.units import counted, share
 
 MOST_NAMES = 1_000
 """Paths and models told apart; a scanner asks for thousands."""
@@ -44,7 +44,7 @@ class NameCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class CaptureSummary:
     """A capture in figures; the first eight keys are promised."""
 
     requests: int
@@ -96,7 +96,7 @@ class Summary:
     """Of the answers, where they were followed."""
 
 
-class Tally:
+class RequestCounter:
     """Counts requests as they arrive; its memory is bounded whatever comes."""
 
     def __init__(self, counting: Counting | None = None) -> None:
@@ -105,8 +105,8 @@ class Tally:
         self._from_ts: float | None = None
         self._to_ts: float | None = None
         self._previews: dict[bytes, str] = {}
-        self._paths, self._models, self._statuses = Names(), Names(), Names()
-        self._clients = Names(MOST_CLIENTS)
+        self._paths, self._models, self._statuses = NameCounter(), NameCounter(), NameCounter()
+        self._clients = NameCounter(MOST_CLIENTS)
 
     def add(self, seen: Seen) -> bool | None:
         """Count a request; tell whether its prompt is new, None where it has none or nobody knows."""
@@ -166,10 +166,10 @@ class Tally:
 
     def summary(
         self, losses: Losses, *, left_out: int = 0, not_stored: int = 0, not_written: int = 0
-    ) -> Summary:
+    ) -> CaptureSummary:
         """All of it, with what was lost."""
         streams = self.streams / self.with_prompt if self.with_prompt else None
-        return Summary(
+        return CaptureSummary(
             requests=self.requests,
             unique=self.prompts.unique,
             complete=self.requests - self.damaged,
@@ -195,7 +195,7 @@ class Tally:
         )
 
 
-class Names:
+class NameCounter:
     """How often each of a bounded number of names came; all others together."""
 
     def __init__(self, most: int = MOST_NAMES) -> None:
@@ -247,7 +247,7 @@ MORE_CLASSES: Sequence[tuple[str, str]] = (
 FILES_TELL = " (what a kernel dropped while a file was written shows as gaps)"
 
 
-def losses_in_words(summary: Summary, *, is_live: bool = True) -> str:
+def losses_in_words(summary: CaptureSummary, *, is_live: bool = True) -> str:
     """What was lost, class by class."""
     told = [f"{words} {getattr(summary, name):,}" for name, words in LOSS_CLASSES]
     more = [(words, getattr(summary, name)) for name, words in MORE_CLASSES]
@@ -256,18 +256,18 @@ def losses_in_words(summary: Summary, *, is_live: bool = True) -> str:
     return f"Lost: {said}{end}"
 
 
-def lost_anything(summary: Summary) -> bool:
+def lost_anything(summary: CaptureSummary) -> bool:
     """Whether any class of loss is above zero."""
     return any(getattr(summary, name) for name, _ in (*LOSS_CLASSES, *MORE_CLASSES))
 
 
-def requests_in_words(summary: Summary) -> str:
+def requests_in_words(summary: CaptureSummary) -> str:
     """How many requests and prompts there were, in one sentence."""
-    said = f"{summary.requests:,} {'request' if summary.requests == 1 else 'requests'}"
+    said = counted(summary.requests, "request")
     if not summary.prompts:
         return f"{said}, none with a prompt" if summary.requests else said
     about = "about " if summary.unique_error_share is not None else ""
-    unique = f"{about}{summary.unique:,} unique prompt{'' if summary.unique == 1 else 's'}"
+    unique = f"{about}{counted(summary.unique, 'unique prompt')}"
     if summary.prompts < summary.requests:
         said += f" ({summary.prompts:,} with a prompt)"
     return f"{said}, {unique}, {share(summary.repeat_share)} repeats"
@@ -283,7 +283,7 @@ TLS_ADVICE = (
 """Encrypted packets stay unreadable; in the order in which to try."""
 
 
-def advice(summary: Summary, *, is_live: bool, engine: str | None = None) -> list[str]:
+def advice(summary: CaptureSummary, *, is_live: bool, engine: str | None = None) -> list[str]:
     """What to do against each class of loss there was, most urgent first."""
     less_cpu = "" if engine == "ring" else "`--engine ring` reads with less CPU, "
     found = (

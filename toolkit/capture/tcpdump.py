@@ -21,7 +21,7 @@ from toolkit.capture import bpf
 from toolkit.capture.engine import (
     ANY,
     DEFAULT_BUFFER_BYTES,
-    Engine,
+    LiveCapture,
     OnFrame,
     check,
     interface_name,
@@ -57,7 +57,7 @@ def open_tcpdump(
     ports: Collection[int],
     follow_answers: bool,
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-) -> Engine:
+) -> LiveCapture:
     """Have tcpdump listen on one interface, or `any`; from here on frames wait in its kernel buffer and the pipe."""
     check(iface, ports)
     program = shutil.which("tcpdump")

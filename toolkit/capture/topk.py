@@ -9,7 +9,7 @@ import heapq
 from typing import NamedTuple
 
 
-class Counted(NamedTuple):
+class KeyCount(NamedTuple):
     """One key and how often it came: between `arrivals` - `error` and `arrivals` times."""
 
     key: bytes
@@ -47,7 +47,7 @@ class TopKeys:
                 return count
             heapq.heapreplace(self._smallest, (count, key))
 
-    def top(self, most: int) -> list[Counted]:
+    def top(self, most: int) -> list[KeyCount]:
         """The keys with the highest counts, the highest first; equal ones in the order of their arrival."""
         found = heapq.nlargest(most, self._counts.items(), key=lambda item: item[1][0])
-        return [Counted(key, count, error) for key, (count, error) in found]
+        return [KeyCount(key, count, error) for key, (count, error) in found]

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.errors import ToolkitError
 
 # Before it ends, the interpreter looks for garbage among all objects, which the end of the process
@@ -31,8 +32,6 @@ ROOMS = {
 VERBS = tuple(verb for verbs in ROOMS.values() for verb in verbs)
 SHELL_ASKS = "_TOOLKIT_COMPLETE"
 """The variable in which a shell says what it wants to know (click's way)."""
-INTERRUPTED = 130
-"""What a shell calls an interrupted command."""
 
 
 class Verbs(click.Group):
@@ -44,7 +43,7 @@ class Verbs(click.Group):
             from toolkit.cli.shells import teach_click
 
             teach_click()
-        from toolkit.cli.output import cleaned_streams
+        from toolkit.safe_text import cleaned_streams
 
         with cleaned_streams():
             return super().main(*words, **options)

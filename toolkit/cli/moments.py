@@ -14,7 +14,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", re.ASCII)
 _AGO = re.compile(r"(.+?)\s+ago")
 
 
-class Moment(click.ParamType[float]):
+class MomentParam(click.ParamType[float]):
     """A moment by this machine's clock and time zone; the value is in seconds since 1970."""
 
     name = "time"
@@ -64,16 +64,4 @@ def _last(now: float, hour: int, minute: int, second: int) -> float:
     return (wanted - day).timestamp()
 
 
-MOMENT = Moment()
-
-
-def clock(at: float, now: float | None = None) -> str:
-    """A moment as this machine's clock shows it; with its date when that is another day."""
-    moment, today = time.localtime(at), time.localtime(now)
-    same_day = moment[:3] == today[:3]
-    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", moment)
-
-
-def time_of_day(at: float) -> str:
-    """`14:32:10`, by this machine's clock and time zone."""
-    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")
+MOMENT = MomentParam()

@@ -1,69 +1,22 @@
-"""JSON lines, the data of every verb that has `--json`; sentences as the screen takes them; and what no screen ever gets."""
+"""JSON lines, the data of every verb that has `--json`, and sentences as the screen takes them."""
 
 import json
 import math
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from toolkit.wording import ACTS_ON_A_SCREEN, cleaned
+from toolkit.safe_text import ACTS_ON_A_SCREEN
 
 _ACTS_IN_UTF8 = re.compile(
     rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
 )
 """What ACTS_ON_A_SCREEN has, but for what JSON itself escapes."""
-
-
-class CleanedStream:
-    """Standard output or error for whatever writes text there: what would act on a terminal is `?`.
-
-    A host, a client and a database choose much of what is shown, and it is shown in hundreds of places; hence it is cleaned
-    where all of it passes. Whoever draws with escape sequences of its own asks for `drawing_on`, and cleans what it draws.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def write(self, text: str) -> int:
-        """Write all of it."""
-        self.stream.write(cleaned(text))
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write them one after the other."""
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        """All else is the stream's own."""
-        return getattr(self.stream, name)
-
-
-@contextmanager
-def cleaned_streams() -> Iterator[None]:
-    """Whatever is printed in the block is cleaned."""
-    before = sys.stdout, sys.stderr
-    # None: closed, as by `>&-`
-    sys.stdout, sys.stderr = (each and CleanedStream(each) for each in before)
-    try:
-        yield
-    finally:
-        # where a reader has gone away, click has put one in their place that fails at no flush: it stays
-        if isinstance(sys.stdout, CleanedStream):
-            sys.stdout = before[0]
-        if isinstance(sys.stderr, CleanedStream):
-            sys.stderr = before[1]
-
-
-def drawing_on(stream: TextIO) -> TextIO:
-    """The stream itself, for escape sequences of our own."""
-    return stream.stream if isinstance(stream, CleanedStream) else stream
 
 
 def print_json(record: Mapping[str, Any]) -> None:

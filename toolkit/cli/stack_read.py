@@ -5,7 +5,7 @@ from pathlib import Path
 from toolkit.cli.catalog import table
 from toolkit.errors import ToolkitError
 from toolkit.serving.presets import preset
-from toolkit.serving.stack_file import Flags
+from toolkit.serving.stack import Flags
 
 
 def stack_text(path: Path) -> str:

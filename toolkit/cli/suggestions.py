@@ -86,11 +86,11 @@ def personality(_context: click.Context, _parameter: click.Parameter, begun: str
     """A personality of the simulator; behind `alice=`, too."""
     from click.shell_completion import CompletionItem
 
-    from toolkit.sim.personalities import PERSONALITIES
+    from toolkit.sim.presets import PRESETS
 
     name, equals, rest = begun.rpartition("=")
     before = name + equals
-    known = [(each.name, each.summary) for each in PERSONALITIES.values()]
+    known = [(each, settings["summary"]) for each, settings in PRESETS.items()]
     return [CompletionItem(before + one.value, help=one.help) for one in _begun(known, rest)]
 
 
@@ -136,7 +136,7 @@ def run(*verbs: str) -> Suggest:
     """Runs of these verbs, the newest first; without any, of all."""
 
     def suggest(context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
-        from toolkit.cli.moments import clock
+        from toolkit.units import clock
 
         runs = _ask(context, lambda store: store.runs())
         known = [each for each in runs if not verbs or each.verb in verbs][:NEWEST_RUNS]

@@ -2,7 +2,7 @@
 
 import click
 
-from toolkit.quantities import bytes_of, seconds_of
+from toolkit.units import bytes_of, seconds_of
 
 LONGEST_WINDOW_S = 86_400.0
 """Of the board: a cold one reads all its seconds."""

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from toolkit.cli.output import drawing_on
-from toolkit.wording import cleaned
+from toolkit.safe_text import cleaned, drawing_on
 
 EVERY_S = 1.0
 NAME = "sign of life"

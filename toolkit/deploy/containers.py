@@ -3,8 +3,9 @@
 For compose and Kubernetes alike; nothing is rendered here.
 """
 
-from toolkit.deploy.engine_flags import SHUTDOWN, is_told, number, whole_paths
-from toolkit.deploy.image_flags import precedes, version_of
+import re
+
+from toolkit.deploy.flags import is_older, number, pairs, value
 from toolkit.deploy.site import Site, SiteEngine
 from toolkit.errors import ToolkitError
 from toolkit.serving.flags import MEDIA, media_words
@@ -16,11 +17,11 @@ DRAIN_S = 30
 """To finish what is under way, where no proxy says how long that may take."""
 END_S = 30
 """From then on until the processes are gone; a vLLM at rest takes about 2 s."""
+SHUTDOWN = "--shutdown-timeout"
 SHUTDOWN_SINCE = "0.32"
 """The oldest version whose help was read that has it. Without it SIGTERM cuts every answer that is under way."""
 MEDIA_SINCE = "0.11"
 """The first version that can be told from where it may fetch what requests name."""
-DIRECTORIES = ("/", "./", "../", "~")
 CACHE = "/cache"
 """Of an engine: where its volumes are, with weights and compiled kernels."""
 SHM_GIB = 2
@@ -46,7 +47,7 @@ def refuse_unfit(site: Site) -> None:
 
 def is_directory(model: str) -> bool:
     """Whether a model is a place on a disk, and no name at Hugging Face."""
-    return model.startswith(DIRECTORIES)
+    return model.startswith(("/", "./", "../", "~"))
 
 
 def fetches_weights(engine: SiteEngine) -> bool:
@@ -56,8 +57,8 @@ def fetches_weights(engine: SiteEngine) -> bool:
 
 def fetches_media(engine: SiteEngine, site: Site) -> bool:
     """Whether it may fetch what requests name: then it needs a way out."""
-    hosts = () if site.proxy is None else site.proxy.media_hosts
-    return engine.kind == "vllm" and (bool(hosts) or is_told(engine.arguments, MEDIA))
+    is_let = bool(site.proxy and site.proxy.media_hosts)
+    return engine.kind == "vllm" and (is_let or value(engine.arguments, MEDIA) is not None)
 
 
 def command(engine: SiteEngine, site: Site) -> tuple[str, ...]:
@@ -65,20 +66,23 @@ def command(engine: SiteEngine, site: Site) -> tuple[str, ...]:
     at = ("--host", ANYWHERE, "--port", str(engine.port))
     if engine.kind == "sim":
         key = () if engine.key_env is None else ("--api-key-env", engine.key_env)
-        words = ("toolkit", "sim", "serve", "--personality", engine.model, *at)
-        return (*words, "--model", engine.served_name, *key)
-    is_renamed = engine.served_name != engine.model
-    named = ("--served-model-name", engine.served_name) if is_renamed else ()
-    own = (*engine.arguments, *_media(engine, site), *_shutdown(engine, site))
-    return ("vllm", "serve", engine.model, *at, *named, *own)
+        sim = ("toolkit", "sim", "serve", "--personality", engine.model, *at)
+        return (*sim, "--model", engine.served_name, *key)
+    words = ["vllm", "serve", engine.model, *at]
+    if engine.served_name != engine.model:
+        words += ["--served-model-name", engine.served_name]
+    words += engine.arguments
+    if not is_older(site.image, MEDIA_SINCE):
+        hosts = () if site.proxy is None else site.proxy.media_hosts
+        words += media_words(engine.arguments, hosts)
+    if not is_older(site.image, SHUTDOWN_SINCE) and value(engine.arguments, SHUTDOWN) is None:
+        words += [SHUTDOWN, str(seconds_to_end(site))]
+    return tuple(words)
 
 
 def drain_s(engine: SiteEngine, site: Site) -> int:
     """How long it finishes what is under way once it is told to end; 0: it does not."""
-    if engine.kind == "sim":
-        return 0
-    words = (*engine.arguments, *_shutdown(engine, site))
-    return number(words, SHUTDOWN) or 0
+    return number(command(engine, site), SHUTDOWN) or 0
 
 
 def seconds_to_end(site: Site) -> int:
@@ -94,36 +98,27 @@ def hang(site: Site) -> str:
     return f"the proxy asks it for a token, and then leaves it alone; {left}"
 
 
-def simulated(site: Site) -> tuple[str, ...]:
-    """What is to be said of simulated engines."""
-    if not any(engine.kind == "sim" for engine in site.engines):
-        return ()
-    return (
-        "Simulated engines run with their personality alone: their `flags` are not carried along.",
-    )
-
-
-def left_behind(site: Site) -> tuple[str, ...]:
-    """What is to be said of files that flags and variables name: weights go along, and nothing else of this machine's disk."""
-    return tuple(
-        f"If `{path}` (`{name}` of `{engine.name}`) lies on this machine, mount it into its container, which has nothing else of the disk"
-        for engine in site.engines
-        if engine.kind == "vllm"
-        for name, path in whole_paths(engine)
-        if not path.startswith((*THERE, f"{engine.model}/")) and path != engine.model
-    )
-
-
-def _media(engine: SiteEngine, site: Site) -> tuple[str, ...]:
-    version = version_of(site.image)
-    if version is not None and precedes(version, MEDIA_SINCE):
-        return ()
-    return media_words(engine.arguments, () if site.proxy is None else site.proxy.media_hosts)
-
-
-def _shutdown(engine: SiteEngine, site: Site) -> tuple[str, ...]:
-    version = version_of(site.image)
-    is_too_old = version is not None and precedes(version, SHUTDOWN_SINCE)
-    if is_too_old or is_told(engine.arguments, SHUTDOWN):
-        return ()
-    return SHUTDOWN, str(seconds_to_end(site))
+def last_steps(site: Site) -> list[str]:
+    """What is not carried along: files that flags and variables name (weights go along), and flags of simulated engines."""
+    steps: list[str] = []
+    for engine in site.engines:
+        flags = [(name, word) for name, word in pairs(engine.arguments) if name.startswith("-")]
+        paths = [
+            (name, path)
+            for name, word in (*flags, *engine.env)
+            # JSON's strings as well
+            for path in ([word] if word.startswith("/") else re.findall(r'"(/[^"]+)"', word))
+        ]
+        steps += [
+            f"If `{path}` (`{name}` of `{engine.name}`) lies on this machine, mount it into its container,"
+            " which has nothing else of the disk"
+            for name, path in paths
+            if engine.kind == "vllm"
+            and not path.startswith((*THERE, f"{engine.model}/"))
+            and path != engine.model
+        ]
+    if any(engine.kind == "sim" for engine in site.engines):
+        steps.append(
+            "Simulated engines run with their personality alone: their `flags` are not carried along."
+        )
+    return steps

@@ -1,189 +1,247 @@
-"""A stack as objects of Kubernetes: engines, proxy, who may reach whom, and how they are scaled. It opens nothing and asks no cluster."""
+"""A stack as objects of Kubernetes: engines, proxy, who may reach whom, and how they are scaled. It asks no cluster."""
 
 import hashlib
-from collections.abc import Mapping
+import math
+from typing import Any
 
-from toolkit.deploy import kubernetes_parts as parts
 from toolkit.deploy.containers import (
+    CACHE,
+    END_S,
+    SHM_GIB,
     TOOLKIT_IMAGE,
+    command,
+    drain_s,
+    fetches_media,
+    fetches_weights,
     hang,
-    left_behind,
+    is_directory,
+    last_steps,
     refuse_unfit,
-    simulated,
+    seconds_to_end,
 )
+from toolkit.deploy.flags import USUAL_MAX_NUM_SEQS, is_older, number, version_of
 from toolkit.deploy.keda import PROMETHEUS, scaling
-from toolkit.deploy.proxy_config import STATE, ProxyFile, proxy_file, whole_file
-from toolkit.deploy.quoting import Plain
-from toolkit.deploy.site import Kit, Rendered, Site, SiteProxy
-from toolkit.deploy.templating import render
+from toolkit.deploy.proxy_config import STATE, proxy_file
+from toolkit.deploy.render import Kit, Plain, Rendered, render, unlike
+from toolkit.deploy.site import Site, SiteEngine
 from toolkit.errors import ToolkitError
 
-Engines = tuple[parts.KubernetesEngine, ...]
-Templates = Mapping[str, str]
-MOST = 4
-"""Replicas of one engine, where scaling is applied."""
+LONGEST_NAME = 46
+"""Of a Deployment or a group: their pods' names and labels add up to 17 characters, and 63 is the end."""
+HOME = CACHE
+"""Where the claim is mounted: the home of the container's user, so that every cache lies there."""
+PROBE_S = 10
+LEAVING_S = 15
+"""From the moment that a pod is to end until nobody sends it anything new: endpoints hear of it in turn."""
+MASTER_PORT = 29501
+"""vLLM's own default; named, as it must be open between the pods."""
+NODES_SINCE = "0.32"
+"""The oldest version whose help was read that has `--nnodes`."""
 
 
 def kit(
     site: Site,
-    templates: Templates,
     *,
     gpus_per_node: int | None = None,
     toolkit_image: str = TOOLKIT_IMAGE,
     prometheus: str = PROMETHEUS,
-    most: int = MOST,
+    replicas: int = 4,
 ) -> Kit:
     """The files of `toolkit deploy k8s`. Raises ToolkitError for a stack that no cluster can run.
 
-    `gpus_per_node`: an engine that takes more spans several nodes; None: every engine fits on one. `most`: replicas of each engine.
+    `gpus_per_node`: an engine that takes more spans several nodes; None: every engine fits on one. `replicas`: most of each engine,
+    where scaling is applied.
     """
     refuse_unfit(site)
-    if most < 1 or (gpus_per_node is not None and gpus_per_node < 1):
-        raise ToolkitError("a number of GPUs or replicas is less than 1", "Write 1 or more")
-    names = parts.names(site)
-    engines = parts.engines(site, names, gpus_per_node)
-    proxy = _proxy_file(site, engines)
-    files = [_engine(site, each, templates, names.secret, toolkit_image) for each in engines]
-    files.append(_disruption(site, names, templates))
-    if site.proxy is not None and proxy is not None:
-        files.append(_proxy(site, site.proxy, proxy, names, templates, toolkit_image))
-    files.append(_network(site, engines, names, templates))
-    files += scaling(
-        site,
-        engines,
-        templates,
-        prometheus=prometheus,
-        most=most,
-        slots=None if proxy is None else proxy.slots,
-    )
-    return Kit(files=tuple(files), next_steps=_next_steps(site, engines, names))
-
-
-def _proxy_file(site: Site, engines: Engines) -> ProxyFile | None:
-    if site.proxy is None:
-        return None
-    urls = {
-        each.name: f"http://{found.service}:{found.port}"
-        for each, found in zip(site.engines, engines, strict=True)
+    # names that are unlike each other, in a namespace that others use, too
+    words = ("proxy", "engines", "keys", *(each.name for each in site.engines))
+    names = unlike((f"{site.name}-{word}" for word in words), LONGEST_NAME)
+    proxy_name, engines_name, secret = map(Plain, names[:3])
+    # LeaderWorkerSet makes a Service with the engine's own name, for its pods among themselves: the one that is asked has another
+    leaders = unlike((*names, *(f"{name}-leader" for name in names[3:])))[len(names) :]
+    engines = [
+        _engine(each, name, leader, site, gpus_per_node)
+        for each, name, leader in zip(site.engines, names[3:], leaders, strict=True)
+    ]
+    values = {
+        "site": site,
+        "proxy": site.proxy,
+        "engines": engines,
+        "secret": secret,
+        "proxy_name": proxy_name,
+        "engines_name": engines_name,
+        "image": site.image,
+        "toolkit_image": toolkit_image,
+        "home": HOME,
+        "probe_s": PROBE_S,
+        "hang": hang(site),
+        "ports": sorted({each["port"] for each in engines}),
+        "master_port": MASTER_PORT,
     }
-    return proxy_file(site, site.proxy, urls)
+
+    def written(name: str, path: str, **more: Any) -> Rendered:
+        return Rendered(path=path, text=render(f"k8s/{name}.yaml.j2", "yaml", **values, **more))
+
+    files = [written("engine", f"engine-{each['name']}.yaml", engine=each) for each in engines]
+    files.append(written("disruption", "disruption.yaml"))
+    slots = None
+    if site.proxy is not None:
+        settings = proxy_file(
+            site, site.proxy, [f"http://{each['service']}:{each['port']}" for each in engines]
+        )
+        slots, redis_env = settings.slots, site.proxy.redis_env
+        more = {
+            "settings": settings.text,
+            "settings_sum": hashlib.sha256(settings.text.encode()).hexdigest(),
+            "has_redis": redis_env is not None,
+            "has_public_metrics": settings.has_public_metrics,
+            "variables": [Plain(name) for name in (*site.proxy.key_envs, redis_env) if name],
+            "state": STATE,
+            "grace_s": LEAVING_S + seconds_to_end(site) + END_S,
+            "leaving_s": LEAVING_S,
+        }
+        files.append(written("proxy", "proxy.yaml", **more))
+    files.append(written("network", "network.yaml"))
+    files += scaling(site, engines, prometheus=prometheus, replicas=replicas, slots=slots)
+    return Kit(files=tuple(files), next_steps=_next_steps(site, engines, proxy_name, secret))
 
 
 def _engine(
-    site: Site,
-    engine: parts.KubernetesEngine,
-    templates: Templates,
-    secret: Plain,
-    toolkit_image: str,
-) -> Rendered:
-    pods = {
-        role.name: render(
-            templates["k8s/pod.yaml.j2"],
-            language="yaml",
-            engine=engine,
-            role=role,
-            secret=secret,
-            image=site.image,
-            toolkit_image=toolkit_image,
-            home=parts.HOME,
-            probe_s=parts.PROBE_S,
-            hang=hang(site),
-            label=Plain,
-        ).rstrip("\n")
-        for role in engine.roles
+    engine: SiteEngine, name: str, leader: str, site: Site, gpus_per_node: int | None
+) -> dict[str, Any]:
+    """What the templates are told of one engine and its pods."""
+    is_simulated = engine.kind == "sim"
+    if not is_simulated and is_directory(engine.model) and not engine.model.startswith(f"{HOME}/"):
+        raise ToolkitError(
+            f"the model `{engine.model}` of `{engine.name}` is a directory of this machine, which nodes don't have",
+            f"Name one of Hugging Face's, or copy it to the engine's claim and write `{HOME}/NAME`",
+        )
+    nodes = 1 if is_simulated else _nodes(engine, site, gpus_per_node)
+    gpus_each = engine.gpu_count // nodes
+    drain = drain_s(engine, site)
+    weights = "weights, of Hugging Face" if fetches_weights(engine) else None
+    media = "what requests name" if fetches_media(engine, site) else None
+    # Kubernetes puts variables where `$(NAME)` stands, and reads `$$` as `$`
+    words = [word.replace("$", "$$") for word in command(engine, site)]
+    variables: list[dict[str, Any]] = [
+        {"name": Plain(name), "value": value.replace("$", "$$")} for name, value in engine.env
+    ]
+    if not is_simulated:
+        told = dict(engine.env)
+        # without an entry in the image's passwd, torch asks these two for the user's name and fails without
+        usual = {"HOME": HOME, "USER": "vllm", "LOGNAME": "vllm"}
+        places = [
+            {"name": Plain(name), "value": value}
+            for name, value in usual.items()
+            if name not in told
+        ]
+        token = {"name": Plain("HF_TOKEN"), "secret_key": Plain("HF_TOKEN"), "is_optional": True}
+        variables = [*places, token, *variables]
+    if engine.key_env is not None:
+        key = engine.key_env if is_simulated else "VLLM_API_KEY"
+        variables.append(
+            {"name": Plain(key), "secret_key": Plain(engine.key_env), "is_optional": False}
+        )
+    role = {"name": "engine", "words": words, "variables": variables, "answers": True}
+    roles = [role | {"leaving_s": LEAVING_S}]
+    if nodes > 1:
+        # the address that the others reach; the one that it would pick itself may be another network's
+        variables.append({"name": Plain("VLLM_HOST_IP"), "field": "status.podIP"})
+        rank = {
+            "name": Plain("NODE_RANK"),
+            "field": "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']",
+        }
+        # LeaderWorkerSet sets the leader's address in every pod
+        at = ("--master-addr", "$(LWS_LEADER_ADDRESS)", "--master-port", str(MASTER_PORT))
+        place = (*words, "--nnodes", str(nodes), "--node-rank")
+        roles = [
+            role | {"name": "leader", "words": (*place, "0", *at), "leaving_s": LEAVING_S},
+            {
+                "name": "worker",
+                "words": (*place, "$(NODE_RANK)", *at, "--headless"),
+                "variables": [*variables, rank],
+                # it has no HTTP port, and computes what the leader still answers
+                "answers": False,
+                "leaving_s": LEAVING_S + drain,
+            },
+        ]
+    return {
+        "name": Plain(name),
+        "service": Plain(name if nodes == 1 else leader),
+        "title": engine.model,
+        "served_name": engine.served_name,
+        "is_simulated": is_simulated,
+        # what it asks of the world
+        "way_out": " and ".join(filter(None, (weights, media))),
+        "port": engine.port,
+        "nodes": nodes,
+        "gpus_each": gpus_each,
+        "shm_gib": SHM_GIB * max(1, gpus_each),
+        "roles": roles,
+        "starts": max(1, math.ceil(engine.ready_s / PROBE_S)),
+        "ready_s": math.ceil(engine.ready_s),
+        "grace_s": LEAVING_S + drain + END_S,
+        # requests that it runs at a time
+        "seqs": number(engine.arguments, "--max-num-seqs") or USUAL_MAX_NUM_SEQS,
     }
-    text = render(
-        templates["k8s/engine.yaml.j2"],
-        language="yaml",
-        site=site,
-        engine=engine,
-        pods=pods,
-        label=Plain,
-    )
-    return Rendered(path=f"engine-{engine.name}.yaml", text=text)
 
 
-def _proxy(
-    site: Site,
-    proxy: SiteProxy,
-    file: ProxyFile,
-    names: parts.Names,
-    templates: Templates,
-    toolkit_image: str,
-) -> Rendered:
-    settings = whole_file(site, file, templates)
-    text = render(
-        templates["k8s/proxy.yaml.j2"],
-        language="yaml",
-        site=site,
-        proxy=proxy,
-        name=names.proxy,
-        settings=settings.rstrip("\n") + "\n",
-        settings_sum=hashlib.sha256(settings.encode()).hexdigest(),
-        has_redis=proxy.redis_env is not None,
-        has_public_metrics=file.has_public_metrics,
-        variables=parts.proxy_variables(proxy),
-        secret=names.secret,
-        toolkit_image=toolkit_image,
-        state=STATE,
-        grace_s=parts.proxy_grace_s(site),
-        leaving_s=parts.LEAVING_S,
-        label=Plain,
-    )
-    return Rendered(path="proxy.yaml", text=text)
+def _nodes(engine: SiteEngine, site: Site, gpus_per_node: int | None) -> int:
+    if gpus_per_node is None or engine.gpu_count <= gpus_per_node:
+        return 1
+    if engine.gpu_count % gpus_per_node:
+        raise ToolkitError(
+            f"the engine `{engine.name}` takes {engine.gpu_count} GPUs, and nodes have {gpus_per_node} each:"
+            " vLLM wants as many on every node",
+            f"Let tensor- times pipeline-parallel-size be a multiple of {gpus_per_node}",
+        )
+    if (number(engine.arguments, "--data-parallel-size", "-dp") or 1) > 1:
+        raise ToolkitError(
+            f"the engine `{engine.name}` spans nodes with several copies of its model (data-parallel-size)",
+            "Make each copy an engine of its own; the proxy spreads requests over them",
+        )
+    if is_older(site.image, NODES_SINCE):
+        raise ToolkitError(
+            f"the engine `{engine.name}` spans nodes, and whether vLLM {version_of(site.image)} can is not known",
+            f"Name an --image of {NODES_SINCE} or newer",
+        )
+    return engine.gpu_count // gpus_per_node
 
 
-def _disruption(site: Site, names: parts.Names, templates: Templates) -> Rendered:
-    template = templates["k8s/disruption.yaml.j2"]
-    text = render(template, language="yaml", site=site, name=names.engines)
-    return Rendered(path="disruption.yaml", text=text)
-
-
-def _network(site: Site, engines: Engines, names: parts.Names, templates: Templates) -> Rendered:
-    text = render(
-        templates["k8s/network.yaml.j2"],
-        language="yaml",
-        site=site,
-        proxy=site.proxy,
-        proxy_name=names.proxy,
-        engines=engines,
-        engines_name=names.engines,
-        ports=sorted({each.port for each in engines}),
-        master_port=parts.MASTER_PORT,
-    )
-    return Rendered(path="network.yaml", text=text)
-
-
-def _next_steps(site: Site, engines: Engines, names: parts.Names) -> tuple[str, ...]:
-    steps = [*_secret_steps(site.variables, engines, names.secret)]
-    if site.proxy is not None or any(each.is_simulated for each in engines):
+def _next_steps(
+    site: Site, engines: list[dict[str, Any]], proxy_name: str, secret: str
+) -> tuple[str, ...]:
+    create = f"kubectl create secret generic {secret} --from-env-file=keys.env"
+    steps = []
+    if site.variables:
+        told = ", ".join(f"{name}=..." for name in site.variables)
+        steps += [
+            f"Write {told} (and HF_TOKEN=... for a gated model) into keys.env, which is no file to commit.",
+            create,
+        ]
+    elif not all(each["is_simulated"] for each in engines):
+        steps.append(f"Only for a gated model: write HF_TOKEN=... into keys.env, and `{create}`")
+    if site.proxy is not None or any(each["is_simulated"] for each in engines):
         steps.append(
             "Build the toolkit's image (`toolkit deploy compose` writes its Dockerfile), push it, and name it with --toolkit-image."
         )
-    # not recursive: scaling/ is applied when it is wanted
-    steps.append("kubectl apply -f .    # in the folder of these files; scaling/ is left out")
-    waiting = (
-        "deployment,leaderworkerset" if any(each.nodes > 1 for each in engines) else "deployment"
+    kinds = (
+        "deployment,leaderworkerset" if any(each["nodes"] > 1 for each in engines) else "deployment"
     )
-    steps.append(f"kubectl get {waiting},pods -l app.kubernetes.io/part-of={site.name}")
+    steps += [
+        # not recursive: scaling/ is applied when it is wanted
+        "kubectl apply -f .    # in the folder of these files; scaling/ is left out",
+        f"kubectl get {kinds},pods -l app.kubernetes.io/part-of={site.name}",
+    ]
     if site.proxy is not None:
-        steps.append(f"kubectl port-forward service/{names.proxy} {site.proxy.port}")
+        steps.append(f"kubectl port-forward service/{proxy_name} {site.proxy.port}")
     else:
-        steps += [f"kubectl port-forward service/{each.service} {each.port}" for each in engines]
+        steps += [
+            f"kubectl port-forward service/{each['service']} {each['port']}" for each in engines
+        ]
     if site.is_open:
-        steps.append(
-            f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one."
-        )
-        steps += site.keyless
-    return (*steps, *left_behind(site), *simulated(site))
-
-
-def _secret_steps(keys: tuple[str, ...], engines: Engines, secret: str) -> tuple[str, ...]:
-    create = f"kubectl create secret generic {secret} --from-env-file=keys.env"
-    if keys:
-        told = ", ".join(f"{name}=..." for name in keys)
-        write = f"Write {told} (and HF_TOKEN=... for a gated model) into keys.env, which is no file to commit."
-        return write, create
-    if all(each.is_simulated for each in engines):
-        return ()
-    return (f"Only for a gated model: write HF_TOKEN=... into keys.env, and `{create}`",)
+        steps += [
+            f"--listen {site.listen} opens nothing here: Services stay inside the cluster until an Ingress or Gateway leads to one.",
+            *site.keyless,
+        ]
+    return (*steps, *last_steps(site))

@@ -5,13 +5,11 @@ port, and another model has another port, as nginx reads no bodies and so never 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.deploy.names import address
-from toolkit.deploy.quoting import Plain
-from toolkit.deploy.site import ASKED_AT, Kit, Rendered, Site, SiteEngine, SiteProxy
-from toolkit.deploy.templating import render
+from toolkit.deploy.render import Kit, Plain, Rendered, address, render
+from toolkit.deploy.site import ASKED_AT, Site, SiteEngine, SiteProxy
 from toolkit.proxy import routes
 
 FIRST_PORT = 8080
@@ -20,157 +18,99 @@ READ_S = 3600
 """Longest wait for the next byte where nobody behind ends an answer: one that isn't streamed sends nothing before its end."""
 MORE_S = 60
 """Beyond the proxy's own limits, so that the client gets its words and not nginx's."""
-READS = ("GET", "HEAD")
-ANY = ("GET", "HEAD", "POST")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """One address that is asked."""
-
-    address: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ServerGroup:
     """Servers that stand in for each other, and the port at which clients ask them."""
 
     name: Plain
     listen: str
     what: str
-    servers: tuple[Server, ...]
+    servers: Sequence[tuple[str, str]]
+    """Addresses, each with what is asked there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
-    """What clients may ask for."""
-
-    path: str
-    methods: tuple[str, ...]
-
-    @property
-    def pattern(self) -> Plain:
-        """Of the methods, for a regular expression."""
-        return Plain("|".join(self.methods))
-
-    @property
-    def allow(self) -> str:
-        """As the `Allow` header has them."""
-        return ", ".join(self.methods)
-
-
-def kit(site: Site, templates: Mapping[str, str]) -> Kit:
+def kit(site: Site) -> Kit:
     """What nginx needs of a site."""
-    found = groups(site)
+    proxy, found = site.proxy, groups(site)
+    if proxy is None or proxy.whole_s is None:
+        read_s = READ_S
+        why = "an answer that is not streamed sends nothing before its end, and no server here ends long ones"
+    else:
+        read_s = math.ceil(proxy.wait_s + proxy.whole_s) + MORE_S
+        why = (
+            f"the proxy lets a request wait {proxy.wait_s:g} s, ends its answer after {proxy.whole_s:g} s, and says so;"
+            f" this is {MORE_S} s more"
+        )
     text = render(
-        templates["nginx.conf.j2"],
-        language="nginx",
+        "nginx.conf.j2",
+        "nginx",
         site=site,
         # nginx has formats of its own, and its packages, too: `combined`, `main`
         log=Plain(f"toolkit_{site.name.replace('-', '_')}"),
         groups=found,
-        paths=paths(site.proxy),
-        body_bytes=(site.proxy or SiteProxy()).body_bytes,
-        limit_owner="the proxy" if site.proxy else "`toolkit proxy`",
-        read_s=_read_s(site.proxy),
-        read_why=_read_why(site.proxy),
+        paths=paths(proxy),
+        body_bytes=(proxy or SiteProxy()).body_bytes,
+        limit_owner="the proxy" if proxy else "`toolkit proxy`",
+        read_s=read_s,
+        read_why=why,
     )
-    file = Rendered(path=f"{site.name}.conf", text=text)
-    return Kit(files=(file,), next_steps=_next_steps(site, file.path, found))
+    name = f"{site.name}.conf"
+    place = f"/etc/nginx/conf.d/{name}"
+    steps = [f"sudo cp {name} {place} && sudo nginx -t && sudo systemctl reload nginx"]
+    for group in found:
+        at = f"http://{group.listen}"
+        if site.listen in ASKED_AT:
+            at = f"any address of this machine at port {group.listen.rpartition(':')[2]}"
+        steps.append(f"Clients ask {at}: {group.what}")
+    steps.append(
+        "A stream holds two of nginx's connections: in /etc/nginx/nginx.conf set `worker_connections 8192;` in `events`, and"
+        " above it `worker_rlimit_nofile 32768;` (Debian's 768 are 384 streams for each worker)"
+    )
+    if site.is_open:
+        steps += [
+            "Clients' keys travel in the clear: add `listen ... ssl;` with a certificate before others may reach it",
+            *site.keyless,
+        ]
+    return Kit(files=(Rendered(path=name, text=text),), next_steps=tuple(steps))
 
 
-def paths(proxy: SiteProxy | None) -> tuple[Path, ...]:
-    """All that is let through; the proxy's own pages but those that tell what others do."""
-    every = dict.fromkeys(routes.ANSWERS, "POST") | routes.PASSED
-    found: dict[str, tuple[str, ...]] = {
-        path: READS if method == "GET" else (method,) for path, method in every.items()
-    }
-    found |= dict.fromkeys(routes.OWN, READS)
+def paths(proxy: SiteProxy | None) -> dict[str, list[str]]:
+    """All that is let through, with its methods; the proxy's own pages but those that tell what others do."""
+    found = dict.fromkeys(routes.ANSWERS, "POST") | routes.PASSED
+    found |= dict.fromkeys(routes.OWN, "GET, HEAD")
     if proxy is None:
         # vLLM has no such page: what loads refuses connections
         found.pop("/ready")
     else:
-        found |= dict.fromkeys(set(proxy.paths) - routes.NEVER - set(routes.PUBLIC), ANY)
-    return tuple(Path(path=path, methods=found[path]) for path in found)
+        opened = set(proxy.paths) - routes.NEVER - set(routes.PUBLIC)
+        found |= dict.fromkeys(opened, "GET, HEAD, POST")
+    return {path: methods.split(", ") for path, methods in found.items()}
 
 
-def groups(site: Site) -> tuple[Group, ...]:
+def groups(site: Site) -> list[ServerGroup]:
     """Who stands in for whom."""
-    if site.proxy is not None:
-        proxy = Server(address=address(site.proxy.host, site.proxy.port), what="the proxy")
+    proxy = site.proxy
+    taken = {port for engine in site.engines for port in (engine.port, engine.spare_port)}
+    if proxy is not None:
+        taken |= {proxy.port, proxy.admin_port}
+    ports = (port for port in range(FIRST_PORT, 65536) if port not in taken)
+    if proxy is not None:
         what = "Its proxy. Another machine with the same stack is another `server` line."
-        return (_group(site, site.name, next(_free(site)), what, (proxy,)),)
+        servers = [(address(proxy.host, proxy.port), "the proxy")]
+        listen = address(site.listen, next(ports))
+        return [ServerGroup(name=Plain(site.name), listen=listen, what=what, servers=servers)]
     alike: dict[tuple[str, str | None, str | None], list[SiteEngine]] = {}
     for engine in site.engines:
         alike.setdefault((engine.served_name, engine.team, engine.key_env), []).append(engine)
-    return tuple(
-        _engines(site, engines, port, several=len(alike) > 1)
-        for engines, port in zip(alike.values(), _free(site), strict=False)
-    )
-
-
-def _free(site: Site) -> Iterator[int]:
-    """Ports for clients, none of them one of the stack's own."""
-    taken = {port for engine in site.engines for port in (engine.port, engine.spare_port)}
-    if site.proxy is not None:
-        taken |= {site.proxy.port, site.proxy.admin_port}
-    return (port for port in range(FIRST_PORT, 65536) if port not in taken)
-
-
-def _engines(site: Site, engines: Sequence[SiteEngine], port: int, *, several: bool) -> Group:
-    first = engines[0]
-    name = f"{site.name}-{first.name}" if several else site.name
-    what = f"Engines with the model `{first.served_name}`"
-    what += f" of the team {first.team}" if first.team else ""
-    what += f", by the key in {first.key_env}." if first.key_env else "."
-    servers = tuple(
-        Server(address=address(each.host, each.port), what=f"the engine `{each.name}`")
-        for each in engines
-    )
-    return _group(site, name, port, what, servers)
-
-
-def _group(site: Site, name: str, port: int, what: str, servers: tuple[Server, ...]) -> Group:
-    return Group(name=Plain(name), listen=address(site.listen, port), what=what, servers=servers)
-
-
-def _read_s(proxy: SiteProxy | None) -> int:
-    if proxy is None or proxy.whole_s is None:
-        return READ_S
-    return math.ceil(proxy.wait_s + proxy.whole_s) + MORE_S
-
-
-def _read_why(proxy: SiteProxy | None) -> str:
-    if proxy is None or proxy.whole_s is None:
-        return "an answer that is not streamed sends nothing before its end, and no server here ends long ones"
-    return (
-        f"the proxy lets a request wait {proxy.wait_s:g} s, ends its answer after {proxy.whole_s:g} s, and says so;"
-        f" this is {MORE_S} s more"
-    )
-
-
-def _door(site: Site, group: Group) -> str:
-    if site.listen in ASKED_AT:
-        return f"any address of this machine at port {group.listen.rpartition(':')[2]}"
-    return f"http://{group.listen}"
-
-
-def _next_steps(site: Site, path: str, found: Sequence[Group]) -> tuple[str, ...]:
-    place = f"/etc/nginx/conf.d/{path}"
-    asked = [f"Clients ask {_door(site, group)}: {group.what}" for group in found]
-    room = (
-        "A stream holds two of nginx's connections: in /etc/nginx/nginx.conf set `worker_connections 8192;` in `events`, and"
-        " above it `worker_rlimit_nofile 32768;` (Debian's 768 are 384 streams for each worker)"
-    )
-    steps = [
-        f"sudo cp {path} {place} && sudo nginx -t && sudo systemctl reload nginx",
-        *asked,
-        room,
-    ]
-    if site.is_open:
-        steps.append(
-            "Clients' keys travel in the clear: add `listen ... ssl;` with a certificate before others may reach it"
-        )
-        steps += site.keyless
-    return tuple(steps)
+    found = []
+    for (model, team, key), engines in alike.items():
+        what = f"Engines with the model `{model}`"
+        what += f" of the team {team}" if team else ""
+        what += f", by the key in {key}." if key else "."
+        name = f"{site.name}-{engines[0].name}" if len(alike) > 1 else site.name
+        servers = [(address(x.host, x.port), f"the engine `{x.name}`") for x in engines]
+        listen = address(site.listen, next(ports))
+        found.append(ServerGroup(name=Plain(name), listen=listen, what=what, servers=servers))
+    return found

@@ -57,14 +57,14 @@ class Bottleneck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class BottleneckTable:
     """All rows, and what their facts mean."""
 
     bottlenecks: tuple[Bottleneck, ...]
     facts: Mapping[str, Fact]
 
 
-def read_table(told: Mapping[str, Any]) -> Table:
+def read_table(told: Mapping[str, Any]) -> BottleneckTable:
     """Read the catalog's table."""
     facts = {name: _fact(name, each) for name, each in told["facts"].items()}
     rows = tuple(_bottleneck(each, told["sources"]) for each in told["bottlenecks"])
@@ -74,7 +74,7 @@ def read_table(told: Mapping[str, Any]) -> Table:
                 raise ToolkitError(
                     f"`{row.code}` asks for `{condition.fact}`, which is explained nowhere"
                 )
-    return Table(bottlenecks=rows, facts=facts)
+    return BottleneckTable(bottlenecks=rows, facts=facts)
 
 
 def _fact(name: str, told: Mapping[str, str]) -> Fact:

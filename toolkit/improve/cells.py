@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from toolkit.records import Shot, Tally
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 MOST_CELLS = 120
-"""A longer row is merged: paired.py cuts no finer."""
+"""A longer row is merged: stats.spread cuts no finer."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,7 +25,7 @@ Mark = tuple[int, int]
 """A process: its id, and when it started, in the kernel's ticks since boot. Ids come again, moments don't."""
 
 
-class Child:
+class ChildCommand:
     """One command with all that it starts."""
 
     def __init__(self, words: Sequence[str], *, folder: Path, name: str) -> None:

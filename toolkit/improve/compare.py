@@ -1,6 +1,6 @@
 """Before and after: is B better than A, worse, or is no difference shown? Figures of two runs -> rows. No store, no clock.
 
-A figure is taken of all the cells that both sides have, and how sure the difference is by paired.py. A verdict asks for
+A figure is taken of all the cells that both sides have, and how sure the difference is by stats.spread. A verdict asks for
 more than an interval without 0: all of it must lie beyond 2 % of A's figure (error rates: beyond a tenth of a point), for
 what stays the same during a run (a clock, a temperature, a neighbour) moves all of its blocks alike, and can't be seen
 in them. Each row is 95 % sure on its own: of many rows of equal servers, without that margin, one in twenty would accuse.
@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolkit.improve.cells import MOST_CELLS, Cell, stretches, summed
-from toolkit.improve.paired import LEAST_BLOCKS, Spread, at_least, reach, spread, together
-from toolkit.sketches import ALPHA, Sketch
+from toolkit.stats import (
+    ALPHA,
+    LEAST_BLOCKS,
+    Sketch,
+    Spread,
+    at_least,
+    half_interval,
+    of_difference,
+    spread,
+)
 
 Verdict = Literal["better", "worse", "no difference shown"]
 
@@ -42,7 +50,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparedMetric:
     """One metric; the first six are the keys that `toolkit compare --json` promises."""
 
     metric: str
@@ -69,7 +77,7 @@ class Comparison:
 
     a: Side
     b: Side
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedMetric, ...]
     paired: bool
     """Block by block; False: each side on its own."""
     cells: int
@@ -106,7 +114,7 @@ Figure = Callable[[Cell], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Metric:
+class _ComparedFigure:
     name: str
     of: Figure
     more_is_better: bool
@@ -115,7 +123,7 @@ class _Metric:
     sketch: Callable[[Cell], Sketch] | None = None
 
 
-def _quantile(part: str, percent: int) -> _Metric:
+def _quantile(part: str, percent: int) -> _ComparedFigure:
     def sketch(cell: Cell) -> Sketch:
         found: Sketch = getattr(cell, part)
         return found
@@ -123,7 +131,7 @@ def _quantile(part: str, percent: int) -> _Metric:
     def of(cell: Cell) -> float | None:
         return sketch(cell).quantile(percent / 100)
 
-    return _Metric(
+    return _ComparedFigure(
         name=f"{part}_p{percent}_ms",
         of=of,
         more_is_better=False,
@@ -146,14 +154,14 @@ def _error_rate(cell: Cell) -> float | None:
 
 
 METRICS = (
-    _Metric(name="rps", of=_rps, more_is_better=True, answers=1),
-    _Metric(name="output_tokens_per_s", of=_tokens_per_s, more_is_better=True, answers=1),
+    _ComparedFigure(name="rps", of=_rps, more_is_better=True, answers=1),
+    _ComparedFigure(name="output_tokens_per_s", of=_tokens_per_s, more_is_better=True, answers=1),
     _quantile("ttft", 50),
     _quantile("ttft", 95),
     _quantile("e2e", 50),
     _quantile("e2e", 95),
     _quantile("tpot", 50),
-    _Metric(name="error_rate", of=_error_rate, more_is_better=False, answers=1),
+    _ComparedFigure(name="error_rate", of=_error_rate, more_is_better=False, answers=1),
 )
 
 
@@ -228,8 +236,8 @@ def _notes(a: Side, b: Side, places: Sequence[int], *, paired: bool) -> tuple[st
 
 
 def _compared(
-    metric: _Metric, sides: tuple[_Cells, _Cells], *, paired: bool, least_share: float
-) -> Row:
+    metric: _ComparedFigure, sides: tuple[_Cells, _Cells], *, paired: bool, least_share: float
+) -> ComparedMetric:
     wholes = sides[0].whole, sides[1].whole
     before, after = (metric.of(whole) for whole in wholes)
     if before is None or after is None:
@@ -241,10 +249,10 @@ def _compared(
     if found is None:
         return _untold(metric, before, after, _too_little(metric, sides))
     found = at_least(found, _least_variance(metric, wholes))
-    difference, half = after - before, reach(found)
+    difference, half = after - before, half_interval(found)
     low, high = difference - half, difference + half
     least = LEAST_ERROR_RATE if metric.name == "error_rate" else least_share * abs(before)
-    return Row(
+    return ComparedMetric(
         metric=metric.name,
         a=before,
         b=after,
@@ -257,9 +265,9 @@ def _compared(
     )
 
 
-def _untold(metric: _Metric, a: float | None, b: float | None, why: str) -> Row:
+def _untold(metric: _ComparedFigure, a: float | None, b: float | None, why: str) -> ComparedMetric:
     difference = None if a is None or b is None else b - a
-    return Row(
+    return ComparedMetric(
         metric=metric.name,
         a=a,
         b=b,
@@ -279,11 +287,13 @@ def _verdict(low: float, high: float, least: float, *, more_is_better: bool) -> 
     return "better" if (low > least) == more_is_better else "worse"
 
 
-def _spread(metric: _Metric, sides: tuple[_Cells, _Cells], *, paired: bool) -> Spread | None:
+def _spread(
+    metric: _ComparedFigure, sides: tuple[_Cells, _Cells], *, paired: bool
+) -> Spread | None:
     one, other = sides
     if not paired:
         alone, beside = _own_spread(metric, one), _own_spread(metric, other)
-        return None if alone is None or beside is None else together(alone, beside)
+        return None if alone is None or beside is None else of_difference(alone, beside)
 
     def differences(count: int) -> list[float] | None:
         early, late = _figures(metric, one.cut(count)), _figures(metric, other.cut(count))
@@ -295,7 +305,7 @@ def _spread(metric: _Metric, sides: tuple[_Cells, _Cells], *, paired: bool) -> S
     return spread(after - before, differences, most=min(_most(metric, each) for each in sides))
 
 
-def _own_spread(metric: _Metric, side: _Cells) -> Spread | None:
+def _own_spread(metric: _ComparedFigure, side: _Cells) -> Spread | None:
     return spread(
         metric.of(side.whole) or 0.0,
         lambda count: _figures(metric, side.cut(count)),
@@ -303,24 +313,24 @@ def _own_spread(metric: _Metric, side: _Cells) -> Spread | None:
     )
 
 
-def _figures(metric: _Metric, cells: Sequence[Cell]) -> list[float] | None:
+def _figures(metric: _ComparedFigure, cells: Sequence[Cell]) -> list[float] | None:
     found = [metric.of(cell) for cell in cells]
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else None
 
 
-def _answers(metric: _Metric, whole: Cell) -> int:
+def _answers(metric: _ComparedFigure, whole: Cell) -> int:
     if metric.sketch is not None:
         return metric.sketch(whole).count
     return whole.ok + whole.errors
 
 
-def _most(metric: _Metric, side: _Cells) -> int:
+def _most(metric: _ComparedFigure, side: _Cells) -> int:
     """Into how many blocks a row may be cut so that each can tell the figure."""
     return min(len(side), _answers(metric, side.whole) // metric.answers)
 
 
-def _least_variance(metric: _Metric, wholes: tuple[Cell, Cell]) -> float:
+def _least_variance(metric: _ComparedFigure, wholes: tuple[Cell, Cell]) -> float:
     """What is uncertain though all blocks agree.
 
     A percentile is told within 1 %, evenly spread. No error among n requests is no proof of an error rate of 0: one
@@ -338,7 +348,7 @@ def _least_variance(metric: _Metric, wholes: tuple[Cell, Cell]) -> float:
     return total
 
 
-def _too_little(metric: _Metric, sides: tuple[_Cells, _Cells]) -> str:
+def _too_little(metric: _ComparedFigure, sides: tuple[_Cells, _Cells]) -> str:
     answers = min(_answers(metric, side.whole) for side in sides)
     needed = LEAST_BLOCKS * metric.answers
     if answers < needed:

@@ -3,10 +3,16 @@
 It knows how a configuration is to be served, and starts nothing.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from toolkit.config_file import DECLARED, FieldError, OrNone, Switch, Text
+from toolkit.safe_text import printable
 
 Flag = str | bool
 Kind = Literal["sim", "serve", "url"]
@@ -16,35 +22,83 @@ BASE = "base"
 """What the configuration is called from which the levers move, where no models were tried before."""
 
 
+def _pairs(value: object, *, keeps_truth: bool) -> tuple[tuple[str, Flag], ...]:
+    """A table of numbers, truths and words as a command line has them; a table in it is a flag's JSON."""
+    if not isinstance(value, Mapping):
+        raise FieldError("is no table", "Write, e.g., `{ max-model-len = 512 }`")
+    found: list[tuple[str, Flag]] = []
+    for key, each in value.items():
+        if isinstance(each, bool):
+            found.append((key, each if keeps_truth else str(each).lower()))
+        elif isinstance(each, str | int | float):
+            found.append((key, str(each)))
+        else:
+            try:
+                found.append((key, json.dumps(each)))
+            except TypeError:  # a date
+                raise FieldError(
+                    f"`{printable(key)}` is no word and no number", 'Texts stand in quotes: `"..."`'
+                ) from None
+    return tuple(found)
+
+
+def _flags(value: object) -> tuple[tuple[str, Flag], ...]:
+    return tuple((key.removeprefix("--"), each) for key, each in _pairs(value, keeps_truth=True))
+
+
+def _name(word: str) -> str:
+    if "/" in word:
+        raise FieldError("holds a slash", 'Write, e.g., `name = "16"`')
+    return word
+
+
+Flags = Annotated[
+    tuple[tuple[str, Flag], ...],
+    BeforeValidator(_flags),
+    WithJsonSchema({"type": "object", "x-allowed": "a table of flags and their values"}),
+]
+Texts = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(lambda value: _pairs(value, keeps_truth=False)),
+    WithJsonSchema({"type": "object", "x-allowed": "a table of names and their values"}),
+]
+Name = Annotated[Text, AfterValidator(_name)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """How one configuration is served and asked. None, or an empty row: as in the base."""
+    """How a configuration is served and asked; each changes what it names of `base`."""
 
-    sim: str | None = None
+    __pydantic_config__ = DECLARED
+
+    sim: OrNone[Text] = None
     """The simulator's personality that stands for it."""
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: Texts = ()
     """Of the simulator, as `toolkit sim serve --set` takes them."""
-    model: str | None = None
+    model: OrNone[Text] = None
     """A name at Hugging Face, or a directory: `toolkit serve` starts it."""
-    tiny: bool | None = None
+    tiny: OrNone[Switch] = None
     """A tiny random model on the CPU instead."""
-    flags: tuple[tuple[str, Flag], ...] = ()
+    flags: Flags = ()
     """Of vLLM, without dashes."""
-    env: tuple[tuple[str, str], ...] = ()
-    gpus: str | None = None
-    vllm: str | None = None
+    env: Texts = ()
+    """Further variables of the engine's environment."""
+    gpus: OrNone[Text] = None
+    """CUDA_VISIBLE_DEVICES."""
+    vllm: OrNone[Text] = None
     """The command that starts it."""
-    url: str | None = None
+    url: OrNone[Text] = None
     """Somebody else runs it; nothing is started, nothing is ended."""
-    key_env: str | None = None
-    """Name of the variable that holds the key."""
-    served_name: str | None = None
-    quantization: str | None = None
+    key_env: OrNone[Text] = None
+    """The environment variable that holds the key."""
+    served_name: OrNone[Text] = None
+    """What it is called when it is asked."""
+    quantization: OrNone[Text] = None
     """For the planner, which tells what cannot fit."""
-    profile: str | None = None
+    profile: OrNone[Text] = None
     """Another one than the sweep's."""
-    asked: Literal["schema", "json", "words"] | None = None
-    """How structured output is asked for; see Asking."""
+    asked: OrNone[Literal["schema", "json", "words"]] = None
+    """How structured output is asked for: held to the schema, to any JSON, or only told."""
 
     def kind(self, *, sim: bool = False) -> Kind | None:
         """Who serves it; None: it does not say. `sim` wants the simulator, whatever else is said."""
@@ -56,19 +110,23 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """One position of a lever, or one model: a name, and what it changes."""
+class LeverValue(Serving):
+    """One position of a lever, or one model: a name, and the keys of `[base]` that it changes."""
 
-    name: str
-    serving: Serving
+    name: Name
+    """In tables and pictures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lever:
-    """One thing that can be set in several ways."""
+class SweepLever:
+    """One thing that can be set in several ways; tried around the best of `configurations`."""
 
-    name: str
-    values: tuple[Value, ...]
+    __pydantic_config__ = DECLARED
+
+    name: Name
+    """In tables and pictures."""
+    values: Annotated[tuple[LeverValue, ...], Field(min_length=1)]
+    """Its positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +159,7 @@ def changed(base: Serving, change: Serving) -> Serving:
     return replace(base, **told)
 
 
-def models(base: Serving, values: Sequence[Value], lever: str) -> tuple[Configuration, ...]:
+def models(base: Serving, values: Sequence[LeverValue], lever: str) -> tuple[Configuration, ...]:
     """The first stage: each model once; the first is what the others are compared with."""
     return tuple(
         Configuration(
@@ -109,14 +167,14 @@ def models(base: Serving, values: Sequence[Value], lever: str) -> tuple[Configur
             stage=1,
             lever=lever,
             value=value.name,
-            serving=changed(base, value.serving),
+            serving=changed(base, value),
         )
         for value in values
     )
 
 
 def around(
-    base: Serving, levers: Sequence[Lever], how: How, name: str = BASE
+    base: Serving, levers: Sequence[SweepLever], how: How, name: str = BASE
 ) -> tuple[Configuration, ...]:
     """The second stage: the base, then what each lever makes of it; a position that changes nothing is the base."""
     origin = Configuration(name=name, stage=2, lever=None, value=None, serving=base)
@@ -124,7 +182,7 @@ def around(
     return (origin, *(one for one in moved if one.serving != base))
 
 
-def _one_at_a_time(base: Serving, levers: Sequence[Lever]) -> Iterator[Configuration]:
+def _one_at_a_time(base: Serving, levers: Sequence[SweepLever]) -> Iterator[Configuration]:
     for lever in levers:
         for value in lever.values:
             yield Configuration(
@@ -132,15 +190,15 @@ def _one_at_a_time(base: Serving, levers: Sequence[Lever]) -> Iterator[Configura
                 stage=2,
                 lever=lever.name,
                 value=value.name,
-                serving=changed(base, value.serving),
+                serving=changed(base, value),
             )
 
 
-def _grid(base: Serving, levers: Sequence[Lever]) -> Iterator[Configuration]:
+def _grid(base: Serving, levers: Sequence[SweepLever]) -> Iterator[Configuration]:
     for chosen in product(*(lever.values for lever in levers)):
         serving = base
         for value in chosen:
-            serving = changed(serving, value.serving)
+            serving = changed(serving, value)
         named = [f"{lever.name} {value.name}" for lever, value in zip(levers, chosen, strict=True)]
         yield Configuration(
             name=", ".join(named),

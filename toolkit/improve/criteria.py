@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from toolkit.improve.log_facts import LogFacts
-from toolkit.wording import milliseconds, share, span
+from toolkit.units import counted, milliseconds, share, span
 
 Status = Literal["met", "not met", "unknown"]
 ORDER: tuple[Status, ...] = ("not met", "unknown", "met")
@@ -63,7 +63,7 @@ class Starts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class RequestOutcomes:
     """What became of the run's requests."""
 
     ok: int = 0
@@ -127,9 +127,9 @@ class Boundaries:
 class Grounds:
     """All that a report rests on. None: nobody recorded it."""
 
-    requests: Requests
+    requests: RequestOutcomes
     """All hosts together."""
-    hosts: Mapping[str, Requests] = field(default_factory=dict)
+    hosts: Mapping[str, RequestOutcomes] = field(default_factory=dict)
     """Each one's, where there are several."""
     starts: Starts | None = None
     call: ClientCall | None = None
@@ -153,7 +153,7 @@ def criteria(grounds: Grounds) -> tuple[Criterion, ...]:
     )
 
 
-def _worst(judge: Callable[[Requests], Criterion], grounds: Grounds) -> Criterion:
+def _worst(judge: Callable[[RequestOutcomes], Criterion], grounds: Grounds) -> Criterion:
     """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
     if len(grounds.hosts) < 2:
         return judge(grounds.requests)
@@ -205,7 +205,7 @@ def _seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 120 else span(value)
 
 
-def compatibility(requests: Requests, call: ClientCall | None) -> Criterion:
+def compatibility(requests: RequestOutcomes, call: ClientCall | None) -> Criterion:
     """The official client's own word goes first."""
     told = partial(_criterion, "api_compatibility")
     if call is not None:
@@ -229,7 +229,7 @@ def compatibility(requests: Requests, call: ClientCall | None) -> Criterion:
     )
 
 
-def stability(requests: Requests) -> Criterion:
+def stability(requests: RequestOutcomes) -> Criterion:
     """Timeouts and out-of-memory errors of 100 requests; errors that might be either leave it open."""
     told = partial(_criterion, "stability")
     if not requests.all:
@@ -261,7 +261,7 @@ def _kinds(kinds: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in ordered) or "no kind told"
 
 
-def cost(costs: Costs | None, requests: Requests) -> Criterion:
+def cost(costs: Costs | None, requests: RequestOutcomes) -> Criterion:
     """The table stands in the report once both prices are told and something was answered."""
     told = partial(_criterion, "cost")
     if costs is None and requests.of_several:
@@ -378,24 +378,20 @@ def admission(log: LogFacts | None, rejected: int | None) -> Criterion:
     if log.nameless_rejections or not log.own_rejections:
         return told(
             "not met",
-            f"{_rejections(log.rejected)} ({reasons}), but from a queue that all share",
+            f"{counted(log.rejected, 'rejection')} ({reasons}), but from a queue that all share",
             "Give teams keys and queues of their own: `[[team]]` in the proxy's settings",
         )
     if not log.served_beside:
         return told(
             "unknown",
-            f"{_rejections(log.rejected)} ({reasons}), but nobody else asked meanwhile",
+            f"{counted(log.rejected, 'rejection')} ({reasons}), but nobody else asked meanwhile",
             provoke,
         )
     return told(
         "met",
-        f"{_rejections(log.own_rejections)} ({reasons}) of {_teams(log.rejected_teams)} stand in the log, while "
+        f"{counted(log.own_rejections, 'rejection')} ({reasons}) of {_teams(log.rejected_teams)} stand in the log, while "
         f"{_teams(log.served_beside)} had {share(log.beside_ok_share)} of their requests served",
     )
-
-
-def _rejections(number: int) -> str:
-    return f"{number:,} rejection{'s' * (number != 1)}"
 
 
 def _teams(names: tuple[str, ...]) -> str:

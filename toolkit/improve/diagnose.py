@@ -7,10 +7,10 @@ unknown, it is left open: that fact is told, with what would tell it. A rule tha
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from toolkit.improve.bottlenecks import Bottleneck, Condition, Fact, Table
+from toolkit.improve.bottlenecks import Bottleneck, BottleneckTable, Condition, Fact
 from toolkit.improve.evidence import Evidence
 from toolkit.records import Confidence
-from toolkit.wording import digits, milliseconds, share, span
+from toolkit.units import digits, milliseconds, share, span
 
 SURE: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 LOOKED_AT = {
@@ -36,7 +36,7 @@ LOOKED_AT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundBottleneck:
     """One bottleneck; the fields are the keys of `toolkit diagnose --json`."""
 
     code: str
@@ -65,7 +65,7 @@ class Unknown:
 class Diagnosis:
     """All that can be said of one host."""
 
-    found: tuple[Found, ...]
+    found: tuple[FoundBottleneck, ...]
     """The surest first."""
     looked_at: str
     """What was seen, in one sentence."""
@@ -74,7 +74,7 @@ class Diagnosis:
     """The load was there for too short to judge by."""
 
 
-def diagnose(evidence: Evidence, table: Table) -> Diagnosis:
+def diagnose(evidence: Evidence, table: BottleneckTable) -> Diagnosis:
     """Tell which rules hold, and which are open."""
     found, missing = [], dict[str, list[str]]()
     for rule in table.bottlenecks:
@@ -107,10 +107,10 @@ def _holds(condition: Condition, evidence: Evidence) -> bool | None:
     return bool(value <= (condition.most or 0.0))
 
 
-def _found(rule: Bottleneck, evidence: Evidence, table: Table) -> Found:
+def _found(rule: Bottleneck, evidence: Evidence, table: BottleneckTable) -> FoundBottleneck:
     more = [each for each in rule.also if _holds(each, evidence)]
     clauses = [_said(each, evidence, table) for each in (*rule.needs, *more)]
-    return Found(
+    return FoundBottleneck(
         code=rule.code,
         confidence="high" if more else rule.base,
         evidence="; ".join(clauses),
@@ -122,7 +122,7 @@ def _found(rule: Bottleneck, evidence: Evidence, table: Table) -> Found:
     )
 
 
-def _said(condition: Condition, evidence: Evidence, table: Table) -> str:
+def _said(condition: Condition, evidence: Evidence, table: BottleneckTable) -> str:
     unit = table.facts[condition.fact].unit
     return condition.says.replace("{}", amount(getattr(evidence, condition.fact), unit))
 

@@ -16,7 +16,7 @@ from functools import cache
 
 from toolkit.improve.metrics import OF_PROMPTS
 from toolkit.records import Event, LoaderSecond, Reading, Shot, Tally
-from toolkit.sketches import Sketch, merged
+from toolkit.stats import Sketch, merged, nearest_rank
 
 Figures = dict[str, float | None]
 """By a metric's name; None: not known."""
@@ -128,23 +128,19 @@ def _time_within(seconds: Collection[int]) -> Callable[[float], float]:
 def _of_canaries(shots: Sequence[Shot]) -> Figures:
     """By the first word of their prompts' names: `long-2` is one of `long`."""
     unique = [each for each in shots if each.kind == "unique" and each.ok]
-    figures: Figures = {"tpot_p50_ms": _nearest([each.tpot_ms for each in unique], 0.5)}
+    figures: Figures = {"tpot_p50_ms": nearest_rank([each.tpot_ms for each in unique], 0.5)}
     for group in sorted({_group(each.prompt) for each in unique}):
         mine = [each for each in unique if _group(each.prompt) == group]
         for name in OF_PROMPTS:
             field, quantile = name.rsplit("_p", 1)[0] + "_ms", int(name[-5:-3]) / 100
-            figures[f"{name}:{group}"] = _nearest([getattr(each, field) for each in mine], quantile)
+            figures[f"{name}:{group}"] = nearest_rank(
+                [getattr(each, field) for each in mine], quantile
+            )
     return figures
 
 
 def _group(prompt: str) -> str:
     return re.split(r"[-_/ ]", prompt, maxsplit=1)[0]
-
-
-def _nearest(values: Iterable[float | None], quantile: float) -> float | None:
-    """Nearest rank."""
-    known = sorted(value for value in values if value is not None)
-    return known[max(0, math.ceil(quantile * len(known)) - 1)] if known else None
 
 
 # --- counters ---------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from toolkit.dialect_names import PEERS, VLLM, VLLM_PREFIXES
-from toolkit.dialects import read_cache, read_numbers
 from toolkit.improve.evidence import LEAST_FIRST, Evidence, beginning, first_rank, merged
-from toolkit.promtext import Histogram, Page
+from toolkit.metrics.dialects import read_cache, read_numbers
+from toolkit.metrics.names import PEERS, VLLM, VLLM_PREFIXES
+from toolkit.metrics.parser import Histogram, MetricsPage
 from toolkit.records import Reading, Sighting
 
 HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
@@ -37,7 +37,7 @@ LEAST_IDLE, LEAST_BUSY = 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
+class LoadSample:
     """One look at one host."""
 
     at_s: float
@@ -63,13 +63,13 @@ class Glance:
 
 
 def glance_of_page(
-    page: Page,
+    page: MetricsPage,
     *,
     at_s: float,
     wall_s: float | None = None,
     max_model_len: int | None = None,
     content_type: str = "",
-) -> Glance | None:
+) -> LoadSample | None:
     """Read a metrics page; None where it is no engine's."""
     numbers = read_numbers(page, content_type)
     if numbers is None:
@@ -77,7 +77,7 @@ def glance_of_page(
     cache = read_cache(page)
     # vLLM's first generation computed in the process that answers: its CPU says nothing of the front
     cpu_s = None if numbers.dialect == "v0" else page.total(CPU)
-    return Glance(
+    return LoadSample(
         at_s=at_s,
         wall_s=wall_s,
         running=numbers.running,
@@ -99,14 +99,14 @@ def glance_of_page(
     )
 
 
-def glance_of_sighting(sighting: Sighting, readings: Sequence[Reading]) -> Glance | None:
+def glance_of_sighting(sighting: Sighting, readings: Sequence[Reading]) -> LoadSample | None:
     """Read a stored look; None where the host was not up."""
     if sighting.engine is None or sighting.running is None:
         return None
     totals: dict[str, float] = {}
     for reading in readings:
         totals[reading.name] = totals.get(reading.name, 0.0) + reading.value
-    return Glance(
+    return LoadSample(
         at_s=sighting.at,
         wall_s=sighting.at,
         running=sighting.running,
@@ -151,7 +151,7 @@ def _sums_only(totals: Mapping[str, float], name: str) -> Histogram | None:
 # --- what several looks say together -----------------------------------------------------------------
 
 
-def evidence_of(glances: Sequence[Glance]) -> Evidence:
+def evidence_of(glances: Sequence[LoadSample]) -> Evidence:
     """What the looks say, in their order; of a process that began anew only what came since."""
     every = _of_one_life(glances)
     if not every:
@@ -176,7 +176,7 @@ def evidence_of(glances: Sequence[Glance]) -> Evidence:
     )
 
 
-def _under_load(every: Sequence[Glance]) -> tuple[Sequence[Glance], Sequence[Glance]]:
+def _under_load(every: Sequence[LoadSample]) -> tuple[Sequence[LoadSample], Sequence[LoadSample]]:
     """Of looks before, while and after requests came: those between which counters moved, and those under load.
 
     A load that ends, or begins, in the midst would else be judged by idle looks, too, and by those at which its last requests
@@ -202,13 +202,13 @@ def _under_load(every: Sequence[Glance]) -> tuple[Sequence[Glance], Sequence[Gla
     return every[max(0, first - 1) : last], every[low:high]
 
 
-def _computed(before: Glance, now: Glance) -> bool:
+def _computed(before: LoadSample, now: LoadSample) -> bool:
     """Whether requests were under way between two looks; some servers count our own looks as requests, but not as tokens."""
     moved = _moved(before.generated, now.generated)
     return bool(_moved(before.requests, now.requests) if moved is None else moved)
 
 
-def _of_one_life(glances: Sequence[Glance]) -> Sequence[Glance]:
+def _of_one_life(glances: Sequence[LoadSample]) -> Sequence[LoadSample]:
     start = 0
     for place in range(1, len(glances)):
         before, now = glances[place - 1], glances[place]
@@ -221,12 +221,12 @@ def _is_another(before: float | None, now: float | None) -> bool:
     return before is not None and now is not None and abs(now - before) > 1
 
 
-def _fell(before: Glance, now: Glance) -> bool:
+def _fell(before: LoadSample, now: LoadSample) -> bool:
     pairs = ((before.requests, now.requests), (before.generated, now.generated))
     return any(then is not None and late is not None and late < then for then, late in pairs)
 
 
-def _gauges(seen: Sequence[Glance]) -> Evidence:
+def _gauges(seen: Sequence[LoadSample]) -> Evidence:
     both = [
         (each.running, each.waiting)
         for each in seen
@@ -251,7 +251,7 @@ def _gauges(seen: Sequence[Glance]) -> Evidence:
     )
 
 
-def _settings(seen: Sequence[Glance]) -> Evidence:
+def _settings(seen: Sequence[LoadSample]) -> Evidence:
     last = seen[-1]
     lived = last.wall_s is not None and last.started_at is not None
     return Evidence(
@@ -264,7 +264,7 @@ def _settings(seen: Sequence[Glance]) -> Evidence:
     )
 
 
-def _between(first: Glance, last: Glance) -> Evidence:
+def _between(first: LoadSample, last: LoadSample) -> Evidence:
     seconds = last.at_s - first.at_s
     if seconds <= 0:
         return Evidence()
@@ -292,7 +292,7 @@ def _moved(before: float | None, now: float | None) -> float | None:
     return None if before is None or now is None or now < before else now - before
 
 
-def _latencies(first: Glance, last: Glance) -> Evidence:
+def _latencies(first: LoadSample, last: LoadSample) -> Evidence:
     found = {name: _since(first, last, name) for name in HISTOGRAMS}
     gap, prompt, output = found["gap"], found["prompt"], found["output"]
     gap_ms, usual_ms = _mean_ms(gap), _quantile(gap, 0.5, 1000)
@@ -314,7 +314,7 @@ def _latencies(first: Glance, last: Glance) -> Evidence:
     )
 
 
-def _since(first: Glance, last: Glance, name: str) -> Histogram | None:
+def _since(first: LoadSample, last: LoadSample, name: str) -> Histogram | None:
     now = last.histograms.get(name)
     then = first.histograms.get(name)
     if now is None or first is last:
@@ -337,7 +337,7 @@ def _quantile(histogram: Histogram | None, share: float, times: float = 1.0) -> 
     return None if value is None else value * times
 
 
-def _beginning(seen: Sequence[Glance]) -> Evidence:
+def _beginning(seen: Sequence[LoadSample]) -> Evidence:
     """Compare the first answers of the interval with the later ones, where there are enough of both."""
     for place in range(1, len(seen) - 1):
         early = _since(seen[0], seen[place], "ttft")
@@ -352,7 +352,7 @@ def _beginning(seen: Sequence[Glance]) -> Evidence:
     return Evidence()
 
 
-def _most_at_once(seen: Iterable[Glance]) -> float:
+def _most_at_once(seen: Iterable[LoadSample]) -> float:
     return max((each.running or 0.0) + (each.waiting or 0.0) for each in seen)
 
 

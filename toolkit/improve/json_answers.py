@@ -6,7 +6,7 @@ Of JSON Schema it knows what applications' schemas use: type, properties, requir
 import json
 from typing import Any
 
-from toolkit.improve.sweep_file import Asking
+from toolkit.improve.sweep_file import JsonAsking
 
 KINDS: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -19,7 +19,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def body_of(asking: Asking, number: int, model: str, asked: str | None) -> dict[str, Any]:
+def body_of(asking: JsonAsking, number: int, model: str, asked: str | None) -> dict[str, Any]:
     """One request. `schema`: the engine is held to the schema; `json`: to any JSON; `words`: it is only told."""
     prompt = asking.prompts[number % len(asking.prompts)]
     text = f"{prompt}\n\nAnswer with JSON of this schema and nothing else:\n{asking.schema}"

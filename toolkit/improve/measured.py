@@ -8,7 +8,7 @@ from toolkit.improve.cells import Cell, summed
 from toolkit.improve.evidence import LEAST_FIRST, Evidence, beginning, first_rank, merged
 from toolkit.profiles import Profile
 from toolkit.records import Ledger, Shot, Tally
-from toolkit.sketches import Sketch
+from toolkit.stats import Sketch
 
 REFUSED = frozenset({"connect"})
 """Kinds of errors at a door that was not open."""

@@ -3,17 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from toolkit.improve.criteria import Criterion
-from toolkit.improve.page_parts import (
-    COLOURS,
-    STROKES,
-    Series,
-    document,
-    notes_list,
-    rows_table,
-    said,
-    time_chart,
-)
-from toolkit.improve.report_series import HostReport, Stretch
+from toolkit.improve.report_series import HostReport, SeriesPart
 from toolkit.improve.report_words import (
     Report,
     cost_rows,
@@ -23,9 +13,20 @@ from toolkit.improve.report_words import (
     headline,
     when,
 )
-from toolkit.markup import Markup, tag
-from toolkit.plot import Frame, Look, empty, rule
-from toolkit.wording import milliseconds, rate, share, tick, tick_ms
+from toolkit.report.charts import ChartFrame, LineStyle, empty, rule
+from toolkit.report.html import Markup, tag
+from toolkit.report.page import (
+    COLOURS,
+    STROKES,
+    Series,
+    document,
+    figures_list,
+    notes_list,
+    rows_table,
+    said,
+    time_chart,
+)
+from toolkit.units import milliseconds, rate, share, tick, tick_ms, tick_share
 
 MOST_HOSTS = 6
 """Lines in one plot; a report of more hosts draws the first ones."""
@@ -83,13 +84,7 @@ def _host(host: HostReport) -> Markup:
     return tag(
         "section",
         tag("h2", host.name, " ", tag("small", host.url, class_="nothing")),
-        tag(
-            "dl",
-            [
-                tag("div", tag("dt", one.name), tag("dd", one.value, tag("small", one.definition)))
-                for one in figures(host)
-            ],
-        ),
+        figures_list([(one.name, one.value, one.definition) for one in figures(host)]),
         tag("p", f"Errors by kind: {kinds}") if kinds else None,
         [tag("h3", "Verdicts"), notes_list(verdicts, "")] if verdicts else None,
     )
@@ -127,7 +122,7 @@ def _times(hosts: Sequence[HostReport]) -> list[float]:
 
 
 def _series(
-    hosts: Sequence[HostReport], values: Sequence[tuple[str, Callable[[Stretch], float | None]]]
+    hosts: Sequence[HostReport], values: Sequence[tuple[str, Callable[[SeriesPart], float | None]]]
 ) -> list[Series]:
     """A line a host, or a host and quantile."""
     found: list[Series] = []
@@ -135,7 +130,7 @@ def _series(
         for place, (word, value) in enumerate(values):
             names = [host.name] if len(hosts) > 1 else []
             names += [word] if len(values) > 1 or not names else []
-            look = Look(COLOURS[number % len(COLOURS)], STROKES[place % len(STROKES)])
+            look = LineStyle(COLOURS[number % len(COLOURS)], STROKES[place % len(STROKES)])
             found.append((" ".join(names), [value(each) for each in host.stretches], look))
     return found
 
@@ -156,7 +151,7 @@ def _rules(report: Report) -> list[Markup]:
 
 
 def _lines(
-    frame: Frame,
+    frame: ChartFrame,
     hosts: Sequence[HostReport],
     series: Sequence[Series],
     rules: Sequence[Markup],
@@ -174,7 +169,7 @@ def _lines(
 def _rate_chart(hosts: Sequence[HostReport], rules: Sequence[Markup]) -> Markup:
     told = "; ".join(f"{host.name}: {rate(host.rps)} on average" for host in hosts)
     axes = "ok requests that ended, a second"
-    frame = Frame(key="rps", title="Requests/s", axes=axes, told=told)
+    frame = ChartFrame(key="rps", title="Requests/s", axes=axes, alt=told)
     series = _series(hosts, [("requests/s", lambda each: each.rps)])
     return _lines(frame, hosts, series, rules, tick, "No request was ok.")
 
@@ -187,7 +182,7 @@ def _latency_chart(
         f"p95 {milliseconds(getattr(host, f'{field}_p95_ms'))}"
         for host in hosts
     )
-    frame = Frame(key=field, title=title, axes="of ok answers that ended then", told=told)
+    frame = ChartFrame(key=field, title=title, axes="of ok answers that ended then", alt=told)
     series = _series(
         hosts,
         [
@@ -202,10 +197,6 @@ def _latency_chart(
 def _error_chart(hosts: Sequence[HostReport], rules: Sequence[Markup]) -> Markup:
     told = "; ".join(f"{host.name}: {share(host.error_rate)}" for host in hosts)
     axes = "errors / (ok + errors)"
-    frame = Frame(key="errors", title="Error rate", axes=axes, told=told)
+    frame = ChartFrame(key="errors", title="Error rate", axes=axes, alt=told)
     series = _series(hosts, [("errors", lambda each: each.error_rate)])
-    return _lines(frame, hosts, series, rules, _percent, "No request failed.")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.3g} %"
+    return _lines(frame, hosts, series, rules, tick_share, "No request failed.")

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toolkit.records import ErrorCount, Shot, Tally, Verdict
-from toolkit.sketches import Sketch, merged
+from toolkit.stats import Sketch, merged
 
 MOST_STRETCHES = 180
 """Of a line: about one for three pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class SeriesPart:
     """So many seconds of one host."""
 
     t_s: float
@@ -63,7 +63,7 @@ class HostReport:
     e2e_p99_ms: float | None
     cache_told: int
     cache_hits: int
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[SeriesPart, ...] = ()
     verdicts: tuple[Verdict, ...] = field(default=())
 
     @property
@@ -115,7 +115,7 @@ def host_report(
     )
 
 
-def _stretches(tallies: Sequence[Tally], first_s: int, seconds: int) -> tuple[Stretch, ...]:
+def _stretches(tallies: Sequence[Tally], first_s: int, seconds: int) -> tuple[SeriesPart, ...]:
     """Equal ones; a last one that is not whole is left out, as it would look as if load fell."""
     width = max(1, math.ceil(seconds / MOST_STRETCHES))
     count = max(1, seconds // width)
@@ -127,10 +127,10 @@ def _stretches(tallies: Sequence[Tally], first_s: int, seconds: int) -> tuple[St
     return tuple(_stretch(part, place, width) for place, part in enumerate(parts))
 
 
-def _stretch(part: Sequence[Tally], place: int, width: int) -> Stretch:
+def _stretch(part: Sequence[Tally], place: int, width: int) -> SeriesPart:
     e2e = Sketch.from_bytes(merged(each.e2e for each in part))
     ttft = Sketch.from_bytes(merged(each.ttft for each in part))
-    return Stretch(
+    return SeriesPart(
         t_s=(place + 0.5) * width,
         duration_s=float(width),
         ok=sum(each.ok for each in part),

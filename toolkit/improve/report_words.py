@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from toolkit.improve.criteria import Costs, Criterion
 from toolkit.improve.report_series import HostReport
 from toolkit.records import Event
-from toolkit.wording import UNKNOWN, day, milliseconds, rate, share, span, time_of_day
+from toolkit.units import UNKNOWN, day, milliseconds, rate, share, span, time_of_day
 
 MARKS = {"met": "met", "not met": "NOT MET", "unknown": "unknown"}
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.improve.children import Child, end_left
+from toolkit.improve.children import ChildCommand, end_left
 from toolkit.improve.configurations import Configuration, Serving, best, in_turn
 from toolkit.improve.figures import Figures, moved
 from toolkit.improve.metrics import meant
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_results import measured_of
-from toolkit.improve.sweep_state import Cell, CellStatus, Kept
+from toolkit.improve.sweep_state import CellStatus, Kept, SweepCell
 from toolkit.improve.sweep_steps import (
     blast_words,
     host_name,
@@ -29,7 +29,7 @@ from toolkit.improve.sweep_steps import (
     stages,
     warm_words,
 )
-from toolkit.improve.sweep_table import Measured, table
+from toolkit.improve.sweep_table import MeasuredConfiguration, table
 from toolkit.records import Event
 
 READY_S: Mapping[str, float] = {"sim": 60.0, "serve": 7200.0}
@@ -83,9 +83,9 @@ class Sweep:
     def __init__(self, plan: SweepPlan, kept: Kept, tools: Tools) -> None:
         self._plan, self._kept, self._tools = plan, kept, tools
         self._state = kept.state
-        self._children: list[Child] = []
+        self._children: list[ChildCommand] = []
 
-    def run(self) -> tuple[Measured, ...]:
+    def run(self) -> tuple[MeasuredConfiguration, ...]:
         """Measure what is not measured yet; all that is known then. Children never outlive it."""
         self._tools.folder.mkdir(parents=True, exist_ok=True)
         self._clear_away()
@@ -97,7 +97,7 @@ class Sweep:
         self._kept.store.end_run(self._kept.run, ended_at=time.time(), client_ok=None)
         return self.known()
 
-    def known(self) -> tuple[Measured, ...]:
+    def known(self) -> tuple[MeasuredConfiguration, ...]:
         """Each configuration with what is known of it so far."""
         return tuple(
             measured_of(one, self._plan, self._kept)
@@ -155,8 +155,8 @@ class Sweep:
 
     # --- one configuration in one block --------------------------------------------------------------
 
-    def _cell(self, one: Configuration, block: int, before: Cell | None) -> None:
-        cell = before or Cell(begun_at=time.time())
+    def _cell(self, one: Configuration, block: int, before: SweepCell | None) -> None:
+        cell = before or SweepCell(begun_at=time.time())
         self._state.cells[f"{one.key}/{block}"] = cell
         self._kept.save()
         self._find_run(one, cell)
@@ -173,7 +173,7 @@ class Sweep:
         finally:
             self._stop_all()
 
-    def _serve_and_load(self, one: Configuration, block: int, cell: Cell) -> None:
+    def _serve_and_load(self, one: Configuration, block: int, cell: SweepCell) -> None:
         began_s = time.monotonic()
         url, server = self._served(one, block)
         if server is not None:
@@ -195,7 +195,7 @@ class Sweep:
         self._end(cell, "measured")
         self._label(one, block, cell)
 
-    def _served(self, one: Configuration, block: int) -> tuple[str, Child | None]:
+    def _served(self, one: Configuration, block: int) -> tuple[str, ChildCommand | None]:
         """Start it; its address once it answers."""
         serving = one.serving
         kind = serving.kind(sim=self._tools.sim)
@@ -220,7 +220,9 @@ class Sweep:
         server = self._child(words, f"{host_name(one)}-{one.stage}-{block}-server")
         return server.first_line(READY_S[kind or "sim"]).rstrip("/"), server
 
-    def _warm(self, one: Configuration, block: int, cell: Cell, server: Child | None) -> None:
+    def _warm(
+        self, one: Configuration, block: int, cell: SweepCell, server: ChildCommand | None
+    ) -> None:
         """`toolkit serve` warms its engines itself; everybody else is warmed from outside."""
         if not self._plan.warm or one.serving.kind(sim=self._tools.sim) == "serve":
             return
@@ -234,7 +236,7 @@ class Sweep:
             cell.notes.append(f"not warmed: {why}")
         cell.figures |= warmed(child.data())
 
-    def _load(self, one: Configuration, block: int, cell: Cell, url: str) -> None:
+    def _load(self, one: Configuration, block: int, cell: SweepCell, url: str) -> None:
         words = blast_words(
             self._plan,
             hosts=self._hosts(one, block, url),
@@ -262,18 +264,18 @@ class Sweep:
         hosts.write_text(f"{host_name(one)} {url}{key}\n", encoding="utf-8")
         return str(hosts)
 
-    def _refuse_nothing_answered(self, child: Child) -> None:
+    def _refuse_nothing_answered(self, child: ChildCommand) -> None:
         for line in child.said():
             if line.startswith("No host answered"):
                 raise ToolkitError("it answered no request of the load")
 
     # --- what became of it ----------------------------------------------------------------------------
 
-    def _end(self, cell: Cell, status: CellStatus) -> None:
+    def _end(self, cell: SweepCell, status: CellStatus) -> None:
         cell.status = status
         self._kept.save()
 
-    def _fail(self, one: Configuration, cell: Cell, cause: str) -> None:
+    def _fail(self, one: Configuration, cell: SweepCell, cause: str) -> None:
         """A configuration that never worked is not tried again in later blocks: a model's start takes minutes."""
         cell.cause = cause
         self._end(cell, "failed")
@@ -288,7 +290,7 @@ class Sweep:
         self._tools.say(f"{one.name}: failed, {cause}")
         self._kept.tell(time.time(), f"{one.name}: failed, {cause}")
 
-    def _label(self, one: Configuration, block: int, cell: Cell) -> None:
+    def _label(self, one: Configuration, block: int, cell: SweepCell) -> None:
         """So that the blast's own run tells what it was."""
         text = f"sweep {self._kept.run}: {one.name}, block {block} of {self._plan.blocks}"
         if cell.run:
@@ -297,7 +299,7 @@ class Sweep:
             )
             self._kept.tell(time.time(), f"{one.name}, block {block}: run {cell.run}")
 
-    def _find_run(self, one: Configuration, cell: Cell) -> None:
+    def _find_run(self, one: Configuration, cell: SweepCell) -> None:
         """The blast of a cell that was cut off: it tells its name before its run is stored, and is written down after."""
         if cell.run and self._kept.store.run(cell.run) is None:
             cell.run = None
@@ -318,8 +320,8 @@ class Sweep:
 
     # --- processes and files ----------------------------------------------------------------------------
 
-    def _child(self, words: Sequence[str], name: str) -> Child:
-        child = Child([*self._tools.command, *words], folder=self._tools.folder, name=name)
+    def _child(self, words: Sequence[str], name: str) -> ChildCommand:
+        child = ChildCommand([*self._tools.command, *words], folder=self._tools.folder, name=name)
         self._children.append(child)
         self._state.children.append(child.mark)
         self._kept.save()

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from toolkit.improve.metrics import meant
 from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_table import NO_DIFFERENCE, Row
+from toolkit.improve.sweep_table import NO_DIFFERENCE, SweepRow
 from toolkit.improve.sweep_words import difference, figure
+from toolkit.report.picture import literal, new_figure, save
 
 INCHES_WIDE, INCHES_A_BAR, INCHES_AROUND = 9.0, 0.62, 1.9
-DOTS_PER_INCH = 120
 FIRST, MOVED, EQUAL = "0.55", "C0", "0.8"
 """The one that the others are compared with; a difference; none shown."""
 WHISKER, ROOM = 1.15, 1.8
@@ -22,19 +20,16 @@ WHISKER, ROOM = 1.15, 1.8
 LONGEST_NAME = 34
 
 
-def draw(plan: SweepPlan, rows: Sequence[Row], path: Path) -> None:
+def draw(plan: SweepPlan, rows: Sequence[SweepRow], path: Path) -> None:
     """Draw it; the file's ending says how. Raises OSError when the file cannot be written."""
-    with mpl.rc_context():
-        mpl.rcdefaults()  # a matplotlibrc in the folder or at home would dress it up or break it
-        picture(plan, rows).savefig(path, format=path.suffix.lower().lstrip("."))
+    save(lambda: picture(plan, rows), path)
 
 
-def picture(plan: SweepPlan, rows: Sequence[Row]) -> Figure:
+def picture(plan: SweepPlan, rows: Sequence[SweepRow]) -> Figure:
     """The bars from top to bottom, in the order of the sweep, stages apart."""
     shown = [row for row in rows if row.status != "not begun"]
     size = (INCHES_WIDE, INCHES_AROUND + INCHES_A_BAR * max(1, len(shown)))
-    drawn = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(drawn)
+    drawn = new_figure(size)
     axes = drawn.add_subplot()
     name = plan.look_at[0]
     values = [row.figures.get(name) or 0.0 for row in shown]
@@ -45,7 +40,7 @@ def picture(plan: SweepPlan, rows: Sequence[Row]) -> Figure:
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(0, longest * ROOM)
     axes.set_xlabel(meant(name).title)
-    axes.set_title(_plain(plan.summary or plan.name), fontsize=11, loc="left", wrap=True)
+    axes.set_title(literal(plan.summary or plan.name), fontsize=11, loc="left", wrap=True)
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.grid(visible=True, axis="x", alpha=0.3)
     axes.set_axisbelow(True)
@@ -54,11 +49,11 @@ def picture(plan: SweepPlan, rows: Sequence[Row]) -> Figure:
     return drawn
 
 
-def _draw_bar(axes: Axes, place: int, row: Row, name: str, longest: float) -> None:
+def _draw_bar(axes: Axes, place: int, row: SweepRow, name: str, longest: float) -> None:
     value, compared = row.figures.get(name), row.of(name)
     if row.status != "measured" or value is None:
         told = f"{row.status}: {row.cause or 'no figure'}"
-        axes.text(longest * 0.01, place, _plain(told)[:90], va="center", fontsize=8, color="0.35")
+        axes.text(longest * 0.01, place, literal(told)[:90], va="center", fontsize=8, color="0.35")
         return
     is_equal = compared is not None and compared.verdict == NO_DIFFERENCE
     colour = FIRST if compared is None else EQUAL if is_equal else MOVED
@@ -69,13 +64,8 @@ def _draw_bar(axes: Axes, place: int, row: Row, name: str, longest: float) -> No
         low, high = max(0.0, ends[0]), min(ends[1], longest * WHISKER)
         axes.plot([low, high], [place, place], color="0.15", linewidth=1.4)
         end = max(end, high)
-    axes.text(end + longest * 0.015, place, _plain(words), va="center", fontsize=9)
+    axes.text(end + longest * 0.015, place, literal(words), va="center", fontsize=9)
 
 
 def _label(name: str) -> str:
-    return _plain(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…")
-
-
-def _plain(text: str) -> str:
-    """`$` would begin a formula."""
-    return text.replace("$", r"\$")
+    return literal(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…")

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from toolkit.improve.metrics import meant, metric
-from toolkit.improve.page_parts import document, notes_list, rows_table, said
 from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_table import NO_DIFFERENCE, Moved, Row
+from toolkit.improve.sweep_table import NO_DIFFERENCE, Moved, SweepRow
 from toolkit.improve.sweep_words import difference, figure, lever, progression
-from toolkit.markup import Markup, tag
-from toolkit.wording import span
+from toolkit.report.html import Markup, tag
+from toolkit.report.page import document, notes_list, rows_table, said
+from toolkit.units import span
 
 ROOM = 1.25
 """Of the longest bar: an interval that reaches farther is cut there."""
@@ -19,7 +19,7 @@ COMPARED = (
 )
 
 
-def page(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> str:
+def page(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> str:
     """The whole document."""
     stages = [
         [row for row in rows if row.stage == stage] for stage in sorted({row.stage for row in rows})
@@ -72,20 +72,20 @@ def _blocks(count: int) -> str:
     return f"{count} interleaved blocks" if count > 1 else "one block"
 
 
-def _bars(rows: Sequence[Row], name: str) -> Markup:
+def _bars(rows: Sequence[SweepRow], name: str) -> Markup:
     """Lying bars with their names above: a phone has room for them, too."""
     most = ROOM * max((row.figures.get(name) or 0.0 for row in rows), default=0.0)
     longest = min(most, max((_upper(row, name) for row in rows), default=0.0)) or 1.0
     return tag("div", [_bar(row, name, longest) for row in rows], class_="bars")
 
 
-def _upper(row: Row, name: str) -> float:
+def _upper(row: SweepRow, name: str) -> float:
     """The end of its interval, or of its bar."""
     value, ends = row.figures.get(name) or 0.0, row.ends(name)
     return value if ends is None else max(value, ends[1])
 
 
-def _bar(row: Row, name: str, longest: float) -> Markup:
+def _bar(row: SweepRow, name: str, longest: float) -> Markup:
     value, compared = row.figures.get(name), row.of(name)
     if row.status != "measured" or value is None:
         told = f"{row.status}: {row.cause}" if row.cause else row.status
@@ -108,7 +108,7 @@ def _bar(row: Row, name: str, longest: float) -> Markup:
     )
 
 
-def _whisker(row: Row, name: str, longest: float) -> Markup | None:
+def _whisker(row: SweepRow, name: str, longest: float) -> Markup | None:
     ends = row.ends(name)
     if ends is None:
         return None
@@ -121,7 +121,7 @@ def _whisker(row: Row, name: str, longest: float) -> Markup | None:
     )
 
 
-def _table(plan: SweepPlan, rows: Sequence[Row]) -> Markup:
+def _table(plan: SweepPlan, rows: Sequence[SweepRow]) -> Markup:
     names = [
         name for name in plan.look_at if any(row.figures.get(name) is not None for row in rows)
     ]
@@ -131,7 +131,7 @@ def _table(plan: SweepPlan, rows: Sequence[Row]) -> Markup:
     return rows_table(titles, [_cells(row, names) for row in rows])
 
 
-def _cells(row: Row, names: Sequence[str]) -> list[object]:
+def _cells(row: SweepRow, names: Sequence[str]) -> list[object]:
     told = f"{row.status}: {row.cause}" if row.cause else row.status
     cells: list[object] = [
         Markup.joined(

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from toolkit.improve.configurations import Configuration
 from toolkit.improve.figures import Figures, counted_seconds, measured
 from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_state import Books, Cell, Kept
-from toolkit.improve.sweep_table import Measured, Status
+from toolkit.improve.sweep_state import Kept, SweepCell, SweepStore
+from toolkit.improve.sweep_table import MeasuredConfiguration, Status
+from toolkit.units import counted
 
 
-def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> Measured:
+def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> MeasuredConfiguration:
     """All that is known of one configuration."""
     cells = {
         block: cell
@@ -19,7 +20,7 @@ def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> Measured:
     }
     done = {block: cell for block, cell in cells.items() if cell.status == "measured" and cell.run}
     status, cause = _status(one, cells, kept)
-    return Measured(
+    return MeasuredConfiguration(
         configuration=one,
         status=status,
         cause=cause,
@@ -34,7 +35,9 @@ def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> Measured:
     )
 
 
-def _status(one: Configuration, cells: dict[int, Cell], kept: Kept) -> tuple[Status, str | None]:
+def _status(
+    one: Configuration, cells: dict[int, SweepCell], kept: Kept
+) -> tuple[Status, str | None]:
     if one.key in kept.state.skipped:
         return "skipped", kept.state.skipped[one.key]
     if any(cell.status == "measured" for cell in cells.values()):
@@ -43,7 +46,7 @@ def _status(one: Configuration, cells: dict[int, Cell], kept: Kept) -> tuple[Sta
     return ("failed", failed.cause) if failed else ("not begun", None)
 
 
-def figures_of(store: Books, cell: Cell, plan: SweepPlan) -> Figures:
+def figures_of(store: SweepStore, cell: SweepCell, plan: SweepPlan) -> Figures:
     """One block's figures, from its blast's tallies and what was noted beside it."""
     run = cell.run or ""
     tallies = store.tallies(run)
@@ -59,7 +62,7 @@ def figures_of(store: Books, cell: Cell, plan: SweepPlan) -> Figures:
     return measured(tallies, seconds, store.shots(run)) | cell.figures
 
 
-def _told_by_cells(cells: dict[int, Cell], status: Status) -> list[str]:
+def _told_by_cells(cells: dict[int, SweepCell], status: Status) -> list[str]:
     """What was noted beside a block; why it failed, where others did not."""
     notes = [note for cell in cells.values() for note in cell.notes]
     if status == "measured":
@@ -71,7 +74,7 @@ def _told_by_cells(cells: dict[int, Cell], status: Status) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _undrafted(cells: Iterable[Cell]) -> list[str]:
+def _undrafted(cells: Iterable[SweepCell]) -> list[str]:
     """An engine that speculates, and found nothing to: then no share of it was accepted either."""
     drafts = [cell.figures.get("spec_drafts") for cell in cells]
     if drafts and not any(drafts) and None not in drafts:
@@ -79,7 +82,7 @@ def _undrafted(cells: Iterable[Cell]) -> list[str]:
     return []
 
 
-def _limited(store: Books, cells: Iterable[Cell]) -> list[str]:
+def _limited(store: SweepStore, cells: Iterable[SweepCell]) -> list[str]:
     """In how many seconds the load generator was the limit, and the figures describe it."""
     seconds = [
         {second.at_s for _, second in store.loader_seconds(cell.run or "") if second.limited}
@@ -89,6 +92,4 @@ def _limited(store: Books, cells: Iterable[Cell]) -> list[str]:
     if not blocks:
         return []
     total = sum(map(len, seconds))
-    return [
-        f"the load generator was the limit in {total:,} s of {blocks} block{'s' * (blocks > 1)}"
-    ]
+    return [f"the load generator was the limit in {total:,} s of {counted(blocks, 'block')}"]

@@ -19,7 +19,7 @@ FORM = 1
 CellStatus = Literal["under way", "measured", "failed"]
 
 
-class Books(Protocol):
+class SweepStore(Protocol):
     """Where a sweep reads and writes; `toolkit.store.Store` is one, and says what its methods mean."""
 
     def add_run(self, run: Run) -> None: ...  # noqa: D102
@@ -47,7 +47,7 @@ class Books(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Cell:
+class SweepCell:
     """One configuration in one block."""
 
     status: CellStatus = "under way"
@@ -69,7 +69,7 @@ class State:
     """All of it."""
 
     form: int = FORM
-    cells: dict[str, Cell] = field(default_factory=dict)
+    cells: dict[str, SweepCell] = field(default_factory=dict)
     """By `stage/name/block`."""
     out: dict[str, str] = field(default_factory=dict)
     """Configuration's key -> why it is left out: it did not start."""
@@ -82,7 +82,7 @@ class State:
     """Processes that may be alive."""
     notes: list[str] = field(default_factory=list)
 
-    def cell(self, key: str, block: int) -> Cell | None:
+    def cell(self, key: str, block: int) -> SweepCell | None:
         """What is known of one configuration in one block."""
         return self.cells.get(f"{key}/{block}")
 
@@ -90,11 +90,11 @@ class State:
 class Kept:
     """A sweep's state and the run that it belongs to, in an open store."""
 
-    def __init__(self, store: Books, run: str, state: State) -> None:
+    def __init__(self, store: SweepStore, run: str, state: State) -> None:
         self.store, self.run, self.state = store, run, state
 
     @classmethod
-    def begun(cls, store: Books, run: Run) -> "Kept":
+    def begun(cls, store: SweepStore, run: Run) -> "Kept":
         """A new sweep."""
         store.add_run(run)
         kept = cls(store, run.id, State())
@@ -102,7 +102,7 @@ class Kept:
         return kept
 
     @classmethod
-    def found(cls, store: Books, run: str) -> "Kept":
+    def found(cls, store: SweepStore, run: str) -> "Kept":
         """A sweep that the store knows. Raises ToolkitError for one of another form."""
         told = store.capture(run) or {}
         if told.get("form") != FORM:
@@ -130,6 +130,6 @@ class Kept:
 def state_of(told: dict[str, Any]) -> State:
     """What was written down, read back."""
     known = {key: value for key, value in told.items() if key in State.__dataclass_fields__}
-    known["cells"] = {key: Cell(**cell) for key, cell in told.get("cells", {}).items()}
+    known["cells"] = {key: SweepCell(**cell) for key, cell in told.get("cells", {}).items()}
     known["children"] = [(int(pid), int(ticks)) for pid, ticks in told.get("children", [])]
     return State(**known)

@@ -15,16 +15,15 @@ from typing import Literal
 from toolkit.improve.configurations import Configuration
 from toolkit.improve.figures import Figures
 from toolkit.improve.metrics import meant
+from toolkit.stats import mean_interval, nearest_rank
 
 Status = Literal["measured", "failed", "skipped", "not begun"]
 Verdict = Literal["better", "worse", "no difference shown", "not known"]
 NO_DIFFERENCE: Verdict = "no difference shown"
-CONFIDENCE = 0.95
-LEAST_BLOCKS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredConfiguration:
     """What is known of one configuration."""
 
     configuration: Configuration
@@ -52,7 +51,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SweepRow:
     """One line of the table."""
 
     name: str
@@ -104,82 +103,32 @@ class Moved:
     is_share: bool = False
 
 
-Interval = Callable[[Sequence[float], int], "tuple[float, float] | None"]
-"""Values, one a block, and how many such intervals are to hold together -> bounds of their mean."""
-
-
-# --- the interval ------------------------------------------------------------------------------------
-
-
-def student_interval(values: Sequence[float], together: int = 1) -> tuple[float, float] | None:
-    """Student's interval of the mean of independent blocks; None of fewer than two."""
-    count = len(values)
-    if count < LEAST_BLOCKS:
-        return None
-    mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    reach = student_t(1 - CONFIDENCE, count - 1, together) * math.sqrt(variance / count)
-    return mean - reach, mean + reach
-
-
-def student_t(alpha: float, freedom: int, together: int = 1) -> float:
-    """The two-sided quantile that `together` intervals need to hold all at once: 4.303 at 2 degrees and one interval."""
-    wanted = alpha / max(1, together)
-    low, high = 0.0, 1.0
-    while _tails(high, freedom) > wanted:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _tails(middle, freedom) > wanted else (low, middle)
-    return high
-
-
-def _tails(t: float, freedom: int) -> float:
-    """Both tails beyond t: finite sums for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan2(t, math.sqrt(freedom))
-    sine, squared = math.sin(angle), math.cos(angle) ** 2
-    term, total = 1.0, 0.0
-    if freedom % 2:
-        term = math.cos(angle)
-        for step in range(1, (freedom - 1) // 2 + 1):
-            total += term
-            term *= squared * (2 * step) / (2 * step + 1)
-        inside = 2 / math.pi * (angle + sine * total)
-    else:
-        for step in range(1, freedom // 2 + 1):
-            total += term
-            term *= squared * (2 * step - 1) / (2 * step)
-        inside = sine * total
-    return max(0.0, 1 - inside)
-
-
 # --- the table ---------------------------------------------------------------------------------------
 
 
 def table(
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredConfiguration],
     look_at: Sequence[str],
-    interval: Interval = student_interval,
-) -> tuple[Row, ...]:
+) -> tuple[SweepRow, ...]:
     """One row a configuration; within a stage each is compared with the first that was measured."""
     rows = []
     for stage in sorted({one.configuration.stage for one in measured}):
         mine = [one for one in measured if one.configuration.stage == stage]
         base = next((one for one in mine if one.status == "measured"), None)
         others = sum(one.status == "measured" for one in mine) - 1
-        rows += [_row(one, base, look_at, lambda v: interval(v, max(1, others))) for one in mine]  # noqa: B023
+        rows += [_row(one, base, look_at, max(1, others)) for one in mine]
     return tuple(rows)
 
 
 def _row(
-    one: Measured,
-    base: Measured | None,
+    one: MeasuredConfiguration,
+    base: MeasuredConfiguration | None,
     look_at: Sequence[str],
-    interval: Callable[[Sequence[float]], tuple[float, float] | None],
-) -> Row:
+    together: int,
+) -> SweepRow:
     is_compared = base is not None and base is not one and one.status == "measured"
     names = sorted({name for figures in one.blocks.values() for name in figures})
-    return Row(
+    return SweepRow(
         name=one.configuration.name,
         stage=one.configuration.stage,
         lever=one.configuration.lever,
@@ -188,17 +137,17 @@ def _row(
         cause=one.cause,
         blocks=len(one.blocks),
         runs=one.runs,
-        start_s=_median(one.start_s),
+        start_s=nearest_rank(one.start_s, 0.5),
         figures={name: _mean(one, name) for name in names},
         against=base.configuration.name if is_compared and base else None,
-        compared=tuple(_compared(name, base, one, interval) for name in look_at)
+        compared=tuple(_compared(name, base, one, together) for name in look_at)
         if is_compared and base
         else (),
         notes=one.notes,
     )
 
 
-def _mean(one: Measured, name: str) -> float | None:
+def _mean(one: MeasuredConfiguration, name: str) -> float | None:
     known = [value for block in one.blocks.values() if (value := block.get(name)) is not None]
     if not known:
         return None
@@ -209,11 +158,9 @@ def _mean(one: Measured, name: str) -> float | None:
     return math.exp(math.fsum(map(math.log, known)) / len(known))
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return sorted(values)[(len(values) - 1) // 2] if values else None
-
-
-def _pairs(a: Measured, b: Measured, name: str) -> list[tuple[float, float]]:
+def _pairs(
+    a: MeasuredConfiguration, b: MeasuredConfiguration, name: str
+) -> list[tuple[float, float]]:
     """Values of the blocks in which both are known."""
     found = []
     for block, figures in a.blocks.items():
@@ -225,9 +172,9 @@ def _pairs(a: Measured, b: Measured, name: str) -> list[tuple[float, float]]:
 
 def _compared(
     name: str,
-    base: Measured,
-    one: Measured,
-    interval: Callable[[Sequence[float]], tuple[float, float] | None],
+    base: MeasuredConfiguration,
+    one: MeasuredConfiguration,
+    together: int,
 ) -> Compared:
     pairs = _pairs(base, one, name)
     is_share = meant(name).is_share
@@ -236,7 +183,7 @@ def _compared(
     steps = [b - a if is_share else math.log(b / a) for a, b in pairs]
     if not steps:
         return Compared(metric=name, difference=None, verdict="not known")
-    bounds = interval(steps)
+    bounds = mean_interval(steps, together)
     told: Callable[[float], float] = (lambda step: step) if is_share else _ratio
     return Compared(
         metric=name,
@@ -265,9 +212,7 @@ def _verdict(bounds: tuple[float, float] | None, *, more_is_better: bool) -> Ver
 # --- levers -----------------------------------------------------------------------------------------
 
 
-def moved(
-    measured: Sequence[Measured], name: str, interval: Interval = student_interval
-) -> tuple[Moved, ...]:
+def moved(measured: Sequence[MeasuredConfiguration], name: str) -> tuple[Moved, ...]:
     """How far each lever moved a metric, the farthest first: its best position against its worst."""
     found = []
     for stage in sorted({one.configuration.stage for one in measured}):
@@ -276,18 +221,16 @@ def moved(
         for lever in dict.fromkeys(one.configuration.lever for one in known):
             mine = [one for one in known if one.configuration.lever == lever]
             if lever is not None and len(origin + mine) > 1:
-                found.append(_moved(lever, origin + mine, name, interval))
+                found.append(_moved(lever, origin + mine, name))
     known_ones = [one for one in found if one is not None]
     return tuple(sorted(known_ones, key=lambda one: -one.factor))
 
 
-def _moved(
-    lever: str, positions: Sequence[Measured], name: str, interval: Interval
-) -> Moved | None:
+def _moved(lever: str, positions: Sequence[MeasuredConfiguration], name: str) -> Moved | None:
     """The pair that lies farthest apart. It was picked among all pairs, so its interval pays for all of them."""
     is_share = meant(name).is_share
     pairs = list(combinations(positions, 2))
-    widest: tuple[float, Measured, Measured, list[float]] | None = None
+    widest: tuple[float, MeasuredConfiguration, MeasuredConfiguration, list[float]] | None = None
     for a, b in pairs:
         steps = _steps(_pairs(a, b, name), is_share=is_share)
         if not steps:
@@ -300,7 +243,7 @@ def _moved(
     if widest is None:
         return None
     mean, high, low, steps = widest
-    bounds = interval(steps, len(pairs))
+    bounds = mean_interval(steps, len(pairs))
     told = _itself if is_share else _factor
     best, worst = (high, low) if meant(name).more_is_better else (low, high)
     return Moved(

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from toolkit.improve.metrics import meant
-from toolkit.improve.sweep_table import NO_DIFFERENCE, Compared, Moved, Row
-from toolkit.wording import UNKNOWN, digits, milliseconds, share
+from toolkit.improve.sweep_table import NO_DIFFERENCE, Compared, Moved, SweepRow
+from toolkit.units import UNKNOWN, digits, milliseconds, share
 
 
 def figure(name: str, value: float | None) -> str:
@@ -54,7 +54,7 @@ def _bounds(low: str, high: str) -> str:
     return f"{low} to {high}"
 
 
-def progression(rows: Sequence[Row], name: str) -> str | None:
+def progression(rows: Sequence[SweepRow], name: str) -> str | None:
     """`1,070 -> 1,211 (+13 %) -> 3,114 (+191 %)`: the first metric of one stage, in the order of the sweep."""
     parts = []
     for row in rows:

@@ -3,7 +3,6 @@
 import math
 
 from toolkit.plan.budget import (
-    GIB,
     GRAPHS_COUNT_FROM,
     NEWEST,
     MemorySetting,
@@ -11,7 +10,7 @@ from toolkit.plan.budget import (
     utilization_of,
 )
 from toolkit.plan.result import Advice
-from toolkit.wording import digits
+from toolkit.units import GIB, digits
 
 MARGIN_PERCENT = 15
 """Room above the longest request, as `toolkit workload` recommends it."""

@@ -24,7 +24,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class EngineSettings:
     """How the engine is started. None: as recommended."""
 
     tp: int = 1
@@ -61,7 +61,7 @@ class Goal:
     prices: Prices = field(default_factory=Prices)
 
 
-PLAIN = Settings()
+PLAIN = EngineSettings()
 NO_GOAL = Goal()
 
 

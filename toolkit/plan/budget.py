@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass
 
 from toolkit.plan.shape import Mlp, Shape
+from toolkit.units import GIB
 
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
 
 Version = tuple[int, ...]
 """E.g., (0, 17, 1)."""

@@ -6,16 +6,16 @@ It looks at no server: a sighting is told. What the server did not say stays unk
 from dataclasses import dataclass, replace
 
 from toolkit.plan.advice import defaults
-from toolkit.plan.asked import Gpu, Settings, version_of
-from toolkit.plan.budget import GIB
+from toolkit.plan.asked import EngineSettings, Gpu, version_of
 from toolkit.plan.capacity import blocks, held
 from toolkit.records import Sighting
+from toolkit.units import GIB, counted
 
 MOST = 2**40
 """Tokens or blocks; more is a mistake, or a trap."""
 
 
-def as_served(settings: Settings, seen: Sighting, gpu: Gpu | None = None) -> Settings:
+def as_served(settings: EngineSettings, seen: Sighting, gpu: Gpu | None = None) -> EngineSettings:
     """The settings as the server tells them, and vLLM's own where it does not: the estimate is of what runs there."""
     version = version_of(seen.version) or settings.version
     seqs, batched = (None, None)
@@ -142,8 +142,8 @@ def block_words(
         state += f" ({begin:,} to begin)"
     number = held(count, each, begin)
     return (
-        f"{count:,} blocks of {size:,}, one of them reserved; at {request_tokens:,.0f} tokens, {each:,}"
-        f" block{'' if each == 1 else 's'} each{state}, that is {number:,} sequence{'' if number == 1 else 's'}"
+        f"{count:,} blocks of {size:,}, one of them reserved; at {request_tokens:,.0f} tokens, "
+        f"{counted(each, 'block')} each{state}, that is {counted(number, 'sequence')}"
     )
 
 

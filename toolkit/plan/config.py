@@ -6,7 +6,7 @@ No file and no network: the config is a mapping that somebody has read.
 from toolkit.plan.fields import Config, Fields, family_of, text_part
 from toolkit.plan.layer_kinds import LayerKind, layer_kinds
 from toolkit.plan.quantization import stored_as
-from toolkit.plan.shape import Attention, Heads, Latent, Layer, Mlp, Recurrent, Shape
+from toolkit.plan.shape import Attention, KvHeads, Latent, Layer, Mlp, Recurrent, Shape
 
 PLAIN_MLP = frozenset("gpt2 opt gpt_neox gpt_bigcode falcon bloom mpt phi starcoder2 gptj".split())
 """Model types whose MLP has no gate: two matrices."""
@@ -76,7 +76,7 @@ def _attention(fields: Fields, family: str, kind: LayerKind) -> Attention:
         # gemma-4: full layers have fewer and wider KV heads than those with a window
         head_dim = fields.maybe("global_head_dim") or head_dim
         kv_heads = fields.maybe("num_global_key_value_heads") or kv_heads
-    return Heads(
+    return KvHeads(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,

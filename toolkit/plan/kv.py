@@ -4,7 +4,7 @@ The formulas are vLLM's, version 0.32. It knows nothing of blocks: layout.py doe
 """
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.shape import Attention, Heads, Latent, Recurrent, Shape
+from toolkit.plan.shape import Attention, KvHeads, Latent, Recurrent, Shape
 
 ELEMENT_BYTES = {
     "float16": 2.0,
@@ -40,7 +40,7 @@ def bytes_per_token(shape: Shape, kv_dtype: str = "auto", tp: int = 1) -> int:
 def keeps_every_token(attention: Attention) -> bool:
     """Whether its part of the cache grows with each token, without end."""
     return isinstance(attention, Latent) or (
-        isinstance(attention, Heads) and attention.window is None
+        isinstance(attention, KvHeads) and attention.window is None
     )
 
 
@@ -55,7 +55,7 @@ def layer_bytes(attention: Attention, element_bytes: int, kv_dtype: str, tp: int
     return round(kv_heads_of_rank(attention, tp) * content)
 
 
-def kv_heads_of_rank(attention: Heads, tp: int) -> int:
+def kv_heads_of_rank(attention: KvHeads, tp: int) -> int:
     """KV heads on one of `tp` GPUs: at least one, so that more GPUs than heads hold copies."""
     return max(1, attention.kv_heads // tp)
 

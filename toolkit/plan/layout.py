@@ -12,7 +12,7 @@ from typing import Literal
 from toolkit.errors import ToolkitError
 from toolkit.plan.budget import NEWEST, Version
 from toolkit.plan.kv import layer_bytes, layer_state_bytes
-from toolkit.plan.shape import Attention, Heads, Latent, Mlp, Recurrent, Shape
+from toolkit.plan.shape import Attention, KvHeads, Latent, Mlp, Recurrent, Shape
 from toolkit.plan.stages import stages
 
 BLOCK_SIZE = 16
@@ -30,7 +30,7 @@ Kind = Literal["full", "sliding", "linear"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class LayerGroup:
     """Layers that share one table of blocks."""
 
     kind: Kind
@@ -56,14 +56,14 @@ class Layout:
     """Tokens, as vLLM reports it: hybrids' are enlarged until a block holds a state."""
     bytes_per_block: int
     """On one GPU; of a pipeline on the fullest stage."""
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
     max_model_len: int
     state_mode: Literal["none", "align"] | None = None
     """vLLM's `mamba_cache_mode`: with prefix caching `align`, which keeps a second state; None: it has no states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSetting:
+class LayoutSetting:
     """The settings that the layout depends on."""
 
     max_model_len: int
@@ -84,7 +84,7 @@ class CacheSetting:
     """Blocks of hybrids are a multiple of it: 64 where the state's checkpoints are aligned to that."""
 
 
-def layout(shape: Shape, setting: CacheSetting) -> Layout:
+def layout(shape: Shape, setting: LayoutSetting) -> Layout:
     """Lay the cache out. Raises ToolkitError when `tp` or `pp` cannot divide the model."""
     _refuse_impossible(shape, setting)
     block_size = _block_size(shape, setting)
@@ -149,7 +149,7 @@ def fits_longest(of: Layout, num_blocks: int) -> bool:
     return sum(group.full_blocks for group in of.groups) <= num_blocks - 1
 
 
-def _held(group: Group, tokens: int, most: int | None) -> int:
+def _held(group: LayerGroup, tokens: int, most: int | None) -> int:
     if group.kind == "linear":
         return group.full_blocks
     needed = -(-tokens // group.block_size)
@@ -157,7 +157,7 @@ def _held(group: Group, tokens: int, most: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
+class _BlockPart:
     """One layer's part of a block."""
 
     kind: Kind
@@ -168,7 +168,7 @@ class _Page:
     window: int | None = None
 
 
-def _pages(shape: Shape, setting: CacheSetting, block_size: int) -> tuple[_Page, ...]:
+def _pages(shape: Shape, setting: LayoutSetting, block_size: int) -> tuple[_BlockPart, ...]:
     """One for each layer, all equally large unless all layers keep every token."""
     pages = tuple(_page(shape, layer.attention, setting, block_size) for layer in shape.layers)
     keeping = [page for page in pages if page.kind == "full"] or pages[-1:]
@@ -176,37 +176,37 @@ def _pages(shape: Shape, setting: CacheSetting, block_size: int) -> tuple[_Page,
     return pages if _is_uniform(pages) else _as_large_as_the_largest(pages)
 
 
-def _page(shape: Shape, one: Attention, setting: CacheSetting, block_size: int) -> _Page:
+def _page(shape: Shape, one: Attention, setting: LayoutSetting, block_size: int) -> _BlockPart:
     if isinstance(one, Recurrent):
         state = layer_state_bytes(one, shape.element_bytes, setting.tp, setting.spec_tokens)
-        return _Page(kind="linear", size=state, block_size=0, form=())
+        return _BlockPart(kind="linear", size=state, block_size=0, form=())
     token = layer_bytes(one, shape.element_bytes, setting.kv_dtype, setting.tp)
-    window = one.window if isinstance(one, Heads) else None
+    window = one.window if isinstance(one, KvHeads) else None
     kind: Kind = "full" if window is None else "sliding"
     form = (0, one.rank, one.rope_dim) if isinstance(one, Latent) else (one.kv_heads, one.head_dim)
     size = token * block_size
-    return _Page(kind=kind, size=size, block_size=block_size, form=form, window=window)
+    return _BlockPart(kind=kind, size=size, block_size=block_size, form=form, window=window)
 
 
-def _is_uniform(pages: Sequence[_Page]) -> bool:
+def _is_uniform(pages: Sequence[_BlockPart]) -> bool:
     """Whether all layers need the same blocks: then they are one group, however large their pages."""
     if any(page.kind == "linear" for page in pages):
         return len(set(pages)) == 1
     return len({(page.kind, page.window) for page in pages}) == 1
 
 
-def _as_large_as_the_largest(pages: Sequence[_Page]) -> tuple[_Page, ...]:
+def _as_large_as_the_largest(pages: Sequence[_BlockPart]) -> tuple[_BlockPart, ...]:
     """Smaller pages take more tokens where that comes out even, else they are padded."""
     largest = max(page.size for page in pages)
     return tuple(_grown(page, largest) for page in pages)
 
 
-def _grown(page: _Page, size: int) -> _Page:
+def _grown(page: _BlockPart, size: int) -> _BlockPart:
     more = 1 if size % page.size else size // page.size
     return replace(page, size=size, block_size=page.block_size * more)
 
 
-def _parts(pages: Sequence[_Page]) -> tuple[tuple[int, ...], ...]:
+def _parts(pages: Sequence[_BlockPart]) -> tuple[tuple[int, ...], ...]:
     """The groups' layers, by number: as many layers in each as the rarest kind has.
 
     Or as the commonest has, where that is less than half as many again: 12 with a window and 13 full become 13 and 13.
@@ -223,17 +223,21 @@ def _parts(pages: Sequence[_Page]) -> tuple[tuple[int, ...], ...]:
     return tuple(parts)
 
 
-def _state_mode(pages: Sequence[_Page], setting: CacheSetting) -> Literal["none", "align"] | None:
+def _state_mode(
+    pages: Sequence[_BlockPart], setting: LayoutSetting
+) -> Literal["none", "align"] | None:
     if not any(page.kind == "linear" for page in pages):
         return None
     return "align" if setting.prefix_caching else "none"
 
 
-def _group(pages: Sequence[_Page], part: tuple[int, ...], setting: CacheSetting) -> Group:
+def _group(
+    pages: Sequence[_BlockPart], part: tuple[int, ...], setting: LayoutSetting
+) -> LayerGroup:
     page = pages[part[0]]
     most = _most_blocks(page, setting)
     full = -(-setting.max_model_len // page.block_size) if page.block_size else 0
-    return Group(
+    return LayerGroup(
         kind=page.kind,
         layers=part,
         block_size=page.block_size,
@@ -244,7 +248,7 @@ def _group(pages: Sequence[_Page], part: tuple[int, ...], setting: CacheSetting)
     )
 
 
-def _most_blocks(page: _Page, setting: CacheSetting) -> int | None:
+def _most_blocks(page: _BlockPart, setting: LayoutSetting) -> int | None:
     """None: as many as the tokens ask for.
 
     A window's: what it looks back and what is being computed, and one more as it seldom begins where a block does. A state's:
@@ -255,28 +259,28 @@ def _most_blocks(page: _Page, setting: CacheSetting) -> int | None:
     return None if page.window is None else _of_window(page, in_flight_tokens(setting), setting)
 
 
-def _kept_blocks(page: _Page, setting: CacheSetting) -> int | None:
+def _kept_blocks(page: _BlockPart, setting: LayoutSetting) -> int | None:
     """Of a window of a request that answers: in flight are only the tokens of its own next steps."""
     if page.window is None:
         return None
     return _of_window(page, _batches(setting) * (1 + setting.spec_tokens), setting)
 
 
-def _of_window(page: _Page, in_flight: int, setting: CacheSetting) -> int:
+def _of_window(page: _BlockPart, in_flight: int, setting: LayoutSetting) -> int:
     tokens = min((page.window or 0) - 1 + in_flight, setting.max_model_len)
     return -(-tokens // page.block_size) + 1
 
 
-def in_flight_tokens(setting: CacheSetting) -> int:
+def in_flight_tokens(setting: LayoutSetting) -> int:
     """Tokens that are scheduled and not yet done: of each batch in flight as many as it may have."""
     return setting.batched_tokens * _batches(setting)
 
 
-def _batches(setting: CacheSetting) -> int:
+def _batches(setting: LayoutSetting) -> int:
     return setting.pp + 1 if setting.concurrent_batches is None else setting.concurrent_batches
 
 
-def _stage_layers(shape: Shape, setting: CacheSetting) -> list[set[int]]:
+def _stage_layers(shape: Shape, setting: LayoutSetting) -> list[set[int]]:
     """Layers by number; those that draft stand behind all others, on the last stage."""
     found = [set(stage) for stage in stages(len(shape.layers), setting.pp)]
     found[-1] |= set(range(len(shape.layers), len(shape.layers) + setting.draft_layers))
@@ -284,7 +288,7 @@ def _stage_layers(shape: Shape, setting: CacheSetting) -> list[set[int]]:
 
 
 def _bytes_per_block(
-    pages: Sequence[_Page], parts: Sequence[tuple[int, ...]], on_stages: Sequence[set[int]]
+    pages: Sequence[_BlockPart], parts: Sequence[tuple[int, ...]], on_stages: Sequence[set[int]]
 ) -> int:
     """A page for each layer of the fullest group, on the fullest stage."""
     return max(
@@ -294,7 +298,7 @@ def _bytes_per_block(
     )
 
 
-def _block_size(shape: Shape, setting: CacheSetting) -> int:
+def _block_size(shape: Shape, setting: LayoutSetting) -> int:
     """As asked for; of a hybrid so many tokens more that a layer's page holds a state.
 
     Qwen3.5-35B-A3B: 2,146,304 / 2,048 = 1,048 tokens, in steps of 16: 1,056.
@@ -320,7 +324,7 @@ def _block_size(shape: Shape, setting: CacheSetting) -> int:
     return -(-size // whole) * whole
 
 
-def _refuse_impossible(shape: Shape, setting: CacheSetting) -> None:
+def _refuse_impossible(shape: Shape, setting: LayoutSetting) -> None:
     """As vLLM does when it starts."""
     if setting.pp > len(shape.layers):
         raise ToolkitError(

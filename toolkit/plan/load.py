@@ -14,7 +14,7 @@ NO_ANSWERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RequestLengths:
     """Lengths in tokens. None: not known."""
 
     prompt_tokens: float | None = None
@@ -33,7 +33,7 @@ class Load:
     notes: tuple[str, ...] = ()
 
 
-def of_workload(report: Mapping[str, Any]) -> Load:
+def of_workload(report: Mapping[str, Any]) -> RequestLengths:
     """Read a workload's report. Raises ToolkitError where it tells no lengths."""
     lengths = _part(report, "lengths")
     prompts, answers = _part(lengths, "prompt_tokens"), _part(lengths, "output_tokens")
@@ -43,7 +43,7 @@ def of_workload(report: Mapping[str, Any]) -> Load:
         raise ToolkitError("the workload does not tell how long prompts are", WRONG_FILE)
     if answer is None:
         raise ToolkitError("the workload does not tell how long answers are", NO_ANSWERS)
-    return Load(
+    return RequestLengths(
         prompt_tokens=prompt,
         output_tokens=answer,
         request_tokens=prompt + answer,

@@ -29,7 +29,7 @@ the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ModelFiles:
     """What is known of one model before its weights are read."""
 
     name: str
@@ -44,7 +44,7 @@ class Model:
     notes: tuple[str, ...] = ()
 
 
-def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> Model:
+def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> ModelFiles:
     """Read the path, else the catalog's model of this name. Raises ToolkitError."""
     path = Path(word)
     if _is_path(word, path):
@@ -53,7 +53,7 @@ def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> Model:
     if name is None:
         raise ToolkitError(f"no model is called `{word}`, and no file either", _hint(word, known))
     entry = known[name]
-    return Model(
+    return ModelFiles(
         name=name,
         config=entry["config"],
         source="catalog",
@@ -96,22 +96,24 @@ def _hint(word: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{told} Or name a config.json, or a directory with one"
 
 
-def _from_config(path: Path) -> Model:
+def _from_config(path: Path) -> ModelFiles:
     config = _json(path)
-    return Model(name=_name(path.parent, path.stem), config=config, source=str(path))
+    return ModelFiles(name=_name(path.parent, path.stem), config=config, source=str(path))
 
 
-def _from_directory(folder: Path) -> Model:
+def _from_directory(folder: Path) -> ModelFiles:
     config = dict(_json(folder / CONFIG))
     if "quantization_config" not in config:
         config |= _quantized_beside(folder)
     files, notes = _weight_files(folder)
     if not files:
         told = (*notes, "no safetensors in the directory: weights are counted from the config")
-        return Model(name=_name(folder, "model"), config=config, source=str(folder), notes=told)
+        return ModelFiles(
+            name=_name(folder, "model"), config=config, source=str(folder), notes=told
+        )
     sizes = _sizes(files)
     drafts = sum(size for name, _, size in sizes if name.startswith(_draft_names(config)))
-    return Model(
+    return ModelFiles(
         name=_name(folder, "model"),
         config=config,
         source=str(folder),

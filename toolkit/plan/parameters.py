@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from toolkit.plan.shape import Attention, Heads, Latent, Layer, Mlp, Recurrent, Shape
+from toolkit.plan.shape import Attention, KvHeads, Latent, Layer, Mlp, Recurrent, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +92,14 @@ def _used(mlp: Mlp) -> int:
 
 def _attention(attention: Attention, hidden: int) -> tuple[int, int]:
     """Parameters of its projections, and of its vectors."""
-    if isinstance(attention, Heads):
+    if isinstance(attention, KvHeads):
         return _of_heads(attention, hidden)
     if isinstance(attention, Latent):
         return _of_latent(attention, hidden)
     return _of_recurrent(attention, hidden)
 
 
-def _of_heads(one: Heads, hidden: int) -> tuple[int, int]:
+def _of_heads(one: KvHeads, hidden: int) -> tuple[int, int]:
     queries = one.heads * one.head_dim * (2 if one.gated else 1)
     keys_and_values = one.kv_heads * (one.head_dim + one.value_dim)
     out = one.heads * one.value_dim

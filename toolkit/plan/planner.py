@@ -9,25 +9,26 @@ from dataclasses import dataclass, replace
 
 from toolkit.errors import ToolkitError
 from toolkit.plan import advice
-from toolkit.plan.asked import NO_GOAL, PLAIN, Goal, Gpu, Settings
-from toolkit.plan.budget import GIB, MemorySetting, graph_bytes
+from toolkit.plan.asked import NO_GOAL, PLAIN, EngineSettings, Goal, Gpu
+from toolkit.plan.budget import MemorySetting, graph_bytes
 from toolkit.plan.capacity import requests_per_s, under_way
 from toolkit.plan.cost import cost
 from toolkit.plan.kv import bytes_per_token, layer_bytes, state_bytes
 from toolkit.plan.layout import reported_tokens
-from toolkit.plan.load import Load
+from toolkit.plan.load import RequestLengths
 from toolkit.plan.parameters import parameters
 from toolkit.plan.remarks import remarks
 from toolkit.plan.result import Advice, Plan
 from toolkit.plan.room import Room, Values, longest_length, room
-from toolkit.plan.shape import Heads, Shape
+from toolkit.plan.shape import KvHeads, Shape
 from toolkit.plan.weights import as_stored, weights_bytes, weights_of_gpu
+from toolkit.units import GIB
 
 UNKNOWN_LENGTH = 4096
 """Tokens, where neither the workload nor the model tells a limit."""
 ROUNDS = 8
 """Sequences ask for memory (graphs, logits), which takes room from sequences. Two rounds are nearly always enough."""
-NO_LOAD = Load()
+NO_LOAD = RequestLengths()
 
 
 def plan(
@@ -36,13 +37,13 @@ def plan(
     *,
     quantization: str | None = None,
     on_disk: int | None = None,
-    settings: Settings = PLAIN,
-    load: Load = NO_LOAD,
+    settings: EngineSettings = PLAIN,
+    load: RequestLengths = NO_LOAD,
     goal: Goal = NO_GOAL,
 ) -> Plan:
     """Say what fits. Raises ToolkitError when `tp` or `pp` cannot divide the model, or a name is not known."""
     _refuse_slices(gpu, settings)
-    case = _Case(
+    case = _PlanCase(
         shape=shape,
         gpu=gpu,
         quantization=as_stored(shape, quantization).name,
@@ -65,7 +66,7 @@ def plan(
     return replace(found, notes=remarks(found, shape, gpu, settings, load, left))
 
 
-def _refuse_slices(gpu: Gpu, settings: Settings) -> None:
+def _refuse_slices(gpu: Gpu, settings: EngineSettings) -> None:
     if gpu.is_slice and settings.gpus > 1:
         raise ToolkitError(
             f"{settings.gpus} slices of the kind `{gpu.name}` cannot serve one model: a process sees one of them",
@@ -101,7 +102,7 @@ class _Flags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _PlanCase:
     """One question."""
 
     shape: Shape
@@ -112,8 +113,8 @@ class _Case:
     """Bytes over all GPUs."""
     weights: int
     """Bytes on the fullest one."""
-    settings: Settings
-    load: Load
+    settings: EngineSettings
+    load: RequestLengths
     goal: Goal
 
     def choose(self) -> tuple[_Flags, Room]:
@@ -249,7 +250,7 @@ class _Case:
         return advice.as_told(found, self.settings.max_num_batched_tokens)
 
 
-def _measures(case: _Case, flags: _Flags, left: Room, tokens: float) -> Plan:
+def _measures(case: _PlanCase, flags: _Flags, left: Room, tokens: float) -> Plan:
     """The figures of the whole engine."""
     gpus, spent = case.settings.gpus, left.budget
     at_once, seconds = left.at_once(tokens), case.goal.seconds_per_request
@@ -290,7 +291,7 @@ def _measures(case: _Case, flags: _Flags, left: Room, tokens: float) -> Plan:
     )
 
 
-def _per_million(case: _Case, rate: float | None, tokens: float) -> float | None:
+def _per_million(case: _PlanCase, rate: float | None, tokens: float) -> float | None:
     found = cost(
         case.goal.prices,
         gpus=case.settings.gpus,
@@ -302,27 +303,27 @@ def _per_million(case: _Case, rate: float | None, tokens: float) -> float | None
     return found.per_million_tokens if found else None
 
 
-def per_token(shape: Shape, settings: Settings) -> int:
+def per_token(shape: Shape, settings: EngineSettings) -> int:
     """Bytes that a token adds over all GPUs, in layers that keep every token."""
     return bytes_per_token(shape, settings.kv_cache_dtype, settings.tp) * settings.tp
 
 
-def per_request(shape: Shape, settings: Settings) -> int:
+def per_request(shape: Shape, settings: EngineSettings) -> int:
     """Bytes over all GPUs that a request takes whatever its length: one state a layer, and full windows."""
     return _states(shape, settings) + _windows(shape, settings, None)
 
 
-def kv_bytes(shape: Shape, settings: Settings, tokens: float) -> float:
+def kv_bytes(shape: Shape, settings: EngineSettings, tokens: float) -> float:
     """Bytes over all GPUs of one request of so many tokens, before blocks round them up."""
     windows = _windows(shape, settings, tokens)
     return per_token(shape, settings) * tokens + windows + _states(shape, settings)
 
 
-def _states(shape: Shape, settings: Settings) -> int:
+def _states(shape: Shape, settings: EngineSettings) -> int:
     return state_bytes(shape, settings.tp, spec_tokens=settings.spec_tokens) * settings.tp
 
 
-def _windows(shape: Shape, settings: Settings, tokens: float | None) -> int:
+def _windows(shape: Shape, settings: EngineSettings, tokens: float | None) -> int:
     """What layers that look back only so far keep of so many tokens; None: of more than they look back."""
     kinds = [layer.attention for layer in shape.layers]
     return settings.tp * sum(
@@ -331,11 +332,11 @@ def _windows(shape: Shape, settings: Settings, tokens: float | None) -> int:
             * (one.window if tokens is None else min(one.window, tokens))
         )
         for one in kinds
-        if isinstance(one, Heads) and one.window is not None
+        if isinstance(one, KvHeads) and one.window is not None
     )
 
 
-def _advised(case: _Case, flags: _Flags) -> tuple[Advice, ...]:
+def _advised(case: _PlanCase, flags: _Flags) -> tuple[Advice, ...]:
     found = [flags.length, flags.seqs, flags.batched, flags.share]
     found += advice.parallel(case.settings.tp, case.settings.pp)
     if case.settings.kv_cache_dtype != "auto":

@@ -4,15 +4,14 @@ import math
 from collections.abc import Iterator
 
 from toolkit.plan.advice import tokens_words
-from toolkit.plan.asked import Gpu, Settings
-from toolkit.plan.budget import GIB
+from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.capacity import held_by_bytes
-from toolkit.plan.load import Load
+from toolkit.plan.load import RequestLengths
 from toolkit.plan.parameters import Parameters, parameters
 from toolkit.plan.result import Plan
 from toolkit.plan.room import Room
-from toolkit.plan.shape import Heads, Latent, Recurrent, Shape
-from toolkit.wording import digits
+from toolkit.plan.shape import KvHeads, Latent, Recurrent, Shape
+from toolkit.units import GIB, digits
 
 ENGINE_V1_FROM = (0, 8)
 UNLIKE = 1.5
@@ -20,7 +19,7 @@ UNLIKE = 1.5
 
 
 def remarks(
-    found: Plan, shape: Shape, gpu: Gpu, settings: Settings, load: Load, left: Room
+    found: Plan, shape: Shape, gpu: Gpu, settings: EngineSettings, load: RequestLengths, left: Room
 ) -> tuple[str, ...]:
     """All of them, what matters most first."""
     told = (
@@ -65,7 +64,7 @@ def _does_not_fit(found: Plan, left: Room) -> str | None:
     )
 
 
-def _no_length(load: Load) -> str | None:
+def _no_length(load: RequestLengths) -> str | None:
     if load.request_tokens is not None:
         return None
     return (
@@ -74,7 +73,7 @@ def _no_length(load: Load) -> str | None:
     )
 
 
-def _over_the_limit(found: Plan, shape: Shape, load: Load) -> Iterator[str]:
+def _over_the_limit(found: Plan, shape: Shape, load: RequestLengths) -> Iterator[str]:
     """What vLLM, or the limit, would refuse."""
     limit, most = found.max_model_len or 0, shape.max_positions
     if most is not None and limit > most:
@@ -87,7 +86,7 @@ def _over_the_limit(found: Plan, shape: Shape, load: Load) -> Iterator[str]:
         yield "max-num-batched-tokens is less than max-num-seqs: vLLM refuses to start"
 
 
-def _more_than_states(found: Plan, settings: Settings, left: Room) -> str | None:
+def _more_than_states(found: Plan, settings: EngineSettings, left: Room) -> str | None:
     """What vLLM checks before it captures graphs: each sequence that decodes needs a block for its state."""
     if not found.fits or settings.eager or left.cache.state_mode is None:
         return None
@@ -118,7 +117,7 @@ def _reckoned_tokens(left: Room) -> str | None:
     )
 
 
-def _states(shape: Shape, settings: Settings) -> str | None:
+def _states(shape: Shape, settings: EngineSettings) -> str | None:
     layers = sum(isinstance(layer.attention, Recurrent) for layer in shape.layers)
     if not layers:
         return None
@@ -135,7 +134,7 @@ def _windows(shape: Shape) -> str | None:
     windows = {
         layer.attention.window
         for layer in shape.layers
-        if isinstance(layer.attention, Heads) and layer.attention.window is not None
+        if isinstance(layer.attention, KvHeads) and layer.attention.window is not None
     }
     if not windows:
         return None
@@ -150,7 +149,7 @@ def _rounding(found: Plan, shape: Shape) -> str | None:
     """What blocks cost, where all layers keep every token: else bytes alone say nothing."""
     plain = all(
         isinstance(layer.attention, Latent)
-        or (isinstance(layer.attention, Heads) and layer.attention.window is None)
+        or (isinstance(layer.attention, KvHeads) and layer.attention.window is None)
         for layer in shape.layers
     )
     if not (plain and found.fits and found.block_size and found.blocks_per_request):
@@ -169,19 +168,19 @@ def _rounding(found: Plan, shape: Shape) -> str | None:
     )
 
 
-def _copies(shape: Shape, settings: Settings) -> str | None:
+def _copies(shape: Shape, settings: EngineSettings) -> str | None:
     if settings.tp == 1:
         return None
     kinds = [layer.attention for layer in shape.layers]
     if any(isinstance(one, Latent) for one in kinds):
         return "each GPU holds the whole KV cache of every token (MLA): more GPUs leave more room, but do not shrink a token"
-    few = [one.kv_heads for one in kinds if isinstance(one, Heads) and one.kv_heads < settings.tp]
+    few = [one.kv_heads for one in kinds if isinstance(one, KvHeads) and one.kv_heads < settings.tp]
     if few:
         return f"{min(few)} KV heads on {settings.tp} GPUs: some hold copies, so a token takes more bytes over all"
     return None
 
 
-def _speculation(shape: Shape, settings: Settings) -> str | None:
+def _speculation(shape: Shape, settings: EngineSettings) -> str | None:
     """How it speculates is not asked: n-grams need no layers, others bring their own."""
     if not settings.spec_tokens:
         return None
@@ -192,7 +191,7 @@ def _speculation(shape: Shape, settings: Settings) -> str | None:
     return words
 
 
-def _of_another_engine(settings: Settings) -> str | None:
+def _of_another_engine(settings: EngineSettings) -> str | None:
     if settings.version >= ENGINE_V1_FROM:
         return None
     return "vLLM before 0.8 has another engine (V0), which deals memory out otherwise: reckoned as its first successor does"
@@ -213,7 +212,9 @@ def _other_checkpoint(found: Plan, shape: Shape) -> str | None:
     return f"{found.quantization} is another checkpoint of this model: its files decide what stays in 16 bit, and so its size"
 
 
-def _floor(found: Plan, shape: Shape, gpu: Gpu, settings: Settings, load: Load) -> str | None:
+def _floor(
+    found: Plan, shape: Shape, gpu: Gpu, settings: EngineSettings, load: RequestLengths
+) -> str | None:
     """What memory's speed alone allows: each step reads the weights, whoever waits for it."""
     if gpu.bandwidth_bytes_s is None or not found.fits:
         return None
@@ -261,7 +262,7 @@ def _measured(found: Plan) -> str | None:
     )
 
 
-def _unlike(found: Plan, load: Load) -> str | None:
+def _unlike(found: Plan, load: RequestLengths) -> str | None:
     """A mean says how many fit on average; long ones come together now and then."""
     if not found.fits or load.longest is None or load.longest < UNLIKE * found.request_tokens:
         return None

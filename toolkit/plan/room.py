@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 
-from toolkit.plan.asked import Gpu, Settings
+from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.budget import Budget, MemorySetting, budget
 from toolkit.plan.layout import (
     BATCHED_TOKENS,
-    CacheSetting,
     Layout,
+    LayoutSetting,
     blocks_for,
     blocks_in,
     blocks_to_begin,
@@ -60,7 +60,7 @@ class Values:
     utilization: float
 
 
-def room(shape: Shape, gpu: Gpu, weights: int, settings: Settings, values: Values) -> Room:
+def room(shape: Shape, gpu: Gpu, weights: int, settings: EngineSettings, values: Values) -> Room:
     """Divide one GPU; `weights`: bytes on the fullest one."""
     memory = MemorySetting(
         utilization=values.utilization,
@@ -77,9 +77,11 @@ def room(shape: Shape, gpu: Gpu, weights: int, settings: Settings, values: Value
     return Room(budget=spent, cache=cache, blocks=blocks_in(cache, spent.kv))
 
 
-def cache_setting(settings: Settings, max_model_len: int, batched_tokens: int) -> CacheSetting:
+def cache_setting(
+    settings: EngineSettings, max_model_len: int, batched_tokens: int
+) -> LayoutSetting:
     """The part of the settings that blocks depend on."""
-    return CacheSetting(
+    return LayoutSetting(
         max_model_len=max_model_len,
         kv_dtype=settings.kv_cache_dtype,
         tp=settings.tp,
@@ -92,7 +94,9 @@ def cache_setting(settings: Settings, max_model_len: int, batched_tokens: int) -
     )
 
 
-def longest_length(shape: Shape, settings: Settings, blocks_of: Room, batched_tokens: int) -> int:
+def longest_length(
+    shape: Shape, settings: EngineSettings, blocks_of: Room, batched_tokens: int
+) -> int:
     """The longest request that these bytes hold, as `--max-model-len auto` finds it; 0: none."""
     low, high = 0, shape.max_positions or 0
     while low < high:
@@ -106,7 +110,7 @@ def longest_length(shape: Shape, settings: Settings, blocks_of: Room, batched_to
 
 
 def blocks_of_request(
-    shape: Shape, settings: Settings, max_model_len: int, tokens: float
+    shape: Shape, settings: EngineSettings, max_model_len: int, tokens: float
 ) -> tuple[int, int, int]:
     """Tokens of a block, and blocks of one request at its end and to begin, of an engine whose memory is not known."""
     batched = settings.max_num_batched_tokens or BATCHED_TOKENS

@@ -9,7 +9,7 @@ from toolkit.plan.quantization import Quantization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class KvHeads:
     """Attention that keeps a key and a value of each token for each KV head: MHA, GQA and MQA."""
 
     heads: int
@@ -55,7 +55,7 @@ class Recurrent:
     """Of one element of the recurrent state: 4 where the config says `mamba_ssm_dtype: float32`."""
 
 
-Attention = Heads | Latent | Recurrent
+Attention = KvHeads | Latent | Recurrent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import NO_GOAL, PLAIN, Goal, Gpu, Settings
-from toolkit.plan.load import Load
+from toolkit.plan.asked import NO_GOAL, PLAIN, EngineSettings, Goal, Gpu
+from toolkit.plan.load import RequestLengths
 from toolkit.plan.planner import NO_LOAD, plan
 from toolkit.plan.result import Plan
 from toolkit.plan.shape import Shape
@@ -28,15 +28,15 @@ def names_for(shape: Shape) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanQuestion:
     """One model on one machine, whatever the quantization."""
 
     shape: Shape
     gpu: Gpu
     on_disk: int | None = None
     """Bytes of the files, in the quantization that the config tells of."""
-    settings: Settings = PLAIN
-    load: Load = NO_LOAD
+    settings: EngineSettings = PLAIN
+    load: RequestLengths = NO_LOAD
     goal: Goal = NO_GOAL
 
     def answer(self, name: str) -> Plan:
@@ -59,7 +59,7 @@ class Question:
             return None
 
 
-def side_by_side(asked: Question, names: Sequence[str] = ()) -> tuple[Plan, ...]:
+def side_by_side(asked: PlanQuestion, names: Sequence[str] = ()) -> tuple[Plan, ...]:
     """One plan for each name; without names, for those that are usual."""
     plans = [asked.answer(name) for name in dict.fromkeys(names or names_for(asked.shape))]
     return tuple(replace(one, notes=(*one.notes, *_hints(one, asked))) for one in plans)
@@ -83,7 +83,7 @@ def gains(plans: Sequence[Plan]) -> str | None:
     return f"{most.quantization} holds {times:.1f} times the requests of {first.quantization}"
 
 
-def _hints(one: Plan, asked: Question) -> Iterator[str]:
+def _hints(one: Plan, asked: PlanQuestion) -> Iterator[str]:
     """What a change of one thing would do: make it fit, or hold more."""
     if not one.fits:
         yield _words_of(ways_out(one, asked))
@@ -96,7 +96,7 @@ def _hints(one: Plan, asked: Question) -> Iterator[str]:
             )
 
 
-def ways_out(one: Plan, asked: Question) -> tuple[str, ...]:
+def ways_out(one: Plan, asked: PlanQuestion) -> tuple[str, ...]:
     """Each a change of one thing that makes it fit; none: it takes two."""
     return (
         *(f"quantization {name}" for name in _other_names(one, asked)),
@@ -106,14 +106,14 @@ def ways_out(one: Plan, asked: Question) -> tuple[str, ...]:
     )
 
 
-def _other_names(one: Plan, asked: Question) -> Iterator[str]:
+def _other_names(one: Plan, asked: PlanQuestion) -> Iterator[str]:
     for name in names_for(asked.shape):
         other = asked.otherwise(name) if name != one.quantization else None
         if other and other.fits:
             yield name
 
 
-def _smaller_cache(one: Plan, asked: Question) -> Iterator[str]:
+def _smaller_cache(one: Plan, asked: PlanQuestion) -> Iterator[str]:
     if asked.settings.kv_cache_dtype != "auto":
         return
     other = asked.otherwise(one.quantization, kv_cache_dtype=FP8)
@@ -121,7 +121,7 @@ def _smaller_cache(one: Plan, asked: Question) -> Iterator[str]:
         yield f"--kv-cache-dtype {FP8}"
 
 
-def _more_gpus(one: Plan, asked: Question) -> Iterator[str]:
+def _more_gpus(one: Plan, asked: PlanQuestion) -> Iterator[str]:
     """The fewest that do."""
     for count in MORE_GPUS:
         if count > asked.settings.tp:
@@ -131,7 +131,7 @@ def _more_gpus(one: Plan, asked: Question) -> Iterator[str]:
                 return
 
 
-def _shorter(one: Plan, asked: Question) -> Iterator[str]:
+def _shorter(one: Plan, asked: PlanQuestion) -> Iterator[str]:
     """A limit that memory allows, where the weights leave any."""
     nobody_told = replace(asked, load=NO_LOAD).otherwise(one.quantization, max_model_len=None)
     if nobody_told and nobody_told.fits and nobody_told.max_model_len:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from toolkit.plan.parameters import LayerParameters, Parameters, layer_parameters, parameters
 from toolkit.plan.quantization import KNOWN, Quantization, quantization
-from toolkit.plan.shape import Heads, Layer, Recurrent, Shape
+from toolkit.plan.shape import KvHeads, Layer, Recurrent, Shape
 from toolkit.plan.stages import stages
 
 
@@ -123,6 +123,6 @@ def _projection_bytes(stored: Quantization, kept: float) -> float:
 def _copied_heads(layer: Layer, hidden: int, tp: int) -> float:
     """Parameters that a GPU has beyond its part, where there are more GPUs than KV heads."""
     one = layer.attention
-    if not isinstance(one, Heads) or tp <= one.kv_heads:
+    if not isinstance(one, KvHeads) or tp <= one.kv_heads:
         return 0.0
     return hidden * (one.head_dim + one.value_dim) * (1 - one.kv_heads / tp)

@@ -4,20 +4,20 @@ Both ways are allow-lists: what is not named here stops here. Nothing that a hea
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from math import floor
-from typing import Literal
+from math import floor, inf
+from typing import Any
 
-from toolkit.proxy.exchange import Headers
-from toolkit.quantities import seconds_of
+from toolkit.units import seconds_of
+
+Headers = Sequence[tuple[bytes, bytes]]
+"""Names in lower case."""
 
 TRACES = frozenset({b"traceparent", b"tracestate"})
 """W3C trace context: it changes no answer. `accept` may, so that a shared answer would depend on who asked first: it stays here,
-and with it the client's user-agent, which is nobody's business upstream."""
-MOST_VALUE = 512
-"""W3C wants that much of `tracestate` propagated at least."""
+and with it the client's user-agent, which is none of the upstream's business."""
+JSON = b"application/json"
 NAME = b"toolkit"
 """How Cache-Status calls this cache."""
 OWN = b"x-toolkit-cache"
@@ -26,59 +26,44 @@ FOREVER = 2**31
 """Seconds; RFC 9111 lets a cache take this for anything longer."""
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9_.:+/=@-]{1,128}")
-_SAFE_VALUE = re.compile(rb"[\t\x20-\x7e]*")
+_SAFE_VALUE = re.compile(rb"[\t\x20-\x7e]{1,512}")
+"""Visible ASCII; W3C wants 512 bytes of `tracestate` propagated at least."""
 _WAIT = re.compile(rb"[0-9]{1,9}|[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT")
 _DIRECTIVE = re.compile(rb'\s*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:\s*=\s*("(?:[^"\\]|\\.)*"|[^,"]*))?')
 _DIGITS = re.compile(r"[0-9]+")
-_TOKEN = re.compile(r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
-
-Fwd = Literal["bypass", "miss", "uri-miss", "request", "stale"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class CacheControl:
     """What a client wants of the cache; the default is nothing special."""
 
     no_cache: bool = False
     """No stored answer; this one may be stored."""
     no_store: bool = False
-    """A stored answer may be used; this one is not stored."""
+    """A stored answer may be used; this one is not stored. Both: nor is a call under way joined."""
     only_if_cached: bool = False
     """A stored answer or none: 504."""
-    off: bool = False
-    """Neither read nor stored, nor joined."""
-    max_age_s: float | None = None
+    max_age_s: float = inf
     """No stored answer that is older."""
-    min_fresh_s: float | None = None
+    min_fresh_s: float = 0.0
     """No stored answer that ends sooner."""
-    ttl_s: float | None = None
+    ttl_s: float = inf
     """Stored for so long at most."""
 
 
-NO_WISHES = Wishes()
+NO_CACHE_CONTROL = CacheControl()
 
 
 def forward(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The client's headers that may go upstream: what the body is, an id, a trace. Of equal names the first.
+    """The client's headers that may go upstream: what the body is, a trace. Of equal names the first.
 
     What `Connection` nominates stays here like any hop-by-hop header, a traceparent included; but not what the body is: without that
     a call fails, for all who joined it.
     """
-    nominated = _nominated(headers)
-    found: dict[bytes, bytes] = {}
-    for name, value in headers:
-        if name in found:
-            continue
-        if name == b"content-type":
-            kept: bytes | None = b"application/json" if _is_json(value) else _safe(value)
-        elif name in nominated:
-            continue
-        elif name == b"x-request-id":
-            kept = _safe_id(value)
-        else:
-            kept = _safe(value) if name in TRACES else None
-        if kept:
-            found[name] = kept
+    traces = TRACES - nominated(headers)
+    found = _allowed(headers, {b"content-type": _SAFE_VALUE} | dict.fromkeys(traces, _SAFE_VALUE))
+    if is_json(headers):
+        found[b"content-type"] = JSON
     return list(found.items())
 
 
@@ -87,15 +72,15 @@ def back(headers: Headers) -> list[tuple[bytes, bytes]]:
 
     Framing, cookies, dates, limits of our own key and where it was answered are not the client's.
     """
+    return list(_allowed(headers, {b"content-type": _SAFE_VALUE, b"retry-after": _WAIT}).items())
+
+
+def _allowed(headers: Headers, names: Mapping[bytes, re.Pattern[bytes]]) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in found:
-            continue
-        if name == b"content-type" and (kept := _safe(value)):
-            found[name] = kept
-        elif name == b"retry-after" and _WAIT.fullmatch(value):
-            found[name] = value
-    return list(found.items())
+        if name in names and name not in found and names[name].fullmatch(value) and value.strip():
+            found[name] = value.strip()
+    return found
 
 
 def forbids_storing(headers: Headers) -> str | None:
@@ -105,9 +90,9 @@ def forbids_storing(headers: Headers) -> str | None:
     """
     for name, value in headers:
         if name == b"cache-control":
-            for told, _ in _directives(value):
-                if told in ("no-store", "private"):
-                    return f"cache-control: {told}"
+            for directive, _ in _directives(value):
+                if directive in ("no-store", "private"):
+                    return f"cache-control: {directive}"
         elif name == b"vary" and b"*" in (each.strip() for each in value.split(b",")):
             return "vary: *"
     return None
@@ -115,14 +100,17 @@ def forbids_storing(headers: Headers) -> str | None:
 
 def is_json(headers: Headers) -> bool:
     """Whether a body is said to be JSON, and once: of two headers a server may believe the other one."""
-    told = [value for name, value in headers if name == b"content-type"]
-    return len(told) == 1 and _is_json(told[0])
+    return _content_type(headers).partition(b";")[0].strip() == JSON
 
 
 def is_form(headers: Headers) -> bool:
     """Whether a body is said, once, to be a form with files."""
-    told = [value for name, value in headers if name == b"content-type"]
-    return len(told) == 1 and told[0].lower().startswith(b"multipart/form-data;")
+    return _content_type(headers).startswith(b"multipart/form-data;")
+
+
+def _content_type(headers: Headers) -> bytes:
+    types = [value for name, value in headers if name == b"content-type"]
+    return types[0].lower() if len(types) == 1 else b""
 
 
 def request_id(headers: Headers) -> str | None:
@@ -133,54 +121,52 @@ def request_id(headers: Headers) -> str | None:
     return None
 
 
-def wishes(headers: Headers) -> Wishes:
+def cache_control(headers: Headers) -> CacheControl:
     """What `Cache-Control` and `X-Toolkit-Cache` ask for, the stricter of the two.
 
     A directive that is not known is ignored. A number that can't be read counts as the strictest one: 0 for max-age, as RFC 9111
     advises; a word of our own that is not known counts as `off`.
     """
-    said: dict[str, bool] = {}
-    limits: dict[str, float] = {}
+    found: dict[str, Any] = {}
+
+    def at_most(name: str, seconds: float | None) -> None:
+        found[name] = min(found.get(name, inf), 0.0 if seconds is None else seconds)
+
     for name, value in headers:
-        if name == b"cache-control":
-            _hear_standard(value, said, limits)
-        elif name == OWN:
-            _hear_own(value, said, limits)
-    if not said and not limits:
-        return NO_WISHES
-    return Wishes(
-        no_cache="no_cache" in said,
-        no_store="no_store" in said,
-        only_if_cached="only_if_cached" in said,
-        off="off" in said,
-        max_age_s=limits.get("max_age_s"),
-        min_fresh_s=limits.get("min_fresh_s"),
-        ttl_s=limits.get("ttl_s"),
-    )
+        if name not in (b"cache-control", OWN):
+            continue
+        for word, argument in _directives(value):
+            seconds = _seconds(argument)
+            if word in ("no-cache", "no-store") or (word == "only-if-cached" and name != OWN):
+                found[word.replace("-", "_")] = True
+            elif name == OWN and word == "ttl":
+                at_most("ttl_s", seconds_of(argument) if seconds is None else seconds)
+            elif name == OWN and word != "on":
+                found |= {"no_cache": True, "no_store": True}
+            elif word == "max-age":
+                at_most("max_age_s", seconds)
+            elif word == "min-fresh":
+                fresh = inf if seconds is None else seconds
+                found["min_fresh_s"] = max(found.get("min_fresh_s", 0.0), fresh)
+            # `max-stale` and the like would make it looser
+    return CacheControl(**found) if found else NO_CACHE_CONTROL
 
 
 def cache_status(
     *,
-    hit: bool = False,
-    fwd: Fwd | None = None,
+    fwd: str | None = None,
     fwd_status: int | None = None,
     ttl_s: float | None = None,
     stored: bool = False,
     collapsed: bool = False,
-    key: str | None = None,
     detail: str | None = None,
 ) -> bytes:
     """The value of `Cache-Status` (RFC 9211), e.g., `toolkit; hit; ttl=59` or `toolkit; fwd=miss; fwd-status=200; stored`.
 
-    `ttl_s`: how long it stays fresh, negative where it is stale. `collapsed`: it joined a call under way, or began one that others
-    joined. `key`: a tag, see `key_tag`; `detail`: a word or a few.
+    `fwd`: why it was asked upstream; None: it is a hit. `ttl_s`: how long it stays fresh, negative where it is stale. `collapsed`: it
+    joined a call under way. `detail`: a token.
     """
-    assert hit != (fwd is not None), "an answer is a hit or was fetched"
-    parts = [NAME]
-    if hit:
-        parts.append(b"hit")
-    if fwd is not None:
-        parts.append(b"fwd=" + fwd.encode())
+    parts = [NAME, b"hit" if fwd is None else b"fwd=" + fwd.encode()]
     if fwd_status is not None:
         parts.append(b"fwd-status=%d" % fwd_status)
     if ttl_s is not None:
@@ -189,19 +175,9 @@ def cache_status(
         parts.append(b"stored")
     if collapsed:
         parts.append(b"collapsed")
-    if key is not None:
-        parts.append(b"key=" + _string(key))
     if detail is not None:
-        parts.append(b"detail=" + _item(detail))
+        parts.append(b"detail=" + detail.encode())
     return b"; ".join(parts)
-
-
-def key_tag(key: bytes, secret: bytes) -> str:
-    """A short tag for a cache key, to tell one from another without telling the key: 10 hexadecimal digits.
-
-    The key holds the tenant, so that two tenants have two tags for one request; nobody without the secret can try keys out.
-    """
-    return blake2b(key, key=secret[:64], digest_size=5, person=b"tag").hexdigest()
 
 
 def age(stored_at: float, now: float) -> bytes:
@@ -209,59 +185,10 @@ def age(stored_at: float, now: float) -> bytes:
     return b"%d" % floor(max(0, min(FOREVER, now - stored_at)))
 
 
-def _nominated(headers: Headers) -> frozenset[bytes]:
-    words = [
-        word.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for word in value.split(b",")
-    ]
-    return frozenset(words)
-
-
-def _is_json(value: bytes) -> bool:
-    return value.partition(b";")[0].strip().lower() == b"application/json"
-
-
-def _safe(value: bytes) -> bytes | None:
-    """A value of visible ASCII; None: it stays here."""
-    fits = len(value) <= MOST_VALUE and _SAFE_VALUE.fullmatch(value)
-    return value.strip() if fits else None
-
-
-def _safe_id(value: bytes) -> bytes | None:
-    return value if _SAFE_ID.fullmatch(value) else None
-
-
-def _hear_standard(value: bytes, said: dict[str, bool], limits: dict[str, float]) -> None:
-    """Take in a `Cache-Control` field. `max-stale` and the like would make it looser: they go unheard."""
-    for name, argument in _directives(value):
-        if name in ("no-cache", "no-store", "only-if-cached"):
-            said[name.replace("-", "_")] = True
-        elif name == "max-age":
-            _limit(limits, "max_age_s", _seconds(argument))
-        elif name == "min-fresh":
-            fresh = _seconds(argument)
-            limits["min_fresh_s"] = max(
-                limits.get("min_fresh_s", 0.0), float("inf") if fresh is None else fresh
-            )
-
-
-def _hear_own(value: bytes, said: dict[str, bool], limits: dict[str, float]) -> None:
-    for name, argument in _directives(value):
-        if name == "ttl":
-            ttl_s = _seconds(argument)
-            _limit(limits, "ttl_s", seconds_of(argument) if ttl_s is None else ttl_s)
-        elif name in ("no-cache", "no-store"):
-            said[name.replace("-", "_")] = True
-        elif name != "on":
-            said["off"] = True
-
-
-def _limit(limits: dict[str, float], name: str, seconds: float | None) -> None:
-    """The lower one counts; None could not be read, and counts as none at all."""
-    told = 0.0 if seconds is None else seconds
-    limits[name] = min(limits.get(name, told), told)
+def nominated(headers: Headers) -> frozenset[bytes]:
+    """Names of headers that `Connection` keeps from being passed on."""
+    said = b",".join(value for name, value in headers if name == b"connection")
+    return frozenset(word.strip().lower() for word in said.split(b","))
 
 
 def _directives(value: bytes) -> Sequence[tuple[str, str]]:
@@ -289,13 +216,3 @@ def _seconds(text: str) -> float | None:
     if not _DIGITS.fullmatch(text):
         return None
     return float(FOREVER) if len(text) > 10 else float(min(int(text), FOREVER))
-
-
-def _item(text: str) -> bytes:
-    """A token where it may be one, else a string (RFC 8941)."""
-    return text.encode() if _TOKEN.fullmatch(text) else _string(text)
-
-
-def _string(text: str) -> bytes:
-    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
-    return b'"' + plain.replace("\\", "\\\\").replace('"', '\\"').encode() + b'"'

@@ -1,4 +1,4 @@
-"""Addresses in a request that a server would fetch from: images, videos, sounds. Which may be asked for is settings' to say. Pure.
+"""Addresses in a request that a server would fetch from: images, videos, sounds. Settings say which hosts are allowed. Pure.
 
 vLLM and SGLang fetch such addresses themselves, from inside whatever network they stand in. Data that comes along (`data:`) is no
 address. What may hold one is known by name, wherever in a body it stands: a server reads more places than its documents name.
@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from toolkit.request_key import Fields
+from toolkit.protocol.request_key import Fields
 
 ADDRESSES = frozenset({"image_url", "video_url", "audio_url", "file_url", "server_url"})
 """Keys whose value is an address, or holds one by `url` (vLLM, OpenAI's chat and Responses)."""
@@ -42,8 +42,14 @@ _FILE = re.compile(r"\.[a-z0-9]{2,5}\s*\Z", re.IGNORECASE)
 _BLANK = re.compile(rb"\n\r?\n")
 _BEGINS_AS_ADDRESS = re.compile(rb"\s*+[a-z][a-z0-9+.-]*+:[/\\]")
 """A part of a form that begins as an address does, in small letters."""
+_MARK = re.compile(r"[:.~\\/\s]")
+"""What any address, path or file's name has one of."""
+_APART = TEXTS | {"tools"}
 _NESTED = frozenset({dict, list})
+_TEXTS = _NESTED | {str}
 _HOLDERS = ADDRESSES | {SOURCE}
+_NAMED = _HOLDERS | MEDIA | {"url", "input"}
+"""An object without any of these names is none to look at, only what it holds."""
 
 
 def refused(fields: Fields, hosts: Collection[str], endpoint: str = "") -> str | None:
@@ -62,7 +68,7 @@ def refused(fields: Fields, hosts: Collection[str], endpoint: str = "") -> str |
 def refused_form(body: bytes) -> str | None:
     """The same for a form (multipart/form-data), whose fields may be addresses, too: none may."""
     small, at = body.lower(), 0
-    # each byte is looked at a few times and no more, however many such heads there are: one pattern for all took 6 s for 96 kB
+    # each byte is read a few times at most, however many such heads there are: one pattern for all took 6 s for 96 kB
     while (head := small.find(b"content-disposition:", at)) >= 0:
         blank = _BLANK.search(small, head)
         if blank is None:
@@ -75,49 +81,55 @@ def refused_form(body: bytes) -> str | None:
 
 def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:
     """Every address in a body that a server may fetch from, however deep; an odd value in its place counts as one."""
-    top = {name: held for name, held in fields.items() if name not in TEXTS}
-    tools = top.pop("tools", None)
-    waiting: list[Any] = [top]
-    media: list[Any] = []
-    """What holds media: every text in it counts. Each value is looked at once, however such names are nested."""
+    top, tools = fields, fields.get("tools", ())
+    if not _APART.isdisjoint(fields):
+        top = {name: held for name, held in fields.items() if name not in _APART}
+    below: list[Any] = [top]
     for tool in tools if type(tools) is list else [tools]:
-        if type(tool) is dict:
-            waiting.append({n: v for n, v in tool.items() if n not in SCHEMAS})
-        elif type(tool) is list:
-            waiting.append(tool)
-    while waiting or media:
-        below = waiting or media
-        each = below.pop()
-        if type(each) is list:
-            kinds = set(map(type, each))
-            if below is media and str in kinds:
-                yield from (held for held in each if type(held) is str and _is_address(held))
-            if not _NESTED.isdisjoint(kinds):
-                below += [held for held in each if type(held) in _NESTED]
-            continue
-        if type(each) is not dict:
-            continue
-        kind = each.get("type")
-        is_call = kind == "tool_use" and each is not top and endpoint in MESSAGES
-        if kind == "url" and type(each.get("url")) is str:
-            yield each["url"]
-        # most hold none, and asking that first takes a third off the walk
-        for name in () if _HOLDERS.isdisjoint(each) else _HOLDERS & each.keys():
-            held = each[name]
-            if type(held) is dict:
-                held = held.get("url")
-            elif name == SOURCE:
+        is_schema = type(tool) is dict and not SCHEMAS.isdisjoint(tool)
+        below.append({name: tool[name] for name in tool.keys() - SCHEMAS} if is_schema else tool)
+    media: list[Any] = []
+    """What holds media: every text in it counts. Each value is visited once, however such names are nested."""
+    while below or media:
+        values = media or below
+        value = values.pop()
+        if type(value) is str:
+            if values is media and _is_address(value):
+                yield value
+        elif type(value) is list:
+            wanted = _TEXTS if values is media else _NESTED
+            # token ids are many: one by one they take three times as long
+            if not wanted.isdisjoint(map(type, value)):
+                values.extend(value)
+        elif type(value) is dict:
+            if _NAMED.isdisjoint(value):
+                values.extend(value.values())
                 continue
-            if held is not None:
-                # a list or a number in its place is the server's to refuse; it is no address that we know to be harmless
-                yield held if type(held) is str else ""
-        for name, held in each.items():
-            if type(held) is str:
-                if (below is media or name in MEDIA) and _is_address(held):
-                    yield held
-            elif type(held) in _NESTED and not (is_call and name == "input"):
-                (media if name in MEDIA else below).append(held)
+            yield from _own(value)
+            is_call = value.get("type") == "tool_use" and value is not top and endpoint in MESSAGES
+            for name, held in value.items():
+                if name in MEDIA:
+                    media.append(held)
+                elif not (is_call and name == "input" and type(held) in _NESTED):
+                    values.append(held)
+
+
+def _own(each: Fields) -> Iterator[str]:
+    """The addresses that an object names as such."""
+    if each.get("type") == "url" and type(each.get("url")) is str:
+        yield each["url"]
+    for name in _HOLDERS & each.keys():
+        held = each[name]
+        if type(held) is dict:
+            held = held.get("url")
+        elif name == SOURCE:
+            continue
+        if held is not None:
+            # a list or a number in its place is the server's to refuse; it is no address that we know to be harmless
+            yield held if type(held) is str else ""
 
 
 def _is_address(text: str) -> bool:
-    return bool(_ADDRESS.match(text) or "://" in text or _FILE.search(text, len(text) - 8))
+    return _MARK.search(text) is not None and bool(
+        _ADDRESS.match(text) or "://" in text or _FILE.search(text, len(text) - 8)
+    )

@@ -1,17 +1,16 @@
-"""May a request's answer come from the cache, and may it be stored: settings, the team's policy, the body, the client's wishes.
+"""May a request's answer come from the cache, and may it be stored: settings, the team's policy, the body, the client's cache control.
 
 A stored answer is a valid sample of what the model may say, not a promise to say it again: vLLM states no reproducibility, even at
 temperature 0. The policies are how much of that is wanted: `all`, whatever was asked; `declared`, only what says that one answer is
 as good as another; `off`. A client can only be stricter. It counts nothing and reads no clock.
 """
 
-from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
-from toolkit.proxy.headers import Fwd, Wishes
-from toolkit.proxy.settings import CacheSetting, TeamSetting
-from toolkit.request_key import Fields
+from toolkit.protocol.request_key import Fields
+from toolkit.proxy.config import CacheSetting, TeamSetting
+from toolkit.proxy.headers import CacheControl
 
 Bypass = Literal[
     "off",
@@ -27,8 +26,8 @@ Bypass = Literal[
 """Why the cache was not asked; a metric's label.
 
 off: by policy. sampled: `declared` wants temperature 0 or a seed. endpoint: its answers are not known well enough. query: the key does
-not hold it. messages: no list of objects, and so no request that any server knows. conversation: about what the server holds. transfer: bound to one server's memory. server-tools: the server would act.
-wish: the client's own.
+not hold it. messages: no list of objects, and so no request that any server knows. conversation: about what the server holds.
+transfer: bound to one server's memory. server-tools: the server would act. wish: the client's own.
 """
 
 SAMPLES = frozenset({"chat/completions", "completions", "responses", "messages"})
@@ -37,20 +36,24 @@ TALKS = frozenset({"chat/completions", "messages"})
 """A list of messages is asked."""
 COMPUTES = frozenset({"embeddings", "embed", "pooling", "classify", "score", "rerank"})
 """One input has one output: always as good as declared."""
-HELD = ("previous_response_id", "conversation", "container")
+HELD = frozenset({"previous_response_id", "conversation", "container"})
 """Names of what the server keeps between requests (OpenAI, Anthropic)."""
+KEEPS = frozenset({"store", "background"})
+"""The answer becomes such a thing. `store` of the Responses API is true where it is left out, yet no common client leaves it out
+because it means to come back, and vLLM keeps nothing unless it was started to: left out counts as not wanted, any value but false as
+wanted. Whoever comes back to a stored id is sent upstream."""
 REFERENCE = frozenset({"id", "type"})
 """All that an item holds which only names another one."""
-TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
+TRANSFERS = frozenset({"kv_transfer_params", "ec_transfer_params"})
 """vLLM: the answer names blocks in one server's memory, gone soon after."""
-SEARCHES = ("mcp_servers", "web_search_options")
+SEARCHES = frozenset({"mcp_servers", "web_search_options"})
 """Fields that have the server look elsewhere (Anthropic, OpenAI)."""
-OWN_TOOLS = frozenset({None, "function", "custom"})
+MATTERS = HELD | KEEPS | TRANSFERS | SEARCHES | {"prompt", "input", "tools"}
+OWN_TOOLS = frozenset({"function", "custom"})
 """Kinds of tools that the client runs; any other may act in the world when the answer is made, e.g., `mcp`, `web_search`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class CacheDecision(NamedTuple):
     """What is allowed for one request."""
 
     read: bool
@@ -68,13 +71,6 @@ class Ruling:
     min_fresh_s: float = 0.0
     """No stored answer that ends sooner."""
 
-    @property
-    def fwd(self) -> Fwd:
-        """Why it is asked upstream, in RFC 9211's words, where no stored answer was found out of time."""
-        if self.reason is None:
-            return "miss" if self.read else "request"
-        return "request" if self.reason == "wish" else "bypass"
-
     def takes(self, *, age_s: float, left_s: float | None) -> bool:
         """Whether a stored answer of an age, with so long to live, will do; None: without end."""
         return age_s <= self.max_age_s and (left_s is None or left_s >= self.min_fresh_s)
@@ -82,46 +78,35 @@ class Ruling:
 
 def policy(
     setting: CacheSetting,
-    team: TeamSetting | None,
+    team: TeamSetting,
     fields: Fields,
     endpoint: str,
-    wishes: Wishes,
+    wanted: CacheControl,
     *,
     query: str = "",
-) -> Ruling:
-    """The ruling for one request; `endpoint` as of its route, `fields` its body."""
-    wanted = setting.policy if team is None or team.policy is None else team.policy
-    why = "off" if wanted == "off" else _forbidden(fields, endpoint, query)
-    if why is None and wanted == "declared" and not is_declared(fields, endpoint):
-        why = "sampled"
-    if why is None and (wishes.off or (wishes.no_cache and wishes.no_store)):
+) -> CacheDecision:
+    """The decision for one request; `endpoint` as of its route, `fields` its body, `wanted` what the client asks of the cache."""
+    name = setting.policy if team.policy is None else team.policy
+    why: Bypass | None = "off" if name == "off" else _forbidden(fields, endpoint, query)
+    if why is None and name == "declared" and endpoint not in COMPUTES:
+        # a temperature left out is not 0: vLLM takes it from the model's own defaults. Its seed of -1 means none.
+        temperature, seed = fields.get("temperature"), fields.get("seed")
+        is_greedy = type(temperature) in (int, float) and temperature == 0
+        if not is_greedy and (type(seed) is not int or seed == -1):
+            why = "sampled"
+    if why is None and wanted.no_cache and wanted.no_store:
         why = "wish"
     if why is not None:
-        return Ruling(
-            read=False, write=False, ttl_s=0.0, reason=why, only_if_cached=wishes.only_if_cached
-        )
-    ttl_s = _shorter(setting.ttl_s, wishes.ttl_s)
-    return Ruling(
-        read=not wishes.no_cache,
-        write=not wishes.no_store and ttl_s != 0.0,
-        ttl_s=ttl_s,
-        only_if_cached=wishes.only_if_cached,
-        max_age_s=min(_or(wishes.max_age_s, inf), _or(wishes.ttl_s, inf)),
-        min_fresh_s=_or(wishes.min_fresh_s, 0.0),
+        return CacheDecision(False, False, 0.0, why, wanted.only_if_cached)
+    ttl_s = min(inf if setting.ttl_s is None else setting.ttl_s, wanted.ttl_s)
+    return CacheDecision(
+        read=not wanted.no_cache,
+        write=not wanted.no_store and ttl_s != 0.0,
+        ttl_s=None if ttl_s == inf else ttl_s,
+        only_if_cached=wanted.only_if_cached,
+        max_age_s=min(wanted.max_age_s, wanted.ttl_s),
+        min_fresh_s=wanted.min_fresh_s,
     )
-
-
-def is_declared(fields: Fields, endpoint: str) -> bool:
-    """Whether a request says that one answer is as good as another: temperature 0, or a seed.
-
-    A temperature left out is not 0: vLLM takes it from the model's own defaults. Its seed of -1 means none.
-    """
-    if endpoint in COMPUTES:
-        return True
-    temperature, seed = fields.get("temperature"), fields.get("seed")
-    if type(temperature) in (int, float) and temperature == 0:
-        return True
-    return type(seed) is int and seed != -1
 
 
 def _forbidden(fields: Fields, endpoint: str, query: str) -> Bypass | None:
@@ -134,57 +119,25 @@ def _forbidden(fields: Fields, endpoint: str, query: str) -> Bypass | None:
         messages = fields.get("messages")
         if type(messages) is not list or set(map(type, messages)) != {dict}:
             return "messages"
-    if _is_held(fields, endpoint):
+    if MATTERS.isdisjoint(fields):
+        return None
+    given = {name for name in fields.keys() & MATTERS if fields[name] is not None}
+    if given & HELD or any(fields[name] not in (None, False) for name in given & KEEPS):
         return "conversation"
-    if any(fields.get(name) is not None for name in TRANSFERS):
+    if endpoint == "responses":
+        items = fields.get("input")
+        # what names an item that the server keeps instead of holding it; its type may be left out
+        if "prompt" in given or any(
+            type(item) is dict
+            and (
+                item.get("type") == "item_reference" or ("id" in item and item.keys() <= REFERENCE)
+            )
+            for item in (items if type(items) is list else ())
+        ):
+            return "conversation"
+    if given & TRANSFERS:
         return "transfer"
-    return "server-tools" if _acts(fields) else None
-
-
-def _is_held(fields: Fields, endpoint: str) -> bool:
-    """Whether an answer is about, or becomes, something that the server keeps.
-
-    `store` of the Responses API is true where it is left out, yet no common client leaves it out because it means to come back, and
-    vLLM keeps nothing unless it was started to: left out counts as not wanted, said as wanted. Whoever comes back to a stored id
-    is sent upstream.
-    """
-    if any(fields.get(name) is not None for name in HELD):
-        return True
-    if fields.get("store") not in (None, False) or fields.get("background") not in (None, False):
-        return True
-    if endpoint != "responses":
-        return False
-    return fields.get("prompt") is not None or _refers(fields.get("input"))
-
-
-def _refers(items: Any) -> bool:
-    """Whether an input names an item that the server keeps instead of holding it; its type may be left out."""
-    return type(items) is list and any(
-        type(item) is dict
-        and (item.get("type") == "item_reference" or ("id" in item and item.keys() <= REFERENCE))
-        for item in items
-    )
-
-
-def _acts(fields: Fields) -> bool:
-    """Whether the server would do more than write."""
-    if any(fields.get(name) is not None for name in SEARCHES):
-        return True
     tools = fields.get("tools")
-    return type(tools) is list and any(
-        type(tool) is dict and not _is_clients(tool.get("type")) for tool in tools
-    )
-
-
-def _is_clients(kind: Any) -> bool:
-    return kind is None or (type(kind) is str and kind in OWN_TOOLS)
-
-
-def _shorter(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+    kinds = [t.get("type") for t in tools if type(t) is dict] if type(tools) is list else []
+    is_ours = any(each is not None and str(each) not in OWN_TOOLS for each in kinds)
+    return "server-tools" if given & SEARCHES or is_ours else None

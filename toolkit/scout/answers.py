@@ -28,7 +28,7 @@ would then call every model behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PageAnswer:
     """One page as it came, or why it did not."""
 
     status: int | None = None
@@ -61,25 +61,25 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Scrape:
     """All answers of one host to one look."""
 
     host: Host
     at: float
     """Wall clock when the look began, seconds since 1970."""
-    answers: Mapping[str, Answer] = field(default_factory=dict)
-    quiet: Answer | None = None
+    answers: Mapping[str, PageAnswer] = field(default_factory=dict)
+    quiet: PageAnswer | None = None
     """A small page asked once more while this machine had nothing else to do, for its latency."""
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str) -> PageAnswer:
         """One page's answer; an empty one when it was not asked."""
         return self.answers.get(path, NOT_ASKED)
 
 
-NOT_ASKED = Answer(problem="not asked")
+NOT_ASKED = PageAnswer(problem="not asked")
 
 
-def gateway(answers: Mapping[str, Answer]) -> str | None:
+def gateway(answers: Mapping[str, PageAnswer]) -> str | None:
     """Which gateway answers, one of GATEWAYS, by words that are its own: so it is known while no engine behind it answers.
 
     As recorded of LiteLLM 1.106.2 and of vllm-router 0.1.17, whose words its ancestor, SGLang's router, has too.

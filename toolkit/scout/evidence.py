@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolkit.dialect_names import GATEWAYS
-from toolkit.dialects import CacheNumbers, EngineNumbers, read_cache, read_numbers
-from toolkit.promtext import Page, read_page
+from toolkit.metrics.dialects import CacheNumbers, EngineNumbers, read_cache, read_numbers
+from toolkit.metrics.names import GATEWAYS
+from toolkit.metrics.parser import MetricsPage, read_page
 from toolkit.records import Reading
 from toolkit.scout import answers as pages
-from toolkit.scout.answers import Answer, Look
+from toolkit.scout.answers import PageAnswer, Scrape
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 """`owned_by` of a model card -> engine."""
@@ -34,11 +34,11 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class HostEvidence:
     """What one look's pages say, each on its own; None and empty where a page says nothing."""
 
-    look: Look
-    page: Page | None
+    look: Scrape
+    page: MetricsPage | None
     """The metrics page, when it holds at least one readable sample."""
     numbers: EngineNumbers | None
     readings: tuple[Reading, ...]
@@ -65,13 +65,13 @@ class Evidence:
         return "vllm" if set(self.about) - {"rust_frontend_version"} == {"version"} else None
 
     @property
-    def metrics(self) -> Answer:
+    def metrics(self) -> PageAnswer:
         """The answer that holds the metrics, or the reason for their absence."""
         other = self.look.answer(pages.TRTLLM_METRICS)
         return other if other.ok else self.look.answer(pages.METRICS)
 
 
-def examine(look: Look) -> Evidence:
+def examine(look: Scrape) -> HostEvidence:
     """Read all pages of a look; never raises, whatever a host wrote."""
     page, numbers = _metrics(look)
     gateway = pages.gateway(look.answers)
@@ -79,7 +79,7 @@ def examine(look: Look) -> Evidence:
         gateway = numbers.engine
     if gateway == "vllm-router":
         # it passes these on to an engine, to another one each time: two looks would tell of restarts that were none
-        return Evidence(
+        return HostEvidence(
             look=look,
             page=None,
             numbers=None,
@@ -89,7 +89,7 @@ def examine(look: Look) -> Evidence:
             gateway=gateway,
         )
     readings = page.readings() if page else ()  # reads every line: only now are the bad ones known
-    return Evidence(
+    return HostEvidence(
         look=look,
         page=page,
         numbers=numbers,
@@ -101,14 +101,14 @@ def examine(look: Look) -> Evidence:
     )
 
 
-def numbers_only(evidence: Evidence) -> Evidence:
+def numbers_only(evidence: HostEvidence) -> HostEvidence:
     """What the next look is compared with, without the pages: a hostile host's take 60 MB."""
     answers = {path: replace(answer, body=b"") for path, answer in evidence.look.answers.items()}
     look = replace(evidence.look, answers=answers)
     return replace(evidence, look=look, page=None, readings=(), cards=(), about={})
 
 
-def _metrics(look: Look) -> tuple[Page | None, EngineNumbers | None]:
+def _metrics(look: Scrape) -> tuple[MetricsPage | None, EngineNumbers | None]:
     for path in (pages.TRTLLM_METRICS, pages.METRICS):
         answer = look.answer(path)
         if answer.ok:
@@ -119,7 +119,7 @@ def _metrics(look: Look) -> tuple[Page | None, EngineNumbers | None]:
     return None, None
 
 
-def _cards(look: Look) -> tuple[Card, ...]:
+def _cards(look: Scrape) -> tuple[Card, ...]:
     data = _json(look.answer(pages.MODELS)).get("data")
     items = data if isinstance(data, list) else []
     return tuple(_card(item) for item in items if isinstance(item, dict) and text(item.get("id")))
@@ -135,14 +135,14 @@ def _card(item: Mapping[str, Any]) -> Card:
     )
 
 
-def _about(look: Look) -> dict[str, Any]:
+def _about(look: Scrape) -> dict[str, Any]:
     about: dict[str, Any] = {}
     for path in (pages.TOKENIZE, *pages.ABOUT.values(), pages.VERSION):
         about |= _json(look.answer(path))
     return about
 
 
-def _json(answer: Answer) -> dict[str, Any]:
+def _json(answer: PageAnswer) -> dict[str, Any]:
     """Read a JSON object; an empty one for anything else (a host may answer HTML, or nonsense)."""
     if not answer.ok:
         return {}

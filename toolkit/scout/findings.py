@@ -6,11 +6,11 @@ No network, no clock, no store: the earlier sighting is an argument.
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from toolkit.dialects import CacheNumbers
+from toolkit.metrics.dialects import CacheNumbers, EngineNumbers
 from toolkit.records import START_SLACK_S, Finding, Sighting
 from toolkit.scout import answers as pages
-from toolkit.scout.evidence import Evidence
-from toolkit.wording import share
+from toolkit.scout.evidence import HostEvidence
+from toolkit.units import counted, share, whole
 
 LOW_MEMORY_SHARE = 0.85
 """vLLM's default is 0.9, from 0.20.0 on 0.92; the contest's trick host stood at 0.46."""
@@ -26,9 +26,15 @@ CONFIGURATION = (
 ).split()
 """Fields that somebody chose, in the order in which a change is told."""
 
+COUNTERS = (
+    "requests_total prompt_tokens_total generation_tokens_total preemptions_total"
+    " prefix_queries_total prefix_hits_total"
+).split()
+"""They never fall in one process; a Sighting keeps the first four."""
+
 
 def findings(
-    sighting: Sighting, evidence: Evidence, before: Sighting | None
+    sighting: Sighting, evidence: HostEvidence, before: Sighting | None
 ) -> tuple[Finding, ...]:
     """All findings of a host, the most urgent first."""
     found = [
@@ -43,7 +49,7 @@ def findings(
     return tuple(found)
 
 
-def _gateway(evidence: Evidence) -> Iterator[Finding]:
+def _gateway(evidence: HostEvidence) -> Iterator[Finding]:
     if evidence.gateway:
         text = f"{evidence.gateway} is a gateway: list the engines behind it, whose numbers it does not show"
         yield Finding(code="gateway", text=text)
@@ -59,15 +65,11 @@ def _changes(before: Sighting | None, now: Sighting) -> Iterator[Finding]:
         yield Finding(code="config_changed", text="; ".join(changed))
 
 
-def has_restarted(before: Sighting, now: Sighting) -> bool:
-    """Whether another process answers than last time, by its start time or its counters."""
+def has_restarted(before: Sighting | EngineNumbers, now: Sighting | EngineNumbers) -> bool:
+    """Whether another process answers than last time, by its start time or a counter that fell."""
     if before.started_at is not None and now.started_at is not None:
         return abs(now.started_at - before.started_at) > START_SLACK_S
-    pairs = (
-        (before.requests_total, now.requests_total),
-        (before.prompt_tokens_total, now.prompt_tokens_total),
-        (before.generation_tokens_total, now.generation_tokens_total),
-    )
+    pairs = ((getattr(before, name, None), getattr(now, name, None)) for name in COUNTERS)
     return any(old is not None and new is not None and new < old for old, new in pairs)
 
 
@@ -109,11 +111,6 @@ def last_word(before: Sighting | None, now: Sighting) -> Sighting | None:
     return before if now.status == "down" or cut_short else now
 
 
-def amount(value: float) -> str:
-    """A count with its thousands, 1,022; in short, 1e+300, where a host talks nonsense."""
-    return f"{value:,.0f}" if value < 1e15 else f"{value:.3g}"
-
-
 def _plain(value: object) -> str:
     if isinstance(value, tuple):
         more = len(value) - LISTED
@@ -127,12 +124,12 @@ def _pressure(now: Sighting) -> Iterator[Finding]:
     if now.waiting:
         yield Finding(
             code="waiting",
-            text=f"{amount(now.waiting)} requests wait while {amount(now.running or 0)} run",
+            text=f"{whole(now.waiting)} requests wait while {whole(now.running or 0)} run",
         )
     if now.preemptions_total:
         yield Finding(
             code="preemptions",
-            text=f"{amount(now.preemptions_total)} preemptions: the KV cache ran out and work was redone",
+            text=f"{whole(now.preemptions_total)} preemptions: the KV cache ran out and work was redone",
         )
 
 
@@ -177,14 +174,14 @@ def _cache(cache: CacheNumbers | None) -> Iterator[Finding]:
     if not cache.cacheable:
         text = "a response cache stands in front; no request has asked it yet"
     elif 0 <= cache.hits <= cache.cacheable:
-        ratio, requests = share(cache.hits / cache.cacheable), amount(cache.cacheable)
+        ratio, requests = share(cache.hits / cache.cacheable), whole(cache.cacheable)
         text += f": hit ratio {ratio} of {requests} cacheable request{'s' * (cache.cacheable != 1)}"
     if cache.coalesced:
-        text += f", and {amount(cache.coalesced)} shared another one's answer as it came"
+        text += f", and {whole(cache.coalesced)} shared another one's answer as it came"
     yield Finding(code="response_cache", text=text)
 
 
-def _open_doors(evidence: Evidence) -> Iterator[Finding]:
+def _open_doors(evidence: HostEvidence) -> Iterator[Finding]:
     metrics = evidence.metrics
     if metrics.ok and not metrics.with_key and evidence.numbers is not None:
         yield Finding(
@@ -199,10 +196,10 @@ def _open_doors(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _unread(evidence: Evidence) -> Iterator[Finding]:
+def _unread(evidence: HostEvidence) -> Iterator[Finding]:
     page = evidence.page
     if page is not None and page.bad_lines:
-        lines = "1 line" if page.bad_lines == 1 else f"{page.bad_lines:,} lines"
+        lines = counted(page.bad_lines, "line")
         yield Finding(
             code="bad_metric_lines",
             text=f"{lines} of `/metrics` could not be read, the first: {page.first_bad_line}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from toolkit.scout import answers as pages
-from toolkit.scout.answers import Answer
+from toolkit.scout.answers import PageAnswer
 
 ENGINE_MARKS = {
     "tgi": (b"tgi_", b'"tgi"'),
@@ -23,7 +23,7 @@ class FollowUp:
     json: Mapping[str, str] | None = None
 
 
-def follow_ups(answers: Mapping[str, Answer], *, has_key: bool) -> list[FollowUp]:
+def follow_ups(answers: Mapping[str, PageAnswer], *, has_key: bool) -> list[FollowUp]:
     """Name the requests of the second round, most often none."""
     return [
         *_other_metrics(answers[pages.METRICS]),
@@ -33,13 +33,13 @@ def follow_ups(answers: Mapping[str, Answer], *, has_key: bool) -> list[FollowUp
     ]
 
 
-def _other_metrics(metrics: Answer) -> Iterator[FollowUp]:
+def _other_metrics(metrics: PageAnswer) -> Iterator[FollowUp]:
     is_json = metrics.ok and metrics.body.lstrip()[:1] in (b"{", b"[")
     if is_json or metrics.status == 404:
         yield FollowUp(method="GET", path=pages.TRTLLM_METRICS)
 
 
-def _signs_of_life(answers: Mapping[str, Answer]) -> Iterator[FollowUp]:
+def _signs_of_life(answers: Mapping[str, PageAnswer]) -> Iterator[FollowUp]:
     """Where /health refuses or fails, or /metrics refuses: LiteLLM does so while it is well."""
     if pages.LITELLM_ALIVE not in answers and (
         answers[pages.HEALTH].may_want_key or answers[pages.METRICS].refused
@@ -47,7 +47,7 @@ def _signs_of_life(answers: Mapping[str, Answer]) -> Iterator[FollowUp]:
         yield FollowUp(method="GET", path=pages.LITELLM_ALIVE)
 
 
-def _open_doors(answers: Mapping[str, Answer], *, has_key: bool) -> Iterator[FollowUp]:
+def _open_doors(answers: Mapping[str, PageAnswer], *, has_key: bool) -> Iterator[FollowUp]:
     """Where a key is wanted: is another door open? GET is refused by a POST route that exists."""
     closed = answers[pages.MODELS].refused
     if closed or has_key:
@@ -56,7 +56,7 @@ def _open_doors(answers: Mapping[str, Answer], *, has_key: bool) -> Iterator[Fol
         yield FollowUp(method="POST", path=pages.TOKENIZE, json={"prompt": "a"})
 
 
-def _about(answers: Mapping[str, Answer]) -> Iterator[FollowUp]:
+def _about(answers: Mapping[str, PageAnswer]) -> Iterator[FollowUp]:
     if answers[pages.VERSION].ok:
         return
     said = answers[pages.METRICS].body + answers[pages.MODELS].body

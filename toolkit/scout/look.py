@@ -19,11 +19,11 @@ import httpx
 
 from toolkit.hosts import same_origin
 from toolkit.records import Host
+from toolkit.safe_text import printable
 from toolkit.scout import answers as pages
-from toolkit.scout.answers import Answer, Look
+from toolkit.scout.answers import PageAnswer, Scrape
 from toolkit.scout.follow_up import FollowUp, follow_ups
 from toolkit.scout.problems import problem_of
-from toolkit.wording import printable
 
 log = logging.getLogger("toolkit.scout")
 
@@ -78,7 +78,7 @@ class Scout:
         """Close the host's connections."""
         await self._client.aclose()
 
-    async def look(self) -> Look:
+    async def look(self) -> Scrape:
         """Ask every page, then those that only the first answers show to be worth asking."""
         at, deadline = time.time(), time.monotonic() + self._timeout_s
         first = [
@@ -89,9 +89,11 @@ class Scout:
         if pages.gateway(answers) == "litellm":
             self._health = pages.LITELLM_ALIVE  # its /health would call every model at each look
         quiet = await self._ask_quietly(answers, deadline)
-        return Look(host=self.host, at=at, answers=answers, quiet=quiet)
+        return Scrape(host=self.host, at=at, answers=answers, quiet=quiet)
 
-    async def _ask_quietly(self, answers: Mapping[str, Answer], deadline: float) -> Answer | None:
+    async def _ask_quietly(
+        self, answers: Mapping[str, PageAnswer], deadline: float
+    ) -> PageAnswer | None:
         """Ask a page that came once more, alone: the work for other hosts would count as this one's latency."""
         paths = (self._health, *QUIET_PAGES)
         path = next((path for path in paths if path in answers and answers[path].ok), None)
@@ -105,13 +107,15 @@ class Scout:
                 return await self._quiet.ask(lambda: self._fetch(request, None))
         return None
 
-    async def _in_time(self, requests: Iterable[FollowUp], deadline: float) -> dict[str, Answer]:
+    async def _in_time(
+        self, requests: Iterable[FollowUp], deadline: float
+    ) -> dict[str, PageAnswer]:
         """Ask one after the other; what is not there at the deadline becomes a problem.
 
         One connection serves a host that answers: for 100 hosts 0.66 s of CPU, all four pages at
         once 0.76 s. A page that dawdles is left to itself, and the next takes another connection.
         """
-        tasks: dict[str, asyncio.Task[Answer]] = {}
+        tasks: dict[str, asyncio.Task[PageAnswer]] = {}
         try:
             for request in requests:
                 tasks[request.path] = asyncio.create_task(self._ask(request))
@@ -126,8 +130,8 @@ class Scout:
                 task.cancel()
         return {path: self._outcome(path, task) for path, task in tasks.items()}
 
-    def _outcome(self, path: str, task: asyncio.Task[Answer]) -> Answer:
-        answer = task.result() if task.done() else Answer(problem=self._too_late(path))
+    def _outcome(self, path: str, task: asyncio.Task[PageAnswer]) -> PageAnswer:
+        answer = task.result() if task.done() else PageAnswer(problem=self._too_late(path))
         log.debug(
             "%s %s: %s",
             self.host.name,
@@ -139,14 +143,14 @@ class Scout:
     def _too_late(self, path: str) -> str:
         return f"`{path}` did not finish within {self._timeout_s:g} s"
 
-    async def _ask(self, request: FollowUp) -> Answer:
+    async def _ask(self, request: FollowUp) -> PageAnswer:
         """Ask without the key; again with it where it is wanted and may go."""
         answer = await self._fetch(request, None)
         if answer.may_want_key and self._key and request.path in pages.KEY_GOES_TO:
             return await self._fetch(request, self._key)
         return answer
 
-    async def _fetch(self, request: FollowUp, key: str | None) -> Answer:
+    async def _fetch(self, request: FollowUp, key: str | None) -> PageAnswer:
         url = self.host.url + request.path
         try:
             for _ in range(MAX_REDIRECTS + 1):
@@ -154,18 +158,18 @@ class Scout:
                 if target is None:
                     return answer
                 if not same_origin(self.host.url, target):
-                    return Answer(
+                    return PageAnswer(
                         status=answer.status,
                         problem=f"`{request.path}` redirects to `{printable(origin(target))}`, not followed",
                     )
                 url = target
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return Answer(problem=problem_of(error, request.path))
-        return Answer(problem=f"`{request.path}` redirects in a circle")
+            return PageAnswer(problem=problem_of(error, request.path))
+        return PageAnswer(problem=f"`{request.path}` redirects in a circle")
 
     async def _fetch_one(
         self, request: FollowUp, url: str, key: str | None
-    ) -> tuple[Answer, str | None]:
+    ) -> tuple[PageAnswer, str | None]:
         """Send once more what a host never read: it may close an idle connection at any moment.
 
         vLLM does so after 5 s; with `--watch --interval 5s` that moment is the next look's.
@@ -180,7 +184,7 @@ class Scout:
 
     async def _send(
         self, request: FollowUp, url: str, key: str | None, clock: "_Clock"
-    ) -> tuple[Answer, str | None]:
+    ) -> tuple[PageAnswer, str | None]:
         """One request; a redirect's target comes beside the answer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         async with self._client.stream(
@@ -192,7 +196,7 @@ class Scout:
         ) as response:
             target = _redirect_target(url, response)
             body, problem = (b"", None) if target else await _body(request.path, response)
-            answer = Answer(
+            answer = PageAnswer(
                 status=response.status_code,
                 content_type=response.headers.get("content-type", ""),
                 allow=response.headers.get("allow", ""),
@@ -245,7 +249,7 @@ class QuietMoments:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def ask(self, question: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    async def ask(self, question: Callable[[], Coroutine[Any, Any, PageAnswer]]) -> PageAnswer:
         """Wait for one's turn and for an idle moment, then ask.
 
         The next host's turn comes with the answer, or soon: a far host must not hold up all others.
@@ -357,7 +361,7 @@ async def follow(
     scout: Scout,
     looks: int | None,
     interval_s: float,
-    on_look: Callable[[Look], Awaitable[None]],
+    on_look: Callable[[Scrape], Awaitable[None]],
     crowd: Crowd,
 ) -> None:
     """Look at one host `looks` times (None: until cancelled), one every `interval_s`.

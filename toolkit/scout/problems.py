@@ -7,7 +7,7 @@ import errno
 import ssl
 from collections.abc import Iterator
 
-from toolkit.wording import printable
+from toolkit.safe_text import printable
 
 OURS = {
     errno.EMFILE: "this machine is out of open files; raise `ulimit -n`",

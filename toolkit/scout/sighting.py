@@ -1,4 +1,4 @@
-"""Evidence -> Sighting: what one look at one host saw, or two looks some seconds apart.
+"""HostEvidence -> Sighting: what one look at one host saw, or two looks some seconds apart.
 
 No network, no clock, no store.
 """
@@ -8,17 +8,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.dialects import EngineNumbers
-from toolkit.promtext import Histogram, Quantile
-from toolkit.records import START_SLACK_S, Sighting, Status
+from toolkit.metrics.dialects import EngineNumbers
+from toolkit.metrics.parser import Histogram, Quantile
+from toolkit.records import Sighting, Status
 from toolkit.scout import answers as pages
-from toolkit.scout.answers import Answer, Look
-from toolkit.scout.evidence import Evidence, count, text
+from toolkit.scout.answers import PageAnswer, Scrape
+from toolkit.scout.evidence import HostEvidence, count, text
+from toolkit.scout.findings import has_restarted
 
 NO_ENGINE = EngineNumbers(engine="", dialect="")
 
 
-def sight(evidence: Evidence, earlier: Evidence | None = None) -> Sighting:
+def sight(evidence: HostEvidence, earlier: HostEvidence | None = None) -> Sighting:
     """Describe a host from one look; with an earlier one, rates and quantiles between the two."""
     look, numbers = evidence.look, evidence.numbers or NO_ENGINE
     status, error = judge(evidence)
@@ -60,7 +61,7 @@ def _names(numbers: EngineNumbers) -> tuple[str, ...]:
     return tuple(name for name in map(text, numbers.models) if name)
 
 
-def _latency_ms(look: Look) -> float | None:
+def _latency_ms(look: Scrape) -> float | None:
     """The quiet request's time, or that of an answer which had to wait less for this machine."""
     answers = [*look.answers.values(), *([look.quiet] if look.quiet else [])]
     return min((a.elapsed_ms for a in answers if a.elapsed_ms is not None), default=None)
@@ -76,7 +77,7 @@ def _version(about: Mapping[str, Any]) -> str | None:
     return text(about.get("version")) or text(about.get("build_info"))
 
 
-def _max_model_len(evidence: Evidence) -> int | None:
+def _max_model_len(evidence: HostEvidence) -> int | None:
     """From the first card that has one (LoRA cards have none), else where the engine hides it."""
     for card in evidence.cards:
         if card.max_model_len:
@@ -89,7 +90,7 @@ def _max_model_len(evidence: Evidence) -> int | None:
     return next((length for length in map(count, candidates) if length), None)
 
 
-def config_hash(evidence: Evidence) -> str | None:
+def config_hash(evidence: HostEvidence) -> str | None:
     """Hash what somebody chose: engine, version, models, lengths and cache settings.
 
     Not what was measured at start (blocks, KV tokens), which differs a little from start to start.
@@ -113,12 +114,12 @@ TELLING = {pages.VERSION, pages.MODELS, pages.METRICS, pages.TRTLLM_METRICS, *pa
 """Pages that tell what was chosen."""
 
 
-def _failed(answer: Answer) -> bool:
+def _failed(answer: PageAnswer) -> bool:
     """Whether a page did not come this time; one that is closed or missing says so every time."""
     return answer.problem is not None or answer.status is None or answer.status >= 500
 
 
-def judge(evidence: Evidence) -> tuple[Status, str | None]:
+def judge(evidence: HostEvidence) -> tuple[Status, str | None]:
     """Decide the status and the sentence that says why."""
     health, answers = evidence.look.answer(pages.HEALTH), evidence.look.answers
     if all(answer.status is None for answer in answers.values()):
@@ -135,7 +136,7 @@ def judge(evidence: Evidence) -> tuple[Status, str | None]:
     return ("degraded", flaw) if flaw else ("ok", None)
 
 
-def _gateway_flaw(evidence: Evidence) -> str | None:
+def _gateway_flaw(evidence: HostEvidence) -> str | None:
     """What keeps a gateway's clients, or us, from what it stands for; itself it lives, as it answers."""
     look = evidence.look
     models, health = look.answer(pages.MODELS), look.answer(pages.HEALTH)
@@ -150,7 +151,7 @@ def _gateway_flaw(evidence: Evidence) -> str | None:
     return _no_metrics(evidence) if evidence.numbers is None else _cut_off(evidence)
 
 
-def _unknown(evidence: Evidence) -> tuple[Status, str]:
+def _unknown(evidence: HostEvidence) -> tuple[Status, str]:
     if evidence.cards:
         return "degraded", f"serves models, but {_no_metrics(evidence)}"
     if any(answer.refused for answer in evidence.look.answers.values()):
@@ -166,7 +167,7 @@ def _unknown(evidence: Evidence) -> tuple[Status, str]:
     return "not_an_engine", "answers HTTP, but no page of an LLM engine"
 
 
-def _flaw(evidence: Evidence) -> str | None:
+def _flaw(evidence: HostEvidence) -> str | None:
     """What keeps a known engine from being looked at whole."""
     health = evidence.look.answer(pages.HEALTH)
     if health.problem:
@@ -177,7 +178,7 @@ def _flaw(evidence: Evidence) -> str | None:
     return next((problem for problem in problems if problem), None) or _cut_off(evidence)
 
 
-def _cut_off(evidence: Evidence) -> str | None:
+def _cut_off(evidence: HostEvidence) -> str | None:
     """A page that came as long as it said, and is none that was written to its end."""
     page = evidence.page
     if page is not None and page.ended_early:
@@ -188,7 +189,7 @@ def _cut_off(evidence: Evidence) -> str | None:
     return None
 
 
-def _no_metrics(evidence: Evidence) -> str:
+def _no_metrics(evidence: HostEvidence) -> str:
     metrics = evidence.metrics
     if metrics.problem:
         return metrics.problem
@@ -201,7 +202,7 @@ def _no_metrics(evidence: Evidence) -> str:
     return "`/metrics` has no engine's numbers (vLLM: `--disable-log-stats`)"
 
 
-def _first_problem(look: Look) -> str:
+def _first_problem(look: Scrape) -> str:
     """One sentence for a host that gave no page at all: the most common problem."""
     problems = [answer.problem for answer in look.answers.values() if answer.problem]
     if problems and all("did not finish within" in problem for problem in problems):
@@ -212,14 +213,14 @@ def _first_problem(look: Look) -> str:
     return max(problems, key=problems.count, default="no answer")
 
 
-def _over_time(evidence: Evidence, earlier: Evidence | None) -> dict[str, Any]:
+def _over_time(evidence: HostEvidence, earlier: HostEvidence | None) -> dict[str, Any]:
     """Quantiles, means and ratios: since the process started, or between two looks."""
     numbers = evidence.numbers or NO_ENGINE
     if earlier is None or earlier.numbers is None or evidence.numbers is None:
         return _since_start(numbers)
     before = earlier.numbers
     seconds = (evidence.metrics.answered_at or 0) - (earlier.metrics.answered_at or 0)
-    if restarted(before, numbers):
+    if has_restarted(before, numbers):
         return {"interval_s": seconds}
     return {
         "interval_s": seconds,
@@ -241,20 +242,6 @@ def _since_start(numbers: EngineNumbers) -> dict[str, Any]:
         **_quantiles(numbers.ttft),
         "queue_mean_ms": _mean_ms(numbers.queue),
     }
-
-
-COUNTERS = (
-    "requests_total prompt_tokens_total generation_tokens_total preemptions_total"
-    " prefix_queries_total prefix_hits_total"
-).split()
-
-
-def restarted(before: EngineNumbers, now: EngineNumbers) -> bool:
-    """Whether the process is another one: it says so, or a counter went backwards."""
-    if before.started_at is not None and now.started_at is not None:
-        return abs(now.started_at - before.started_at) > START_SLACK_S
-    pairs = [(getattr(before, name), getattr(now, name)) for name in COUNTERS]
-    return any(old is not None and new is not None and new < old for old, new in pairs)
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:

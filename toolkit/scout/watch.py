@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit.records import Sighting
-from toolkit.scout.answers import METRICS, Look
-from toolkit.scout.evidence import Evidence, examine, numbers_only
+from toolkit.scout.answers import METRICS, Scrape
+from toolkit.scout.evidence import HostEvidence, examine, numbers_only
 from toolkit.scout.findings import findings, last_word
 from toolkit.scout.look import Crowd, Scout, follow
 from toolkit.scout.lookups import LookupThreads
@@ -26,7 +26,7 @@ LARGE_PAGE_BYTES = 2**20
 """Above this a page is read in a thread: 16 MB take 0.2 s, in which no other host's answer would be."""
 
 
-class Watch:
+class HostWatch:
     """Follows hosts side by side: a slow one delays nobody, a dead one becomes a row."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Watch:
         self._show = show
         self._only_pairs = only_pairs
         self._before = dict(before)
-        self._evidence: dict[str, Evidence] = {}
+        self._evidence: dict[str, HostEvidence] = {}
         self._waiting: deque[Sighting] = deque()  # filled by the loop, emptied by a thread
         self._keeping = threading.Lock()
 
@@ -79,7 +79,7 @@ class Watch:
         for scout in self._scouts:
             await scout.aclose()
 
-    async def _on_look(self, look: Look) -> None:
+    async def _on_look(self, look: Scrape) -> None:
         name = look.host.name
         evidence = await _examine(look)
         earlier = self._evidence.get(name)
@@ -106,7 +106,7 @@ class Watch:
                 self._keep(batch)
 
 
-async def _examine(look: Look) -> Evidence:
+async def _examine(look: Scrape) -> HostEvidence:
     if len(look.answer(METRICS).body) > LARGE_PAGE_BYTES:
         return await asyncio.to_thread(examine, look)
     return examine(look)

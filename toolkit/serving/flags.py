@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import ToolkitError
@@ -29,7 +29,7 @@ _WORDS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownFlags:
     """The flags of one version, dashes included: `--max-model-len`, `--no-enforce-eager`, `-tp`."""
 
     names: frozenset[str]
@@ -49,20 +49,7 @@ class Flags:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Line:
-    """A command line in the making."""
-
-    known: Known
-    version: str
-    table: Table
-    words: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """JSON that several old flags fill together, by the flag that takes it."""
-
-
-def known(help_text: str) -> Known:
+def known(help_text: str) -> KnownFlags:
     """The flags that a help text names."""
     heads = [match[1] for line in help_text.splitlines() if (match := _HEAD.match(line))]
     spelled = [_SPELLING.findall(head.split("  ")[0]) for head in heads]
@@ -72,7 +59,7 @@ def known(help_text: str) -> Known:
     def those(wanted: Callable[[str], bool]) -> frozenset[str]:
         return frozenset(name for names, value in kinds if wanted(value) for name, _ in names)
 
-    return Known(
+    return KnownFlags(
         names=those(lambda _: True),
         valued=those(lambda value: bool(re.match(r"[^\s\[]|\['", value))),
         bare=those(lambda value: not value),
@@ -81,12 +68,12 @@ def known(help_text: str) -> Known:
 
 
 def arguments(
-    flags: Iterable[tuple[str, Value]], known: Known, version: str, table: Table
+    flags: Iterable[tuple[str, Value]], known: KnownFlags, version: str, table: Table
 ) -> Flags:
     """Write flags as this version reads them. Raises ToolkitError for one that it can't be given."""
-    line = _Line(known, version, table)
+    line = _CommandLine(known, version, table)
     for name, value in flags:
-        _write(line, name.lstrip("-").replace("_", "-"), value)
+        line.write(name.lstrip("-").replace("_", "-"), value)
     for name, document in line.documents.items():
         line.words += [f"--{name}", json.dumps(document)]
     return Flags(argv=tuple(line.words), notes=tuple(line.notes))
@@ -101,68 +88,131 @@ def media_words(argv: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
     return () if MEDIA in told or "*" in hosts else (MEDIA, *(hosts or (NOWHERE,)))
 
 
-def _write(line: _Line, name: str, value: Value) -> None:
-    spelled = _spelling(line, name)
-    if spelled is not None:
-        _write_known(line, spelled, value)
-    elif name.startswith("no-") and isinstance(value, bool):
-        _write(line, name.removeprefix("no-"), not value)
-    elif f"--{line.table['opposites'].get(name)}" in line.known.names:
-        _turn_round(line, name, value)
-    elif name in line.table["gone"]:
-        _replace(line, name, value, line.table["gone"][name])
-    else:
-        raise _unknown(line, name)
+class _CommandLine:
+    """A command line in the making."""
+
+    def __init__(self, known: KnownFlags, version: str, table: Table) -> None:
+        self._known, self._version, self._table = known, version, table
+        self.words: list[str] = []
+        self.notes: list[str] = []
+        self.documents: dict[str, dict[str, Any]] = {}
+        """JSON that several old flags fill together, by the flag that takes it."""
+        self._shared = {entry["use"] for entry in table["gone"].values() if "json" in entry}
+
+    def write(self, name: str, value: Value) -> None:
+        """Add a flag as the help spells it, its opposite, or what it has become."""
+        spelled, other = self._spelling(name), self._table["opposites"].get(name)
+        if spelled is not None:
+            self._write_known(spelled, value)
+        elif name.startswith("no-") and isinstance(value, bool):
+            self.write(name.removeprefix("no-"), not value)
+        elif f"--{other}" in self._known.names:
+            given = _WORDS.get(value.strip().lower(), True) if isinstance(value, str) else value
+            why = f"is `--{other}` the other way round in vLLM {self._version}"
+            self.notes.append(f"`--{name}` {why}")
+            self._write_known(f"--{other}", not given)
+        elif name in self._table["gone"]:
+            self._write_successor(name, value, self._table["gone"][name])
+        else:
+            raise self._unknown(name)
+
+    def _spelling(self, name: str) -> str | None:
+        """As the help spells it: long, short, before the dot of `compilation-config.mode`, or its only continuation."""
+        names = self._known.names
+        base, dot, rest = name.partition(".")
+        for spelled in (f"--{base}", f"-{base}"):
+            if spelled in names:
+                # what stands behind the dot is a key of vLLM's own JSON, with underscores
+                return spelled + dot + rest.replace("-", "_")
+        if name in self._table["gone"]:
+            return None
+        longer = [one for one in names if one.startswith(f"--{name}")]
+        if len(longer) != 1:
+            return None
+        self.notes.append(f"`--{name}` is written in full: `{longer[0]}`")
+        return longer[0]
+
+    def _write_known(self, spelled: str, value: Value) -> None:
+        name, negation = spelled.removeprefix("--"), f"--no-{spelled.removeprefix('--')}"
+        if isinstance(value, str) and negation in self._known.names:
+            value = _WORDS.get(value.strip().lower(), value)
+        if value is False:
+            self.words += [negation] if negation in self._known.names else []
+            return
+        if value is True:
+            if spelled in self._known.valued:
+                message = f"the flag `{spelled}` wants a value"
+                raise ToolkitError(message, "Give one, e.g., as a string")
+            self.words.append(spelled)
+            return
+        if spelled in self._known.bare:
+            raise ToolkitError(f"the flag `{spelled}` takes no value", "Write true or false")
+        value = value.strip()
+        document = _document(spelled, value)
+        if name in self._shared and isinstance(document, dict):
+            self.documents.setdefault(name, {}).update(document)
+        elif spelled in self._known.many and document is None:
+            self.words += [spelled, *value.split()]
+        elif value.startswith("-"):
+            self.words.append(f"{spelled}={value}")
+        else:
+            number = _COUNT.fullmatch(value) if name in self._table["counts"] else None
+            if number is not None:
+                # 32k as 32000, 32K as 32768; anything else as it is, vLLM has the last word
+                base = 1000 if number[2].islower() else 1024
+                value = str(round(float(number[1]) * base ** _POWERS[number[2].lower()]))
+            self.words += [spelled, value]
+
+    def _write_successor(self, name: str, value: Value, entry: Mapping[str, Any]) -> None:
+        """Write what a flag that is gone has become."""
+        if value is False:
+            return
+        text = "" if value is True else value.strip()
+        given, use, before = f"--{name} {text}".strip(), entry.get("use"), len(self.words)
+        if use is None:
+            if "needless" in entry and text in entry.get("needless_values", (text,)):
+                self.notes.append(f"`{given}` is left out: {entry['needless']}")
+                return
+            gone = f"which ended with {entry['last']}: {entry['reason']}"
+            message = f"vLLM {self._version} has no flag `--{name}`, {gone}"
+            raise ToolkitError(message, entry["hint"])
+        if f"--{use}" not in self._known.names:
+            raise self._unknown(name)
+        if "json" in entry:
+            put = _put(name, entry["json"], text)
+            self.documents.setdefault(use, {}).update(put)
+            written = f"--{use} {json.dumps(put)}"
+        else:
+            became = {use: entry["value"].replace("{}", text)} if "value" in entry else None
+            became = became or entry["values"].get(text)
+            if became is None:
+                message = f"the flag `--{name}` never had the value `{text}`"
+                raise ToolkitError(message, f"It had: {', '.join(entry['values'])}")
+            for flag, worth in became.items():
+                self.write(flag, worth)
+            written = " ".join(self.words[before:]) or "nothing"
+        self.notes.append(f"`{given}` ended with vLLM {entry['last']}; it is written `{written}`")
+
+    def _unknown(self, name: str) -> ToolkitError:
+        since = self._table["since"].get(name)
+        long = sorted(one.removeprefix("--") for one in self._known.names if one.startswith("--"))
+        near = difflib.get_close_matches(name, long, n=1)
+        hint = "`vllm serve --help=all` lists those that it has"
+        if near:
+            hint = f"Did you mean `{near[0]}`?"
+        if since:
+            hint = f"It came with vLLM {since}; leave it out, or install that"
+        return ToolkitError(f"vLLM {self._version} has no flag `--{name}`", hint)
 
 
-def _spelling(line: _Line, name: str) -> str | None:
-    """As the help spells it: long, short, before the dot of `compilation-config.mode`, or its only continuation."""
-    names = line.known.names
-    base, dot, rest = name.partition(".")
-    for spelled in (f"--{base}", f"-{base}"):
-        if spelled in names:
-            # what stands behind the dot is a key of vLLM's own JSON, with underscores
-            return spelled + dot + rest.replace("-", "_")
-    if name in line.table["gone"]:
-        return None
-    longer = [one for one in names if one.startswith(f"--{name}")]
-    if len(longer) != 1:
-        return None
-    line.notes.append(f"`--{name}` is written in full: `{longer[0]}`")
-    return longer[0]
-
-
-def _write_known(line: _Line, spelled: str, value: Value) -> None:
-    negation = f"--no-{spelled.removeprefix('--')}"
-    if isinstance(value, str) and negation in line.known.names:
-        value = _WORDS.get(value.strip().lower(), value)
-    if value is False:
-        line.words += [negation] if negation in line.known.names else []
-    elif value is True:
-        if spelled in line.known.valued:
-            raise ToolkitError(f"the flag `{spelled}` wants a value", "Give one, e.g., as a string")
-        line.words.append(spelled)
-    elif spelled in line.known.bare:
-        raise ToolkitError(f"the flag `{spelled}` takes no value", "Write true or false")
-    else:
-        _write_value(line, spelled, value.strip())
-
-
-def _write_value(line: _Line, spelled: str, value: str) -> None:
-    name = spelled.removeprefix("--")
-    document = _document(spelled, value)
-    if name in _shared(line.table) and isinstance(document, dict):
-        line.documents.setdefault(name, {}).update(document)
-    elif spelled in line.known.many and document is None:
-        line.words += [spelled, *value.split()]
-    elif value.startswith("-"):
-        line.words.append(f"{spelled}={value}")
-    else:
-        line.words += [spelled, _written_out(value) if name in line.table["counts"] else value]
-
-
-def _shared(table: Table) -> set[str]:
-    return {entry["use"] for entry in table["gone"].values() if "json" in entry}
+def _put(name: str, key: str, text: str) -> dict[str, Any]:
+    """An old flag's value where the JSON has it."""
+    if name == "speculative-model" and text == "[ngram]":
+        return {"method": "ngram"}  # the old spelling of no model at all
+    if name == "guided-decoding-backend":
+        return {key: text.partition(":")[0]}  # `xgrammar:no-fallback`: options once stood behind
+    found = _document(f"--{name}", text)
+    return {key: int(text) if text.isdecimal() else text if found is None else found}
 
 
 def _document(spelled: str, value: str) -> Any:
@@ -177,93 +227,3 @@ def _document(spelled: str, value: str) -> Any:
             f"the value of the flag `{spelled}` is no JSON{where}",
             'Names and strings stand in double quotes: {"method": "ngram"}',
         ) from error
-
-
-def _written_out(value: str) -> str:
-    """32k as 32000, 32K as 32768; anything else as it is, vLLM has the last word."""
-    match = _COUNT.fullmatch(value)
-    if match is None:
-        return value
-    base = 1000 if match[2].islower() else 1024
-    return str(round(float(match[1]) * base ** _POWERS[match[2].lower()]))
-
-
-def _turn_round(line: _Line, name: str, value: Value) -> None:
-    other = line.table["opposites"][name]
-    given = _WORDS.get(value.strip().lower(), True) if isinstance(value, str) else value
-    line.notes.append(f"`--{name}` is `--{other}` the other way round in vLLM {line.version}")
-    _write_known(line, f"--{other}", not given)
-
-
-def _replace(line: _Line, name: str, value: Value, entry: Mapping[str, Any]) -> None:
-    """Write what a flag that is gone has become."""
-    text = "" if isinstance(value, bool) else value.strip()
-    if value is False:
-        return
-    if "use" in entry:
-        _write_successor(line, name, text, entry)
-    elif "needless" in entry and text in entry.get("needless_values", (text,)):
-        line.notes.append(f"`{_as_given(name, text)}` is left out: {entry['needless']}")
-    else:
-        raise ToolkitError(
-            f"vLLM {line.version} has no flag `--{name}`, which ended with {entry['last']}: {entry['reason']}",
-            entry["hint"],
-        )
-
-
-def _write_successor(line: _Line, name: str, text: str, entry: Mapping[str, Any]) -> None:
-    use = entry["use"]
-    if f"--{use}" not in line.known.names:
-        raise _unknown(line, name)
-    before = len(line.words)
-    if "json" in entry:
-        written = _fill(line.documents.setdefault(use, {}), name, entry["json"], text)
-        told = f"--{use} {json.dumps(written)}"
-    else:
-        for flag, worth in _successors(name, text, entry).items():
-            _write(line, flag, worth)
-        told = " ".join(line.words[before:]) or "nothing"
-    line.notes.append(
-        f"`{_as_given(name, text)}` ended with vLLM {entry['last']}; it is written `{told}`"
-    )
-
-
-def _successors(name: str, text: str, entry: Mapping[str, Any]) -> dict[str, str]:
-    if "values" not in entry:
-        return {entry["use"]: entry["value"].replace("{}", text)}
-    if text not in entry["values"]:
-        raise ToolkitError(
-            f"the flag `--{name}` never had the value `{text}`",
-            f"It had: {', '.join(entry['values'])}",
-        )
-    became: dict[str, str] = entry["values"][text]
-    return became
-
-
-def _fill(document: dict[str, Any], name: str, key: str, text: str) -> dict[str, Any]:
-    """Put an old flag's value where the JSON has it; what was put there."""
-    if name == "speculative-model" and text == "[ngram]":
-        put: dict[str, Any] = {"method": "ngram"}  # the old spelling of no model at all
-    elif name == "guided-decoding-backend":
-        put = {key: text.partition(":")[0]}  # `xgrammar:no-fallback`: options once stood behind
-    else:
-        found = _document(f"--{name}", text)
-        put = {key: int(text) if text.isdecimal() else text if found is None else found}
-    document.update(put)
-    return put
-
-
-def _as_given(name: str, text: str) -> str:
-    return f"--{name} {text}".strip()
-
-
-def _unknown(line: _Line, name: str) -> ToolkitError:
-    since = line.table["since"].get(name)
-    long = sorted(one.removeprefix("--") for one in line.known.names if one.startswith("--"))
-    near = difflib.get_close_matches(name, long, n=1)
-    hint = "`vllm serve --help=all` lists those that it has"
-    if near:
-        hint = f"Did you mean `{near[0]}`?"
-    if since:
-        hint = f"It came with vLLM {since}; leave it out, or install that"
-    return ToolkitError(f"vLLM {line.version} has no flag `--{name}`", hint)

@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["chat", "text"]
 """Which endpoint's shape: `/v1/chat/completions` or `/v1/completions`."""
@@ -14,9 +14,34 @@ JSON_TYPE = "application/json"
 SSE_TYPE = "text/event-stream; charset=utf-8"
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def json_bytes(value: Any) -> bytes:
+    """Encode as vLLM does: no spaces, UTF-8 as it is; half a surrogate pair, which has no UTF-8, as `?`."""
+    return _encode(value).encode(errors="replace")
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + json_bytes(value) + b"\n\n"
+
+
+def _null(names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split())
+
+
+class Token(NamedTuple):
+    """One token of a stream, as its chunk shows it."""
+
+    piece: str
+    output_tokens: int
+    """Tokens said so far, this one included."""
+    finish_reason: str | None = None
+    """Set on the last one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class AnswerFrame:
     """What stays the same through all bytes of one answer."""
 
     kind: Kind
@@ -28,110 +53,104 @@ class Reply:
     fingerprint: str
     prompt_tokens: int
 
+    def head(self, chat_object: str) -> dict[str, Any]:
+        """What every body of it begins with."""
+        kind = chat_object if self.kind == "chat" else "text_completion"
+        return {"id": self.id, "object": kind, "created": self.created_s, "model": self.model}
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+    def usage(self, output_tokens: int) -> dict[str, Any]:
+        """The tokens so far."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + output_tokens,
+            "completion_tokens": output_tokens,
+        }
 
 
-def json_bytes(value: Any) -> bytes:
-    """Encode as vLLM does: no spaces, UTF-8 as it is; half a surrogate pair, which has no UTF-8, as `?`."""
-    return _encode(value).encode(errors="replace")
-
-
-def event(value: Any) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json_bytes(value) + b"\n\n"
-
-
-def whole(reply: Reply, text: str, finish_reason: str, output_tokens: int) -> bytes:
+def whole(frame: AnswerFrame, text: str, finish_reason: str, output_tokens: int) -> bytes:
     """The one body of an answer that is not streamed."""
-    choice, tail = (
-        (_chat_choice(text, finish_reason), _PROMPT_TAIL | _TRANSFER_TAIL)
-        if reply.kind == "chat"
-        else (_text_choice(text, finish_reason), _TRANSFER_TAIL)
-    )
-    usage = _usage(reply, output_tokens) | {
-        "prompt_tokens_details": None,
-        "completion_tokens_details": None,
-    }
+    choice: dict[str, Any] = {"index": 0}
+    ended = {"logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
+    if frame.kind == "chat":
+        nothing = _null("refusal annotations audio function_call reasoning")
+        choice["message"] = {"role": "assistant", "content": text} | nothing
+        choice |= ended | _null("token_ids routed_experts")
+    else:
+        choice["text"] = text
+        choice |= ended | _null("token_ids prompt_logprobs prompt_token_ids routed_experts")
+    details = _null("prompt_tokens_details completion_tokens_details")
     return json_bytes(
-        _head(reply, "chat.completion" if reply.kind == "chat" else "text_completion")
-        | {"choices": [choice], "service_tier": None, "system_fingerprint": reply.fingerprint}
-        | {"usage": usage}
-        | tail
+        frame.head("chat.completion")
+        | {"choices": [choice], "service_tier": None, "system_fingerprint": frame.fingerprint}
+        | {"usage": frame.usage(output_tokens) | details}
+        | (_null("prompt_logprobs prompt_token_ids prompt_text") if frame.kind == "chat" else {})
+        | _null("kv_transfer_params ec_transfer_params metrics")
     )
 
 
-def opening(reply: Reply, *, with_usage: bool) -> bytes:
+def opening(frame: AnswerFrame, *, with_usage: bool) -> bytes:
     """What a stream says before any token: a chat names the role, a text says nothing."""
-    if reply.kind == "text":
+    if frame.kind == "text":
         return b""
-    choice = {
-        "index": 0,
-        "delta": {"role": "assistant", "content": ""},
-        "logprobs": None,
-        "finish_reason": None,
-    }
-    return event(
-        _chunk_head(reply)
-        | {"choices": [choice]}
-        | _running_usage(reply, 0, wanted=with_usage)
-        | {"prompt_token_ids": None, "prompt_text": None}
+    choice = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+    return _event(
+        frame.head("chat.completion.chunk")
+        | {"choices": [choice | _null("logprobs finish_reason")]}
+        | (_running_usage(frame, 0) if with_usage else {})
+        | _null("prompt_token_ids prompt_text")
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """One token of a stream, as its chunk tells it."""
-
-    piece: str
-    count: int
-    """Tokens said so far, this one included."""
-    finish_reason: str | None = None
-    """Set on the last one."""
-
-
-def token_chunk(reply: Reply, token: Token, *, with_usage: bool, last_word: bool) -> bytes:
+def token_chunk(frame: AnswerFrame, token: Token, *, with_usage: bool, last_word: bool) -> bytes:
     """One chunk; `last_word` when no usage chunk follows, so that the last token carries the fingerprint."""
     if token.finish_reason is None and not with_usage:
-        before, after = _frame(reply)
+        before, after = _around_text(frame)
         return before + json_bytes(token.piece) + after
-    return _token_chunk(reply, token, with_usage=with_usage, last_word=last_word)
+    return _token_chunk(frame, token, with_usage=with_usage, last_word=last_word)
 
 
 @functools.lru_cache(maxsize=1024)
-def _frame(reply: Reply) -> tuple[bytes, bytes]:
+def _around_text(frame: AnswerFrame) -> tuple[bytes, bytes]:
     """What stands before and after the text in most chunks of an answer: encoding it anew costs 4 us a token."""
-    empty = _token_chunk(reply, Token(piece="", count=1), with_usage=False, last_word=False)
+    empty = _token_chunk(frame, Token("", 1), with_usage=False, last_word=False)
     before, _, after = empty.rpartition(b'""')
     return before, after
 
 
-def _token_chunk(reply: Reply, token: Token, *, with_usage: bool, last_word: bool) -> bytes:
-    choice = _chat_delta(token) if reply.kind == "chat" else _text_delta(token)
+def _token_chunk(frame: AnswerFrame, token: Token, *, with_usage: bool, last_word: bool) -> bytes:
+    ended = {"logprobs": None, "finish_reason": token.finish_reason}
+    if frame.kind == "text":
+        choice = {"index": 0, "text": token.piece} | ended
+        choice |= _null("stop_reason prompt_token_ids token_ids")
+    else:
+        choice = {"index": 0, "delta": {"content": token.piece}} | ended
+        choice |= _null("token_ids" if token.finish_reason is None else "stop_reason token_ids")
     ends = last_word and token.finish_reason is not None
-    return event(
-        _chunk_head(reply)
+    return _event(
+        frame.head("chat.completion.chunk")
         | {"choices": [choice]}
-        | _running_usage(reply, token.count, wanted=with_usage)
-        | ({"system_fingerprint": reply.fingerprint} if ends else {})
+        | (_running_usage(frame, token.output_tokens) if with_usage else {})
+        | ({"system_fingerprint": frame.fingerprint} if ends else {})
     )
 
 
-def usage_chunk(reply: Reply, output_tokens: int) -> bytes:
+def _running_usage(frame: AnswerFrame, output_tokens: int) -> dict[str, Any]:
+    """Usage so far, for `continuous_usage_stats`; a chat's has one key more than the final one."""
+    more = _null("completion_tokens_details") if frame.kind == "chat" else {}
+    return {"usage": frame.usage(output_tokens) | more}
+
+
+def usage_chunk(frame: AnswerFrame, output_tokens: int) -> bytes:
     """The chunk without a choice that `include_usage` asks for."""
-    return event(
-        _chunk_head(reply)
-        | {"choices": [], "usage": _usage(reply, output_tokens)}
-        | {"system_fingerprint": reply.fingerprint}
+    return _event(
+        frame.head("chat.completion.chunk")
+        | {"choices": [], "usage": frame.usage(output_tokens)}
+        | {"system_fingerprint": frame.fingerprint}
     )
 
 
-def stream_error(message: str = ENGINE_DEAD) -> bytes:
-    """How a stream that began with status 200 says that it failed; `[DONE]` follows even then.
-
-    The one body that vLLM writes with Python's default separators.
-    """
-    return f"data: {json.dumps(_error(500, 'InternalServerError', message))}\n\n".encode()
+def _error(status: int, kind: str, message: str, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 def error(status: int, kind: str, message: str, param: str | None = None) -> bytes:
@@ -142,6 +161,14 @@ def error(status: int, kind: str, message: str, param: str | None = None) -> byt
 def internal_error(message: str = ENGINE_DEAD) -> bytes:
     """What an answer that is not streamed says when the engine fails under it: status 500."""
     return error(500, "InternalServerError", message)
+
+
+def stream_error(message: str = ENGINE_DEAD) -> bytes:
+    """How a stream that began with status 200 says that it failed; `[DONE]` follows even then.
+
+    The one body that vLLM writes with Python's default separators.
+    """
+    return f"data: {json.dumps(_error(500, 'InternalServerError', message))}\n\n".encode() + DONE
 
 
 UNAUTHORIZED = json_bytes({"error": "Unauthorized"})
@@ -180,101 +207,15 @@ def models(name: str, root: str, max_model_len: int, now_s: int, permission_id: 
 
 
 def tokenized(ids: tuple[int, ...], max_model_len: int) -> bytes:
-    """`/tokenize`: it tells max_model_len to anybody, with or without a key."""
+    """`/tokenize`: it shows max_model_len to anybody, with or without a key."""
     answer = {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
     return json_bytes(answer)
 
 
 def openapi(routes: Mapping[str, tuple[str, ...]]) -> bytes:
     """`/openapi.json`, reduced to what a visitor reads from it: which routes there are."""
-    nothing: dict[str, Any] = {}
-    paths = {path: {each.lower(): nothing for each in methods} for path, methods in routes.items()}
+    paths: dict[str, dict[str, Any]] = {
+        path: {each.lower(): {} for each in methods} for path, methods in routes.items()
+    }
     info = {"title": "FastAPI", "version": "0.1.0"}
     return json_bytes({"openapi": "3.1.0", "info": info, "paths": paths})
-
-
-_PROMPT_TAIL = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
-_TRANSFER_TAIL = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
-
-
-def _head(reply: Reply, name: str) -> dict[str, Any]:
-    return {"id": reply.id, "object": name, "created": reply.created_s, "model": reply.model}
-
-
-def _chunk_head(reply: Reply) -> dict[str, Any]:
-    return _head(reply, "chat.completion.chunk" if reply.kind == "chat" else "text_completion")
-
-
-def _usage(reply: Reply, output_tokens: int) -> dict[str, Any]:
-    return {
-        "prompt_tokens": reply.prompt_tokens,
-        "total_tokens": reply.prompt_tokens + output_tokens,
-        "completion_tokens": output_tokens,
-    }
-
-
-def _running_usage(reply: Reply, output_tokens: int, *, wanted: bool) -> dict[str, Any]:
-    """Usage so far, for `continuous_usage_stats`; a chat's has one key more than the final one."""
-    if not wanted:
-        return {}
-    more = {"completion_tokens_details": None} if reply.kind == "chat" else {}
-    return {"usage": _usage(reply, output_tokens) | more}
-
-
-def _chat_choice(text: str, finish_reason: str) -> dict[str, Any]:
-    message = {
-        "role": "assistant",
-        "content": text,
-        "refusal": None,
-        "annotations": None,
-        "audio": None,
-        "function_call": None,
-        "reasoning": None,
-    }
-    return {
-        "index": 0,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": finish_reason,
-        "stop_reason": None,
-        "token_ids": None,
-        "routed_experts": None,
-    }
-
-
-def _text_choice(text: str, finish_reason: str) -> dict[str, Any]:
-    return {
-        "index": 0,
-        "text": text,
-        "logprobs": None,
-        "finish_reason": finish_reason,
-        "stop_reason": None,
-        "token_ids": None,
-        "prompt_logprobs": None,
-        "prompt_token_ids": None,
-        "routed_experts": None,
-    }
-
-
-def _chat_delta(token: Token) -> dict[str, Any]:
-    """`stop_reason` stands only in the last chunk, before `token_ids`."""
-    choice = {"index": 0, "delta": {"content": token.piece}, "logprobs": None}
-    if token.finish_reason is None:
-        return choice | {"finish_reason": None, "token_ids": None}
-    return choice | {"finish_reason": token.finish_reason, "stop_reason": None, "token_ids": None}
-
-
-def _text_delta(token: Token) -> dict[str, Any]:
-    return {
-        "index": 0,
-        "text": token.piece,
-        "logprobs": None,
-        "finish_reason": token.finish_reason,
-        "stop_reason": None,
-        "prompt_token_ids": None,
-        "token_ids": None,
-    }
-
-
-def _error(status: int, kind: str, message: str, param: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": status}}

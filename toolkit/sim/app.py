@@ -3,11 +3,11 @@
 import asyncio
 import concurrent.futures
 import contextlib
-import dataclasses
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from email.utils import formatdate
 from types import TracebackType
 from typing import Any, Self
@@ -16,11 +16,10 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 
-from toolkit.sim import answers, checks
-from toolkit.sim.families import CONTENT_TYPES, VERSIONS, Dialect
-from toolkit.sim.life import EngineFailedError, Life, Mishap, Setup, Talk, setup_for
-from toolkit.sim.meter import Exchange
-from toolkit.sim.personalities import Personality
+from toolkit.sim import answers, validation
+from toolkit.sim.metrics_page import CONTENT_TYPES
+from toolkit.sim.presets import VERSIONS, Dialect, Setup, setup_for
+from toolkit.sim.state import Answer, EngineFailedError, Fault, ServerState
 
 BODY_LIMIT = 16 * 2**20
 """Bytes of a request; far above the longest prompt."""
@@ -66,18 +65,11 @@ GUARDED: dict[Dialect, tuple[str, ...]] = {
     "rust": ("/v1", "/v2", "/inference"),
 }
 """Path prefixes that an API key guards."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A whole answer."""
-
-    body: bytes = b""
-    status: int = 200
-    content_type: str | None = answers.JSON_TYPE
-    headers: tuple[tuple[str, str], ...] = ()
-    vary: bool = True
-    """False only for 401, which a layer outside of the one that adds `vary` answers."""
+KINDS: dict[str, answers.Kind | None] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text",
+    "/invocations": None,
+}
 
 
 class SimServer:
@@ -93,12 +85,9 @@ class SimServer:
         self._port = setup.port
         self._reserved: socket.socket | None = None
         self._runner: web.ServerRunner | None = None
-        self._life = Life(setup)
-        self._story: asyncio.Task[None] | None = None
-
-    @property
-    def _person(self) -> Personality:
-        return self.setup.personality
+        self._state = ServerState(setup)
+        self._future: asyncio.Task[None] | None = None
+        """What time brings: the end of the start-up, a switcher's downtime, the end after the engine's."""
 
     @property
     def url(self) -> str:
@@ -110,7 +99,7 @@ class SimServer:
         self._reserve()
         if not self.setup.startup_s:
             await self._come_up()
-        self._story = asyncio.create_task(self._live())
+        self._future = asyncio.create_task(self._live())
         return self
 
     async def __aexit__(
@@ -119,48 +108,44 @@ class SimServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._story:
-            self._story.cancel()
-            await asyncio.gather(self._story, return_exceptions=True)
+        if self._future:
+            self._future.cancel()
+            await asyncio.gather(self._future, return_exceptions=True)
         await self._go_down()
         if self._reserved:
             self._reserved.close()
 
     def kill_engine(self) -> None:
         """Lose the engine, as a crash would; the server itself follows within a second."""
-        self._life.kill_engine()
-        if self._story:
-            self._story.cancel()
-        self._story = asyncio.create_task(self._follow_engine())
+        self._state.kill_engine()
+        if self._future:
+            self._future.cancel()
+        self._future = asyncio.create_task(self._follow_engine())
+
+    def change_now(self) -> None:
+        """Let one that has a later self fall at once, not when its time comes; nothing happens to another."""
+        if self.setup.later and self.listening.is_set() and self._future:
+            self._future.cancel()
+            self._future = asyncio.create_task(self._change())
 
     async def _live(self) -> None:
-        """What time brings: the end of the start-up, and a switcher's downtime."""
         if self.setup.startup_s:
             await asyncio.sleep(self.setup.startup_s)
             await self._come_up()
-        front, wall_s = self._person.front, self._person.engine.time_scale
-        if front.down_after_s is not None:
-            await asyncio.sleep(front.down_after_s * wall_s)
+        if self.setup.down_after_s is not None:
+            await asyncio.sleep(self.setup.down_after_s * self.setup.time_scale)
             await self._change()
 
     async def _change(self) -> None:
         """Refuse connections for the downtime, and come back as what it is later."""
-        front, wall_s = self._person.front, self._person.engine.time_scale
         await self._go_down()
         self._reserve()
-        await asyncio.sleep(front.down_for_s * wall_s)
-        later = self._person.later or self._person
-        self.setup = dataclasses.replace(self.setup, personality=later)
+        await asyncio.sleep(self.setup.down_for_s * self.setup.time_scale)
+        self.setup = self.setup.later or self.setup
         await self._come_up()
 
-    def change_now(self) -> None:
-        """Let one that has a later self fall at once, not when its time comes; nothing happens to another."""
-        if self._person.later and self.listening.is_set() and self._story:
-            self._story.cancel()
-            self._story = asyncio.create_task(self._change())
-
     async def _follow_engine(self) -> None:
-        await asyncio.sleep(DEATH_LINGER_S * self._person.engine.time_scale)
+        await asyncio.sleep(DEATH_LINGER_S * self.setup.time_scale)
         await self._go_down()
         self._reserve()
 
@@ -178,9 +163,9 @@ class SimServer:
         self._port = self._reserved.getsockname()[1]
 
     async def _come_up(self) -> None:
-        """Begin a new life and listen."""
-        self._life = Life(self.setup)
-        self._life.start()
+        """Start anew and listen."""
+        self._state = ServerState(self.setup)
+        self._state.start()
         server = web.Server(
             self._handle,
             handler_cancellation=True,  # a client that leaves aborts its request
@@ -197,7 +182,7 @@ class SimServer:
         self.listening.set()
 
     async def _go_down(self) -> None:
-        """Stop listening, cut every connection, and end this life."""
+        """Stop listening, cut every connection, and end the engines."""
         self.listening.clear()
         runner, self._runner = self._runner, None
         if runner is None:
@@ -213,154 +198,179 @@ class SimServer:
             if connection.transport:
                 connection.transport.abort()
         await runner.cleanup()
-        await self._life.stop()
+        await self._state.stop()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        life, begun = self._life, time.monotonic()
-        given = request.headers.get("authorization")
-        guarded = GUARDED[self.setup.dialect] if request.method != "OPTIONS" else ()
-        if not checks.may_enter(request.path, given, self.setup.api_key, guarded):
-            body = answers.UNAUTHORIZED
-            return await self._send(request, Answer(status=401, body=body, vary=False))
+        state, begun = self._state, time.monotonic()
+        if not self._may_enter(request):
+            return await self._send(request, answers.UNAUTHORIZED, status=401, vary=False)
         methods = self._routes.get(request.path)
         try:
-            response = await self._answer(request, methods)
+            if methods is None:
+                response = await self._send(request, answers.NOT_FOUND, status=404)
+            elif request.method not in methods:
+                allow = [("allow", ", ".join(methods))]
+                body = answers.METHOD_NOT_ALLOWED
+                response = await self._send(request, body, status=405, headers=allow)
+            elif request.method == "POST" and request.path != "/ping":
+                response = await self._post(request)
+            else:
+                response = await self._get(request)
         except ConnectionResetError:  # the client left; what it asked for is dropped by now
             return web.Response()
-        exchange = Exchange(
-            handler=request.path if methods and request.method in methods else "none",
-            method=request.method,
-            status=response.status,
+        state.http.observe(
+            request.path if methods and request.method in methods else "none",
+            request.method,
+            response.status,
             request_bytes=request.content_length or 0,
             response_bytes=response.content_length or 0,
             duration_s=time.monotonic() - begun,
+            now_s=time.time(),
         )
-        life.http.observe(exchange, time.time())
         return response
 
-    async def _answer(
-        self, request: web.BaseRequest, methods: tuple[str, ...] | None
-    ) -> web.StreamResponse:
-        if methods is None:
-            return await self._send(request, Answer(status=404, body=answers.NOT_FOUND))
-        if request.method not in methods:
-            return await self._send(request, _not_allowed(methods))
-        if request.method == "POST" and request.path != "/ping":
-            return await self._post(request)
-        return await self._send(request, self._get(request.path))
+    def _may_enter(self, request: web.BaseRequest) -> bool:
+        """The API-key rule: only some path prefixes are guarded, everything else is open."""
+        if (
+            self.setup.api_key is None
+            or request.method == "OPTIONS"
+            or not request.path.startswith(GUARDED[self.setup.dialect])
+        ):
+            return True
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and key == self.setup.api_key
 
-    def _get(self, path: str) -> Answer:
-        life = self._life
-        if path in ("/health", "/ping"):
-            return Answer(status=503 if life.dead else 200, content_type=None)
-        if path == "/metrics":
-            return Answer(body=life.page(), content_type=CONTENT_TYPES[self.setup.dialect])
-        if path == "/version":
-            version = VERSIONS[self.setup.dialect]
-            rust = {"rust_frontend_version": version} if self.setup.dialect == "rust" else {}
-            return Answer(body=answers.json_bytes({"version": version} | rust))
-        if path == "/v1/models":
-            return Answer(
-                body=answers.models(
-                    self._person.model,
-                    self._person.root,
-                    self._person.max_model_len,
-                    int(time.time()),
-                    life.new_id(),
+    async def _get(self, request: web.BaseRequest) -> web.StreamResponse:
+        setup, state = self.setup, self._state
+        match request.path:
+            case "/health" | "/ping":
+                status = 503 if state.dead else 200
+                return await self._send(request, b"", status=status, content_type=None)
+            case "/metrics":
+                content_type = CONTENT_TYPES[setup.dialect]
+                return await self._send(request, state.page(), content_type=content_type)
+            case "/version":
+                version = VERSIONS[setup.dialect]
+                rust = {"rust_frontend_version": version} if setup.dialect == "rust" else {}
+                body = answers.json_bytes({"version": version} | rust)
+            case "/v1/models":
+                now_s, permission = int(time.time()), state.new_id()
+                body = answers.models(
+                    setup.model, setup.root, setup.max_model_len, now_s, permission
                 )
-            )
-        if path == "/openapi.json":
-            return Answer(body=answers.openapi(self._routes))
-        # it counts only with --enable-server-load-tracking
-        return Answer(body=answers.json_bytes({"server_load": 0}))
+            case "/openapi.json":
+                body = answers.openapi(self._routes)
+            case _:  # /load, which counts only with --enable-server-load-tracking
+                body = answers.json_bytes({"server_load": 0})
+        return await self._send(request, body)
 
     async def _post(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await _body(request)
         if body is None:
-            return await self._send(request, Answer(status=413, body=answers.TOO_LARGE))
-        kind, limits = request.headers.get("content-type", ""), self._life.limits
-        if request.path == "/tokenize":
-            ids = checks.read_tokenize(body, kind, limits)
-            if isinstance(ids, checks.Refusal):
-                return await self._send(request, Answer(status=ids.status, body=ids.body))
-            tokens = answers.tokenized(ids, limits.max_model_len)
-            return await self._send(request, Answer(body=tokens))
-        ask = checks.read_ask(body, kind, _KINDS[request.path], limits)
-        if isinstance(ask, checks.Refusal):
-            return await self._send(request, Answer(status=ask.status, body=ask.body))
-        return await self._speak(request, ask)
-
-    async def _speak(self, request: web.BaseRequest, ask: checks.Ask) -> web.StreamResponse:
-        life = self._life
-        mishap = life.mishap()
-        if life.dead or mishap == "error":
-            return await self._send(request, Answer(status=500, body=answers.internal_error()))
-        talk = life.talk(ask)
-        async with contextlib.aclosing(talk.tokens):
-            if ask.stream:
-                return await self._stream(request, ask, talk, mishap)
-            return await self._whole(request, talk, mishap)
-
-    def _cache_headers(self, talk: Talk) -> tuple[tuple[str, str], ...]:
-        if not (self.setup.cache_header and self._person.front.response_cache):
-            return ()
-        return (("x-cache", "HIT" if talk.from_cache else "MISS"),)
+            return await self._send(request, answers.TOO_LARGE, status=413)
+        content_type = request.headers.get("content-type", "")
+        try:
+            if request.path == "/tokenize":
+                ids = validation.read_tokenize(body, content_type, self.setup)
+                return await self._send(request, answers.tokenized(ids, self.setup.max_model_len))
+            kind = KINDS[request.path]
+            asked = validation.read_request(body, content_type, kind, self.setup)
+        except validation.Refused as refused:
+            return await self._send(request, refused.body, status=refused.status)
+        fault = self._state.fault()
+        if self._state.dead or fault == "error":
+            return await self._send(request, answers.internal_error(), status=500)
+        answer = self._state.answer(asked)
+        headers = []
+        if self.setup.cache_header and self.setup.response_cache:
+            headers.append(("x-cache", "HIT" if answer.from_cache else "MISS"))
+        async with contextlib.aclosing(answer.tokens):
+            if asked.fields.stream:
+                return await self._stream(request, asked, answer, fault, headers)
+            return await self._whole(request, answer, fault, headers)
 
     async def _whole(
-        self, request: web.BaseRequest, talk: Talk, mishap: Mishap | None
+        self,
+        request: web.BaseRequest,
+        answer: Answer,
+        fault: Fault | None,
+        headers: list[tuple[str, str]],
     ) -> web.StreamResponse:
         tokens: list[answers.Token] = []
         try:
-            async for batch in talk.tokens:
+            async for batch in answer.tokens:
                 tokens += batch
         except EngineFailedError as error:
-            return await self._send(
-                request, Answer(status=500, body=answers.internal_error(str(error)))
-            )
-        if mishap == "stream_error":
-            return await self._send(request, Answer(status=500, body=answers.internal_error()))
+            return await self._send(request, answers.internal_error(str(error)), status=500)
+        if fault == "stream_error":
+            return await self._send(request, answers.internal_error(), status=500)
         text = "".join(token.piece for token in tokens)
         reason = tokens[-1].finish_reason or "length"
-        body = answers.whole(talk.reply, text, reason, tokens[-1].count)
-        answer = Answer(body=body, headers=self._cache_headers(talk))
-        return await self._send(request, answer, cut=mishap == "cut")
+        body = answers.whole(answer.frame, text, reason, tokens[-1].output_tokens)
+        return await self._send(request, body, headers=headers, cut=fault == "cut")
 
     async def _stream(
         self,
         request: web.BaseRequest,
-        ask: checks.Ask,
-        talk: Talk,
-        mishap: Mishap | None,
+        asked: validation.TextRequest,
+        answer: Answer,
+        fault: Fault | None,
+        headers: list[tuple[str, str]],
     ) -> web.StreamResponse:
-        headers = _headers(answers.SSE_TYPE, self._cache_headers(talk))
-        response = web.StreamResponse(headers=headers)
+        response = web.StreamResponse(headers=_headers(answers.SSE_TYPE, headers))
         await response.prepare(request)  # a real server's headers come before any token, too
-        last = self._life.mishap_token() if mishap else None
+        options = asked.fields.stream_options
+        with_usage = bool(options and options.include_usage)
+        running = bool(options and with_usage and options.continuous_usage_stats)
+        last = self._state.fault_token() if fault else None
+        # the role comes together with the first token, as recorded
+        data, said = answers.opening(answer.frame, with_usage=running), 0
         try:
-            async with contextlib.aclosing(_chunks(ask, talk, last)) as chunks:
-                async for data in chunks:
-                    await self._write(response, data)
-        except _MishapError:
-            if mishap == "cut":
-                _cut(request)
-                return response
-            await self._write(response, answers.stream_error() + answers.DONE)
+            async for batch in answer.tokens:
+                for token in batch:
+                    if last is not None and (token.output_tokens >= last or token.finish_reason):
+                        if fault == "cut":
+                            await self._write(response, data)
+                            _cut(request)
+                        else:
+                            await self._write(response, data + answers.stream_error())
+                            await response.write_eof()
+                        return response
+                    said = token.output_tokens
+                    data += answers.token_chunk(
+                        answer.frame, token, with_usage=running, last_word=not with_usage
+                    )
+                await self._write(response, data)
+                data = b""
+            usage = answers.usage_chunk(answer.frame, said) if with_usage else b""
+            await self._write(response, usage + answers.DONE)
         except EngineFailedError as error:
-            await self._write(response, answers.stream_error(str(error)) + answers.DONE)
+            await self._write(response, answers.stream_error(str(error)))
         await response.write_eof()
         return response
 
     async def _send(
-        self, request: web.BaseRequest, answer: Answer, *, cut: bool = False
+        self,
+        request: web.BaseRequest,
+        body: bytes,
+        *,
+        status: int = 200,
+        content_type: str | None = answers.JSON_TYPE,
+        headers: Sequence[tuple[str, str]] = (),
+        vary: bool = True,
+        cut: bool = False,
     ) -> web.StreamResponse:
-        """Send a whole answer; `cut` closes the connection in its middle."""
-        extra = (*answer.headers, ("content-length", str(len(answer.body))))
-        headers = _headers(answer.content_type, extra, vary=answer.vary)
-        if not cut and self._person.front.drip_bytes_per_s is None:
-            return web.Response(status=answer.status, body=answer.body, headers=headers)
-        response = web.StreamResponse(status=answer.status, headers=headers)
+        """Send a whole answer; `cut` closes the connection in its middle.
+
+        `vary` is False only for 401, which a layer outside of the one that adds `vary` answers.
+        """
+        more = (*headers, ("content-length", str(len(body))))
+        laid_out = _headers(content_type, more, vary=vary)
+        if not cut and self.setup.drip_bytes_per_s is None:
+            return web.Response(status=status, body=body, headers=laid_out)
+        response = web.StreamResponse(status=status, headers=laid_out)
         await response.prepare(request)
-        await self._write(response, answer.body[: len(answer.body) // 2] if cut else answer.body)
+        await self._write(response, body[: len(body) // 2] if cut else body)
         if cut:
             _cut(request)
         else:
@@ -369,66 +379,27 @@ class SimServer:
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         """Write at once, or let it drip."""
-        rate, wall_s = self._person.front.drip_bytes_per_s, self._person.engine.time_scale
-        if rate is None or not wall_s:
+        rate, scale = self.setup.drip_bytes_per_s, self.setup.time_scale
+        if rate is None or not scale:
             await response.write(data)
             return
-        size = max(1, int(rate / wall_s * DRIP_TICK_S))
+        size = max(1, int(rate / scale * DRIP_TICK_S))
         for start in range(0, len(data), size):
             piece = data[start : start + size]
             await response.write(piece)
-            await asyncio.sleep(len(piece) * wall_s / rate)
-
-
-_KINDS: dict[str, answers.Kind | None] = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "text",
-    "/invocations": None,
-}
-
-
-class _MishapError(Exception):
-    """The moment of a mishap has come."""
-
-
-async def _chunks(ask: checks.Ask, talk: Talk, last: int | None) -> AsyncGenerator[bytes, None]:
-    """Write out a stream; at token `last`, if any, a mishap comes instead of the token."""
-    running = ask.include_usage and ask.continuous_usage
-    # the role comes together with the first token, as recorded
-    data = answers.opening(talk.reply, with_usage=running)
-    said = 0
-    async for batch in talk.tokens:
-        for token in batch:
-            if last is not None and (token.count >= last or token.finish_reason):
-                if data:
-                    yield data
-                raise _MishapError
-            said = token.count
-            data += answers.token_chunk(
-                talk.reply, token, with_usage=running, last_word=not ask.include_usage
-            )
-        yield data
-        data = b""
-    if ask.include_usage:
-        data = answers.usage_chunk(talk.reply, said)
-    yield data + answers.DONE
+            await asyncio.sleep(len(piece) * scale / rate)
 
 
 def _headers(
-    content_type: str | None, extra: tuple[tuple[str, str], ...], *, vary: bool = True
+    content_type: str | None, more: Sequence[tuple[str, str]], *, vary: bool = True
 ) -> CIMultiDict[str]:
     """Lay the headers out in uvicorn's order."""
-    headers = [("date", formatdate(usegmt=True)), ("server", "uvicorn"), *extra]
+    headers = [("date", formatdate(usegmt=True)), ("server", "uvicorn"), *more]
     if content_type:
         headers.append(("content-type", content_type))
     if vary:
         headers.append(("vary", "Origin"))
     return CIMultiDict(headers)
-
-
-def _not_allowed(methods: tuple[str, ...]) -> Answer:
-    allow = (("allow", ", ".join(methods)),)
-    return Answer(status=405, body=answers.METHOD_NOT_ALLOWED, headers=allow)
 
 
 async def _body(request: web.BaseRequest) -> bytes | None:
@@ -452,7 +423,44 @@ def _cut(request: web.BaseRequest) -> None:
         request.transport.close()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+class Fleet:
+    """`async with Fleet(setups) as fleet:` starts all servers; they listen when it is entered."""
+
+    def __init__(self, setups: dict[str, Setup]) -> None:
+        self.servers = {name: SimServer(setup) for name, setup in setups.items()}
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            for server in self.servers.values():
+                await stack.enter_async_context(server)
+            await asyncio.gather(*(server.listening.wait() for server in self.servers.values()))
+            self._stack = stack.pop_all()  # all are up: only now keep them
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    def change_now(self) -> None:
+        """Let every switcher fall at once."""
+        for server in self.servers.values():
+            server.change_now()
+
+    def hosts(self, option: str = "") -> str:
+        """The text of a hosts.txt: a name, a URL, and an option like `api_key_env=KEY` on each line."""
+        width = max(len(name) for name in self.servers)
+        return "".join(
+            f"{name:<{width}} {server.url} {option}".rstrip() + "\n"
+            for name, server in self.servers.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SimThread:
     """A simulated server that runs in a thread of its own."""
 
@@ -467,7 +475,7 @@ class SimThread:
 
 @contextlib.contextmanager
 def serve_in_thread(name: str = "gptq-int4", /, **changes: object) -> Iterator[SimThread]:
-    """Run one of the cast beside the caller; changes as for `setup_for`.
+    """Run one beside the caller; changes as for `setup_for`.
 
     What breaks in the server is raised at the end.
     """

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.wording import digits
-from toolkit.workload.columns import Columns, Numbers
+from toolkit.units import digits
+from toolkit.workload.columns import Numbers, RequestColumns
 from toolkit.workload.gaps import FEWEST, Fit, fits
 from toolkit.workload.lengths import at_rank
 
@@ -210,7 +210,7 @@ class Concurrency:
 
 
 def concurrency(
-    columns: Columns, requests_per_s: float | None, latency_s: float | None
+    columns: RequestColumns, requests_per_s: float | None, latency_s: float | None
 ) -> Concurrency:
     """What was counted, else what latencies say, else what the user's latency says, else nothing."""
     if not len(columns):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from toolkit.workload.columns import Codes, Columns
+from toolkit.workload.columns import Codes, RequestColumns
 
 LISTED = 10
 
@@ -47,7 +47,7 @@ class Clients:
     """Requests that repeat any client's prompt: what one cache for all could."""
 
 
-def clients(columns: Columns, *, alike: bool = True) -> Clients:
+def clients(columns: RequestColumns, *, alike: bool = True) -> Clients:
     """Count requests and prompts by client; `alike` False: nobody can tell which prompts are the same."""
     known = columns.client >= 0
     who, what = columns.client[known], columns.prompt[known]

@@ -24,7 +24,7 @@ CLIENT_LEFT = 499
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class RequestColumns:
     """The requests that asked a model for something; arrays are of equal length. NaN or -1 is unknown."""
 
     ts: Numbers
@@ -68,7 +68,7 @@ class Columns:
 _CACHE = {None: -1, "miss": 0, "hit": 1, "coalesced": 2}
 
 
-def columns(seen: Iterable[Seen]) -> Columns:
+def columns(seen: Iterable[Seen]) -> RequestColumns:
     """Sort requests by arrival and lay them out as columns; what was refused is only counted.
 
     One request for 99,999 tokens that the server answered with 400 must not shape a limit, nor its copies a cache.
@@ -89,7 +89,7 @@ def columns(seen: Iterable[Seen]) -> Columns:
     bodies = [one.asked for one in kept if one.asked is not None]
     exact, _ = _codes([body.exact_key for body in bodies])
     client, clients = _codes([one.client for one in kept])
-    return Columns(
+    return RequestColumns(
         ts=_numbers([one.ts for one in kept]),
         exact=exact,
         # a body without a canonical form is like no other but its own copies

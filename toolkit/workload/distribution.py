@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toolkit.workload.columns import Codes, Columns
+from toolkit.workload.columns import Codes, RequestColumns
 from toolkit.workload.zipf import Counts, Zipf, zipf
 
 TOPS = (1, 2, 10, 100)
@@ -46,7 +46,7 @@ class Distribution:
     zipf: Zipf | None = None
 
 
-def distribution(columns: Columns) -> Distribution:
+def distribution(columns: RequestColumns) -> Distribution:
     """Count what repeats."""
     counts = frequencies(columns.prompt)
     plain = entropy_bits(counts)

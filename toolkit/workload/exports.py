@@ -16,9 +16,9 @@ from math import ceil, isnan
 
 import numpy as np
 
+from toolkit.protocol.request import HASH_BYTES
 from toolkit.records import Asked
-from toolkit.request_prompt import HASH_BYTES
-from toolkit.workload.columns import Columns, Numbers
+from toolkit.workload.columns import Numbers, RequestColumns
 from toolkit.workload.lengths import prompt_tokens
 from toolkit.workload.traces import BURSTGPT_HEAD, MOONCAKE_BLOCK
 
@@ -38,7 +38,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lengths:
+class _TokenLengths:
     """Tokens by request; NaN: nobody knows."""
 
     prompts: Numbers
@@ -46,21 +46,21 @@ class _Lengths:
     notes: tuple[str, ...]
 
 
-def mooncake(columns: Columns, *, arrivals: bool = True) -> Export:
+def mooncake(columns: RequestColumns, *, arrivals: bool = True) -> Export:
     """The requests as a Mooncake trace. `arrivals`: whether it is known when they came."""
     found = _lengths(columns, arrivals=arrivals)
     rows = np.flatnonzero(~np.isnan(found.prompts))
     return Export(lines=_mooncake(columns, found, rows.tolist()), rows=len(rows), notes=found.notes)
 
 
-def burstgpt(columns: Columns, *, arrivals: bool = True) -> Export:
+def burstgpt(columns: RequestColumns, *, arrivals: bool = True) -> Export:
     """The requests as a BurstGPT trace, in which an answer of unknown length is a failure: 0 tokens."""
     found = _lengths(columns, arrivals=arrivals)
     rows = np.flatnonzero(~np.isnan(found.prompts))
     return Export(lines=_burstgpt(columns, found, rows.tolist()), rows=len(rows), notes=found.notes)
 
 
-def _lengths(columns: Columns, *, arrivals: bool) -> _Lengths:
+def _lengths(columns: RequestColumns, *, arrivals: bool) -> _TokenLengths:
     """All lengths: as counted by servers, else as near as it is known."""
     prompts = prompt_tokens(columns)
     tokens = np.maximum(1.0, np.round(prompts.tokens))  # no prompt is of no token; NaN stays
@@ -86,10 +86,10 @@ def _lengths(columns: Columns, *, arrivals: bool) -> _Lengths:
         notes.append(f"{sum(columns.refused.values()):,} refused requests are left out")
     if not arrivals:
         notes.append("When requests came is not known: one a second")
-    return _Lengths(prompts=tokens, outputs=outputs, notes=tuple(notes))
+    return _TokenLengths(prompts=tokens, outputs=outputs, notes=tuple(notes))
 
 
-def _mooncake(columns: Columns, found: _Lengths, rows: list[int]) -> Iterator[str]:
+def _mooncake(columns: RequestColumns, found: _TokenLengths, rows: list[int]) -> Iterator[str]:
     numbers: dict[Hashable, int] = {}
     start = float(columns.ts[rows[0]]) if rows else 0.0
     for row in rows:
@@ -120,7 +120,7 @@ def _blocks(asked: Asked, prompt: int, tokens: int) -> Iterator[Hashable]:
             yield prompt, place, tokens
 
 
-def _burstgpt(columns: Columns, found: _Lengths, rows: list[int]) -> Iterator[str]:
+def _burstgpt(columns: RequestColumns, found: _TokenLengths, rows: list[int]) -> Iterator[str]:
     yield BURSTGPT_HEAD + "\n"
     start = float(columns.ts[rows[0]]) if rows else 0.0
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a response cache would have answered: captured arrivals replayed through the proxy's own cache and single-flight.
+"""What a response cache would have answered: captured arrivals replayed through the proxy's own cache, equal requests joined as it joins them.
 
 A repeat is a hit once the first answer is complete, coalesced while that is being generated, else a miss, as is what the policy
 does not let a cache answer. At one instant answers are complete before requests arrive. It reads no clock and never samples.
@@ -11,9 +11,8 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.proxy.calls.flights import Flight, Flights
-from toolkit.proxy.stored.cache import Cache
-from toolkit.workload.columns import Codes, Columns, Mask, Numbers
+from toolkit.proxy.cache.memory import MemoryCache
+from toolkit.workload.columns import Codes, Mask, Numbers, RequestColumns
 
 Outcomes = NDArray[np.int8]
 
@@ -143,27 +142,28 @@ def _arrivals(
 
 
 def _replayed(these: _Arrivals, size: int | None, ttl_s: float | None) -> Outcomes:
-    """Each request's outcome, by the very code that the proxy runs."""
-    cache: Cache[int, bool] = Cache(size, ttl_s=ttl_s)
-    flights: Flights[int, None] = Flights()
-    under_way: list[tuple[float, int, Flight[int, None]]] = []
+    """Each request's outcome, by the very cache that the proxy runs."""
+    cache: MemoryCache[int, bool] = MemoryCache(size, ttl_s=ttl_s)
+    asked: set[int] = set()
+    """Keys whose call is under way: who comes meanwhile joins it."""
+    under_way: list[tuple[float, int, int]] = []
     outcomes = bytearray(len(these.keys))
     ready, failed = these.ready.tolist(), these.failed.tolist()
-    get, begin = cache.get, flights.begin
+    get = cache.get
     for number, (key, at) in enumerate(zip(these.keys.tolist(), these.ts.tolist(), strict=True)):
         while under_way and under_way[0][0] <= at:
-            done, which, flight = heappop(under_way)
+            done, which, asked_key = heappop(under_way)
             if not failed[which]:
-                cache.put(flight.key, True, done)
-            flights.finish(flight, ok=not failed[which])
+                cache.put(asked_key, True, done)
+            asked.discard(asked_key)
         if get(key, at):
             outcomes[number] = HIT
             continue
-        flight, leads = begin(key, at)
-        if leads:
-            heappush(under_way, (ready[number], number, flight))
-        else:
+        if key in asked:
             outcomes[number] = COALESCED
+        else:
+            asked.add(key)
+            heappush(under_way, (ready[number], number, key))
     return np.frombuffer(outcomes, dtype=np.int8)
 
 
@@ -218,7 +218,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def forecast(
-    columns: Columns,
+    columns: RequestColumns,
     latency_s: Numbers,
     *,
     sizes: Sequence[int | None],

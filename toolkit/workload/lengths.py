@@ -3,13 +3,13 @@
 An answer that its token limit ended would have been longer: it counts as censored, by Kaplan and Meier's estimate.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.workload.columns import Codes, Columns, Mask, Numbers
+from toolkit.stats import rank
+from toolkit.workload.columns import Codes, Mask, Numbers, RequestColumns
 
 CHARS_PER_TOKEN = 4.0
 """The rule of thumb for English prose; code has about 3, Chinese and Japanese 1 to 2."""
@@ -31,7 +31,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class LengthSpread:
     """How values spread: nearest-rank quantiles, and a histogram over powers of two."""
 
     count: int
@@ -63,20 +63,20 @@ class PromptTokens:
 class Lengths:
     """Prompts and answers. None: nobody told."""
 
-    prompt_chars: Spread | None
-    prompt_tokens: Spread | None
+    prompt_chars: LengthSpread | None
+    prompt_tokens: LengthSpread | None
     prompt_tokens_estimated_share: float | None
     """Share of the requests whose prompt tokens are an estimate from characters."""
     chars_per_token: float
     chars_per_token_calibrated: bool
-    output_tokens: Spread | None
+    output_tokens: LengthSpread | None
     output_known_share: float | None
     """Share of the requests whose answer's length is known."""
-    max_tokens: Spread | None
+    max_tokens: LengthSpread | None
     """Of the requests that set it."""
 
 
-def lengths(columns: Columns, prompts: PromptTokens) -> Lengths:
+def lengths(columns: RequestColumns, prompts: PromptTokens) -> Lengths:
     """Describe all lengths."""
     known = ~np.isnan(columns.output_tokens)
     told = ~np.isnan(prompts.tokens)
@@ -95,7 +95,7 @@ def lengths(columns: Columns, prompts: PromptTokens) -> Lengths:
     )
 
 
-def prompt_tokens(columns: Columns) -> PromptTokens:
+def prompt_tokens(columns: RequestColumns) -> PromptTokens:
     """Prompt lengths: told, else another request's with the same prompt, else from characters."""
     chars = columns.per_request("prompt_chars")
     told = columns.prompt_tokens
@@ -108,7 +108,7 @@ def prompt_tokens(columns: Columns) -> PromptTokens:
     )
 
 
-def asked_tokens(columns: Columns) -> Numbers:
+def asked_tokens(columns: RequestColumns) -> Numbers:
     """Each request's `max_tokens`; NaN where it is not set, or impossible."""
     asked = columns.per_request("max_tokens")
     return np.where((asked >= 0) & (asked <= MOST_ASKED), asked, np.nan)
@@ -132,7 +132,7 @@ def _told_of_the_same(prompt: Codes, told: Numbers) -> Numbers:
     return np.where(np.isneginf(best), np.nan, best)[prompt]
 
 
-def spread(values: Numbers, cut: Mask | None = None) -> Spread | None:
+def spread(values: Numbers, cut: Mask | None = None) -> LengthSpread | None:
     """Describe the known values; `cut` marks those that a limit ended. None for none."""
     known = ~np.isnan(values)
     if not known.any():
@@ -140,7 +140,7 @@ def spread(values: Numbers, cut: Mask | None = None) -> Spread | None:
     kept = values[known]
     ended = np.zeros(len(kept), dtype=bool) if cut is None else cut[known]
     p50, p90, p99, p99_9 = quantiles(kept, ended, (0.5, 0.9, 0.99, 0.999))
-    return Spread(
+    return LengthSpread(
         count=len(kept),
         mean=float(kept.mean()),
         p50=p50,
@@ -172,7 +172,7 @@ def quantiles(values: Numbers, cut: Mask, shares: tuple[float, ...]) -> tuple[fl
 
 def at_rank(ordered: NDArray[np.int64] | Numbers, share: float) -> float:
     """The nearest-rank quantile of sorted values."""
-    return float(ordered[max(0, math.ceil(share * len(ordered) - SLACK) - 1)])
+    return float(ordered[rank(len(ordered), share) - 1])
 
 
 def histogram(values: Numbers) -> tuple[Bin, ...]:

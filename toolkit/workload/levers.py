@@ -10,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from toolkit.wording import share as percent
+from toolkit.units import share as percent
 from toolkit.workload.arrivals import Concurrency
 from toolkit.workload.columns import Mask
-from toolkit.workload.lengths import Spread
+from toolkit.workload.lengths import LengthSpread
 from toolkit.workload.limits import ModelLength
 from toolkit.workload.work import DECODE_WEIGHT, SOON_S, WEIGHTS, Reuse, Tokens, Work
 
@@ -75,7 +75,7 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class LeverEvidence:
     """What the levers are judged by."""
 
     work: Work
@@ -88,13 +88,13 @@ class Evidence:
     policy: str
     length: ModelLength
     concurrency: Concurrency
-    output: Spread | None
-    max_tokens: Spread | None
+    output: LengthSpread | None
+    max_tokens: LengthSpread | None
     max_num_seqs: int | None = None
     """As the server is set; None: not known."""
 
 
-def levers(evidence: Evidence) -> tuple[Lever, ...]:
+def levers(evidence: LeverEvidence) -> tuple[Lever, ...]:
     """All levers in order: measured savings first, then settings, then what changes answers."""
     return (*_measured(evidence), *_settings(evidence), _quantization())
 
@@ -145,7 +145,7 @@ def changes_length(length: ModelLength) -> bool:
 class _Savings:
     """What sets of levers save together, so that each one's own part is a difference."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: LeverEvidence) -> None:
         self._evidence = evidence
         self._shares: dict[bytes, float | None] = {}
 
@@ -180,7 +180,7 @@ def _reused(codes: Order, reuse: Reuse) -> Mask | None:
     return np.zeros(len(reuse.repeats), dtype=bool)
 
 
-def _measured(evidence: Evidence) -> Iterator[Lever]:
+def _measured(evidence: LeverEvidence) -> Iterator[Lever]:
     savings = _Savings(evidence)
     order = _order(savings, evidence.work)
     for place, code in enumerate(order):
@@ -209,7 +209,7 @@ def _order(savings: _Savings, work: Work) -> Order:
 
 
 def _measured_lever(
-    code: Code, own: Tokens | None, alone: Tokens | None, evidence: Evidence
+    code: Code, own: Tokens | None, alone: Tokens | None, evidence: LeverEvidence
 ) -> Lever:
     total = evidence.work.total
     shares = [share_of(own, total, weight) for weight in (DECODE_WEIGHT, *WEIGHTS)]
@@ -252,7 +252,7 @@ def _output_caveat(work: Work) -> str:
 Description = tuple[bool, float | None, str, str]
 
 
-def _described(code: Code, saved: float | None, evidence: Evidence) -> Description:
+def _described(code: Code, saved: float | None, evidence: LeverEvidence) -> Description:
     """Whether a measured lever is recommended, its number, of what, and its caveat."""
     what = WHAT[code]
     if evidence.reuse is None:
@@ -265,7 +265,7 @@ def _described(code: Code, saved: float | None, evidence: Evidence) -> Descripti
 
 
 def _response_cache(
-    saved: float | None, what: str, evidence: Evidence, reuse: Reuse
+    saved: float | None, what: str, evidence: LeverEvidence, reuse: Reuse
 ) -> Description:
     repeats = reuse.repeats
     answered = repeats if reuse.cached is None else reuse.cached
@@ -294,12 +294,14 @@ def _declared_words(declared_share: float | None) -> str:
     return f"{percent(declared_share)} of requests declare that it may, by temperature 0 or a seed"
 
 
-def _no_repeat(evidence: Evidence) -> str:
+def _no_repeat(evidence: LeverEvidence) -> str:
     allowed = "that the policy allows " if evidence.policy == "declared" else ""
     return f"no request {allowed}repeats an earlier one"
 
 
-def _single_flight(saved: float | None, what: str, evidence: Evidence, reuse: Reuse) -> Description:
+def _single_flight(
+    saved: float | None, what: str, evidence: LeverEvidence, reuse: Reuse
+) -> Description:
     if not reuse.repeats.any():
         number = 0.0 if len(reuse.repeats) else None
         return False, number, what, f"saves nothing here: {_no_repeat(evidence)}"
@@ -315,7 +317,9 @@ def _single_flight(saved: float | None, what: str, evidence: Evidence, reuse: Re
     return saved >= WORTH or _repeats_are_worth_it(evidence, reuse), waiting, what, caveat
 
 
-def _single_flight_of_unknown_latency(what: str, evidence: Evidence, reuse: Reuse) -> Description:
+def _single_flight_of_unknown_latency(
+    what: str, evidence: LeverEvidence, reuse: Reuse
+) -> Description:
     if reuse.soon is None:
         return (
             False,
@@ -331,12 +335,14 @@ def _single_flight_of_unknown_latency(what: str, evidence: Evidence, reuse: Reus
     return soon > 0 and _repeats_are_worth_it(evidence, reuse), None, what, caveat
 
 
-def _repeats_are_worth_it(evidence: Evidence, reuse: Reuse) -> bool:
+def _repeats_are_worth_it(evidence: LeverEvidence, reuse: Reuse) -> bool:
     saved = evidence.work.of(reuse.repeats)
     return (share_of(saved, evidence.work.total, DECODE_WEIGHT) or 0.0) >= WORTH
 
 
-def _prefix_cache(saved: float | None, what: str, evidence: Evidence, reuse: Reuse) -> Description:
+def _prefix_cache(
+    saved: float | None, what: str, evidence: LeverEvidence, reuse: Reuse
+) -> Description:
     everything = np.ones(len(reuse.repeats), dtype=bool)
     number = evidence.prefix_share(everything) if len(everything) else None
     if number is None:
@@ -349,7 +355,7 @@ def _prefix_cache(saved: float | None, what: str, evidence: Evidence, reuse: Reu
     return saved is not None and saved >= WORTH, number, what, caveat
 
 
-def _settings(evidence: Evidence) -> Iterator[Lever]:
+def _settings(evidence: LeverEvidence) -> Iterator[Lever]:
     length = evidence.length
     yield _setting(
         "max_model_len",
@@ -388,7 +394,7 @@ def _length_caveat(length: ModelLength) -> str:
     )
 
 
-def _generous_limit(evidence: Evidence) -> Lever | None:
+def _generous_limit(evidence: LeverEvidence) -> Lever | None:
     output, asked = evidence.output, evidence.max_tokens
     if output is None or asked is None or asked.p50 is None or output.p99_9 is None:
         return None
@@ -404,7 +410,7 @@ def _generous_limit(evidence: Evidence) -> Lever | None:
     )
 
 
-def _batching(evidence: Evidence) -> Lever:
+def _batching(evidence: LeverEvidence) -> Lever:
     found, limit = evidence.concurrency, evidence.max_num_seqs
     what = "under way at once, or fewer, at 99 of 100 arrivals"
     if found.p99 is None:

@@ -10,7 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from toolkit.workload.columns import Columns, Numbers
+from toolkit.units import counted
+from toolkit.workload.columns import Numbers, RequestColumns
 from toolkit.workload.lengths import MOST_ASKED, PromptTokens, asked_tokens, quantiles
 
 Basis = Literal["max_tokens", "observed", "mixed"]
@@ -25,7 +26,7 @@ FEW = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class LimitEffect:
     """What a limit would have done to the captured requests."""
 
     max_model_len: int
@@ -56,12 +57,12 @@ class ModelLength:
     """Current / recommended: so many times as many full-length requests fit the same KV cache."""
     capped: bool = False
     """The model cannot take what the workload needs."""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[LimitEffect, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def model_length(
-    columns: Columns,
+    columns: RequestColumns,
     prompts: PromptTokens,
     *,
     current: int | None = None,
@@ -98,7 +99,7 @@ def rounded_up(longest: int) -> int:
 
 
 def _needs(
-    columns: Columns, prompt: Numbers, asked: Numbers
+    columns: RequestColumns, prompt: Numbers, asked: Numbers
 ) -> tuple[Numbers | None, Basis | None, str]:
     """Prompt and answer of each request, as long as it may get; how the answer's part is known."""
     if not len(columns):
@@ -117,7 +118,7 @@ def _needs(
     return prompt + np.where(unset, output, asked), basis, f"longest prompt + {how}"
 
 
-def observed_output(columns: Columns) -> tuple[float | None, str]:
+def observed_output(columns: RequestColumns) -> tuple[float | None, str]:
     """The 99.9 % quantile of the answers' lengths; those that a limit ended count as longer than seen."""
     known = ~np.isnan(columns.output_tokens)
     if not known.any():
@@ -130,8 +131,8 @@ def observed_output(columns: Columns) -> tuple[float | None, str]:
 
 
 def _refusals(
-    columns: Columns, prompt: Numbers, asked: Numbers, current: int | None
-) -> tuple[Refusal, ...]:
+    columns: RequestColumns, prompt: Numbers, asked: Numbers, current: int | None
+) -> tuple[LimitEffect, ...]:
     if not len(columns) or np.isnan(prompt).all():
         return ()
     least = prompt + np.where(np.isnan(asked), 1, asked)
@@ -141,7 +142,7 @@ def _refusals(
     for limit in limits:
         refused = least > limit  # NaN, a prompt of unknown length, is not
         found.append(
-            Refusal(
+            LimitEffect(
                 max_model_len=limit,
                 refused=int(refused.sum()),
                 refused_share=float(refused.mean()),
@@ -152,12 +153,12 @@ def _refusals(
 
 
 def _warnings(
-    columns: Columns, prompts: PromptTokens, longest: int, model_max: int | None
+    columns: RequestColumns, prompts: PromptTokens, longest: int, model_max: int | None
 ) -> tuple[str, ...]:
     found = []
     if len(columns) < FEW:
         found.append(
-            f"max_model_len rests on {len(columns):,} request{'' if len(columns) == 1 else 's'}: a longer one may be yet to"
+            f"max_model_len rests on {counted(len(columns), 'request')}: a longer one may be yet to"
             " come"
         )
     if prompts.estimated.any():

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from toolkit.errors import ToolkitError
+from toolkit.protocol.request import asked as asked_of
+from toolkit.protocol.request_key import body_key
 from toolkit.records import Asked, Seen, SeenCache
-from toolkit.request_body import asked as asked_of
-from toolkit.request_key import body_key
 from toolkit.workload.log_values import (
     count,
     first,

@@ -49,7 +49,7 @@ _NOTES = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Source:
+class RequestSource:
     """Where requests come from, and what can be said of them."""
 
     kind: Kind
@@ -69,7 +69,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _LogLine:
     where: str
     text: bytes
     is_last: bool
@@ -87,14 +87,14 @@ def read(
     *,
     client: Callable[[str], str],
     keep_text: bool = False,
-) -> Source:
+) -> RequestSource:
     """Find out what the lines of file `name` are and read them. Raises ToolkitError naming the line at fault.
 
     `client` turns an address into what is shown of it. `keep_text`: prompts are kept to read. The error of a later
     line comes from the iterator.
     """
     numbered = (line for line in _numbered(lines, name) if not _is_event(line.text))
-    looked_at: list[_Line] = []
+    looked_at: list[_LogLine] = []
     for line in numbered:
         looked_at.append(line)
         source = _source(line, name, chain(looked_at, numbered), client, keep_text)
@@ -107,9 +107,9 @@ def read(
     raise ToolkitError(f"{looked_at[0].where} is of no log or trace that is known", KNOWN)
 
 
-def _numbered(lines: Iterable[bytes], name: str) -> Iterator[_Line]:
+def _numbered(lines: Iterable[bytes], name: str) -> Iterator[_LogLine]:
     """Lines that are not blank, with their place."""
-    held: _Line | None = None
+    held: _LogLine | None = None
     is_first = True
     for number, line in enumerate(lines, start=1):
         where = f"`{name}` line {number}"
@@ -121,10 +121,10 @@ def _numbered(lines: Iterable[bytes], name: str) -> Iterator[_Line]:
         if told:
             if held is not None:
                 yield held
-            held = _Line(where, told, is_last=False, is_first=is_first)
+            held = _LogLine(where, told, is_last=False, is_first=is_first)
             is_first = False
     if held is not None:
-        yield _Line(held.where, held.text, is_last=True, is_first=held.is_first)
+        yield _LogLine(held.where, held.text, is_last=True, is_first=held.is_first)
 
 
 def _is_event(line: bytes) -> bool:
@@ -134,12 +134,12 @@ def _is_event(line: bytes) -> bool:
 
 
 def _source(
-    line: _Line,
+    line: _LogLine,
     name: str,
-    lines: Iterator[_Line],
+    lines: Iterator[_LogLine],
     client: Callable[[str], str],
     keep_text: bool,
-) -> Source | None:
+) -> RequestSource | None:
     """What the file is, judged by this line of it; None: it does not tell."""
     rows = Rows(name, client=client, keep_text=keep_text)
     table = traces.table_of(line.text)
@@ -151,7 +151,7 @@ def _source(
     kind = None if row is None else kind_of(row)
     if row is None or kind is None:
         return None
-    source = Source(kind=kind, seen=iter(()), **_known(kind, row))
+    source = RequestSource(kind=kind, seen=iter(()), **_known(kind, row))
     source.seen = _read_objects(source, lines, rows)
     return source
 
@@ -202,14 +202,20 @@ def _known(kind: Kind, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(table: traces.Table, lines: Iterator[_Line], name: str, rows: Rows) -> Source:
-    source = Source(kind=table.kind, seen=iter(()), identities=None, arrivals=True)
+def _table(
+    table: traces.TraceTable, lines: Iterator[_LogLine], name: str, rows: Rows
+) -> RequestSource:
+    source = RequestSource(kind=table.kind, seen=iter(()), identities=None, arrivals=True)
     source.seen = _read_table(source, table, lines, name, rows)
     return source
 
 
 def _read_table(
-    source: Source, table: traces.Table, lines: Iterator[_Line], name: str, rows: Rows
+    source: RequestSource,
+    table: traces.TraceTable,
+    lines: Iterator[_LogLine],
+    name: str,
+    rows: Rows,
 ) -> Iterator[Seen]:
     for line in lines:
         if line.is_first:
@@ -227,7 +233,7 @@ def _read_table(
     source.notes += _notes(rows)
 
 
-def _array(lines: Iterator[_Line], name: str, rows: Rows) -> Source:
+def _array(lines: Iterator[_LogLine], name: str, rows: Rows) -> RequestSource:
     """A list of objects, which are then read like lines."""
     size, parts = 0, []
     for line in lines:
@@ -244,18 +250,18 @@ def _array(lines: Iterator[_Line], name: str, rows: Rows) -> Source:
     kind = kind_of(entries[0]) if entries else None
     if kind is None:
         raise ToolkitError(f"`{name}` is a list of nothing that is known", KNOWN)
-    source = Source(kind=kind, seen=iter(()), **_known(kind, entries[0]))
+    source = RequestSource(kind=kind, seen=iter(()), **_known(kind, entries[0]))
     numbered = ((f"`{name}` entry {number}", row) for number, row in enumerate(entries, start=1))
     source.seen = _read_rows(source, ((where, row, None) for where, row in numbered), rows)
     return source
 
 
-def _read_objects(source: Source, lines: Iterator[_Line], rows: Rows) -> Iterator[Seen]:
+def _read_objects(source: RequestSource, lines: Iterator[_LogLine], rows: Rows) -> Iterator[Seen]:
     return _read_rows(source, _objects(source.kind, lines, rows), rows)
 
 
 def _objects(
-    kind: Kind, lines: Iterator[_Line], rows: Rows
+    kind: Kind, lines: Iterator[_LogLine], rows: Rows
 ) -> Iterator[tuple[str, Mapping[str, Any], bytes | None]]:
     """Each line's place, object and text; those that were cut off are counted."""
     for line in lines:
@@ -268,7 +274,7 @@ def _objects(
             raise ToolkitError(f"{line.where} is not a JSON object", KNOWN)
 
 
-def _is_torn(kind: Kind, line: _Line) -> bool:
+def _is_torn(kind: Kind, line: _LogLine) -> bool:
     """Whether a line is half of one: the writer was killed, or somebody cut the file, e.g., `tail -c`."""
     if line.is_last:
         return True
@@ -279,7 +285,7 @@ def _is_torn(kind: Kind, line: _Line) -> bool:
 
 
 def _read_rows(
-    source: Source, found: Iterable[tuple[str, Mapping[str, Any], bytes | None]], rows: Rows
+    source: RequestSource, found: Iterable[tuple[str, Mapping[str, Any], bytes | None]], rows: Rows
 ) -> Iterator[Seen]:
     rows.has_times = source.arrivals
     place = 0

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.workload.columns import Columns, Mask
+from toolkit.workload.columns import Mask, RequestColumns
 
 LISTED = 8
 """Values of one parameter that are named; the others are counted together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class ParameterValue:
     """One value of a parameter."""
 
     value: str | float | bool | None
@@ -28,7 +28,7 @@ class Parameter:
     """One parameter's values, the most frequent first."""
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[ParameterValue, ...]
     different: int
     """Values there are, not set included."""
     rest: int
@@ -62,7 +62,7 @@ class Mix:
 PARAMETERS = ("model", "stream", "max_tokens", "temperature", "top_p", "n", "seed", "messages")
 
 
-def mix(columns: Columns, *, bodies: bool = True) -> Mix:
+def mix(columns: RequestColumns, *, bodies: bool = True) -> Mix:
     """Count what is asked for; without `bodies` a field that nobody told may have been set."""
     total = len(columns)
     if not total:
@@ -81,7 +81,7 @@ def mix(columns: Columns, *, bodies: bool = True) -> Mix:
     )
 
 
-def _kinds(columns: Columns) -> Counter[tuple[Any, ...]]:
+def _kinds(columns: RequestColumns) -> Counter[tuple[Any, ...]]:
     """How often each combination of parameters and options was asked: many bodies, few combinations."""
     sent = np.bincount(columns.exact, minlength=len(columns.asked)).tolist()
     kinds: Counter[tuple[Any, ...]] = Counter()
@@ -92,7 +92,7 @@ def _kinds(columns: Columns) -> Counter[tuple[Any, ...]]:
     return +kinds  # without those that a part of the columns does not have
 
 
-def declared(columns: Columns) -> Mask:
+def declared(columns: RequestColumns) -> Mask:
     """For each request: whether it says that its answer may be given again, by temperature 0 or a seed."""
     said = [one.temperature == 0 or one.seed is not None for one in columns.asked]
     return np.array(said, dtype=bool)[columns.exact]
@@ -108,7 +108,7 @@ def _parameter(place: int, kinds: Counter[tuple[Any, ...]], total: int) -> Param
     return Parameter(
         name=PARAMETERS[place],
         values=tuple(
-            Value(value=value, requests=times, share=times / total) for value, times in top
+            ParameterValue(value=value, requests=times, share=times / total) for value, times in top
         ),
         different=len(tally),
         rest=total - sum(times for _, times in top),

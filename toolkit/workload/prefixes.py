@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.protocol.request import BLOCK_BYTES, HASH_BYTES
 from toolkit.records import Asked
-from toolkit.request_prompt import BLOCK_BYTES, HASH_BYTES
-from toolkit.workload.columns import Codes, Columns, Numbers
+from toolkit.workload.columns import Codes, Numbers, RequestColumns
 
 BLOCK_TOKENS = 16.0
 """vLLM's usual block; of text BLOCK_BYTES are taken for one."""
@@ -107,7 +107,7 @@ class _Bodies:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lengths:
+class _PromptLengths:
     """Each request's prompt."""
 
     tokens: Numbers
@@ -118,7 +118,9 @@ class _Lengths:
     """Tokens that one of our blocks stands for."""
 
 
-def shared_prefix(columns: Columns, *, capacities: Sequence[int] = (), top: int = 0) -> Prefixes:
+def shared_prefix(
+    columns: RequestColumns, *, capacities: Sequence[int] = (), top: int = 0
+) -> Prefixes:
     """The ceiling; for each capacity in blocks what is left of it; and that many of the most shared beginnings."""
     bodies = _bodies(columns)
     sizes = _lengths(columns, bodies)
@@ -142,7 +144,7 @@ def shared_prefix(columns: Columns, *, capacities: Sequence[int] = (), top: int 
     )
 
 
-def _bodies(columns: Columns) -> _Bodies:
+def _bodies(columns: RequestColumns) -> _Bodies:
     present, first, of = np.unique(columns.exact, return_index=True, return_inverse=True)
     by_arrival = np.argsort(first)
     place = np.empty(len(present), dtype=np.int64)
@@ -174,7 +176,7 @@ def _seen_before(bodies: _Bodies) -> Codes:
     return leading
 
 
-def _lengths(columns: Columns, bodies: _Bodies) -> _Lengths:
+def _lengths(columns: RequestColumns, bodies: _Bodies) -> _PromptLengths:
     asked = [columns.asked[code] for code in bodies.exact.tolist()]
     block = np.array([one.block_tokens or BLOCK_TOKENS for one in asked], dtype=float)
     of_text = np.array(list(map(_is_text, asked)), dtype=bool)
@@ -185,7 +187,7 @@ def _lengths(columns: Columns, bodies: _Bodies) -> _Lengths:
     tokens = np.where(np.isnan(columns.prompt_tokens), spread * block, columns.prompt_tokens)
     per_hash = block.copy()
     np.divide(tokens, spread, out=per_hash, where=of_text & (spread > 0))
-    return _Lengths(tokens=tokens, block=block, per_hash=per_hash)
+    return _PromptLengths(tokens=tokens, block=block, per_hash=per_hash)
 
 
 def _is_text(asked: Asked) -> bool:
@@ -193,7 +195,7 @@ def _is_text(asked: Asked) -> bool:
     return asked.prompt_tokens is None or bool(asked.prompt_chars)
 
 
-def _saved(sizes: _Lengths, leading: Codes) -> Numbers:
+def _saved(sizes: _PromptLengths, leading: Codes) -> Numbers:
     """Tokens of each prompt that need not be computed: whole blocks, and never the last token."""
     whole = np.floor(leading * sizes.per_hash / sizes.block)
     most = np.floor(np.maximum(sizes.tokens - 1, 0) / sizes.block)
@@ -210,7 +212,7 @@ def _last_half(saved: Numbers, tokens: Numbers) -> tuple[Numbers, Numbers]:
     return saved[len(saved) // 2 :], tokens[len(tokens) // 2 :]
 
 
-def _cell(bodies: _Bodies, sizes: _Lengths, blocks: int, block: float | None) -> PrefixCell:
+def _cell(bodies: _Bodies, sizes: _PromptLengths, blocks: int, block: float | None) -> PrefixCell:
     saved = _saved(sizes, _still_held(bodies, blocks))
     return PrefixCell(
         blocks=blocks,
@@ -243,7 +245,7 @@ def _still_held(bodies: _Bodies, capacity: int) -> Codes:
 
 
 def _leaders(
-    columns: Columns, bodies: _Bodies, top: int, *, by_volume: bool
+    columns: RequestColumns, bodies: _Bodies, top: int, *, by_volume: bool
 ) -> tuple[SharedPrefix, ...]:
     blocks = bodies.depth + 1
     arrivals = np.bincount(bodies.of, minlength=len(bodies.counts))
@@ -269,7 +271,7 @@ def _most_of_the_next(bodies: _Bodies, requests: Codes) -> Codes:
     return most
 
 
-def _shared(columns: Columns, bodies: _Bodies, at: int, requests: int) -> SharedPrefix:
+def _shared(columns: RequestColumns, bodies: _Bodies, at: int, requests: int) -> SharedPrefix:
     asked = columns.asked[int(bodies.exact[bodies.owner[at]])]
     blocks = int(bodies.depth[at]) + 1
     tokens = blocks * (asked.block_tokens or BLOCK_TOKENS)

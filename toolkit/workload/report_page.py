@@ -1,4 +1,4 @@
-"""The report as one HTML file with plots: nothing in it is fetched, no script runs, and it prints as it looks.
+"""The report as one HTML file with plots.
 
 Numbers and words come from the report; it reckons nothing but where a line goes.
 """
@@ -7,11 +7,10 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from toolkit.markup import Markup, tag
-from toolkit.plot import (
+from toolkit.report.charts import (
     BOX,
-    Frame,
-    Look,
+    ChartFrame,
+    LineStyle,
     Scale,
     chart,
     empty,
@@ -21,16 +20,25 @@ from toolkit.plot import (
     linear_ticks,
     word,
 )
-from toolkit.wording import UNKNOWN, rate, share, span, tick
+from toolkit.report.html import Markup, tag
+from toolkit.report.page import (
+    COLOURS,
+    STROKES,
+    document,
+    figures_list,
+    legend,
+    notes_list,
+    rows_table,
+)
+from toolkit.units import UNKNOWN, rate, round_span, share, span, tick, tick_share
 from toolkit.workload.arrivals import Series
 from toolkit.workload.forecast import HitCell
-from toolkit.workload.lengths import Bin, Spread
+from toolkit.workload.lengths import Bin, LengthSpread
 from toolkit.workload.levers import Lever
 from toolkit.workload.report_words import (
     LEVER_NAMES,
     answered,
     figures,
-    length_of_time,
     lever_number,
     losses_told,
     size_words,
@@ -38,50 +46,10 @@ from toolkit.workload.report_words import (
 )
 from toolkit.workload.summary import Workload
 
-COLOURS = ("var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)")
-STROKES = ("", "9 5", "2 5", "12 4 2 4")
 MOST_POINTS = 300
 """Of a line: about one for two pixels."""
 FIRST_REAL_TS = 86_400.0 * 365
 """Times of the year 1970 are a trace's own clock, not a calendar's."""
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #14181d; --soft: #5a6572; --line: #d7dde3; --paper: #fff; --accent: #0b6bcb;
-  --c0: #0072b2; --c1: #d55e00; --c2: #007a5a; --c3: #a3386f; --c4: #7a6a00; --c5: #5b4bb5; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8edf2; --soft: #9aa7b4; --line: #2f3842; --paper: #14181d;
-  --accent: #5cb0ff; --c0: #56b4e9; --c1: #ff8c42; --c2: #2fc49a; --c3: #e58bc0; --c4: #d9c84a; --c5: #a99bf5; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 74rem; padding: 1.6rem 1.2rem 4rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
-h1 { font-size: 1.15rem; font-weight: 500; color: var(--soft); margin: 0; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .8rem; }
-.headline { font-size: 1.9rem; line-height: 1.25; font-weight: 650; margin: .3rem 0 1.4rem; text-wrap: balance; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: 1rem 1.6rem; margin: 0; }
-dt { color: var(--soft); font-size: .9rem; } dd { margin: 0; font-size: 1.25rem; } dd small { display: block; font-size: .85rem;
-  color: var(--soft); line-height: 1.35; }
-.table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
-th { text-align: left; font-weight: 500; color: var(--soft); font-size: .9rem; } td, th { padding: .45rem .8rem .45rem 0;
-  border-bottom: 1px solid var(--line); vertical-align: top; } .right { text-align: right; white-space: nowrap; }
-.not td:first-child { color: var(--soft); } td small { color: var(--soft); display: block; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(27rem, 100%), 1fr)); gap: 2rem 2.4rem; }
-figure { margin: 0; min-width: 0; } figcaption b { font-weight: 650; margin-right: .6rem; } figcaption small { color: var(--soft); }
-.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-.plot { position: relative; height: 15rem; margin: .6rem 1.6rem 2rem 3.6rem; }
-.plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
-.plot path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; stroke-linecap: round; }
-.plot .grid { stroke: var(--line); } .plot .line .ink { stroke: var(--host); stroke-width: 2.4; } .plot .reach { stroke: transparent;
-  stroke-width: 14; pointer-events: stroke; } .plot .bar { fill: var(--accent); opacity: .8; stroke: none; }
-.plot > span { position: absolute; white-space: nowrap; font-size: .82rem; line-height: 1.1; color: var(--soft); }
-.tick.x { transform: translate(-50%, .55rem); } .tick.y { transform: translate(calc(-100% - .5rem), -50%); }
-.key { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; padding: 0 0 0 3.6rem; margin: 0; list-style: none; font-size: .9rem; }
-.key i { display: inline-block; width: 1.6em; border-top: 3px solid; vertical-align: middle; margin-right: .4em; }
-.nothing, .notes { color: var(--soft); } .notes li { margin: .25rem 0; } p { max-width: 62rem; }
-h1, .headline, dd { overflow-wrap: anywhere; }
-@media (max-width: 44rem) { .headline { font-size: 1.5rem; } thead { display: none; } tr { display: grid;
-  grid-template-columns: 1fr auto auto; border-bottom: 1px solid var(--line); padding: .6rem 0; } td { border: 0; padding: 0 .8rem 0 0; }
-  td:last-child { grid-column: 1 / -1; } td.right:nth-child(2)::before { content: "saves "; color: var(--soft); }
-  td.right:nth-child(3)::before { content: "alone "; color: var(--soft); } .plot { margin-left: 3rem; } }
-@media print { body { max-width: none; } figure, tr { break-inside: avoid; } }
-"""
 
 
 def page(report: Workload, *, told: str, notes: Sequence[str], losses: dict[str, int]) -> str:
@@ -90,77 +58,41 @@ def page(report: Workload, *, told: str, notes: Sequence[str], losses: dict[str,
         "main",
         tag("h1", "Workload of ", _source(told)),
         tag("p", report.headline, class_="headline"),
-        _figures(report),
+        figures_list(figures(report)),
         tag("h2", "Levers, by the GPU work they save"),
         _levers(report.levers),
         tag("h2", "What arrived"),
         tag("div", *_charts(report), class_="charts"),
         tag("h2", "What this rests on"),
-        _notes(report, notes, losses),
-    )
-    head = tag(
-        "head",
-        Markup('<meta charset="utf-8">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        # whatever a prompt or a model's name holds, nothing is asked of anybody
-        Markup(
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        notes_list(
+            [*losses_told(losses), *notes, *report.warnings, *report.unknown],
+            "Nothing was lost, and nothing is unknown.",
         ),
-        tag("title", f"Workload: {report.headline}"),
-        Markup(f"<style>{STYLE}</style>"),
     )
-    return f"<!doctype html>\n{tag('html', head, tag('body', body), lang='en')}\n"
+    return document(f"Workload: {report.headline}", body)
 
 
 def _source(told: str) -> str:
     return told.replace("`", "")
 
 
-def _figures(report: Workload) -> Markup:
-    return tag(
-        "dl",
-        [
-            tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None))
-            for name, value, more in figures(report)
-        ],
-    )
-
-
 def _levers(levers: Sequence[Lever]) -> Markup:
     rows = [
-        tag(
-            "tr",
-            tag("td", tag("b", LEVER_NAMES[lever.code])),
-            tag(
-                "td",
-                UNKNOWN if lever.saved_share is None else share(lever.saved_share),
-                class_="right",
-            ),
-            tag(
-                "td",
-                UNKNOWN if lever.standalone_share is None else share(lever.standalone_share),
-                class_="right",
-            ),
-            tag("td", lever_number(lever), tag("small", lever.caveat)),
-            class_=None if lever.recommended else "not",
+        (
+            tag("b", LEVER_NAMES[lever.code]),
+            share(lever.saved_share),
+            share(lever.standalone_share),
+            Markup.joined([lever_number(lever), tag("small", lever.caveat)]),
         )
         for lever in levers
     ]
-    head = tag(
-        "tr",
-        tag("th", "lever"),
-        tag("th", "saves", class_="right"),
-        tag("th", "alone", class_="right"),
-        tag("th", "its number, and its caveat"),
-    )
-    return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="table")
-
-
-def _notes(report: Workload, notes: Sequence[str], losses: dict[str, int]) -> Markup:
-    told = [*losses_told(losses), *notes, *report.warnings, *report.unknown]
-    if not told:
-        return tag("p", "Nothing was lost, and nothing is unknown.", class_="nothing")
-    return tag("ul", [tag("li", one) for one in told], class_="notes")
+    titles = [
+        ("lever", None),
+        ("saves", "right"),
+        ("alone", "right"),
+        ("its number, and its caveat", None),
+    ]
+    return rows_table(titles, rows, faint=[not lever.recommended for lever in levers])
 
 
 # --- plots ----------------------------------------------------------------------------------------
@@ -178,11 +110,11 @@ def _charts(report: Workload) -> list[Markup]:
 
 
 def _hit_chart(curve: Sequence[HitCell]) -> Markup:
-    frame = Frame(
+    frame = ChartFrame(
         key="hits",
         title="Response cache",
         axes="share of requests answered from memory, joined ones included, by the answers it holds",
-        told="; ".join(_cell_words(cell) for cell in curve),
+        alt="; ".join(_cell_words(cell) for cell in curve),
     )
     cells = [cell for cell in curve if cell.hit_ratio is not None]
     if not cells:
@@ -191,17 +123,17 @@ def _hit_chart(curve: Sequence[HitCell]) -> Markup:
     places = {size: (place + 0.5) / (len(sizes) + 1) for place, size in enumerate([*sizes, None])}
     lines, key = [], []
     for number, ttl in enumerate(sorted({cell.ttl_s for cell in cells}, key=_endless_last)):
-        look = Look(COLOURS[number % len(COLOURS)], STROKES[number % len(STROKES)])
+        look = LineStyle(COLOURS[number % len(COLOURS)], STROKES[number % len(STROKES)])
         mine = {cell.size: cell for cell in cells if cell.ttl_s == ttl}
         points = [
             (places[size], answered(mine[size])) if size in mine else None
             for size in (*sizes, None)
         ]
         lines.append(line(ttl_words(ttl), points, look))
-        key.append(tag("li", tag("i", style=f"border-color:{look.colour}"), ttl_words(ttl)))
+        key.append((ttl_words(ttl), look))
     grid, words = _shares_grid()
     ticks, names = grid_x((places[size], size_words(size)) for size in (*sizes, None))
-    return chart(frame, [grid, ticks, *lines], [*words, *names], tag("ul", key, class_="key"))
+    return chart(frame, [grid, ticks, *lines], [*words, *names], legend(key))
 
 
 def _endless_last(ttl_s: float | None) -> float:
@@ -214,11 +146,11 @@ def _cell_words(cell: HitCell) -> str:
 
 def _top_chart(report: Workload) -> Markup:
     told = [(name, value) for name, value in report.top_share.items() if value is not None]
-    frame = Frame(
+    frame = ChartFrame(
         key="tops",
         title="Repetition",
         axes="share of requests that the most frequent prompts hold",
-        told="; ".join(f"top {name}: {share(value)}" for name, value in told),
+        alt="; ".join(f"top {name}: {share(value)}" for name, value in told),
     )
     if not told:
         return empty(frame, "Which requests are alike is not known.")
@@ -227,11 +159,11 @@ def _top_chart(report: Workload) -> Markup:
 
 def _refusal_chart(report: Workload) -> Markup:
     refusals = report.model_length.refusals
-    frame = Frame(
+    frame = ChartFrame(
         key="refusals",
         title="Refused at max_model_len",
         axes="share of these requests that would not fit",
-        told="; ".join(f"{one.max_model_len}: {share(one.refused_share)}" for one in refusals),
+        alt="; ".join(f"{one.max_model_len}: {share(one.refused_share)}" for one in refusals),
     )
     if not refusals:
         return empty(frame, f"Not known: {report.model_length.why}.")
@@ -239,17 +171,17 @@ def _refusal_chart(report: Workload) -> Markup:
     return _bar_chart(frame, bars, shares=True)
 
 
-def _length_chart(key: str, title: str, spread: Spread | None) -> Markup:
+def _length_chart(key: str, title: str, spread: LengthSpread | None) -> Markup:
     if spread is None or not spread.histogram:
         return empty(
-            Frame(key=key, title=title, told=""),
+            ChartFrame(key=key, title=title, alt=""),
             "Not known: capture with --full." if key == "output-tokens" else "Not known.",
         )
-    frame = Frame(
+    frame = ChartFrame(
         key=key,
         title=title,
         axes=f"requests by length; median {_tokens(spread.p50)}, p99 {_tokens(spread.p99)}",
-        told=f"median {_tokens(spread.p50)}, longest {_tokens(spread.max)}",
+        alt=f"median {_tokens(spread.p50)}, longest {_tokens(spread.max)}",
     )
     return _bar_chart(frame, [(_bin_words(one), float(one.count)) for one in spread.histogram])
 
@@ -264,11 +196,11 @@ def _bin_words(one: Bin) -> str:
 
 def _rate_chart(report: Workload) -> Markup:
     series = report.arrivals.series
-    frame = Frame(
+    frame = ChartFrame(
         key="arrivals",
         title="Arrivals",
-        axes="" if series is None else f"requests per {length_of_time(series.bin_s)}",
-        told=f"{rate(report.arrivals.requests_per_s)} requests a second on average",
+        axes="" if series is None else f"requests per {round_span(series.bin_s)}",
+        alt=f"{rate(report.arrivals.requests_per_s)} requests a second on average",
     )
     if series is None or len(series.requests) < 2 or report.arrivals.first_ts is None:
         return empty(frame, "Too few requests, or too little time, for a line.")
@@ -280,7 +212,7 @@ def _rate_chart(report: Workload) -> Markup:
     length_s = len(_whole_bins(series, report.arrivals.duration_s)) * series.bin_s
     times = [(place / 3, span(length_s * place / 3)) for place in range(4)]
     ticks, names = grid_x(times)
-    drawn = line("requests", points, Look(COLOURS[0], ""))
+    drawn = line("requests", points, LineStyle(COLOURS[0], ""))
     return chart(frame, [grid, ticks, drawn], [*words, *names], _since(report.arrivals.first_ts))
 
 
@@ -306,10 +238,12 @@ def _since(first_ts: float) -> Markup | None:
 
 
 def _shares_grid() -> tuple[Markup, list[Markup]]:
-    return grid_y((value, f"{100 * value:.0f} %") for value in (0.0, 0.25, 0.5, 0.75, 1.0))
+    return grid_y((value, tick_share(value)) for value in (0.0, 0.25, 0.5, 0.75, 1.0))
 
 
-def _bar_chart(frame: Frame, bars: Sequence[tuple[str, float]], *, shares: bool = False) -> Markup:
+def _bar_chart(
+    frame: ChartFrame, bars: Sequence[tuple[str, float]], *, shares: bool = False
+) -> Markup:
     high = 1.0 if shares else max(value for _, value in bars) or 1.0
     scale = Scale(0.0, high if shares else high * 1.08)
     grid, words = (

@@ -2,9 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from toolkit.wording import UNKNOWN, digits, milliseconds, rate, share, span, tick
+from toolkit.units import (
+    UNKNOWN,
+    counted,
+    digits,
+    milliseconds,
+    rate,
+    round_span,
+    share,
+    span,
+    tick,
+)
 from toolkit.workload.forecast import HitCell
-from toolkit.workload.lengths import Spread
+from toolkit.workload.lengths import LengthSpread
 from toolkit.workload.levers import Code, Lever
 from toolkit.workload.mixes import Parameter
 from toolkit.workload.summary import Workload
@@ -78,7 +88,7 @@ def _unique(report: Workload) -> Figure:
     ]
     return (
         "unique",
-        f"{report.unique_prompts:,} prompt{'' if report.unique_prompts == 1 else 's'}",
+        counted(report.unique_prompts, "prompt"),
         ", ".join(f"{count:,} {what}" for count, what in told if count is not None),
     )
 
@@ -198,7 +208,7 @@ def _under_way(report: Workload) -> Figure:
     )
 
 
-def _spread(found: Spread | None) -> tuple[str, str]:
+def _spread(found: LengthSpread | None) -> tuple[str, str]:
     if found is None:
         return UNKNOWN, ""
     told = [
@@ -321,12 +331,4 @@ def size_words(size: int | None) -> str:
 
 def ttl_words(ttl_s: float | None) -> str:
     """A time to live."""
-    return "kept for ever" if ttl_s is None else f"kept {length_of_time(ttl_s)}"
-
-
-def length_of_time(seconds: float) -> str:
-    """A round length of time: `1 s`, `10 min`, `1 h`."""
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit and seconds % unit == 0:
-            return f"{seconds / unit:g} {name}"
-    return f"{seconds:g} s"
+    return "kept for ever" if ttl_s is None else f"kept {round_span(ttl_s)}"

@@ -11,14 +11,21 @@ from typing import Literal
 
 import numpy as np
 
-from toolkit.wording import share as percent
+from toolkit.units import share as percent
 from toolkit.workload.arrivals import Arrivals, Concurrency, arrivals, concurrency
 from toolkit.workload.clients import Clients, clients
-from toolkit.workload.columns import Columns, Mask, Numbers
+from toolkit.workload.columns import Mask, Numbers, RequestColumns
 from toolkit.workload.distribution import TOPS, Distribution, distribution
 from toolkit.workload.forecast import Forecast, HitCell, forecast
-from toolkit.workload.lengths import Lengths, PromptTokens, Spread, lengths, prompt_tokens, spread
-from toolkit.workload.levers import Evidence, Lever, headline, levers
+from toolkit.workload.lengths import (
+    Lengths,
+    LengthSpread,
+    PromptTokens,
+    lengths,
+    prompt_tokens,
+    spread,
+)
+from toolkit.workload.levers import Lever, LeverEvidence, headline, levers
 from toolkit.workload.limits import ModelLength, model_length
 from toolkit.workload.mixes import Mix, declared, mix
 from toolkit.workload.prefixes import Prefixes, shared_prefix
@@ -40,7 +47,7 @@ DAMAGED = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ReportSettings:
     """What the user tells beside the requests."""
 
     latency_s: float | None = None
@@ -65,14 +72,14 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class AnswerFigures:
     """How answers came, of the requests where that is known."""
 
     statuses: dict[str, int]
     """Requests by HTTP status."""
     error_share: float | None
-    ttft_ms: Spread | None
-    latency_ms: Spread | None
+    ttft_ms: LengthSpread | None
+    latency_ms: LengthSpread | None
     cache_told: int
     """Requests of which it is known how a cache in front served them."""
     cache_hit_ratio: float | None
@@ -112,7 +119,7 @@ class Workload:
     concurrency: Concurrency
     lengths: Lengths
     mix: Mix
-    answers: Answers
+    answers: AnswerFigures
     forecast: Forecast | None
     """None: the source does not tell which requests are alike."""
     prefixes: Prefixes
@@ -121,15 +128,15 @@ class Workload:
     unknown: tuple[str, ...]
 
 
-PLAIN = Options()
+PLAIN = ReportSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _ReportCase:
     """The requests, and what several parts of the report need of them."""
 
-    columns: Columns
-    options: Options
+    columns: RequestColumns
+    options: ReportSettings
     prompts: PromptTokens
     lengths: Lengths
     mix: Mix
@@ -140,7 +147,7 @@ class _Case:
     eligible: Mask
 
 
-def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
+def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Workload:
     """Put the whole report together."""
     case = _case(columns, options)
     evidence = _evidence(case)
@@ -181,11 +188,11 @@ def summarise(columns: Columns, *, options: Options = PLAIN) -> Workload:
     )
 
 
-def _case(columns: Columns, options: Options) -> _Case:
+def _case(columns: RequestColumns, options: ReportSettings) -> _ReportCase:
     prompts = prompt_tokens(columns)
     # without settings nobody knows which requests declare themselves repeatable
     policy: Policy = options.policy if options.identities == "bodies" else "all"
-    return _Case(
+    return _ReportCase(
         columns=columns,
         options=options,
         prompts=prompts,
@@ -201,10 +208,10 @@ def _case(columns: Columns, options: Options) -> _Case:
     )
 
 
-def _evidence(case: _Case) -> Evidence:
+def _evidence(case: _ReportCase) -> LeverEvidence:
     """What the levers are judged by."""
     columns, options = case.columns, case.options
-    return Evidence(
+    return LeverEvidence(
         work=work(columns, case.prompts, failed_mask(columns)),
         reuse=_reuse(columns, case.latency, case.eligible, options),
         prefix_share=partial(_prefix_share, columns, case.prefixes),
@@ -223,13 +230,13 @@ def _evidence(case: _Case) -> Evidence:
     )
 
 
-def _headline(found: tuple[Lever, ...], case: _Case, length: ModelLength) -> str:
+def _headline(found: tuple[Lever, ...], case: _ReportCase, length: ModelLength) -> str:
     if not len(case.columns):
         return "no request to judge by"
     return headline(found, length, case.policy)
 
 
-def latencies(columns: Columns, options: Options) -> Numbers | None:
+def latencies(columns: RequestColumns, options: ReportSettings) -> Numbers | None:
     """Each answer's latency: measured, else the mean of the measured ones, else the user's; None: of no use or unknown."""
     if not options.arrivals:
         return None
@@ -241,7 +248,7 @@ def latencies(columns: Columns, options: Options) -> Numbers | None:
 
 
 def _reuse(
-    columns: Columns, latency: Numbers | None, eligible: Mask, options: Options
+    columns: RequestColumns, latency: Numbers | None, eligible: Mask, options: ReportSettings
 ) -> Reuse | None:
     if options.identities is None:
         return None
@@ -249,42 +256,42 @@ def _reuse(
     return reuse(columns.request, times, latency, eligible & ~failed_mask(columns))
 
 
-def _concurrency(columns: Columns, when: Arrivals, options: Options) -> Concurrency:
+def _concurrency(columns: RequestColumns, when: Arrivals, options: ReportSettings) -> Concurrency:
     if not options.arrivals:
         return Concurrency(basis=None, why=when.why)
     return concurrency(columns, when.requests_per_s, options.latency_s)
 
 
-def eligible_mask(columns: Columns, policy: Policy) -> Mask:
+def eligible_mask(columns: RequestColumns, policy: Policy) -> Mask:
     """Which requests the policy lets a cache answer."""
     return declared(columns) if policy == "declared" else np.ones(len(columns), dtype=bool)
 
 
-def failed_mask(columns: Columns) -> Mask:
+def failed_mask(columns: RequestColumns) -> Mask:
     """Which requests are known to have failed: their answers are worth nothing to others, and cost next to nothing."""
     # an answer nobody saw, NaN, did not
     found: Mask = (columns.status < 200) | (columns.status >= 300)
     return found
 
 
-def _prefixes(columns: Columns, options: Options) -> Prefixes:
+def _prefixes(columns: RequestColumns, options: ReportSettings) -> Prefixes:
     found = shared_prefix(columns, capacities=options.kv_blocks, top=LEADERS)
     if options.beginnings:
         return found
     return replace(found, share=None, last_half_share=None, by_capacity=())
 
 
-def _prefix_share(columns: Columns, of_all: Prefixes, which: Mask) -> float | None:
+def _prefix_share(columns: RequestColumns, of_all: Prefixes, which: Mask) -> float | None:
     if of_all.share is None or which.all():
         return of_all.share
     return shared_prefix(part(columns, which)).share
 
 
-def part(columns: Columns, which: Mask) -> Columns:
+def part(columns: RequestColumns, which: Mask) -> RequestColumns:
     """Some of the requests; numbers of bodies and clients stay what they were."""
     rows = {
         name: getattr(columns, name)[which]
-        for name in Columns.__dataclass_fields__
+        for name in RequestColumns.__dataclass_fields__
         if isinstance(getattr(columns, name), np.ndarray)
     }
     return replace(columns, **rows)
@@ -296,7 +303,7 @@ def _top_share(counted: Distribution) -> dict[str, float | None]:
 
 
 def _forecast(
-    columns: Columns, latency: Numbers | None, eligible: Mask, options: Options
+    columns: RequestColumns, latency: Numbers | None, eligible: Mask, options: ReportSettings
 ) -> Forecast | None:
     if options.identities is None or not len(columns):
         return None
@@ -334,7 +341,7 @@ def _telling(sizes: tuple[int | None, ...], keys: int) -> tuple[int | None, ...]
     return tuple(size for size in sizes if size is None or enough is None or size <= enough)
 
 
-def answers(columns: Columns) -> Answers:
+def answers(columns: RequestColumns) -> AnswerFigures:
     """How answers came, those to refused requests included."""
     known = columns.status[~np.isnan(columns.status)]
     codes, counts = np.unique(known.astype(np.int64), return_counts=True)
@@ -343,7 +350,7 @@ def answers(columns: Columns) -> Answers:
     total = statuses.total()
     good = sum(count for code, count in statuses.items() if 200 <= code < 300)
     told = columns.cache[columns.cache >= 0]
-    return Answers(
+    return AnswerFigures(
         statuses={str(code): count for code, count in sorted(statuses.items())},
         error_share=1 - good / total if total else None,
         ttft_ms=spread(columns.ttft_s * 1e3),
@@ -354,7 +361,9 @@ def answers(columns: Columns) -> Answers:
     )
 
 
-def warnings(columns: Columns, when: Arrivals, length: ModelLength, options: Options) -> list[str]:
+def warnings(
+    columns: RequestColumns, when: Arrivals, length: ModelLength, options: ReportSettings
+) -> list[str]:
     """What makes the figures less worth than they look."""
     found = list(length.warnings)
     seen, total = len(columns), len(columns) + columns.damaged
@@ -403,7 +412,9 @@ def _few_digits(seconds: float) -> str:
     return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
-def unknown(columns: Columns, prompts: PromptTokens, cost: Work, options: Options) -> list[str]:
+def unknown(
+    columns: RequestColumns, prompts: PromptTokens, cost: Work, options: ReportSettings
+) -> list[str]:
     """What cannot be told, why, and what would tell it."""
     if not len(columns):
         return ["no request asked a model for anything: everything"]
@@ -414,7 +425,7 @@ def unknown(columns: Columns, prompts: PromptTokens, cost: Work, options: Option
     ]
 
 
-def _unknown_of_the_source(options: Options) -> Iterator[str]:
+def _unknown_of_the_source(options: ReportSettings) -> Iterator[str]:
     if options.identities is None:
         yield "the source does not tell which requests are alike: what repeats, and what a cache would answer, is unknown"
     if options.identities != "bodies" and options.policy == "declared":
@@ -427,7 +438,9 @@ def _unknown_of_the_source(options: Options) -> Iterator[str]:
         yield "the source tells no times: rates, concurrency and times to live are unknown"
 
 
-def _unknown_of_answers(columns: Columns, cost: Work, options: Options) -> Iterator[str]:
+def _unknown_of_answers(
+    columns: RequestColumns, cost: Work, options: ReportSettings
+) -> Iterator[str]:
     if np.isnan(columns.status).all() and np.isnan(columns.output_tokens).all():
         yield "answers were not followed, so their lengths, latencies and errors are unknown: capture with --full"
     if options.identities and options.arrivals and latencies(columns, options) is None:
@@ -436,7 +449,7 @@ def _unknown_of_answers(columns: Columns, cost: Work, options: Options) -> Itera
         yield "some answers' lengths are unknown: their prompt's others, or max_tokens, stand for them"
 
 
-def _unknown_of_requests(columns: Columns, prompts: PromptTokens) -> Iterator[str]:
+def _unknown_of_requests(columns: RequestColumns, prompts: PromptTokens) -> Iterator[str]:
     if prompts.estimated.any():
         how = "found in this capture" if prompts.calibrated else "a rule of thumb for English"
         yield (

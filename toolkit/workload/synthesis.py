@@ -20,10 +20,10 @@ from math import gcd, isnan, sqrt
 
 import numpy as np
 
-from toolkit.profile_checks import MOST_WEIGHT
+from toolkit.profiles import MOST_WEIGHT
 from toolkit.records import Asked
-from toolkit.wording import share as percent
-from toolkit.workload.columns import Columns, Numbers
+from toolkit.units import share as percent
+from toolkit.workload.columns import Numbers, RequestColumns
 from toolkit.workload.synthetic_text import Written, chain, written
 
 MOST_PROMPTS = 200
@@ -63,7 +63,7 @@ class Synthesis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class AskedPrompt:
     """One prompt, and how it was asked."""
 
     count: int
@@ -85,7 +85,7 @@ class Asking:
 
 
 def synthesis(
-    columns: Columns,
+    columns: RequestColumns,
     *,
     source: str,
     identities: bool = True,
@@ -116,7 +116,7 @@ def synthesis(
     return replace(made, toml=_toml(columns, made, weighted, text, source), notes=notes)
 
 
-def _prompts(columns: Columns) -> list[Asking]:
+def _prompts(columns: RequestColumns) -> list[AskedPrompt]:
     """Every prompt, the most frequent first, of equal ones the first that came."""
     times = np.bincount(columns.exact, minlength=len(columns.asked))
     _, firsts = np.unique(columns.exact, return_index=True)
@@ -133,7 +133,7 @@ def _prompts(columns: Columns) -> list[Asking]:
     return sorted(found, key=lambda one: -one.count)
 
 
-def _means(columns: Columns, values: Numbers) -> list[float]:
+def _means(columns: RequestColumns, values: Numbers) -> list[float]:
     """By prompt: the mean of what is known; NaN where nothing is."""
     known = ~np.isnan(values)
     prompts, count = columns.prompt[known], int(columns.prompt.max()) + 1
@@ -143,7 +143,7 @@ def _means(columns: Columns, values: Numbers) -> list[float]:
     return [float(mean) for mean in means]
 
 
-def _asking(bodies: Sequence[tuple[Asked, int]], read: float, said: float) -> Asking:
+def _asking(bodies: Sequence[tuple[Asked, int]], read: float, said: float) -> AskedPrompt:
     """One prompt, from all bodies that ask it: the text of whichever has one, the limit that most requests set.
 
     `read` and `said` are the tokens of it and of its answers. A blast limits every request: where nobody set a limit,
@@ -157,7 +157,7 @@ def _asking(bodies: Sequence[tuple[Asked, int]], read: float, said: float) -> As
     if told.prompt_tokens is None and not isnan(read):
         told = replace(told, prompt_tokens=round(read))
     is_guessed = limit is None and not isnan(said)
-    return Asking(
+    return AskedPrompt(
         count=sum(times for _, times in bodies),
         asked=told,
         max_tokens=max(1, round(said)) if is_guessed else limit,
@@ -166,11 +166,11 @@ def _asking(bodies: Sequence[tuple[Asked, int]], read: float, said: float) -> As
 
 
 def _listed(
-    prompts: Sequence[Asking], most_prompts: int, most_chars: int
-) -> tuple[list[Asking], list[Asking]]:
+    prompts: Sequence[AskedPrompt], most_prompts: int, most_chars: int
+) -> tuple[list[AskedPrompt], list[AskedPrompt]]:
     """The prompts that repeat, as many as there is room for, and the tail."""
     room = most_chars
-    listed: list[Asking] = []
+    listed: list[AskedPrompt] = []
     least = max(2, sum(one.count for one in prompts) / DECK)
     for place, one in enumerate(prompts):
         room -= _chars(one)
@@ -180,14 +180,14 @@ def _listed(
     return listed, []
 
 
-def _chars(one: Asking) -> int:
+def _chars(one: AskedPrompt) -> int:
     length, in_chars = one.length
     return length if in_chars else WORD_CHARS * length
 
 
 def _weighted(
-    listed: Sequence[Asking], tail: Sequence[Asking], most_prompts: int, most_chars: int
-) -> tuple[list[Asking], float]:
+    listed: Sequence[AskedPrompt], tail: Sequence[AskedPrompt], most_prompts: int, most_chars: int
+) -> tuple[list[AskedPrompt], float]:
     """Prompts with weights, and the share of requests that bear a mark."""
     of_listed = _share_of_listed(listed, tail)
     if not of_listed:
@@ -205,7 +205,7 @@ def _weighted(
     return kept, round(1 - share / of_listed, 4) if of_listed else 1.0
 
 
-def _share_of_listed(listed: Sequence[Asking], tail: Sequence[Asking]) -> float:
+def _share_of_listed(listed: Sequence[AskedPrompt], tail: Sequence[AskedPrompt]) -> float:
     """What share of all weights the prompts have that are listed for their repeats; 0: they are not worth it."""
     repeated, rest = sum(one.count for one in listed), sum(one.count for one in tail)
     if not repeated or not rest:
@@ -223,7 +223,7 @@ def _shown(weight: float) -> float:
     return max(0.01, round(weight * 1000, 2))
 
 
-def _spread(tail: Sequence[Asking], most_prompts: int, most_chars: int) -> list[Asking]:
+def _spread(tail: Sequence[AskedPrompt], most_prompts: int, most_chars: int) -> list[AskedPrompt]:
     """Some of the tail, evenly from the shortest to the longest: their lengths are distributed as all of them are."""
     requests = sorted(
         (place for place, one in enumerate(tail) for _ in range(one.count)),
@@ -236,7 +236,7 @@ def _spread(tail: Sequence[Asking], most_prompts: int, most_chars: int) -> list[
     return [tail[place] for place in dict.fromkeys(places)]
 
 
-def _apart(listed: Sequence[Asking], tail: Sequence[Asking]) -> float:
+def _apart(listed: Sequence[AskedPrompt], tail: Sequence[AskedPrompt]) -> float:
     """The largest difference between the two distributions of lengths (Kolmogorov and Smirnov's)."""
     if not listed or not tail:
         return 0.0
@@ -250,7 +250,7 @@ def _apart(listed: Sequence[Asking], tail: Sequence[Asking]) -> float:
     return float(np.abs(up - down)[last].max())
 
 
-def _alike(prompts: Sequence[Asking]) -> float:
+def _alike(prompts: Sequence[AskedPrompt]) -> float:
     """The share of all blocks of different prompts that another one begins with, too."""
     met: set[bytes] = set()
     blocks = shared = 0
@@ -267,8 +267,8 @@ def _alike(prompts: Sequence[Asking]) -> float:
 
 def _notes(
     made: Synthesis,
-    weighted: Sequence[Asking],
-    prompts: Sequence[Asking],
+    weighted: Sequence[AskedPrompt],
+    prompts: Sequence[AskedPrompt],
     text: Written,
     alike: float,
     *,
@@ -287,14 +287,16 @@ def _notes(
     return (*notes, *_of_lengths(weighted, prompts), *_of_limits(weighted, prompts))
 
 
-def _of_repeats(made: Synthesis, weighted: Sequence[Asking], prompts: Sequence[Asking]) -> str:
+def _of_repeats(
+    made: Synthesis, weighted: Sequence[AskedPrompt], prompts: Sequence[AskedPrompt]
+) -> str:
     requests = sum(one.count for one in prompts)
     before = 1 - len(prompts) / requests
     after = repeats(weighted, made.unique_share, requests)
     return f"Repeats: {percent(before)} of the {requests:,} requests, {percent(after)} of as many by the profile"
 
 
-def _of_lengths(weighted: Sequence[Asking], prompts: Sequence[Asking]) -> Iterator[str]:
+def _of_lengths(weighted: Sequence[AskedPrompt], prompts: Sequence[AskedPrompt]) -> Iterator[str]:
     in_chars = any(one.length[1] for one in prompts)
     each = 1 if in_chars else WORD_CHARS
     before = _mean(prompts, [one.count for one in prompts]) / each
@@ -304,7 +306,7 @@ def _of_lengths(weighted: Sequence[Asking], prompts: Sequence[Asking]) -> Iterat
         yield f"Prompt length: {before:,.0f} {unit} on average, {after:,.0f} by the profile"
 
 
-def _of_limits(weighted: Sequence[Asking], prompts: Sequence[Asking]) -> Iterator[str]:
+def _of_limits(weighted: Sequence[AskedPrompt], prompts: Sequence[AskedPrompt]) -> Iterator[str]:
     guessed = sum(one.is_guessed for one in weighted)
     if guessed:
         yield f"{guessed:,} of {len(weighted):,} prompts were asked without `max_tokens`; it is the length that answers had"
@@ -312,7 +314,7 @@ def _of_limits(weighted: Sequence[Asking], prompts: Sequence[Asking]) -> Iterato
         yield "No request set `max_tokens`; without it a blast takes its own default"
 
 
-def repeats(weighted: Sequence[Asking], unique_share: float, requests: int) -> float:
+def repeats(weighted: Sequence[AskedPrompt], unique_share: float, requests: int) -> float:
     """The share of so many requests by a profile that were asked before, as it is to be expected."""
     cards = [round(one.weight * 100) for one in weighted]
     deck = sum(cards) // gcd(*cards)
@@ -330,15 +332,15 @@ def repeats(weighted: Sequence[Asking], unique_share: float, requests: int) -> f
     return 1 - new / requests
 
 
-def _mean(prompts: Sequence[Asking], weights: Sequence[float]) -> float:
+def _mean(prompts: Sequence[AskedPrompt], weights: Sequence[float]) -> float:
     total = sum(_chars(one) * weight for one, weight in zip(prompts, weights, strict=True))
     return total / sum(weights)
 
 
 def _toml(
-    columns: Columns,
+    columns: RequestColumns,
     made: Synthesis,
-    weighted: Sequence[Asking],
+    weighted: Sequence[AskedPrompt],
     text: Written,
     source: str,
 ) -> str:
@@ -371,7 +373,7 @@ def _summary(made: Synthesis, listed: int, requests: int, source: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in said)
 
 
-def _stream_share(columns: Columns) -> float | None:
+def _stream_share(columns: RequestColumns) -> float | None:
     told = columns.per_request("stream")
     told = told[~np.isnan(told)]
     return round(float(told.mean()), 4) if len(told) else None

@@ -15,8 +15,8 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, Protocol
 
+from toolkit.protocol.request import HASH_BYTES
 from toolkit.records import Asked
-from toolkit.request_prompt import HASH_BYTES
 
 CHARS_PER_TOKEN = 4.0
 """Where blocks are told in tokens and prompts in characters: 64 bytes are taken for 16 tokens everywhere here."""
@@ -43,7 +43,7 @@ WORDS = (
 ).split()
 
 
-class Prompt(Protocol):
+class PlannedPrompt(Protocol):
     """What is to be written."""
 
     @property
@@ -66,7 +66,7 @@ class Written:
     notes: list[str] = field(default_factory=list)
 
 
-def written(prompts: Sequence[Prompt], *, marks: bool, share_prefix: bool) -> Written:
+def written(prompts: Sequence[PlannedPrompt], *, marks: bool, share_prefix: bool) -> Written:
     """Write all prompts of a profile. `marks`: some of its requests will bear one.
 
     `share_prefix`: such marks must leave beginnings alone, and so stand behind a prefix that all prompts share.
@@ -98,7 +98,7 @@ def _chat(asked: Asked) -> list[dict[str, Any]]:
 
 
 def _captured(
-    prompts: Sequence[Prompt], chats: Sequence[list[dict[str, Any]]], *, share_prefix: bool
+    prompts: Sequence[PlannedPrompt], chats: Sequence[list[dict[str, Any]]], *, share_prefix: bool
 ) -> Written:
     """Texts as they were; words for those that have none."""
     whole = [
@@ -115,7 +115,7 @@ def _captured(
     return made
 
 
-def _left_out(prompts: Sequence[Prompt], chats: Sequence[list[dict[str, Any]]]) -> list[str]:
+def _left_out(prompts: Sequence[PlannedPrompt], chats: Sequence[list[dict[str, Any]]]) -> list[str]:
     notes = []
     folded = sum(
         len(chat) == 1 and (one.asked.messages or 1) > 1
@@ -156,7 +156,7 @@ def _told(chat: Sequence[dict[str, Any]]) -> dict[str, Any]:
 # --- Made up ------------------------------------------------------------------------------------
 
 
-def _made_up(prompts: Sequence[Prompt], *, marks: bool, share_prefix: bool) -> Written:
+def _made_up(prompts: Sequence[PlannedPrompt], *, marks: bool, share_prefix: bool) -> Written:
     """Words for all of them, with a passage for each stretch of blocks that the same prompts begin with."""
     chains = [chain(one.asked) for one in prompts]
     users = Counter(block for blocks in chains for block in blocks)
@@ -198,7 +198,7 @@ def _stretches(blocks: Sequence[bytes], users: Counter[bytes]) -> list[list[byte
 
 
 def _made_of(
-    one: Prompt,
+    one: PlannedPrompt,
     runs: Sequence[Sequence[bytes]],
     known: dict[bytes, str],
     passages: dict[str, str],
@@ -222,7 +222,7 @@ def _made_of(
     return told | {"text": _unlike(one, left, in_chars, taken)}
 
 
-def _unlike(one: Prompt, length: int, in_chars: bool, taken: set[str]) -> str:
+def _unlike(one: PlannedPrompt, length: int, in_chars: bool, taken: set[str]) -> str:
     """Words that no other prompt has: short ones may fall together, and then grow."""
     seed = one.asked.prompt_key or one.asked.exact_key
     for trial in count():

@@ -35,23 +35,23 @@ MOONCAKE_EXAMPLE = (
 )
 
 
-class Table(NamedTuple):
+class TraceTable(NamedTuple):
     """A table's kind, and where its columns stand."""
 
     kind: Literal["azure", "burstgpt"]
     columns: Mapping[str, int]
 
 
-def table_of(line: bytes) -> Table | None:
+def table_of(line: bytes) -> TraceTable | None:
     """Which trace a header line begins; None: none that is known."""
     names = [name.strip().lower() for name in _cells(line)]
     columns = {name: place for place, name in enumerate(names)}
     if set(AZURE) <= columns.keys():
-        return Table("azure", columns)
-    return Table("burstgpt", columns) if set(BURSTGPT) <= columns.keys() else None
+        return TraceTable("azure", columns)
+    return TraceTable("burstgpt", columns) if set(BURSTGPT) <= columns.keys() else None
 
 
-def table_row(line: bytes, table: Table, name: str, where: str) -> Seen:
+def table_row(line: bytes, table: TraceTable, name: str, where: str) -> Seen:
     """One row of a table. Raises ToolkitError that tells what was expected."""
     cells = _cells(line)
     told = {word: cells[place] for word, place in table.columns.items() if place < len(cells)}

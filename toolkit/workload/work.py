@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from toolkit.workload.columns import Codes, Columns, Mask, Numbers
+from toolkit.workload.columns import Codes, Mask, Numbers, RequestColumns
 from toolkit.workload.lengths import PromptTokens, asked_tokens
 
 Basis = Literal["usage", "max_tokens", "mixed", "unknown", "requests"]
@@ -64,7 +64,7 @@ class Work:
         return Tokens(prompt=float(self.prompt.sum()), output=float(self.output.sum()))
 
 
-def work(columns: Columns, prompts: PromptTokens, failed: Mask | None = None) -> Work:
+def work(columns: RequestColumns, prompts: PromptTokens, failed: Mask | None = None) -> Work:
     """Tokens of each request: an unknown answer is as long as the mean of its prompt's, then as its limit allows.
 
     What failed cost nothing: most of it was refused, and how far the rest came nobody knows.

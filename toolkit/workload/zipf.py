@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.wording import share
+from toolkit.units import share
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[np.float64]

@@ -1,5 +1,7 @@
 """`impact`, `mark` and `runs` over a blast in which a host was down for a minute, by hand."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,29 @@ def test_an_outage_is_measured_marked_and_listed(tmp_path: Path) -> None:
         "client_ok": True,
     }
     assert {key: listed[key] for key in wanted} == wanted
+
+
+def test_seconds_in_which_nothing_ended_are_seconds_of_the_window_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """The loader told of them, and nobody answered: the run has gone on, and an earlier second's answers have left the window."""
+    blast = begin(tmp_path / "blast.db", ["well", "gone"], BEGAN)
+    blast.write({BEGAN + n: {"well": {"ok": 10}, "gone": {"ok": 5}} for n in range(100)})
+    blast.write({BEGAN + n: {} for n in range(100, 160)})
+    for window_s, counted in ((30, {"well": 0, "gone": 0}), (100, {"well": 400, "gone": 200})):
+        words = ("board", "--json", "--window", f"{window_s}s", "--db", blast.file)
+        told = rows(run(*words, cwd=tmp_path).stdout)
+        assert {one["name"]: one["ok"] for one in told} == counted
+        assert {(one["at"], one["counted_s"]) for one in told} == {(BEGAN + 159, window_s)}
+    (listed,) = rows(run("runs", "--json", "--db", blast.file, cwd=tmp_path).stdout)
+    assert (listed["state"], listed["took_s"]) == ("cut", 159)
+
+
+def test_an_export_has_what_a_loader_counted_that_told_no_second_of_its_own(tmp_path: Path) -> None:
+    blast = begin(tmp_path / "blast.db", ["well"], BEGAN)
+    blast.write({BEGAN + n: {"well": {"ok": 1 + n % 7}} for n in (*range(50), 2000, 4000)})
+    with closing(sqlite3.connect(blast.file, timeout=30)) as database, database:
+        database.execute("DELETE FROM loader_seconds WHERE at_s > ?", (BEGAN + 20,))
+    words = ("runs", "export", "aaaabbbbcccc", "--jsonl", "--db", blast.file)
+    exported = rows(run(*words, cwd=tmp_path).stdout)
+    assert [each["ok"] for each in exported] == [1 + n % 7 for n in (*range(50), 2000, 4000)]

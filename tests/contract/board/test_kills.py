@@ -2,7 +2,9 @@
 
 import re
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from contract.harness.clients import get
 from contract.harness.databases import is_sound, select
 from contract.harness.fleets import Fleet, fleet
 from contract.harness.programs import rows, run, toolkit, until
+from contract.harness.servers import Asked, answer, chat, server
 
 LOAD = "--non-neutral --rate 10 --users 20 --no-scout --max-tokens 4 --processes 2".split()
 
@@ -122,3 +125,48 @@ def test_kills_cost_at_most_a_second_and_never_the_file_and_the_run_goes_on(tmp_
             (one["name"], one["ok"]) for one in told
         ]
         assert all(one["ended"] for one in told)
+
+
+def test_a_killed_blast_knows_whom_it_was_to_ask_and_one_that_goes_on_has_no_end(
+    tmp_path: Path,
+) -> None:
+    """Of one host nothing was heard before the kill; then as if the run had been ended, and another loader took it up again."""
+    file = tmp_path / "blast.db"
+
+    def silent(asked: Asked) -> None:
+        asked.is_gone(60)
+
+    def states() -> list[tuple[str, int, bool]]:
+        listed = rows(run("runs", "--json", "--db", file, cwd=tmp_path).stdout)
+        return [(each["state"], each["hosts"], each["ended_at"] is None) for each in listed]
+
+    models = answer({"object": "list", "data": [{"id": "tiny", "object": "model"}]})
+    with (
+        server({"/v1/models": models, "*": silent}) as mute,
+        server({"/v1/models": models, "*": chat()}) as well,
+    ):
+        (tmp_path / "hosts.txt").write_text(f"mute {mute.url}\nwell {well.url}\n")
+        load = "--non-neutral --rate 5 --users 4 --no-scout --mix 0 --canaries 0 --duration 120s"
+        words = ("blast", "hosts.txt", *load.split(), "--db", file)
+        with toolkit(*words, cwd=tmp_path) as blast:
+            until(lambda: newest(file))
+            for each in reversed(blast.family()):
+                each.kill()
+        board = rows(run("board", "--json", "--db", file, cwd=tmp_path).stdout)
+        assert {one["name"]: (one["ok"] > 0, one["errors"]) for one in board} == {
+            "well": (True, 0),
+            "mute": (False, 0),
+        }
+        # for a while nobody can tell a run that was killed from one that is on
+        assert [each[1:] for each in states()] == [(2, True)]
+
+        before = newest(file)
+        with closing(sqlite3.connect(file, timeout=30)) as database, database:
+            database.execute("UPDATE runs SET ended_at = started_at + 1")
+        assert states() == [("ended", 2, False)]
+        with toolkit(*words, "--resume", board[0]["run"], cwd=tmp_path) as blast:
+            until(lambda: newest(file) > before)
+            assert states() == [("on", 2, True)]
+            for each in reversed(blast.family()):
+                each.kill()
+    assert [each[1:] for each in states()] == [(2, True)]

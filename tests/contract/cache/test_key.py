@@ -1,12 +1,15 @@
 """Which two requests share a stored answer, and which must never: each row worked out by hand, asked of one started proxy."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.harness.clients import Client, request
+from contract.harness.clients import Client, Reply, request
+from contract.harness.engines import Engine, serving
+from contract.harness.programs import until
 from contract.harness.proxies import Proxy, proxy
 from contract.harness.servers import Asked, Server, answer, server
 
@@ -174,6 +177,10 @@ REFUSED = {
     "two values": ask() + ask(),
     "a list": b"[" + ask() + b"]",
     "65 levels": ask(f'"a":{"[" * 65}{"]" * 65}'),
+    "a mark of bytes' order": b"\xef\xbb\xbf" + ask(),
+    "UTF-16": ask().decode().encode("utf-16"),
+    "other quotes": ask().replace(b'"', b"'"),
+    "nothing": b"",
 }
 """What two readers may read as two requests has no key, and nobody is asked for it."""
 ENDPOINTS = {
@@ -187,6 +194,50 @@ ENDPOINTS = {
 }
 VIEWS = {"stream", "stream_options", "user"}
 """Ways to look at an answer, and what these settings call inert."""
+ABSENT = object()
+VALUES: list[Any] = [
+    *(ABSENT, None, False, True, 0, 1, -1, 2, 2**53, 2**53 + 1, 2**63, 2**64 - 1, 0.5, 1e-9, 1e300),
+    *("", " ", "a", "A", "a ", "\u00e9", "e\u0301", "0", "1", "true", "null", "0.5", "[]", "{}"),
+    *([], [None], [0], [False], [[]], [{}], ["a"], ["a", "b"], ["b", "a"], ["ab"], [0, 1], [1, 0]),
+    *({}, {"a": None}, {"a": 0}, {"a": False}, {"a": 1}, {"b": 1}, {"a": {"b": 1}}, {"a": [1]}),
+    *([{"a": 1}], [{"a": 1}, {"b": 1}], [{"a": 1, "b": 1}], {"a": {"stream": True}}, {"a": {}}),
+]  # fmt: skip
+"""No two of these mean the same to a server."""
+LARGE: dict[str, Any] = {
+    "model": "tiny",
+    "messages": [
+        {"role": "system", "content": 'Be kind \U0001f600 \u2028 " \\ / : {'},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "ann"},
+        {"role": "tool", "tool_call_id": "1", "content": "42"},
+    ],
+    "logit_bias": {"17": -100, "18": 50},
+    "stop": ["a", "hh"],
+    "temperature": 0,
+    "seed": 42,
+    "n": 2,
+    "metadata": "ann",
+}
+ODD_VIEWS: list[dict[str, Any]] = [
+    {"stream": "true"},
+    {"stream": 1},
+    {"stream": []},
+    {"stream": False, "stream_options": {"include_usage": True}},
+    {"stream_options": {}},
+    {"stream": True, "stream_options": {"include_usage": 1}},
+    {"stream": True, "stream_options": {"of_a_later_version": True}},
+    {"stream": True, "stream_options": [True]},
+    {"stream": True, "stream_options": "include_usage"},
+]
+TEAMS = "".join(
+    f'[[team]]\nname = "{name}"\nkey_env = "{name.upper()}"\n{more}'
+    for name, more in (
+        ("red", ""),
+        ("blue", ""),
+        ("ann", 'pool = "red"\n'),
+        ("ben", 'pool = "red"\n'),
+    )
+)
+KEYS = {name.upper(): f"key-of-{name}" for name in ("red", "blue", "ann", "ben")}
 
 
 @pytest.fixture(scope="module")
@@ -320,3 +371,159 @@ def test_a_path_a_query_and_headers(caching: Proxy, upstream: Server) -> None:
         )
         assert client.reply().is_hit
         assert len(upstream.asked) == asked + 2
+
+
+def spelled(value: Any, chance: random.Random) -> str:
+    """A value as some writer may spell it: order of keys, spaces, escapes, integers as floats."""
+    gap = chance.choice(["", "", " ", "\n\t"])
+    if isinstance(value, dict):
+        names = chance.sample(list(value), len(value))
+        pairs = (f"{spelled(each, chance)}{gap}:{spelled(value[each], chance)}" for each in names)
+        return "{" + gap + f",{gap}".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + f"{gap},".join(spelled(each, chance) for each in value) + gap + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=chance.random() < 0.5).replace("h", "\\u0068")
+    if type(value) is int:
+        return chance.choice([f"{value}", f"{value}.0", f"{value * 10}e-1"])
+    return json.dumps(value)
+
+
+def mutated(value: Any) -> Iterator[Any]:
+    """Everything that one small change makes of a value: another leaf, an element less, doubled or moved, a key renamed or gone."""
+    if isinstance(value, dict):
+        for each, inner in value.items():
+            rest = {key: kept for key, kept in value.items() if key != each}
+            yield rest
+            yield {**rest, each + "x": inner}
+            for changed in mutated(inner):
+                yield {**value, each: changed}
+    elif isinstance(value, list):
+        yield [value]
+        for place, inner in enumerate(value):
+            rest = [*value[:place], *value[place + 1 :]]
+            yield rest
+            yield [*value[: place + 1], *value[place:]]
+            if place:
+                yield [inner, *rest]
+            for changed in mutated(inner):
+                yield [*value[:place], changed, *value[place + 1 :]]
+    elif isinstance(value, str):
+        yield from (value + " ", value + "x", value.upper() + "_", None)
+    else:
+        yield from (value + 1, value + 0.5, -value - 3, str(value), [value], None, bool(value))
+
+
+def test_no_value_is_taken_for_another_and_no_small_change_for_none(
+    caching: Proxy, upstream: Server
+) -> None:
+    """Of a field that is known, of one that is not, and anywhere in a large request; and every spelling of that is itself."""
+    asked_for: dict[str, dict[str, Any]] = {}
+    for field in ("temperature", "of_a_later_version"):
+        for value in VALUES:
+            more = {} if value is ABSENT else {field: value}
+            body = json.loads(alone(ask(), 88_888)) | {"max_tokens": 5, "for": field} | more
+            asked_for[json.dumps(body, sort_keys=True)] = body
+    for body in (LARGE, *mutated(LARGE)):
+        # without messages it is no chat, and nothing of it is stored
+        if isinstance(body.get("messages"), list):
+            asked_for[json.dumps(body, sort_keys=True)] = body
+    assert len(asked_for) > 200
+    before = len(upstream.asked)
+    with Client(caching.url) as client:
+        hits = [body for body in asked_for.values() if client.ask(body).is_hit]
+        assert hits == []
+        assert len(upstream.asked) == before + len(asked_for)
+        chance = random.Random(6)
+        spellings = {spelled(LARGE, chance) for _ in range(100)}
+        assert len(spellings) == 100
+        told = {client.ask(LARGE).text}
+        told |= {client.ask(text.encode()).text for text in spellings}
+        assert len(told) == 1
+    assert len(upstream.asked) == before + len(asked_for)
+
+
+def test_a_stream_and_a_whole_are_one_answer_only_where_one_can_be_made_of_the_other(
+    caching: Proxy, upstream: Server
+) -> None:
+    with Client(caching.url) as client:
+
+        def is_asked(body: dict[str, Any], path: str = CHAT) -> bool:
+            before = len(upstream.asked)
+            assert client.ask(body, path=path).status == 200
+            return len(upstream.asked) > before
+
+        for number, path in enumerate(
+            ("/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/score")
+        ):
+            base = ENDPOINTS.get(path, ("", {"input": "Hi"}))[1]
+            body = {"model": "tiny", **base, "seed": 90_000 + number}
+            views = [{}, {"stream": False}, {"stream": True}, {}]
+            told = [is_asked(body | view, path) for view in views]
+            assert told == [True, False, True, False], path
+        # a field that one view alone tells parts them
+        for field in ("echo", "prompt_logprobs"):
+            body = {"model": "tiny", "prompt": "Hi", field: 1}
+            told = [is_asked(body | {"stream": stream}, TEXT) for stream in (False, True, False)]
+            assert told == [True, True, False], field
+        # deeper it is a field like any other
+        deep = [json.loads(ask()) | {"vllm_xargs": {"stream": v}} for v in (True, False, None)]
+        assert [is_asked(body) for body in deep + deep] == [True] * 3 + [False] * 3
+        # what nobody knows how to look at is nobody's else
+        for number, view in enumerate(ODD_VIEWS):
+            body = json.loads(ask()) | {"seed": 91_000 + number}
+            assert [is_asked(body | view) for _ in range(2)] == [True, True], view
+
+
+def test_an_answer_is_of_a_team_or_pool_and_nothing_but_its_key_says_whose(
+    upstream: Server, tmp_path: Path
+) -> None:
+    with proxy(upstream.url, TEAMS, cwd=tmp_path, env=KEYS) as door, Client(door.url) as client:
+        spoofs = [
+            "x-team: red",
+            "x-tenant: team:red",
+            "openai-organization: red",
+            "x-forwarded-user: red",
+            "cookie: red",
+            "x-api-key: key-of-red",
+        ]
+        for number, (path, (_, base)) in enumerate(ENDPOINTS.items()):
+            body = {"model": "tiny", **base, "seed": 92_000 + number}
+
+            def asked(
+                team: str, body: dict[str, Any] = body, path: str = path, **more: Any
+            ) -> Reply:
+                return client.ask(body, path=path, key=f"key-of-{team}", **more)
+
+            teams = ("red", "red", "blue", "ann", "ben", "blue", "red")
+            told = [asked(team).is_hit for team in teams]
+            assert told == [False, True, False, False, True, True, True], path
+            assert asked("red").body != asked("blue").body != asked("ann").body
+            # who it says it is makes it nobody else
+            for more in ({"user": "red"}, {"team": "red"}, {"tenant": "team:red"}):
+                assert asked("red", body | more).body != asked("blue", body | more).body
+            assert asked("blue", headers=spoofs).body == asked("blue").body
+
+
+def test_who_answers_the_model_is_a_part_of_it(tmp_path: Path) -> None:
+    """By version, weights and settings; and another model's are none of this one's."""
+    tiny, big = Engine(), Engine("b", "big")
+    settings = '[cache]\nepoch = "change"\n[routing]\nlook = "50ms"\n'
+    with (
+        serving(tiny) as one,
+        serving(big) as two,
+        proxy([one.url, two.url], settings, cwd=tmp_path, probes=True) as door,
+        Client(door.url) as client,
+    ):
+
+        def told(model: str) -> str:
+            return client.ask({**json.loads(ask()), "model": model}).text
+
+        others = told("big")
+        for version in ("0.33.0", "0.34.0"):
+            before = told("tiny")
+            assert told("tiny") == before
+            tiny.version = version
+            tiny.restart()
+            until(lambda before=before: told("tiny") != before)
+            assert told("big") == others

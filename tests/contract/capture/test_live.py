@@ -4,15 +4,17 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter
-from itertools import pairwise
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contract.harness.clients import Client, request
 from contract.harness.databases import is_sound, select
-from contract.harness.programs import rows, run, toolkit
+from contract.harness.programs import PATIENCE_S, rows, run, toolkit
 from contract.harness.servers import chat, server
 
 pytestmark = pytest.mark.skipif(
@@ -21,8 +23,6 @@ pytestmark = pytest.mark.skipif(
 
 LOST_S = 1.0
 """What a kill may cost."""
-STALL_S = 0.1
-"""Between two requests that should leave every few milliseconds: then the machine was busy with others."""
 
 
 def body(number: int, text: str) -> bytes:
@@ -62,43 +62,61 @@ def test_what_is_sent_is_seen_once_with_its_answer(tmp_path: Path) -> None:
     assert all(row["status"] == 200 and row["output_tokens"] == 3 for row in requests)
 
 
-def lost_s(sent: list[float], kept: int, killed_at: float) -> float:
-    """Over how long what is missing was sent, in seconds in which the machine let its sender run."""
-    return sum(min(later - at, STALL_S) for at, later in pairwise([*sent[kept:], killed_at]))
+def read(file: Path) -> list[dict[str, Any]]:
+    """Its whole lines."""
+    if not file.exists():
+        return []
+    lines = file.read_bytes().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def stored(database: Path, run_number: int) -> int:
+    with suppress(sqlite3.OperationalError):
+        sql = "SELECT count(*) AS n FROM seen WHERE run_number = ?"
+        return int(select(database, sql, run_number)[0]["n"])
+    return 0
 
 
 def test_a_killed_capture_has_lost_a_second_at_most_and_no_file(tmp_path: Path) -> None:
-    database, lines = tmp_path / "t.db", 0
-    for number, seconds in enumerate((1.3, 0.9)):
+    """What comes into a file at once is what a kill just before would have cost; on a busy machine some of it is late."""
+    database, file, lines = tmp_path / "t.db", tmp_path / "a.jsonl", 0
+    for number in (1, 2):
         sent: list[float] = []
+        kept = {"lines": 0, "rows": 0}
+        late_s: dict[str, list[float]] = {"lines": [], "rows": []}
+
+        def look() -> bool:
+            """Whether there were some more of each, once in time, having noted how old the oldest of them is."""
+            now = {"lines": len(read(file)) - lines, "rows": stored(database, number)}  # noqa: B023
+            for name, count in now.items():
+                if count > kept[name]:  # noqa: B023
+                    late_s[name].append(time.time() - sent[kept[name]])  # noqa: B023
+                    kept[name] = count  # noqa: B023
+            return all(len(each) >= 3 and min(each[1:]) <= LOST_S for each in late_s.values())  # noqa: B023
+
         with server({"*": chat()}) as upstream:
             port = upstream.url.rpartition(":")[2]
             words = ("--port", port, "--iface", "lo", "--db", database, "--jsonl", "a.jsonl")
             with toolkit("capture", *words, cwd=tmp_path) as live, Client(upstream.url) as client:
                 live.line("Capturing port")
-                end = time.monotonic() + seconds
-                while time.monotonic() < end:
+                give_up = time.monotonic() + PATIENCE_S
+                while not look():
                     sent.append(time.time())
                     client.ask(body(len(sent), f"prompt {random.random()}"))
                     time.sleep(0.01)
-                killed_at = time.time()
+                    assert time.monotonic() < give_up, late_s
                 live.end(signal.SIGKILL)
         assert is_sound(database)
         # the file goes on after the one that was killed before, and what is there is a beginning without a hole
-        written = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
-        whole = [json.loads(line) for line in written if line.endswith(b"\n")][lines:]
+        whole = read(file)[lines:]
         lines += len(whole)
+        assert kept["lines"] <= len(whole)
         assert [row["max_tokens"] for row in whole] == list(range(1, len(whole) + 1))
-        assert lost_s(sent, len(whole), killed_at) <= LOST_S
-        [run_number] = select(database, "SELECT max(number) AS n FROM runs")
-        times = select(
-            database, "SELECT ts FROM seen WHERE run_number = ? ORDER BY ts", run_number["n"]
-        )
-        assert 0 < len(times) <= len(sent)
-        assert lost_s(sent, len(times), killed_at) <= LOST_S
-        assert len(select(database, "SELECT id FROM runs WHERE verb = 'capture'")) == number + 1
+        times = stored(database, number)
+        assert kept["rows"] <= times <= len(sent)
+        assert len(select(database, "SELECT id FROM runs WHERE verb = 'capture'")) == number
     # what it left is read as any other capture, and is said to have no end
     told = run("workload", "--json", "--db", database, cwd=tmp_path)
     [report] = rows(told.stdout)
-    assert report["requests"] == len(times)
+    assert report["requests"] == times
     assert any("no end" in note for note in report["notes"])

@@ -19,7 +19,7 @@ FLAGS = (
 ).split()
 # a name that the page should never ask for is not looked up either
 FLAGS.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
-PATIENCE_MS = 45_000
+PATIENCE_MS = 60_000
 
 expect.set_options(timeout=PATIENCE_MS)
 

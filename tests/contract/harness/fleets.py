@@ -50,8 +50,8 @@ def fleet(members: Mapping[str, str | tuple[str, dict[str, Any]]]) -> Iterator[F
 async def _serve(members: list[Any]) -> None:
     import asyncio
 
-    from toolkit.sim.fleet import Fleet as Simulated
-    from toolkit.sim.life import setup_for
+    from toolkit.sim.app import Fleet as Simulated
+    from toolkit.sim.presets import setup_for
 
     setups = {name: setup_for(preset, **changes) for name, preset, changes in members}
     async with Simulated(setups) as running:

@@ -3,6 +3,7 @@
 import json
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -31,11 +32,12 @@ class Asked:
 
     def is_gone(self, within_s: float = 0.0) -> bool:
         """Has the other side closed the connection, or does it so in that time?"""
-        if not select.select([self.connection], [], [], within_s)[0]:
-            return False
         try:
+            if not select.select([self.connection], [], [], within_s)[0]:
+                return False
             return self.connection.recv(1, socket.MSG_PEEK) == b""
-        except ConnectionError:
+        except (OSError, ValueError):
+            # reset, or its own thread has seen the end first and closed it
             return True
 
     def reset(self) -> None:
@@ -109,6 +111,8 @@ class Server:
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
     """That were opened so far, asked over or not."""
+    tls: ssl.SSLContext | None = None
+    """Its certificate; None: it speaks plain HTTP."""
 
     def paths(self) -> list[str]:
         return [each.path for each in self.asked]
@@ -116,6 +120,9 @@ class Server:
 
 def _serve_connection(server: Server, connection: socket.socket) -> None:
     held = b""
+    if server.tls is not None:
+        with suppress(OSError):
+            connection = server.tls.wrap_socket(connection, server_side=True)
     with connection, suppress(OSError):
         while True:
             while b"\r\n\r\n" not in held:
@@ -153,10 +160,13 @@ def _serve_connection(server: Server, connection: socket.socket) -> None:
 
 
 @contextmanager
-def server(pages: Mapping[str, Answer], *, port: int = 0) -> Iterator[Server]:
+def server(
+    pages: Mapping[str, Answer], *, port: int = 0, tls: ssl.SSLContext | None = None
+) -> Iterator[Server]:
     """Listen on 127.0.0.1 until the block ends; then all of its connections are closed."""
     listener = socket.create_server(("127.0.0.1", port), backlog=1024)
-    running = Server(dict(pages), f"http://127.0.0.1:{listener.getsockname()[1]}")
+    url = f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}"
+    running = Server(dict(pages), url, tls=tls)
     opened: list[socket.socket] = []
 
     def accept() -> None:

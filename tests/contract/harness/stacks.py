@@ -1,12 +1,15 @@
 """`toolkit serve` as a user starts it: a stack file with the simulator for an engine."""
 
+import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
+from contract.harness.clients import BODY, Client
 from contract.harness.programs import free_port, rows, run, toolkit
 from contract.harness.proxies import Proxy
 
@@ -34,14 +37,72 @@ class Stack(Proxy):
         return self.program.family()[1:]
 
 
+class Crowd:
+    """Clients that ask what nobody asked before, one request after the other, until told to stop."""
+
+    def __init__(self, url: str, clients: int) -> None:
+        self.asked = 0
+        self.answered = 0
+        self.refused: list[str | None] = []
+        """The Retry-After of each 503."""
+        self.lost: list[str] = []
+        """Whatever else came, or did not."""
+        self._url, self._lock, self._stop = url, threading.Lock(), threading.Event()
+        self._threads = [threading.Thread(target=self._ask_on) for _ in range(clients)]
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for each in self._threads:
+            each.join()
+
+    @property
+    def table(self) -> dict[str, Any]:
+        refused = len(self.refused)
+        return {
+            "asked": self.asked,
+            "answered": self.answered,
+            "refused": refused,
+            "lost": self.lost,
+        }
+
+    def _ask_on(self) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                self.asked += 1
+                text = f"number {self.asked}"
+            try:
+                with Client(self._url, timeout_s=120.0) as client:
+                    reply = client.ask({**BODY, "messages": [{"role": "user", "content": text}]})
+            except OSError as error:
+                self.lost.append(repr(error))
+                continue
+            if reply.status == 200 and reply.is_whole:
+                self.answered += 1
+            elif reply.status == 503:
+                self.refused.append(reply.headers.get("retry-after"))
+                # who asks again at once takes the machine from what is to come back
+                self._stop.wait(0.05)
+            else:
+                self.lost.append(f"{reply.status} {reply.body!r}")
+
+
 def write_stack(
     folder: Path, *engines: str, admission: str = "", guard: str = "backoff = '100ms'"
 ) -> Path:
-    """A stack file in `folder`; `engines` are TOML of one each, `ENGINE` if none is given."""
-    tables = "".join(
-        f"[[engine]]\nport = {free_port()}\nspare_port = {free_port()}\n{each}\n"
-        for each in engines or (ENGINE,)
-    )
+    """A stack file in `folder`; `engines` are TOML of one each, `ENGINE` if none is given; ports that they do not name are free ones."""
+    tables = ""
+    for each in engines or (ENGINE,):
+        own = [
+            f"{key} = {free_port()}"
+            for key in ("port", "spare_port")
+            if not re.search(rf"^{key} ", each, re.MULTILINE)
+        ]
+        tables += "\n".join(["[[engine]]", *own, each, ""])
     file = folder / "stack.toml"
     file.write_text(
         'database = "toolkit.db"\npreflight = false\n'

@@ -172,7 +172,7 @@ def test_a_body_whose_answer_is_awaited_takes_no_four_times_its_bytes(tmp_path: 
             asking.append(client)
         until(lambda: len(waiting) == len(bodies))
         most = TIMES * sum(len(body) for _, body in bodies)
-        until(lambda: door.program.rss_bytes() - before < most, patience_s=10)
+        until(lambda: door.program.rss_bytes() - before < most)
         may_answer.set()
         assert [each.reply().status for each in asking] == [200] * len(bodies)
 

@@ -32,6 +32,9 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "prompt_tokens_total": 51200,
         "generation_tokens_total": 20480,
         "requests_total": 100,  # 70 + 29 + 1
+        "prefix_caching": True,
+        "ttft_p50_ms": pytest.approx(55),  # rank 50 in (0.04, 0.06], 20..60: 0.04 + 0.02 * 30 / 40
+        "ttft_p95_above_ms": 10_000,  # rank 95 of 94 below the last edge
         "queue_mean_ms": 125,  # 12.5 s / 100
         "started_at": 1736000000.25,
     },
@@ -46,8 +49,14 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "waiting": 0,
         "prefix_hit_ratio": 0.4,  # 400 / 1000
         "requests_total": 50,  # 20 + 30 + 0
+        "prompt_tokens_total": 16000,
+        "generation_tokens_total": 3000,
+        "swap_space_gib": 2.5,
         "ttft_p50_ms": None,
         "ttft_p50_below_ms": 1,  # all in the first bucket: no number is invented
+        "ttft_p95_ms": pytest.approx(
+            4
+        ),  # rank 47.5 in (0.001, 0.005], 40..50: 0.001 + 0.004 * 7.5 / 10
         "queue_mean_ms": 10,
     },
     "vllm_v1_dp4_0.22": {
@@ -62,6 +71,8 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "prompt_tokens_total": 1000,
         "generation_tokens_total": 4000,
         "requests_total": 16,  # 4 * (3 + 1 + 0)
+        # summed buckets 4 12 16; rank 8 in (0.1, 0.25]: 0.1 + 0.15 * (8 - 4) / 8
+        "ttft_p50_ms": pytest.approx(175),
     },
     "vllm_v1_dp4_0.24": {
         "engines": 4,
@@ -75,6 +86,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "engines": 2,
         "running": 7,  # 3 + 4
         "num_gpu_blocks": 2100,  # 1000 + 1100
+        "kv_cache_tokens": 33600,  # 2100 * 16
         "kv_cache_usage": pytest.approx(0.6),  # (0.5 + 0.7) / 2
         "prompt_tokens_total": 250,
         "generation_tokens_total": 100,
@@ -84,6 +96,12 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "dialect": "rust",
         "engines": 2,
         "running": 14,
+        "waiting": 1,
+        "kv_cache_usage": 0.375,  # (0.5 + 0.25) / 2
+        "preemptions_total": 3,
+        "ttft_p50_ms": pytest.approx(
+            45
+        ),  # summed buckets 8 16 20; rank 10 in (0.04, 0.06]: 0.04 + 0.02 * 2 / 8
         "prefix_hit_ratio": 0.35,  # (300 + 50) / (900 + 100), timestamps are no values
         "prompt_tokens_total": 1000,  # 900 + 100, the exemplar's 12 is none
         "generation_tokens_total": 4500,
@@ -101,7 +119,13 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "running": 20,  # max(14, 13) + 6
         "waiting": 3,
         "kv_cache_usage": 0.5,  # (0.25 + 0.75) / 2
+        "block_size": 64,
+        "num_gpu_blocks": 12500,  # 6250 * 2
         "prefix_hit_ratio": 0.25,  # (1500 + 500) / 8000
+        "preemptions_total": 4,
+        "prompt_tokens_total": 8000,
+        "generation_tokens_total": 3000,  # 2500 streaming + 500
+        "requests_total": 40,
         "ttft_p50_ms": pytest.approx(150),  # rank 20 in (0.1, 0.2], 10..30
         "queue_mean_ms": 100,  # (3 + 1) / (30 + 10)
     },
@@ -109,14 +133,25 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "engine": "tgi",
         "running": 16,
         "waiting": 4,
+        "kv_cache_tokens": 96000,
         "kv_cache_usage": 0.25,  # 24000 / 96000
+        "prompt_tokens_total": 6400,
+        "generation_tokens_total": 3200,
+        "ttft_p50_ms": None,
         "requests_total": 55,  # 50 + 3 + 2
         "queue_mean_ms": 50,  # 2.5 / 50
     },
     "trtllm": {
         "engine": "trtllm",
         "model": "Qwen/Qwen3-0.6B",
+        "block_size": 32,
+        "num_gpu_blocks": 2048,
         "running": 11,
+        "waiting": 2,
+        "kv_cache_usage": 0.375,
+        "prompt_tokens_total": 3100,
+        "generation_tokens_total": 15500,
+        "ttft_p50_ms": pytest.approx(15),  # rank 77.5 of 155, all in (0.01, 0.02]: the middle
         "prefix_hit_ratio": 0.6,  # 90 / (90 + 60)
         "requests_total": 155,  # 150 + 5
         "queue_mean_ms": 200,  # 31 / 155
@@ -135,6 +170,10 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "prompt_tokens_total": 5000,  # 4000 + 1000
         "generation_tokens_total": 700,  # 600 + 100
         "requests_total": 30,  # 20 + 2 + 8
+        "started_at": 1790000000.1,
+        "ttft_p50_ms": pytest.approx(
+            233.333, abs=1e-3
+        ),  # rank 8 in (0.1, 0.5], 4..16: 0.1 + 0.4 * 4 / 12
         "queue_mean_ms": pytest.approx(1),  # 0.03 / 30
     },
     "production_stack_router": {

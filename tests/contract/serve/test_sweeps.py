@@ -102,7 +102,7 @@ def test_a_watchdog_starts_an_engine_again_tells_it_and_leaves_nobody(tmp_path: 
         assert not served.is_running()
         family = dog.family()[1:]
         dog.end(signal.SIGTERM)
-        assert [each for each in family if each.is_running()] == []
+        assert psutil.wait_procs(family, timeout=60)[1] == []
         told = rows("\n".join(dog.out))
     assert {"name", "url", "at", "kind", "text"} <= set.intersection(*map(set, told))
     kinds = [each["kind"] for each in told]

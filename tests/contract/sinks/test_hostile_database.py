@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from contract.harness.browser import chromium, leaderboard, tab
-from contract.harness.programs import TOOLKIT, environment, rows, run
+from contract.harness.programs import TOOLKIT, environment, rows, run, run_each
 from contract.sinks.hostile import (
     MARKUP,
     WORD,
@@ -80,8 +80,9 @@ def test_no_verb_shows_a_control_character(hostile: tuple[Path, dict[int, str]])
         ("mark", "nobody", "text"),
     ]
     found = {}
-    for words in commands:
-        ended = run(*words, cwd=folder)
+    for words, ended in zip(
+        commands, run_each([(words, folder) for words in commands]), strict=True
+    ):
         faults = faults_of_text(ended.stdout) + faults_of_text(ended.stderr)
         if faults or ended.returncode not in (0, 1):
             found[words] = (ended.returncode, faults)
@@ -91,9 +92,12 @@ def test_no_verb_shows_a_control_character(hostile: tuple[Path, dict[int, str]])
 def test_json_gives_values_as_they_are(hostile: tuple[Path, dict[int, str]]) -> None:
     """Every character of them, and none that a terminal would act upon in the text of the JSON itself."""
     folder, ids = hostile
-    board = run("board", "--run", ids[2], "--json", cwd=folder)
-    history = run("scout", "--history", f"{WORD}alice", "--json", cwd=folder)
-    shots = run("runs", "export", ids[1], "--jsonl", "--shots", cwd=folder)
+    commands = [
+        ("board", "--run", ids[2], "--json"),
+        ("scout", "--history", f"{WORD}alice", "--json"),
+        ("runs", "export", ids[1], "--jsonl", "--shots"),
+    ]
+    board, history, shots = run_each([(words, folder) for words in commands])
     for ended in (board, history, shots):
         assert ended.returncode == 0, ended.stderr
         assert faults_of_text(ended.stdout) == []
@@ -107,13 +111,13 @@ def test_json_gives_values_as_they_are(hostile: tuple[Path, dict[int, str]]) -> 
 
 def test_no_cell_of_a_csv_is_a_formula(hostile: tuple[Path, dict[int, str]]) -> None:
     folder, ids = hostile
-    for words in (
+    commands = [
         ("board", "--run", ids[2], "--csv"),
         ("runs", "export", ids[2], "--csv"),
         ("runs", "export", ids[1], "--csv", "--shots"),
         ("runs", "export", ids[3], "--csv"),
-    ):
-        ended = run(*words, cwd=folder)
+    ]
+    for ended in run_each([(words, folder) for words in commands]):
         assert ended.returncode == 0, ended.stderr
         assert "'=HYPERLINK(1)" in ended.stdout
         assert faults_of_csv(ended.stdout) == []
@@ -185,39 +189,39 @@ def test_no_page_has_live_markup(hostile: tuple[Path, dict[int, str]]) -> None:
     assert "<script>window.owned" in MARKUP
 
 
-@pytest.mark.parametrize(
-    ("columns", "commands"),
-    [
-        (
-            "tallies.kind shots.kind events.kind sightings.status",
-            "runs|board --run 2|report 1|scout --history alice",
-        ),
-        (
-            "runs.settings captures.summary series.labels",
-            "report 1|diagnose 1|workload --run 3|sweep --show 7",
-        ),
-        (
-            "sightings.models bodies.options ledgers.models_before",
-            "board --run 2|report 1|scout --history alice|workload --run 3|runs export 3 --csv",
-        ),
-        (
-            "sightings.findings tallies.error_kinds ledgers.models_after",
-            "board --run 2|diagnose 1|scout --history alice|runs export 2 --csv",
-        ),
-        ("runs.verb", "runs|board --run 2|report 1|workload --run 3|sweep --show 7"),
-        ("runs.id", "runs|board|report 1|diagnose 1"),
-    ],
-)
-def test_what_no_toolkit_wrote_is_a_clear_error_or_a_row(
-    tmp_path: Path, columns: str, commands: str
-) -> None:
+SPOILT = {
+    # columns that hold nothing but the hostile word, and who reads them; a number stands for that run
+    "tallies.kind shots.kind events.kind sightings.status": (
+        "runs|board --run 2|report 1|scout --history alice"
+    ),
+    "runs.settings captures.summary series.labels": (
+        "report 1|diagnose 1|workload --run 3|sweep --show 7"
+    ),
+    "sightings.models bodies.options ledgers.models_before": (
+        "board --run 2|report 1|scout --history alice|workload --run 3|runs export 3 --csv"
+    ),
+    "sightings.findings tallies.error_kinds ledgers.models_after": (
+        "board --run 2|diagnose 1|scout --history alice|runs export 2 --csv"
+    ),
+    "runs.verb": "runs|board --run 2|report 1|workload --run 3|sweep --show 7",
+    "runs.id": "runs|board|report 1|diagnose 1",
+}
+
+
+def test_what_no_toolkit_wrote_is_a_clear_error_or_a_row(tmp_path: Path) -> None:
     """Where a list, a table or one of a few words stood, there is nothing but the hostile word."""
-    file = hostile_copy(tmp_path, {tuple(each.split(".")) for each in columns.split()}, whole=True)
-    ids = runs_of(file)
-    for command in commands.split("|"):
-        words = [ids[int(each)] if each.isdecimal() else each for each in command.split()]
-        ended = run(*words, cwd=tmp_path)
-        said = (command, ended.returncode, ended.stderr[:600])
+    lines = []
+    for number, (columns, commands) in enumerate(SPOILT.items()):
+        folder = tmp_path / str(number)
+        file = hostile_copy(
+            folder, {tuple(each.split(".")) for each in columns.split()}, whole=True
+        )
+        ids = runs_of(file)
+        for command in commands.split("|"):
+            words = [ids[int(each)] if each.isdecimal() else each for each in command.split()]
+            lines.append((words, folder))
+    for (words, _), ended in zip(lines, run_each(lines), strict=True):
+        said = (words, ended.returncode, ended.stderr[:600])
         assert ended.returncode in (0, 1), said
         assert faults_of_text(ended.stdout) + faults_of_text(ended.stderr) == [], said
         assert ended.returncode == 0 or ended.stderr.startswith("Error: ") or ended.stdout, said

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from contract.harness.fleets import fleet
-from contract.harness.programs import rows, run
+from contract.harness.programs import rows, run, toolkit
 from contract.harness.servers import Answer, Asked, answer, server
 
 MODEL = "Qwen3.5-35B-A3B"
@@ -158,20 +158,38 @@ def slow_gateway(url: str, delay_s: float) -> Iterator[str]:
         accepting.join()
 
 
-def test_two_addresses_of_one_engine_accuse_each_other_of_nothing(tmp_path: Path) -> None:
-    members = {
-        name: ("gptq-int4", QUICK | {"seed": n}) for n, name in enumerate(("engine", "rival"))
-    }
-    with fleet(members) as running, slow_gateway(running.urls["engine"], 0.3) as gateway:
-        (tmp_path / "hosts.txt").write_text(f"{running.hosts}\ngateway {gateway}\n")
-        words = ("bench", "hosts.txt", "--requests", 24)
-        found = bench(tmp_path, f"{running.hosts}\ngateway {gateway}\n", *words[2:])
-        table = run(*words, cwd=tmp_path).stdout
+def test_two_addresses_of_one_engine_accuse_each_other_of_nothing_and_who_deceives_is_told(
+    tmp_path: Path,
+) -> None:
+    """A claim beyond one token, and a first wave of which a part waits; an engine and a slow gateway before it, as JSON and as a table."""
+
+    def half_of_the_first(number: int) -> float:
+        return 2.0 if number < 8 and number % 2 else 0.02
+
+    names = ("engine", "rival", "shown")
+    with (
+        fleet(
+            {name: ("gptq-int4", QUICK | {"seed": n}) for n, name in enumerate(names)}
+        ) as running,
+        slow_gateway(running.urls["engine"], 0.3) as gateway,
+        slow_gateway(running.urls["shown"], 0.3) as shown,
+        server(speaker(lambda _: ["Once"], claim=32)) as liar,
+        server(speaker(random_words, wait_s=half_of_the_first)) as half,
+    ):
+        hosts = "".join(f"{name} {running.urls[name]}\n" for name in ("engine", "rival"))
+        hosts += f"gateway {gateway}\nliar {liar.url}\nhalf {half.url}\n"
+        (tmp_path / "shown.txt").write_text(f"engine {running.urls['shown']}\ngateway {shown}\n")
+        load = ("--requests", 32, "--max-tokens", 64)
+        with toolkit("bench", "shown.txt", *load, "--no-store", cwd=tmp_path) as other:
+            found = bench(tmp_path, hosts, *load)
+            assert other.wait() == 0, other.text
     assert {name: codes(seen) for name, seen in found.items()} == {
         "engine": ["clean", "same_engine"],
         "gateway": ["clean", "same_engine"],
         "rival": ["clean"],
-    }
+        "liar": ["truncated_output", "inflated_usage", "not_judged"],
+        "half": ["cold", "not_judged"],
+    }, json.dumps({name: seen["verdicts"] for name, seen in found.items()}, indent=1)
     assert evidence(found["engine"], "same_engine").startswith("same engine as gateway:")
     assert "it adds" not in evidence(found["engine"], "same_engine")
     said = evidence(found["gateway"], "same_engine")
@@ -179,26 +197,8 @@ def test_two_addresses_of_one_engine_accuse_each_other_of_nothing(tmp_path: Path
     added = re.search(r"it adds ([\d,]+) ms to the first token of engine \(median", said)
     assert added, said
     assert 150 < float(added[1].replace(",", "")) < 3000
+    assert "claim" in evidence(found["liar"], "inflated_usage")
+    assert evidence(found["half"], "cold").startswith("4 of 8 requests of the first wave")
+    table = "\n".join(other.out)
     assert "same engine  gateway: same engine as engine: " in table
     assert "foreign traffic" not in table
-
-
-def test_a_claim_beyond_one_token_and_a_first_wave_that_waits_in_part_are_told(
-    tmp_path: Path,
-) -> None:
-    def half_of_the_first(number: int) -> float:
-        return 2.0 if number < 8 and number % 2 else 0.02
-
-    honest = {name: ("gptq-int4", QUICK | {"seed": n}) for n, name in enumerate(("a", "b"))}
-    with (
-        fleet(honest) as running,
-        server(speaker(lambda _: ["Once"], claim=32)) as liar,
-        server(speaker(random_words, wait_s=half_of_the_first)) as half,
-    ):
-        more = f"\nliar {liar.url}\nhalf {half.url}\n"
-        found = bench(tmp_path, running.hosts + more, "--requests", 32, "--max-tokens", 64)
-    assert codes(found["liar"]) == ["truncated_output", "inflated_usage", "not_judged"]
-    assert "claim" in evidence(found["liar"], "inflated_usage")
-    assert codes(found["half"]) == ["cold", "not_judged"]
-    assert evidence(found["half"], "cold").startswith("4 of 8 requests of the first wave")
-    assert [codes(found[name]) for name in ("a", "b")] == [["clean"], ["clean"]]

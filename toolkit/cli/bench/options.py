@@ -12,7 +12,7 @@ MAX_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BenchOptions:
     """The command line of one bench, fields named as its options."""
 
     hosts: tuple[str, ...]

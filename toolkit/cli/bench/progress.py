@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from toolkit.bench.plan import Plan
+    from toolkit.bench.plan import BenchPlan
     from toolkit.records import Shot
 
 DRAW_EVERY_S = 0.25
 """A thread that draws would hold the interpreter in the middle of reading answers; this is called between them."""
 
 
-class Progress:
+class BenchProgress:
     """Counts the shots of a run and draws them; into a pipe it draws nothing."""
 
-    def __init__(self, plan: "Plan", hosts: int) -> None:
+    def __init__(self, plan: "BenchPlan", hosts: int) -> None:
         self._plan, self._hosts = plan, hosts
         self._began_s: float | None = None
         """When the first request that is over had begun."""
@@ -104,7 +104,7 @@ class Progress:
 def _bar() -> "Bar":
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    from toolkit.cli.tables import side_screen
+    from toolkit.report.tables import side_screen
 
     return Progress(
         BarColumn(bar_width=24),

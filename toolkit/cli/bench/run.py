@@ -14,14 +14,21 @@ import uvloop
 
 from toolkit.bench.client import HostClient
 from toolkit.bench.drive import Bench
-from toolkit.bench.goodput import Limits, read_limits
-from toolkit.bench.plan import Plan
+from toolkit.bench.goodput import GoodputLimits, read_limits
+from toolkit.bench.plan import BenchPlan
 from toolkit.bench.result import Result, results
 from toolkit.bench.schedule import check_plan
-from toolkit.cli.bench.options import CONCURRENCY, MAX_TOKENS, MOST_UNDER_WAY, REQUESTS, Options
-from toolkit.cli.bench.progress import Progress
-from toolkit.cli.bench.show import JsonShow, Show, unwritable
+from toolkit.cli.bench.options import (
+    CONCURRENCY,
+    MAX_TOKENS,
+    MOST_UNDER_WAY,
+    REQUESTS,
+    BenchOptions,
+)
+from toolkit.cli.bench.progress import BenchProgress
+from toolkit.cli.bench.show import JsonResults, ResultShow, unwritable
 from toolkit.cli.catalog import profile_from
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
 from toolkit.cli.inputs import (
     allow_open_files,
     hosts_from,
@@ -36,11 +43,9 @@ from toolkit.store import Store
 
 MOST_AT_ONCE = 1_000
 """Shots in a transaction: what waits for a full disk is tried again every half second, beside the measuring."""
-WORKED, NOBODY_ANSWERED, INTERRUPTED = 0, 1, 130
-"""Exit codes; the last one is what a shell calls an interrupted command."""
 
 
-def run_bench(options: Options) -> int:
+def run_bench(options: BenchOptions) -> int:
     """Bench every host; the exit code. The first Ctrl-C ends the measuring, a second one everything."""
     try:
         return _bench(options)
@@ -48,14 +53,14 @@ def run_bench(options: Options) -> int:
         return INTERRUPTED
 
 
-def _bench(options: Options) -> int:
+def _bench(options: BenchOptions) -> int:
     hosts = hosts_from(options.hosts)
     profile = _profile(options)
     plan, limits = _checked_plan(options, profile)
     _refuse_unwritable_chart(options.chart)
     with _store(options) as store:
-        progress = Progress(plan, len(hosts))
-        keeping = Keeping(store, hosts, progress.say)
+        progress = BenchProgress(plan, len(hosts))
+        keeping = ShotWriter(store, hosts, progress.say)
         bench = Bench(
             _clients(options, hosts),
             plan,
@@ -72,13 +77,13 @@ def _bench(options: Options) -> int:
     if stopped:
         return INTERRUPTED
     answered = any(shot.ok for lane in bench.lanes for shot in lane.shots)
-    return WORKED if answered else NOBODY_ANSWERED
+    return WORKED if answered else FAILED
 
 
 # --- what the command line means -------------------------------------------------------------------
 
 
-def _profile(options: Options) -> Profile:
+def _profile(options: BenchOptions) -> Profile:
     profile = profile_from(options.profile)
     if profile.left_out:
         keys = ", ".join(f"`{key}`" for key in profile.left_out)
@@ -86,7 +91,9 @@ def _profile(options: Options) -> Profile:
     return profile
 
 
-def _checked_plan(options: Options, profile: Profile) -> tuple[Plan, Limits | None]:
+def _checked_plan(
+    options: BenchOptions, profile: Profile
+) -> tuple[BenchPlan, GoodputLimits | None]:
     """What is to be done; a plan that cannot be is a wrong command line."""
     try:
         plan = _plan(options, profile)
@@ -96,7 +103,7 @@ def _checked_plan(options: Options, profile: Profile) -> tuple[Plan, Limits | No
         raise click.UsageError(f"{error.message}\n\nHint: {error.hint}") from error
 
 
-def _plan(options: Options, profile: Profile) -> Plan:
+def _plan(options: BenchOptions, profile: Profile) -> BenchPlan:
     """What the user said, else the profile, else the default."""
     requests = options.requests
     if requests is None and options.duration is None:
@@ -105,7 +112,7 @@ def _plan(options: Options, profile: Profile) -> Plan:
         concurrency = _first_known(options.concurrency, CONCURRENCY)
     else:
         concurrency = _first_known(options.most_under_way, MOST_UNDER_WAY)
-    return Plan(
+    return BenchPlan(
         requests=requests,
         duration_s=options.duration,
         concurrency=concurrency,
@@ -129,13 +136,13 @@ def _first_known(*numbers: int | None) -> int:
     return next(number for number in numbers if number is not None)
 
 
-def _sameness(options: Options) -> Literal["pairs", "unique", "repeat"]:
+def _sameness(options: BenchOptions) -> Literal["pairs", "unique", "repeat"]:
     if options.unique == options.repeat:
         return "pairs"
     return "unique" if options.unique else "repeat"
 
 
-def _stream_share(options: Options, profile: Profile) -> float:
+def _stream_share(options: BenchOptions, profile: Profile) -> float:
     if options.mix is not None:
         return options.mix / 100
     if options.stream is not None:
@@ -143,7 +150,7 @@ def _stream_share(options: Options, profile: Profile) -> float:
     return 1.0 if profile.stream_share is None else profile.stream_share
 
 
-def _clients(options: Options, hosts: Sequence[Host]) -> list[HostClient]:
+def _clients(options: BenchOptions, hosts: Sequence[Host]) -> list[HostClient]:
     keys = keys_for(hosts)
     tls = tls_for(insecure=options.insecure, ca=options.ca)
     return [
@@ -152,14 +159,14 @@ def _clients(options: Options, hosts: Sequence[Host]) -> list[HostClient]:
     ]
 
 
-def _store(options: Options) -> "AbstractContextManager[Store | None]":
+def _store(options: BenchOptions) -> "AbstractContextManager[Store | None]":
     return nullcontext(None) if options.no_store else Store.open(options.database)
 
 
 # --- measure ---------------------------------------------------------------------------------------
 
 
-class Keeping:
+class ShotWriter:
     """Hands shots to the store. What the store refuses waits: a file that is locked or full ends no measurement."""
 
     def __init__(
@@ -189,7 +196,7 @@ class Keeping:
             del self._waiting[:MOST_AT_ONCE]
 
 
-def _run(bench: Bench, progress: Progress) -> bool:
+def _run(bench: Bench, progress: BenchProgress) -> bool:
     """Run it; tell whether somebody stopped it."""
 
     async def measure() -> None:
@@ -216,7 +223,11 @@ def _run(bench: Bench, progress: Progress) -> bool:
 
 
 def _tell(
-    bench: Bench, plan: Plan, options: Options, limits: Limits | None, keeping: Keeping
+    bench: Bench,
+    plan: BenchPlan,
+    options: BenchOptions,
+    limits: GoodputLimits | None,
+    keeping: ShotWriter,
 ) -> None:
     """Judge what was measured, keep the judgement, show both; what cannot be kept is shown all the same."""
     told = results(
@@ -241,7 +252,7 @@ def _tell(
         raise refused
 
 
-def _keep(bench: Bench, told: Sequence[Result], keeping: Keeping) -> None:
+def _keep(bench: Bench, told: Sequence[Result], keeping: ShotWriter) -> None:
     keeping.rest()
     store = keeping.store
     if not store:
@@ -252,15 +263,15 @@ def _keep(bench: Bench, told: Sequence[Result], keeping: Keeping) -> None:
     store.end_run(bench.id, ended_at=time.time(), client_ok=bench.fitness.ok)
 
 
-def _show(options: Options) -> Show:
+def _show(options: BenchOptions) -> ResultShow:
     if options.as_json:
-        return JsonShow()
-    from toolkit.cli.bench.table import TableShow
+        return JsonResults()
+    from toolkit.cli.bench.table import ResultTable
 
-    return TableShow()
+    return ResultTable()
 
 
-def _chart_path(options: Options, run: str) -> Path | None:
+def _chart_path(options: BenchOptions, run: str) -> Path | None:
     """Where a sweep's picture goes; who keeps nothing gets one only by name."""
     beside = None if options.no_store else options.database.parent / f"sweep-{run}.png"
     return options.chart or beside

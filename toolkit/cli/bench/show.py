@@ -15,7 +15,7 @@ from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 
 
-class Show(ABC):
+class ResultShow(ABC):
     """Shows the results of one run on standard output."""
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Show(ABC):
         click.echo(f"Picture: {path}", err=True)
 
 
-class JsonShow(Show):
+class JsonResults(ResultShow):
     """Prints one object a host; a sweep adds its levels."""
 
     def results(self, told: Sequence[Result], fitness: Fitness) -> None:

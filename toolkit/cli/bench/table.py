@@ -8,10 +8,11 @@ from rich.text import Text
 from toolkit.bench.fitness import Fitness
 from toolkit.bench.ladder import Rung
 from toolkit.bench.result import Result
-from toolkit.bench.summary import Summary
-from toolkit.cli.bench.show import Show, client_warning
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, milliseconds, screen
+from toolkit.bench.summary import HostSummary
+from toolkit.cli.bench.show import ResultShow, client_warning
 from toolkit.records import MOST_ERRORS, Verdict
+from toolkit.report.tables import Column, notes, screen, table_of
+from toolkit.units import DASH, latency, per_second, percent, whole
 
 WIDEST_NAME = 40
 WIDEST_VERDICTS = 44
@@ -24,76 +25,63 @@ LEGEND = (
     "within 1 %."
 )
 
-Cell = Callable[[Summary], str | Text]
+Cell = Callable[[HostSummary], str | Text]
 
 
-def _rate(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
-
-
-def _whole(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.0f}"
-
-
-def _share(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0%}"
-
-
-def _ok(figures: Summary) -> Text:
+def _ok(figures: HostSummary) -> Text:
     fails = figures.errors > MOST_ERRORS * figures.requests
     style = "" if not figures.errors else "red" if fails else "yellow"
     return Text(f"{figures.ok:,}/{figures.requests:,}", style=style)
 
 
-def _tokens_per_s(figures: Summary) -> str:
+def _tokens_per_s(figures: HostSummary) -> str:
     """An estimate is marked: its tokens are counted chunks."""
     mark = "~" if figures.output_tokens_estimated and figures.output_tokens_per_s else ""
-    return mark + _whole(figures.output_tokens_per_s)
+    return mark + whole(figures.output_tokens_per_s)
 
 
-def _verdicts(figures: Summary) -> Text:
+def _verdicts(figures: HostSummary) -> Text:
     accusing = [verdict.code for verdict in figures.verdicts if verdict.code not in PLAIN]
     codes = accusing or [verdict.code for verdict in figures.verdicts]
     if figures.errors > MOST_ERRORS * figures.requests:
         codes.insert(0, "failing")
         return Text(", ".join(code.replace("_", " ") for code in codes), style="red")
-    text = ", ".join(code.replace("_", " ") for code in codes) or UNKNOWN
+    text = ", ".join(code.replace("_", " ") for code in codes) or DASH
     style = "yellow" if accusing or "not_judged" in codes else "green" if "clean" in codes else ""
     return Text(text, style=style)
 
 
 COLUMNS: Sequence[tuple[Column, Cell]] = (
     (Column(title="ok", right=True), _ok),
-    (Column(title="req/s", right=True, spare=1), lambda seen: _rate(seen.rps)),
+    (Column(title="req/s", right=True, spare=1), lambda seen: per_second(seen.rps)),
     (Column(title="tok/s", right=True, spare=2), _tokens_per_s),
-    (Column(title="TTFT p50", right=True, spare=3), lambda seen: milliseconds(seen.ttft_p50_ms)),
-    (Column(title="p95", right=True, spare=8), lambda seen: milliseconds(seen.ttft_p95_ms)),
-    (Column(title="TPOT p50", right=True, spare=7), lambda seen: milliseconds(seen.tpot_p50_ms)),
-    (Column(title="ITL p95", right=True, spare=9), lambda seen: milliseconds(seen.itl_p95_ms)),
-    (Column(title="E2E p50", right=True), lambda seen: milliseconds(seen.e2e_p50_ms)),
-    (Column(title="p95", right=True, spare=6), lambda seen: milliseconds(seen.e2e_p95_ms)),
-    (Column(title="twins", right=True, spare=5), lambda seen: milliseconds(seen.twin_e2e_p50_ms)),
-    (Column(title="RTT", right=True, spare=10), lambda seen: milliseconds(seen.rtt_ms)),
+    (Column(title="TTFT p50", right=True, spare=3), lambda seen: latency(seen.ttft_p50_ms)),
+    (Column(title="p95", right=True, spare=8), lambda seen: latency(seen.ttft_p95_ms)),
+    (Column(title="TPOT p50", right=True, spare=7), lambda seen: latency(seen.tpot_p50_ms)),
+    (Column(title="ITL p95", right=True, spare=9), lambda seen: latency(seen.itl_p95_ms)),
+    (Column(title="E2E p50", right=True), lambda seen: latency(seen.e2e_p50_ms)),
+    (Column(title="p95", right=True, spare=6), lambda seen: latency(seen.e2e_p95_ms)),
+    (Column(title="twins", right=True, spare=5), lambda seen: latency(seen.twin_e2e_p50_ms)),
+    (Column(title="RTT", right=True, spare=10), lambda seen: latency(seen.rtt_ms)),
 )
 HOST = (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name)
-LEVEL = (Column(title="at once", right=True), lambda seen: _whole(seen.concurrency))
+LEVEL = (Column(title="at once", right=True), lambda seen: whole(seen.concurrency))
 """Of a sweep: the level whose figures stand in the row."""
 GOOD: Sequence[tuple[Column, Cell]] = (
-    (Column(title="good", right=True), lambda seen: _share(seen.good_share)),
-    (Column(title="good/s", right=True, spare=4), lambda seen: _rate(seen.goodput)),
+    (Column(title="good", right=True), lambda seen: percent(seen.good_share)),
+    (Column(title="good/s", right=True, spare=4), lambda seen: per_second(seen.goodput)),
 )
 VERDICTS = (Column(title="verdict", widest=WIDEST_VERDICTS), _verdicts)
 
 
-class TableShow(Show):
+class ResultTable(ResultShow):
     """Prints one table, and below it what a person should know."""
 
     def results(self, told: Sequence[Result], fitness: Fitness) -> None:
         """Print everything at the end of a run."""
         console = screen()
         for part in page(told, fitness, console):
-            # a screen folds a sentence between words; in a pipe it stays one line
-            console.print(part, soft_wrap=isinstance(part, Text) and keeps_lines(console))
+            console.print(part)
 
 
 def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
@@ -101,12 +89,11 @@ def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator
     figures = [each.summary for each in told]
     sweeps = [each for each in told if each.rungs]
     columns = [HOST, *((LEVEL,) if sweeps else ()), *COLUMNS, *_good(figures), VERDICTS]
-    rows = [[cell(one) for _, cell in columns] for one in figures]
-    yield fit_table([column for column, _ in columns], rows, console)
-    notes = list(_notes(figures))
-    if notes:
+    yield table_of(columns, figures, console)
+    below = list(notes(_notes(figures)))
+    if below:
         yield Text()
-        yield from notes
+        yield from below
     for each in sweeps:
         yield Text()
         yield from _sweep(each, console)
@@ -116,20 +103,19 @@ def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator
     yield Text(LEGEND, style="dim")
 
 
-def _good(figures: Sequence[Summary]) -> Sequence[tuple[Column, Cell]]:
+def _good(figures: Sequence[HostSummary]) -> Sequence[tuple[Column, Cell]]:
     """The columns of a run with limits."""
     return GOOD if any(one.good_share is not None for one in figures) else ()
 
 
-def _notes(figures: Sequence[Summary]) -> Iterator[Text]:
-    """Why nothing was answered, then the verdicts' evidence; hosts of one sentence share a line."""
-    names: dict[tuple[str, str], list[str]] = {}
+def _notes(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, str]]:
+    """Why nothing was answered, then the verdicts' evidence."""
     for one in figures:
-        verdicts = [(_title(v), v.evidence) for v in one.verdicts if v.code != "clean"]
-        for code, sentence in (*_errors(one), *verdicts):
-            names.setdefault((code, sentence), []).append(one.name)
-    for (code, sentence), hosts in names.items():
-        yield Text.assemble((code, "bold"), f"  {', '.join(hosts)}: {sentence}")
+        for title, sentence in _errors(one):
+            yield one.name, title, sentence
+        for verdict in one.verdicts:
+            if verdict.code != "clean":
+                yield one.name, _title(verdict), verdict.evidence
 
 
 def _title(verdict: Verdict) -> str:
@@ -137,7 +123,7 @@ def _title(verdict: Verdict) -> str:
     return title if verdict.code in PLAIN else f"{title} ({verdict.confidence})"
 
 
-def _errors(figures: Summary) -> Iterator[tuple[str, str]]:
+def _errors(figures: HostSummary) -> Iterator[tuple[str, str]]:
     kind = next(iter(figures.error_kinds), "")
     if figures.error:
         # the host's own words do not tell that they came with a status
@@ -147,7 +133,7 @@ def _errors(figures: Summary) -> Iterator[tuple[str, str]]:
         yield "errors", kinds
 
 
-def _fastest(figures: Sequence[Summary]) -> Iterator[Text]:
+def _fastest(figures: Sequence[HostSummary]) -> Iterator[Text]:
     """Name the host with the shortest unique answers among those that were judged and that nothing else explains."""
     plain = [
         one for one in figures if one.ok and one.e2e_p50_ms is not None and _is_clean(one.verdicts)
@@ -157,7 +143,7 @@ def _fastest(figures: Sequence[Summary]) -> Iterator[Text]:
     first = min(plain, key=_typical_ms)
     others = {one.name for one in plain} - {first.name}
     tied = [name for name in first.tied_with if name in others]
-    answers = f"answers of {milliseconds(_typical_ms(first))} in the median"
+    answers = f"answers of {latency(_typical_ms(first))} in the median"
     rest = (
         f"does not tell it from {', '.join(tied)}"
         if tied
@@ -166,7 +152,7 @@ def _fastest(figures: Sequence[Summary]) -> Iterator[Text]:
     yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
 
 
-def _typical_ms(figures: Summary) -> float:
+def _typical_ms(figures: HostSummary) -> float:
     return figures.unique_e2e_p50_ms or figures.e2e_p50_ms or 0.0
 
 
@@ -180,9 +166,9 @@ def _client(fitness: Fitness) -> Iterator[Text]:
         yield Text(client_warning(fitness), style="bold red")
         return
     known = {
-        f"its event loop {milliseconds(fitness.loop_lag_p99_ms)} late (p99)": fitness.loop_lag_p99_ms,
-        f"sends {milliseconds(fitness.send_lag_p99_ms)} late (p99)": fitness.send_lag_p99_ms,
-        f"{_share(fitness.cpu_share)} of a core": fitness.cpu_share,
+        f"its event loop {latency(fitness.loop_lag_p99_ms)} late (p99)": fitness.loop_lag_p99_ms,
+        f"sends {latency(fitness.send_lag_p99_ms)} late (p99)": fitness.send_lag_p99_ms,
+        f"{percent(fitness.cpu_share)} of a core": fitness.cpu_share,
     }
     told = ", ".join(words for words, figure in known.items() if figure is not None)
     if told:
@@ -196,22 +182,21 @@ Step = Callable[[Rung], str | Text]
 LEVELS: Sequence[tuple[Column, Step]] = (
     (Column(title="at once", right=True), lambda step: f"{step.concurrency:,}"),
     (Column(title="ok", right=True), lambda step: f"{step.ok:,}/{step.requests:,}"),
-    (Column(title="req/s", right=True), lambda step: _rate(step.rps)),
-    (Column(title="tok/s", right=True, spare=1), lambda step: _whole(step.output_tokens_per_s)),
-    (Column(title="TTFT p50", right=True, spare=3), lambda step: milliseconds(step.ttft_p50_ms)),
-    (Column(title="TPOT p50", right=True, spare=4), lambda step: milliseconds(step.tpot_p50_ms)),
-    (Column(title="E2E p50", right=True), lambda step: milliseconds(step.e2e_p50_ms)),
-    (Column(title="p95", right=True, spare=2), lambda step: milliseconds(step.e2e_p95_ms)),
-    (Column(title="good", right=True), lambda step: _share(step.good_share)),
+    (Column(title="req/s", right=True), lambda step: per_second(step.rps)),
+    (Column(title="tok/s", right=True, spare=1), lambda step: whole(step.output_tokens_per_s)),
+    (Column(title="TTFT p50", right=True, spare=3), lambda step: latency(step.ttft_p50_ms)),
+    (Column(title="TPOT p50", right=True, spare=4), lambda step: latency(step.tpot_p50_ms)),
+    (Column(title="E2E p50", right=True), lambda step: latency(step.e2e_p50_ms)),
+    (Column(title="p95", right=True, spare=2), lambda step: latency(step.e2e_p95_ms)),
+    (Column(title="good", right=True), lambda step: percent(step.good_share)),
 )
 
 
 def _sweep(told: Result, console: Console) -> Iterator[RenderableType]:
     has_limits = any(step.good_share is not None for step in told.rungs)
     columns = [pair for pair in LEVELS if pair[0].title != "good" or has_limits]
-    rows = [[cell(step) for _, cell in columns] for step in told.rungs]
     yield Text(told.summary.name, style="bold")
-    yield fit_table([column for column, _ in columns], rows, console)
+    yield table_of(columns, told.rungs, console)
     yield Text(_best(told))
 
 

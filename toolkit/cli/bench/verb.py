@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.bench.options import CONCURRENCY, MAX_TOKENS, MOST_UNDER_WAY, REQUESTS, Options
+from toolkit.cli.bench.options import (
+    CONCURRENCY,
+    MAX_TOKENS,
+    MOST_UNDER_WAY,
+    REQUESTS,
+    BenchOptions,
+)
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION, Levels
 
@@ -127,7 +133,7 @@ Exits with 1 when no host answered anything, 130 when it was interrupted; what w
 @tls_options
 def command(**options: Any) -> None:
     """Bench every host (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = BenchOptions(**options)
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)
@@ -136,7 +142,7 @@ def command(**options: Any) -> None:
     sys.exit(run_bench(chosen))
 
 
-def _contradiction(options: Options) -> str | None:
+def _contradiction(options: BenchOptions) -> str | None:
     """Say which two words cannot both be meant: one of them would be passed over in silence."""
     is_open, chart = options.rate is not None, options.chart
     cases = (

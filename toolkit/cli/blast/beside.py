@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Sighting
 from toolkit.scout.look import QuietMoments, Scout
-from toolkit.scout.watch import Watch
+from toolkit.scout.watch import HostWatch
 from toolkit.store import Store
 
 LOOK_TIMEOUT_S = 5.0
@@ -15,7 +15,7 @@ MOST_WAITING = 10_000
 """Sightings that wait for a store that refuses; beyond it the oldest are given up."""
 
 
-class Keeping:
+class SightingWriter:
     """Hands sightings to the store. What it refuses waits: a locked or full file ends neither look nor load."""
 
     def __init__(self, store: Store, hosts: Sequence[Host], warn: Callable[[str], None]) -> None:
@@ -49,10 +49,10 @@ async def look_beside(
     """Look at each host again and again until cancelled; every look is kept."""
     quiet = QuietMoments()
     last = {host.name: store.last_telling(host.name, host.url) for host in hosts}
-    watch = Watch(
+    watch = HostWatch(
         [Scout(host, tls, keys.get(host.name), LOOK_TIMEOUT_S, quiet) for host in hosts],
         before={name: sighting for name, sighting in last.items() if sighting},
-        keep=Keeping(store, hosts, warn).add,
+        keep=SightingWriter(store, hosts, warn).add,
         show=lambda _: None,
     )
     await watch.run(None, every_s)

@@ -32,7 +32,7 @@ def locustfile(package: Path = PACKAGE) -> Path:
     return path
 
 
-class Child:
+class LoadProcess:
     """One process of the load with all that it forks. `secrets` are never repeated from its output."""
 
     def __init__(self, command: Sequence[str], *, secrets: Collection[str] = ()) -> None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit.cli.blast.child import locustfile
-from toolkit.cli.blast.options import Options
-from toolkit.cli.blast.plan import Plan
+from toolkit.cli.blast.options import BlastOptions
+from toolkit.cli.blast.plan import BlastPlan
 from toolkit.hosts import KEYS
 from toolkit.records import Host
 
@@ -37,7 +37,7 @@ def host_line(host: Host) -> str:
 
 
 def command_line(
-    plan: Plan, options: Options, *, run: str, hosts: Path, not_neutral: str | None
+    plan: BlastPlan, options: BlastOptions, *, run: str, hosts: Path, not_neutral: str | None
 ) -> list[str]:
     """The child's command line; no key is in it."""
     words: dict[str, object] = {

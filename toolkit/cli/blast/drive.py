@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.cli.blast.child import Child
+from toolkit.cli.blast.child import LoadProcess
 from toolkit.errors import ToolkitError
 
 STOPPING = "Stopping: answers under way are waited for, 30 s at most; Ctrl-C again quits at once"
@@ -32,7 +32,7 @@ class Drive:
 
     def __init__(
         self,
-        child: Child,
+        child: LoadProcess,
         environment: Mapping[str, str],
         besides: Sequence[Callable[[], Coroutine[Any, Any, None]]],
         *,

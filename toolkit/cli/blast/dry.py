@@ -7,20 +7,19 @@ from typing import Any
 from rich.text import Text
 
 from toolkit.bench.asks import proportions
-from toolkit.board.impact import spoken
-from toolkit.cli.blast.options import Options
-from toolkit.cli.blast.plan import Plan
-from toolkit.cli.blast.progress import many
+from toolkit.cli.blast.options import BlastOptions
+from toolkit.cli.blast.plan import BlastPlan
 from toolkit.cli.output import print_json, say
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, screen
 from toolkit.profiles import Prompt
+from toolkit.report.tables import Column, screen
+from toolkit.units import DASH, counted, percent, spoken
 
 ANSWER_S = 2.0
 """Assumed of an answer where users wait for it; nobody was asked. The contest's servers took 2 to 3 s for theirs."""
 WIDEST = 40
 
 
-def show(plan: Plan, options: Options, not_neutral: str | None) -> None:
+def show(plan: BlastPlan, options: BlastOptions, not_neutral: str | None) -> None:
     """Print the plan: one JSON object a host, or tables and sentences."""
     for note in plan.notes:
         say(note, err=True)
@@ -31,13 +30,13 @@ def show(plan: Plan, options: Options, not_neutral: str | None) -> None:
             print_json(host)
         return
     console = screen()
-    for part in (_hosts(plan), _prompts(plan)):
-        console.print(fit_table(*part, console))
+    for columns, rows in (_hosts(plan), _prompts(plan)):
+        console.table(columns, rows)
     for sentence in sentences(plan, options):
-        console.print(Text(sentence), soft_wrap=keeps_lines(console))
+        console.print(Text(sentence))
 
 
-def as_objects(plan: Plan) -> Iterator[dict[str, Any]]:
+def as_objects(plan: BlastPlan) -> Iterator[dict[str, Any]]:
     """What each host would be sent."""
     prompts = [
         {
@@ -66,7 +65,7 @@ def as_objects(plan: Plan) -> Iterator[dict[str, Any]]:
         }
 
 
-def shares(plan: Plan) -> list[tuple[Prompt, float]]:
+def shares(plan: BlastPlan) -> list[tuple[Prompt, float]]:
     """Each prompt's part of the ranked requests."""
     turns = proportions(plan.profile.prompts)
     return [
@@ -75,7 +74,7 @@ def shares(plan: Plan) -> list[tuple[Prompt, float]]:
     ]
 
 
-def expected_requests(plan: Plan) -> int:
+def expected_requests(plan: BlastPlan) -> int:
     """To one host, if it keeps up with the rate, or if each user's answer takes ANSWER_S."""
     if plan.rate is not None:
         return round(plan.rate * plan.duration_s)
@@ -83,7 +82,7 @@ def expected_requests(plan: Plan) -> int:
     return round(user_seconds(plan) / (ANSWER_S + pause_s))
 
 
-def user_seconds(plan: Plan) -> float:
+def user_seconds(plan: BlastPlan) -> float:
     """Of one host: users times seconds; a ramp has its mean of users."""
     if not plan.profile.phases:
         return plan.users_per_host * plan.duration_s
@@ -104,7 +103,7 @@ def chars(prompt: Prompt) -> int:
 # --- for a person ----------------------------------------------------------------------------------
 
 
-def _hosts(plan: Plan) -> tuple[list[Column], list[list[str | Text]]]:
+def _hosts(plan: BlastPlan) -> tuple[list[Column], list[list[str | Text]]]:
     columns = [
         Column(title="host", widest=WIDEST),
         Column(title="url", widest=WIDEST, spare=3),
@@ -119,17 +118,17 @@ def _hosts(plan: Plan) -> tuple[list[Column], list[list[str | Text]]]:
             host.name,
             host.url,
             f"{plan.users_per_host:,}",
-            UNKNOWN if plan.rate is None else f"{plan.rate:g}",
+            DASH if plan.rate is None else f"{plan.rate:g}",
             f"{expected_requests(plan):,}",
             plan.model or host.model or "what it serves",
-            host.api_key_env or UNKNOWN,
+            host.api_key_env or DASH,
         ]
         for host in plan.hosts
     ]
     return columns, rows
 
 
-def _prompts(plan: Plan) -> tuple[list[Column], list[list[str | Text]]]:
+def _prompts(plan: BlastPlan) -> tuple[list[Column], list[list[str | Text]]]:
     columns = [
         Column(title="prompt", widest=WIDEST),
         Column(title="share", right=True),
@@ -140,7 +139,7 @@ def _prompts(plan: Plan) -> tuple[list[Column], list[list[str | Text]]]:
     rows: list[list[str | Text]] = [
         [
             prompt.name,
-            f"{share:.0%}",
+            percent(share),
             f"{chars(prompt):,}",
             f"{plan.max_tokens_of(prompt.max_tokens):,}",
             f"{1 + len(prompt.then):,}",
@@ -150,9 +149,9 @@ def _prompts(plan: Plan) -> tuple[list[Column], list[list[str | Text]]]:
     return columns, rows
 
 
-def sentences(plan: Plan, options: Options) -> Iterator[str]:
+def sentences(plan: BlastPlan, options: BlastOptions) -> Iterator[str]:
     """What the tables do not say."""
-    yield f"{spoken(plan.duration_s)} under load: {many(plan.users, 'user')}, the same number on every host."
+    yield f"{spoken(plan.duration_s)} under load: {counted(plan.users, 'user')}, the same number on every host."
     yield from _phases(plan)
     if plan.rate is None:
         yield (
@@ -174,11 +173,11 @@ def sentences(plan: Plan, options: Options) -> Iterator[str]:
     yield "Nothing was sent."
 
 
-def _phases(plan: Plan) -> Sequence[str]:
+def _phases(plan: BlastPlan) -> Sequence[str]:
     told = []
     for phase in plan.profile.phases:
         users = (
-            many(phase.users_to, "user")
+            counted(phase.users_to, "user")
             if phase.users_from == phase.users_to
             else f"{phase.users_from:,} to {phase.users_to:,} users"
         )

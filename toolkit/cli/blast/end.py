@@ -12,22 +12,21 @@ from toolkit.board.standings import Board
 from toolkit.cli.blast.child import locustfile, told_error
 from toolkit.cli.blast.drive import Ended
 from toolkit.cli.blast.options import SCOUT_EVERY_S, WINDOW_S
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
 from toolkit.cli.places import command_on, words_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, LoaderSecond
 from toolkit.store import Store
 
 if TYPE_CHECKING:
-    from toolkit.cli.blast.plan import Blast
+    from toolkit.cli.blast.plan import ReadyBlast
 
-WORKED, NOBODY_ANSWERED, INTERRUPTED = 0, 1, 130
-"""Exit codes; the last one is what a shell calls an interrupted command."""
 TOLD_LINES = 8
 """Of the output of a load that failed without a word of its own."""
 
 
 def tell(
-    blast: "Blast",
+    blast: "ReadyBlast",
     store: Store,
     board: Callable[[], Board | None],
     ended: Ended,
@@ -56,11 +55,11 @@ def tell(
         return INTERRUPTED
     if not _answered(blast, store):
         click.echo("No host answered a single request; `toolkit scout` tells why", err=True)
-        return NOBODY_ANSWERED
+        return FAILED
     return WORKED
 
 
-def _answered(blast: "Blast", store: Store) -> bool:
+def _answered(blast: "ReadyBlast", store: Store) -> bool:
     """Whether any ranked request of the whole run was ok; the window of the standings may hold none."""
     sums = store.tally_sums(blast.run)
     return any(one.ok for (_, _, kind), one in sums.items() if kind == "ranked")
@@ -77,7 +76,7 @@ def _show(last: Board, events: Sequence[Event], *, as_json: bool) -> None:
         print_board(last, events)
 
 
-def resume_command(blast: "Blast") -> str:
+def resume_command(blast: "ReadyBlast") -> str:
     """What goes on with this run: whom it loads, and what the run does not remember."""
     options = blast.options
     not_kept = {
@@ -98,7 +97,7 @@ def resume_command(blast: "Blast") -> str:
     return shlex.join([*words, *words_for(options.database)])
 
 
-def _notes(blast: "Blast", store: Store) -> Iterator[str]:
+def _notes(blast: "ReadyBlast", store: Store) -> Iterator[str]:
     seconds = [second for _, second in store.loader_seconds(blast.run)]
     strain = strain_of(seconds)
     if strain:
@@ -147,7 +146,9 @@ def strain_of(seconds: Sequence[LoaderSecond]) -> Strain | None:
     )
 
 
-def _failure(blast: "Blast", ended: Ended, lines: Sequence[str], *, is_begun: bool) -> ToolkitError:
+def _failure(
+    blast: "ReadyBlast", ended: Ended, lines: Sequence[str], *, is_begun: bool
+) -> ToolkitError:
     """Why the load is over before its time, and how to go on."""
     told = told_error(lines)
     if told and not is_begun:

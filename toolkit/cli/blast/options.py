@@ -17,7 +17,7 @@ MOST_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BlastOptions:
     """The command line of one blast, fields named as its options; None: not said."""
 
     hosts: tuple[str, ...]

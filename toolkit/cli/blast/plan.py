@@ -9,7 +9,14 @@ import click
 from toolkit.blast import phases
 from toolkit.blast.rounding import users_for
 from toolkit.blast.script import MAX_TOKENS, STREAM_SHARE
-from toolkit.cli.blast.options import CANARY_PERCENT, DURATION_S, PROFILE, TIMEOUT_S, USERS, Options
+from toolkit.cli.blast.options import (
+    CANARY_PERCENT,
+    DURATION_S,
+    PROFILE,
+    TIMEOUT_S,
+    USERS,
+    BlastOptions,
+)
 from toolkit.cli.catalog import profile_from
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
@@ -20,7 +27,7 @@ MOST_SPAWN_RATE = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BlastPlan:
     """One blast, all in all."""
 
     hosts: tuple[Host, ...]
@@ -72,14 +79,16 @@ class Resumed:
     """Seconds that it had so far, without the gaps."""
 
 
-def plan_of(options: Options, hosts: Sequence[Host], resumed: Resumed | None = None) -> Plan:
+def plan_of(
+    options: BlastOptions, hosts: Sequence[Host], resumed: Resumed | None = None
+) -> BlastPlan:
     """What the user said, else the resumed run, else the profile, else the default. Raises ToolkitError."""
     told = resumed.settings if resumed else {}
     word = options.profile or told.get("profile") or PROFILE
     profile = profile_from(word)
     users, rounded = _users(options, told, profile, len(hosts))
     spawn_rate = _first(options.spawn_rate, told.get("spawn_rate"))
-    return Plan(
+    return BlastPlan(
         hosts=tuple(hosts),
         profile_word=word,
         profile=profile,
@@ -111,7 +120,7 @@ def refuse_other_hosts(run: Run, hosts: Sequence[Host], known: Sequence[Host]) -
 
 
 def _users(
-    options: Options, told: Mapping[str, Any], profile: Profile, hosts: int
+    options: BlastOptions, told: Mapping[str, Any], profile: Profile, hosts: int
 ) -> tuple[int, str | None]:
     """All users, and a sentence where there are more than was asked for."""
     if not profile.phases:
@@ -122,7 +131,7 @@ def _users(
     return phases.most_users(profile.phases) * hosts, None
 
 
-def _duration_s(options: Options, profile: Profile, resumed: Resumed | None) -> float:
+def _duration_s(options: BlastOptions, profile: Profile, resumed: Resumed | None) -> float:
     """How long from now on: of a resumed run the rest, unless the user says how much longer."""
     if profile.phases and options.duration is not None:
         raise click.UsageError(_beside_phases("--duration", profile))
@@ -165,13 +174,13 @@ def _anew(profile: Profile, resumed: Resumed | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blast:
+class ReadyBlast:
     """One blast that may begin."""
 
-    options: Options
+    options: BlastOptions
     run: str
     """Its id; of a run that is resumed, the old one."""
-    plan: Plan
+    plan: BlastPlan
     keys: dict[str, str] = field(repr=False)
     not_neutral: str | None
     """Why the figures rank nobody, in a sentence."""

@@ -11,6 +11,7 @@ import click
 
 from toolkit.board.standings import Board, Standing
 from toolkit.errors import ToolkitError
+from toolkit.units import counted, stopwatch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +25,7 @@ Look = Callable[[], tuple[Board, float] | None]
 STARTING = "The load is starting"
 
 
-class Progress:
+class BlastProgress:
     """Shows the boards that it is given, and sentences in between. All of it goes to standard error."""
 
     def __init__(self, duration_s: float, users: int) -> None:
@@ -86,8 +87,8 @@ class Progress:
     def line(self, board: Board, elapsed_s: float) -> str:
         """How far it is, who leads, who does not answer, in one line."""
         parts = [
-            f"{clock(elapsed_s)} of {clock(self._duration_s)}",
-            many(self._users, "user"),
+            f"{stopwatch(elapsed_s)} of {stopwatch(self._duration_s)}",
+            counted(self._users, "user"),
             leader(board.standings),
             *silent(board.standings),
             errors(board.standings),
@@ -95,18 +96,6 @@ class Progress:
         if board.limited_s:
             parts.append(f"the load generator was the limit in {board.limited_s:,} s")
         return "; ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """`2:05` or `1:02:05`."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def many(count: int, word: str) -> str:
-    """`1 user`, `2 users`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def leader(standings: tuple[Standing, ...]) -> str:
@@ -139,6 +128,6 @@ def _live(begin: str) -> "Live":
     from rich.live import Live
     from rich.text import Text
 
-    from toolkit.cli.tables import side_screen
+    from toolkit.report.tables import side_screen
 
     return Live(Text(begin), console=side_screen(), auto_refresh=False, transient=True)

@@ -16,12 +16,13 @@ from toolkit.blast.neutrality import neighbours, sentence
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board
 from toolkit.cli.blast.beside import look_beside
-from toolkit.cli.blast.child import Child, locustfile
+from toolkit.cli.blast.child import LoadProcess, locustfile
 from toolkit.cli.blast.command import command_line, hosts_file
 from toolkit.cli.blast.drive import Drive, Ended, environment
-from toolkit.cli.blast.options import Options
-from toolkit.cli.blast.plan import Blast, Plan, Resumed, plan_of, refuse_other_hosts
-from toolkit.cli.blast.progress import Look, Progress, clock, many
+from toolkit.cli.blast.options import BlastOptions
+from toolkit.cli.blast.plan import BlastPlan, ReadyBlast, Resumed, plan_of, refuse_other_hosts
+from toolkit.cli.blast.progress import BlastProgress, Look
+from toolkit.cli.exit_codes import INTERRUPTED, WORKED
 from toolkit.cli.inputs import (
     allow_open_files,
     hosts_from,
@@ -32,9 +33,8 @@ from toolkit.cli.inputs import (
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host
 from toolkit.store import Store
+from toolkit.units import counted, stopwatch
 
-WORKED, INTERRUPTED = 0, 130
-"""Exit codes; the last one is what a shell calls an interrupted command."""
 MEET_EVERY_S = 0.25
 KNOWN_RUNS = 5
 """So many of the newest are named after one that is not known."""
@@ -53,7 +53,7 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 """A line of gevent's below each exception."""
 
 
-def run_blast(options: Options) -> int:
+def run_blast(options: BlastOptions) -> int:
     """Blast every host; the exit code. The first Ctrl-C ends the load cleanly, a second one everything."""
     try:
         return _blast(options)
@@ -61,7 +61,7 @@ def run_blast(options: Options) -> int:
         return INTERRUPTED
 
 
-def _blast(options: Options) -> int:
+def _blast(options: BlastOptions) -> int:
     hosts = hosts_from(options.hosts)
     if options.dry_run:
         from toolkit.cli.blast.dry import show
@@ -73,7 +73,7 @@ def _blast(options: Options) -> int:
         return _run(blast, store)
 
 
-def _prepared(options: Options, hosts: Sequence[Host]) -> Blast:
+def _prepared(options: BlastOptions, hosts: Sequence[Host]) -> ReadyBlast:
     """Check everything that can be checked before the first request. Raises ToolkitError."""
     keys = keys_for(hosts)
     tls_for(insecure=options.insecure, ca=options.ca)
@@ -93,7 +93,7 @@ def _prepared(options: Options, hosts: Sequence[Host]) -> Blast:
     _check_machine(plan, options.database, newest[0].started_at if newest else None)
     for note in plan.notes:
         click.echo(note, err=True)
-    return Blast(
+    return ReadyBlast(
         options=options,
         run=options.resume or secrets.token_hex(6),
         plan=plan,
@@ -107,7 +107,7 @@ def _not_neutral(hosts: Sequence[Host], *, ask_resolver: bool = True) -> str | N
     return sentence(found) if found else None
 
 
-def _old_run(options: Options, hosts: Sequence[Host], store: Store) -> Resumed | None:
+def _old_run(options: BlastOptions, hosts: Sequence[Host], store: Store) -> Resumed | None:
     run_id = options.resume
     if run_id is None:
         return None
@@ -134,7 +134,7 @@ def _old_run(options: Options, hosts: Sequence[Host], store: Store) -> Resumed |
     )
 
 
-def _check_machine(plan: Plan, database: Path, newest_s: float | None) -> None:
+def _check_machine(plan: BlastPlan, database: Path, newest_s: float | None) -> None:
     """Compare what the blast needs with what this machine has. Raises ToolkitError for what cannot work."""
     concerns = limits.known(
         limits.open_files(checks.open_files_limit(), users=plan.users, processes=plan.processes),
@@ -157,7 +157,7 @@ def _check_machine(plan: Plan, database: Path, newest_s: float | None) -> None:
 class Following:
     """Reads the run that the child writes."""
 
-    def __init__(self, blast: Blast, store: Store) -> None:
+    def __init__(self, blast: ReadyBlast, store: Store) -> None:
         self.begun_at: float | None = None
         """When the load began, or went on, by the wall clock."""
         self._blast, self._store = blast, store
@@ -200,10 +200,10 @@ class Following:
         return self._beginnings()[self._earlier :]
 
 
-def _run(blast: Blast, store: Store) -> int:
+def _run(blast: ReadyBlast, store: Store) -> int:
     plan = blast.plan
     following = Following(blast, store)
-    progress = Progress(plan.duration_s, plan.users)
+    progress = BlastProgress(plan.duration_s, plan.users)
     with hosts_file(plan.hosts) as file, progress:
         for line in _beginning(blast):
             progress.say(line)
@@ -214,11 +214,11 @@ def _run(blast: Blast, store: Store) -> int:
 
 
 async def _drive(
-    blast: Blast, store: Store, file: Path, following: Following, progress: Progress
+    blast: ReadyBlast, store: Store, file: Path, following: Following, progress: BlastProgress
 ) -> tuple[Ended, list[str]]:
     options, plan = blast.options, blast.plan
     words = command_line(plan, options, run=blast.run, hosts=file, not_neutral=blast.not_neutral)
-    child = Child(words, secrets=blast.keys.values())
+    child = LoadProcess(words, secrets=blast.keys.values())
     besides = [following.meet, lambda: progress.watch(_looks(following))]
     if not options.no_scout:
         tls = tls_for(insecure=options.insecure, ca=options.ca)
@@ -260,10 +260,10 @@ def _relay(line: str, say: Callable[[str], None]) -> None:
         say(line)
 
 
-def _beginning(blast: Blast) -> Iterator[str]:
+def _beginning(blast: ReadyBlast) -> Iterator[str]:
     plan, told = blast.plan, "resumes" if blast.options.resume else "begins"
     users, hosts = plan.users_per_host, len(plan.hosts)
-    load = f"{many(users, 'user')} on {f'each of {hosts:,} hosts' if hosts > 1 else 'one host'}"
-    yield f"Blast `{blast.run}` {told}: {load}, {clock(plan.duration_s)}"
+    load = f"{counted(users, 'user')} on {f'each of {hosts:,} hosts' if hosts > 1 else 'one host'}"
+    yield f"Blast `{blast.run}` {told}: {load}, {stopwatch(plan.duration_s)}"
     if blast.not_neutral:
         yield f"Not neutral: {blast.not_neutral}; the run is marked, and its figures rank nobody"

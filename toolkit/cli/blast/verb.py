@@ -15,7 +15,7 @@ from toolkit.cli.blast.options import (
     TIMEOUT_S,
     USERS,
     WINDOW_S,
-    Options,
+    BlastOptions,
 )
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION, LONGEST_WINDOW_S
@@ -126,7 +126,7 @@ answered anything, 130 when it was interrupted.
 @tls_options
 def command(**options: Any) -> None:
     """Blast every host (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = BlastOptions(**options)
     refusal = _contradiction(chosen) or _excess(chosen)
     if refusal:
         raise click.UsageError(refusal)
@@ -135,7 +135,7 @@ def command(**options: Any) -> None:
     sys.exit(run_blast(chosen))
 
 
-def _contradiction(options: Options) -> str | None:
+def _contradiction(options: BlastOptions) -> str | None:
     """Say which two words cannot both be meant: one of them would be passed over in silence."""
     cases = (
         (
@@ -146,7 +146,7 @@ def _contradiction(options: Options) -> str | None:
     return next((message for is_so, message in cases if is_so), None)
 
 
-def _excess(options: Options) -> str | None:
+def _excess(options: BlastOptions) -> str | None:
     """Say which number is past all bounds, endless or `nan`: click's own ranges let such a one through."""
     cases = (
         ("--duration", options.duration, LONGEST_S, "a year"),

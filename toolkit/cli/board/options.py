@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BoardOptions:
     """The command line of one board, fields named as its options."""
 
     watch: bool

@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from toolkit.board.freeze import frozen_at_s
-from toolkit.cli.moments import clock
 from toolkit.cli.named_run import blast_of
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Run
 from toolkit.store import Store
+from toolkit.units import clock
 
 
 def run_of(store: Store, run_id: str | None, database: Path, at: float | None = None) -> Run:

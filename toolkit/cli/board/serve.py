@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 
 import click
 
-from toolkit.cli.board.options import Options
+from toolkit.cli.board.options import BoardOptions
 from toolkit.cli.demo.children import LOOPBACK, refuse_dead
 from toolkit.cli.demo.page import page_file, page_log, page_port, page_url, served
 
 
-def serve_page(options: Options) -> None:
+def serve_page(options: BoardOptions) -> None:
     """Serve it, and print its link once it answers: the only line on standard output."""
     page_file()
     host = options.host or LOOPBACK
@@ -31,7 +31,7 @@ def serve_page(options: Options) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _serve(options: Options, port: int, host: str, folder: Path) -> None:
+def _serve(options: BoardOptions, port: int, host: str, folder: Path) -> None:
     with (
         served(options.database.absolute(), port, folder, host) as process,
         contextlib.suppress(KeyboardInterrupt),  # in here: whoever reads the link may press at once
@@ -42,7 +42,7 @@ def _serve(options: Options, port: int, host: str, folder: Path) -> None:
         refuse_dead(process, "the leaderboard", page_log(folder))
 
 
-def link(options: Options, url: str) -> str:
+def link(options: BoardOptions, url: str) -> str:
     """The page as the options ask for it, in the words of its own links (leaderboard_page/address.py)."""
     told = {
         "rank": options.rank_by if options.rank_by != "rps" else None,

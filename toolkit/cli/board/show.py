@@ -8,7 +8,7 @@ import click
 
 from toolkit.board.standings import Board
 from toolkit.cli.output import print_json
-from toolkit.wording import spreadsheet_cell
+from toolkit.safe_text import spreadsheet_cell
 
 
 def print_json_board(board: Board) -> None:

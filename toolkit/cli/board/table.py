@@ -7,13 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.board.honesty import UNJUDGED, reasons
-from toolkit.board.impact import spoken
 from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
 from toolkit.board.standings import Board, Standing
 from toolkit.board.taints import sentence
-from toolkit.cli.moments import clock, time_of_day
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, keeps_lines, milliseconds, screen
 from toolkit.records import Event, Verdict
+from toolkit.report.tables import Column, notes, screen, table_of
+from toolkit.units import DASH, clock, latency, per_second, percent, spoken, time_of_day
 
 WIDEST_NAME = 40
 WIDEST_VERDICTS = 44
@@ -27,7 +26,7 @@ Cell = Callable[[Standing], str | Text]
 
 def _rank(standing: Standing) -> str:
     if standing.rank is None:
-        return UNKNOWN
+        return DASH
     return f"{'=' if standing.tied else ''}{standing.rank}"
 
 
@@ -40,29 +39,23 @@ def _change(standing: Standing) -> Text:
     return Text(f"{mark}{abs(change)}", style=style)
 
 
-def _rate(value: float) -> str:
-    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
-
-
 def _latency(value: float | None, samples: int, few: int) -> Text:
     """Marked where too few answers make it unsure."""
     if value is not None and samples < few:
-        return Text(milliseconds(value) + UNSURE, style="dim")
-    return Text(milliseconds(value))
+        return Text(latency(value) + UNSURE, style="dim")
+    return Text(latency(value))
 
 
 def _errors(standing: Standing) -> Text:
     rate = standing.error_rate
     if rate is None:
-        return Text(UNKNOWN)
+        return Text(DASH)
     style = "" if not standing.errors else "red" if standing.trouble else "yellow"
-    return Text(f"{rate:.1%}", style=style)
+    return Text(percent(rate, 1), style=style)
 
 
 def _hits(standing: Standing) -> str:
-    if standing.hit_share is None:
-        return UNKNOWN
-    return f"{'~' if standing.hit_share_inferred else ''}{standing.hit_share:.0%}"
+    return ("~" if standing.hit_share_inferred else "") + percent(standing.hit_share)
 
 
 def _badges(standing: Standing) -> Text:
@@ -73,11 +66,13 @@ def _badges(standing: Standing) -> Text:
         others = ", ".join(code.replace("_", " ") for code in accusing)
         return told.append(f"{', ' if told and others else ''}{others}", style="not bold yellow")
     shown = ", ".join(code.replace("_", " ") for code in codes)
-    return Text(shown or UNKNOWN, style="green" if codes else "")
+    return Text(shown or DASH, style="green" if codes else "")
 
 
 def _tokens(standing: Standing) -> str:
-    return ("~" if standing.output_tokens_estimated else "") + _rate(standing.output_tokens_per_s)
+    return ("~" if standing.output_tokens_estimated else "") + per_second(
+        standing.output_tokens_per_s
+    )
 
 
 COLUMNS: Sequence[tuple[Column, Cell]] = (
@@ -87,7 +82,7 @@ COLUMNS: Sequence[tuple[Column, Cell]] = (
         Column(title="host", widest=WIDEST_NAME),
         lambda seen: Text(seen.name, style="red" if seen.trouble else ""),
     ),
-    (Column(title="req/s", right=True), lambda seen: _rate(seen.rps)),
+    (Column(title="req/s", right=True), lambda seen: per_second(seen.rps)),
     (Column(title="tok/s", right=True, spare=2), _tokens),
     (
         Column(title="TTFT p50", right=True, spare=5),
@@ -107,7 +102,7 @@ COLUMNS: Sequence[tuple[Column, Cell]] = (
     (Column(title="ok", right=True, spare=8), lambda seen: f"{seen.ok:,}"),
     (
         Column(title="score", right=True, spare=7),
-        lambda seen: UNKNOWN if seen.score is None else f"{seen.score:.3f}",
+        lambda seen: DASH if seen.score is None else f"{seen.score:.3f}",
     ),
     (Column(title="verdict", widest=WIDEST_VERDICTS, spare=1), _badges),
 )
@@ -117,8 +112,7 @@ def print_board(board: Board, events: Sequence[Event] = (), now: float | None = 
     """Print a board; `now` is the reader's clock, for the age of a live one."""
     console = screen()
     for part in page(board, console, events=events, now=now):
-        # a screen folds a sentence between words; in a pipe it stays one line
-        console.print(part, soft_wrap=isinstance(part, Text) and keeps_lines(console))
+        console.print(part)
 
 
 def picture(
@@ -130,8 +124,7 @@ def picture(
 
 def board_table(board: Board, console: Console) -> Table:
     """One row a host, those left out last."""
-    rows = [[cell(one) for _, cell in COLUMNS] for one in (*board.standings, *board.left_out)]
-    return fit_table([column for column, _ in COLUMNS], rows, console)
+    return table_of(COLUMNS, (*board.standings, *board.left_out), console)
 
 
 def page(
@@ -189,12 +182,11 @@ def _marks(board: Board) -> str:
 
 def _notes(board: Board) -> Iterator[Text]:
     """What explains the figures; hosts of one sentence share a line."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for one in (*board.standings, *board.left_out):
-        for title, said in _of_host(one):
-            names.setdefault((title, said), []).append(one.name)
-    for (title, said), hosts in names.items():
-        yield Text.assemble((title, "bold"), f"  {', '.join(hosts)}: {said}")
+    yield from notes(
+        (one.name, title, said)
+        for one in (*board.standings, *board.left_out)
+        for title, said in _of_host(one)
+    )
     if board.limited_s:
         done = "left out" if board.skip_limited else "counted; `--skip-limited` leaves them out"
         yield Text(

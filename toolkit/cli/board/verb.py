@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from toolkit.board.standings import RANK_BY
 from toolkit.cli import suggestions
-from toolkit.cli.board.options import Options
+from toolkit.cli.board.options import BoardOptions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION, LONGEST_WINDOW_S
@@ -85,7 +85,7 @@ not judged.
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
     """Show the board (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = BoardOptions(**options)
     if context.invoked_subcommand is not None:
         # `--db FILE freeze` would freeze the board of another file: freeze has a --db of its own
         if any(_is_given(context, name) for name in options):
@@ -110,7 +110,7 @@ def _is_given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _contradiction(options: Options) -> str | None:
+def _contradiction(options: BoardOptions) -> str | None:
     cases = (
         (options.as_json and options.as_csv, "--json and --csv are two; choose one"),
         (options.watch and options.as_csv, "--csv is one table; leave --watch out, or take --json"),
@@ -133,7 +133,7 @@ def _contradiction(options: Options) -> str | None:
     return next((message for is_so, message in cases if is_so), None)
 
 
-def _show_once(options: Options) -> None:
+def _show_once(options: BoardOptions) -> None:
     from toolkit.board.feed import Feed
     from toolkit.cli.board.read import run_of
     from toolkit.cli.waiting import waiting_for

@@ -11,14 +11,14 @@ from rich.text import Text
 
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board
-from toolkit.cli.board.options import Options
+from toolkit.cli.board.options import BoardOptions
 from toolkit.cli.board.read import run_of
 from toolkit.cli.board.show import print_json_board
 from toolkit.cli.board.table import picture
-from toolkit.cli.tables import screen
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Event
+from toolkit.report.tables import screen
 from toolkit.store import Store
 
 INTERVAL_S = 2.0
@@ -38,7 +38,7 @@ class View(NamedTuple):
 class Watched:
     """The newest blast of a file that may be missing, busy, replaced, or get another blast."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: BoardOptions) -> None:
         self._options = options
         self._store: Store | None = None
         self._feed: Feed | None = None
@@ -80,7 +80,7 @@ class Watched:
         self._board, self._events = board, self._feed.events()
 
 
-def watch(options: Options) -> None:
+def watch(options: BoardOptions) -> None:
     """Show the board until Ctrl-C, or `--count` times."""
     watched = Watched(options)
     console = screen()
@@ -101,7 +101,7 @@ def watch(options: Options) -> None:
 
 
 def _draw_on(
-    watched: Watched, view: View, options: Options, console: Console, live: Live | None
+    watched: Watched, view: View, options: BoardOptions, console: Console, live: Live | None
 ) -> None:
     """Draw what was seen first, then look again and again."""
     drawn, said = 0, ""
@@ -136,7 +136,7 @@ def _line(view: View) -> Text:
     return Text(f"{view.error.message}{shown}", style="bold red")
 
 
-def _print(view: View, options: Options, console: Console) -> None:
+def _print(view: View, options: BoardOptions, console: Console) -> None:
     if view.error or view.board is None or not view.is_new:
         return
     if options.as_json:

@@ -10,27 +10,26 @@ import orjson
 from toolkit.capture.files import Replayed
 from toolkit.capture.summary import (
     TLS_ADVICE,
-    Summary,
+    CaptureSummary,
     advice,
     losses_in_words,
     requests_in_words,
 )
-from toolkit.cli.capture.options import ANY, Options
+from toolkit.cli.capture.options import ANY, CaptureOptions
 from toolkit.cli.capture.progress import servers_here
 from toolkit.cli.capture.sinks import OutputSink
+from toolkit.cli.exit_codes import WORKED
 from toolkit.cli.output import say
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
-from toolkit.wording import span
-
-WORKED = 0
+from toolkit.units import span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOf:
     """How a capture ended."""
 
-    summary: Summary
+    summary: CaptureSummary
     run: str | None
     """Its run in the database; None: nothing is there."""
     replayed: Replayed
@@ -43,7 +42,7 @@ class EndOf:
     """Why it ended before its time, or could not be kept."""
 
 
-def tell(end: EndOf, options: Options) -> int:
+def tell(end: EndOf, options: CaptureOptions) -> int:
     """Say everything, and return the exit code. Raises ToolkitError for what a user must not overlook."""
     if end.output is not None:
         end.output.print(orjson.dumps({"summary": asdict(end.summary) | {"run": end.run}}) + b"\n")
@@ -85,7 +84,7 @@ def _on_one_screen() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-def _notes(end: EndOf, options: Options) -> list[str]:
+def _notes(end: EndOf, options: CaptureOptions) -> list[str]:
     notes = [*end.replayed.notes, *([end.note] if end.note else [])]
     summary = end.summary
     if summary.left_out:
@@ -95,7 +94,7 @@ def _notes(end: EndOf, options: Options) -> list[str]:
     return notes + advice(summary, is_live=options.is_live, engine=options.engine)
 
 
-def _unkept(summary: Summary, options: Options) -> ToolkitError | None:
+def _unkept(summary: CaptureSummary, options: CaptureOptions) -> ToolkitError | None:
     """Requests that were read and are not where the user wanted them."""
     if summary.not_stored:
         return ToolkitError(
@@ -110,7 +109,7 @@ def _unkept(summary: Summary, options: Options) -> ToolkitError | None:
     return None
 
 
-def _nothing(end: EndOf, options: Options) -> ToolkitError | None:
+def _nothing(end: EndOf, options: CaptureOptions) -> ToolkitError | None:
     """Why there is not one request, where that is worth an error: a person who stopped it knows."""
     summary = end.summary
     if summary.requests or summary.left_out:
@@ -135,7 +134,7 @@ def _nothing(end: EndOf, options: Options) -> ToolkitError | None:
     return ToolkitError(f"there is no packet to port {ports}", _other_ports(end.replayed))
 
 
-def _nothing_arrived(summary: Summary, options: Options, ports: str) -> ToolkitError:
+def _nothing_arrived(summary: CaptureSummary, options: CaptureOptions, ports: str) -> ToolkitError:
     where = f"port {ports} on `{options.iface or ANY}`"
     if summary.segments:
         return ToolkitError(
@@ -159,7 +158,7 @@ BY_ANY = (
 BY_ONE = "Is the traffic on this machine, and on that port? `--iface any` hears all interfaces"
 
 
-def _what_then(summary: Summary) -> str:
+def _what_then(summary: CaptureSummary) -> str:
     if summary.truncated:
         return UNCUT
     if summary.http2:

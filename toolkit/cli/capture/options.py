@@ -10,7 +10,7 @@ KEEP = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class CaptureOptions:
     """The command line of one capture, fields named as its options."""
 
     files: tuple[str, ...]

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from toolkit.capture.exchange import Losses
-from toolkit.capture.summary import LOSS_CLASSES, Tally
-from toolkit.cli.output import drawing_on
-from toolkit.wording import cleaned, rate, share
+from toolkit.capture.summary import LOSS_CLASSES, RequestCounter
+from toolkit.safe_text import cleaned, drawing_on
+from toolkit.units import counted, rate, share
 
 DRAW_EVERY_S = 1.0
 QUIET_S = 3.0
@@ -29,7 +29,7 @@ KEY_DIGITS = 8
 LISTED = 5
 
 
-class Progress:
+class CaptureProgress:
     """Draws one line on a terminal, once a second; into a pipe goes only that nothing arrives.
 
     `is_endless`: there is no end to wait for, so silence has to be told; `is_here`: packets are this machine's own;
@@ -38,7 +38,7 @@ class Progress:
 
     def __init__(
         self,
-        tally: Tally,
+        tally: RequestCounter,
         losses: Losses,
         ports: Sequence[int],
         *,
@@ -154,7 +154,7 @@ def _elsewhere(servers: Sequence[tuple[int, int]], ports: Sequence[int]) -> str:
 
 
 def _connections(count: int) -> str:
-    return f"{count:,} connection{'' if count == 1 else 's'}"
+    return counted(count, "connection")
 
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

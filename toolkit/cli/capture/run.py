@@ -19,23 +19,30 @@ from typing import Any
 import click
 
 from toolkit.capture.bodies import Bodies
-from toolkit.capture.drive import Intake, Queue, Reader, Sink, Watch, follow_live, read_files
-from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, Engine
+from toolkit.capture.drive import (
+    CaptureFilter,
+    FrameReader,
+    Intake,
+    Queue,
+    Sink,
+    follow_live,
+    read_files,
+)
+from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, LiveCapture
 from toolkit.capture.exchange import HttpRequest, Losses
 from toolkit.capture.files import Replayed
 from toolkit.capture.jsonl import RotatedFile
-from toolkit.capture.summary import Summary, Tally
+from toolkit.capture.summary import CaptureSummary, RequestCounter
 from toolkit.cli.capture.end import EndOf, tell
-from toolkit.cli.capture.options import ANY, KEEP, ROTATE, Options
-from toolkit.cli.capture.progress import Progress
+from toolkit.cli.capture.options import ANY, KEEP, ROTATE, CaptureOptions
+from toolkit.cli.capture.progress import CaptureProgress
 from toolkit.cli.capture.sinks import BUSY_S, JsonlSink, OutputSink, StoreSink
 from toolkit.cli.capture.stop import Stop
+from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.errors import ToolkitError
-from toolkit.quantities import bytes_of
 from toolkit.records import Run
+from toolkit.units import bytes_of
 
-INTERRUPTED = 130
-"""What a shell calls an interrupted command."""
 CLIENT_BYTES = 6
 """Of a client's hash: 12 digits; of 10,000 clients two share one in 1 of 5 million captures."""
 PIPE_GRACE_S = 1.0
@@ -46,7 +53,7 @@ REMEMBERED = 65_536
 """Clients whose hash or address is remembered."""
 
 
-def run_capture(options: Options) -> int:
+def run_capture(options: CaptureOptions) -> int:
     """Capture; the exit code. The first Ctrl-C ends it in good order, a second one at once."""
     # Thousands of requests live until they are stored, and none is garbage that only a search finds: 6 % of the CPU.
     usual = gc.get_threshold()
@@ -59,7 +66,7 @@ def run_capture(options: Options) -> int:
         gc.set_threshold(*usual)
 
 
-def _capture(options: Options) -> int:
+def _capture(options: CaptureOptions) -> int:
     _check_files(options.files)
     with ExitStack() as opened:
         engine = None if options.files else _engine(options)
@@ -73,7 +80,9 @@ def _capture(options: Options) -> int:
 class Capture:
     """One capture from its first packet to its end."""
 
-    def __init__(self, options: Options, engine: Engine | None, opened: ExitStack) -> None:
+    def __init__(
+        self, options: CaptureOptions, engine: LiveCapture | None, opened: ExitStack
+    ) -> None:
         self._options, self._engine = options, engine
         self._run = Run(
             id=secrets.token_hex(6),
@@ -81,8 +90,8 @@ class Capture:
             started_at=time.time(),
             settings=json.dumps(_settings(options)),
         )
-        self._tally, self._losses, self._queue = Tally(), Losses(), Queue()
-        self._progress = Progress(
+        self._tally, self._losses, self._queue = RequestCounter(), Losses(), Queue()
+        self._progress = CaptureProgress(
             self._tally,
             self._losses,
             options.port,
@@ -135,7 +144,7 @@ class Capture:
 
     def _run_until(self, stop: Callable[[], bool]) -> Replayed:
         options, engine = self._options, self._engine
-        watch = Watch(ports=frozenset(options.port), follow_answers=options.full)
+        watch = CaptureFilter(ports=frozenset(options.port), follow_answers=options.full)
         if engine is None:
 
             def show_and_stop() -> bool:
@@ -150,7 +159,7 @@ class Capture:
                 follow=options.follow,
                 stop=show_and_stop,
             )
-        reader = Reader(engine, self._queue, self._losses, watch)
+        reader = FrameReader(engine, self._queue, self._losses, watch)
         click.echo(_ready(options, engine), err=True)
         follow_live(reader, self._queue, self._intake, stop=stop, show=self._progress.show)
         return Replayed()
@@ -165,7 +174,7 @@ class Capture:
         """Whether the reader of our output left."""
         return self._output is not None and self._output.is_closed
 
-    def _summary(self, not_stored: int | None = None) -> Summary:
+    def _summary(self, not_stored: int | None = None) -> CaptureSummary:
         if not_stored is None:
             not_stored = self._store.lost if self._store else 0
         return self._tally.summary(
@@ -175,7 +184,7 @@ class Capture:
             not_written=self._jsonl.file.lost if self._jsonl else 0,
         )
 
-    def _end_run(self, summary: Summary) -> list[ToolkitError]:
+    def _end_run(self, summary: CaptureSummary) -> list[ToolkitError]:
         """Say in the database how it ended; why that could not be said."""
         if self._store is None:
             return []
@@ -215,7 +224,7 @@ class Capture:
         return JsonlSink(file)
 
 
-def _settings(options: Options) -> dict[str, Any]:
+def _settings(options: CaptureOptions) -> dict[str, Any]:
     """The run's settings; no prompt and no key is in them."""
     return {
         "files": options.files,
@@ -253,7 +262,7 @@ def _check_files(files: tuple[str, ...]) -> None:
             ) from error
 
 
-def _engine(options: Options) -> Engine:
+def _engine(options: CaptureOptions) -> LiveCapture:
     iface, buffer_bytes = options.iface or ANY, options.buffer or DEFAULT_BUFFER_BYTES
     if options.engine == "ring":
         from toolkit.capture.ring import open_ring as opens
@@ -264,7 +273,7 @@ def _engine(options: Options) -> Engine:
     return opens(iface, ports=options.port, follow_answers=options.full, buffer_bytes=buffer_bytes)
 
 
-def _ready(options: Options, engine: Engine) -> str:
+def _ready(options: CaptureOptions, engine: LiveCapture) -> str:
     ports = " and ".join(map(str, options.port))
     wanted = options.buffer or DEFAULT_BUFFER_BYTES
     granted = engine.buffer_bytes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.capture.jsonl import RotatedFile
-from toolkit.capture.lines import Arrived, line
+from toolkit.capture.lines import NumberedRequest, line
 from toolkit.cli.output import json_for_a_screen
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Seen
@@ -52,7 +52,7 @@ class StoreSink:
         """Whether the run is in the database."""
         return self._has_begun
 
-    def take(self, batch: Sequence[Arrived]) -> None:
+    def take(self, batch: Sequence[NumberedRequest]) -> None:
         """Keep them, or let them wait for the next transaction."""
         now_s = time.monotonic()
         # what a database refused goes first, before more is lost for want of room
@@ -122,7 +122,7 @@ class JsonlSink:
     def __init__(self, file: RotatedFile) -> None:
         self.file = file
 
-    def take(self, batch: Sequence[Arrived]) -> None:
+    def take(self, batch: Sequence[NumberedRequest]) -> None:
         """Write them."""
         self.file.write([line(arrived) for arrived in batch])
 
@@ -140,7 +140,7 @@ class OutputSink:
         self.error: OSError | None = None
         """Why nothing can be printed any more; None while all is well, and where the reader left."""
 
-    def take(self, batch: Sequence[Arrived]) -> None:
+    def take(self, batch: Sequence[NumberedRequest]) -> None:
         """Print them."""
         if batch:
             with_body = self._with_bodies

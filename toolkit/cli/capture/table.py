@@ -6,16 +6,15 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from toolkit.capture.summary import (
+    CaptureSummary,
     NameCount,
-    Summary,
     losses_in_words,
     lost_anything,
     requests_in_words,
 )
-from toolkit.cli.capture.options import Options
-from toolkit.cli.moments import clock
-from toolkit.cli.tables import Column, fit_table, keeps_lines, screen
-from toolkit.wording import rate, share, span
+from toolkit.cli.capture.options import CaptureOptions
+from toolkit.report.tables import Column, fit_table, screen
+from toolkit.units import clock, counted, rate, share, span
 
 KEY_DIGITS = 12
 LISTED = 5
@@ -23,15 +22,16 @@ WIDEST_PREVIEW = 48
 WIDEST_NAME = 60
 
 
-def print_capture(summary: Summary, options: Options) -> None:
+def print_capture(summary: CaptureSummary, options: CaptureOptions) -> None:
     """Print the whole page."""
     console = screen()
     for part in page(summary, options, console):
-        # a screen folds a sentence between words; in a pipe it stays one line
-        console.print(part, soft_wrap=isinstance(part, Text) and keeps_lines(console))
+        console.print(part)
 
 
-def page(summary: Summary, options: Options, console: Console) -> Iterator[RenderableType]:
+def page(
+    summary: CaptureSummary, options: CaptureOptions, console: Console
+) -> Iterator[RenderableType]:
     """The heading, the prompts that came most often, and the sentences below them."""
     yield Text(requests_in_words(summary), style="bold")
     yield Text(_when(summary))
@@ -58,29 +58,22 @@ def page(summary: Summary, options: Options, console: Console) -> Iterator[Rende
     yield Text(losses_in_words(summary, is_live=options.is_live), style=style)
 
 
-def _when(summary: Summary) -> str:
+def _when(summary: CaptureSummary) -> str:
     assert summary.from_ts is not None
     assert summary.to_ts is not None
     took_s = summary.to_ts - summary.from_ts
-    parts = [f"at {_clock(summary.from_ts)}"]
+    parts = [f"at {clock(summary.from_ts)}"]
     if took_s >= 1:
-        parts = [f"from {_clock(summary.from_ts)} to {_clock(summary.to_ts)} ({span(took_s)})"]
+        parts = [f"from {clock(summary.from_ts)} to {clock(summary.to_ts)} ({span(took_s)})"]
         parts.append(f"{rate(summary.requests / took_s)} requests/s")
     if summary.stream_share is not None:
         parts.append(f"{share(summary.stream_share)} of the prompts streamed")
     least = "at least " if summary.clients_at_least else ""
-    parts.append(f"{least}{summary.clients:,} client{'' if summary.clients == 1 else 's'}")
+    parts.append(f"{least}{counted(summary.clients, 'client')}")
     return ", ".join(parts)
 
 
-def _clock(at: float) -> str:
-    try:
-        return clock(at)
-    except (ValueError, OverflowError, OSError):
-        return "?"  # a file may say any time, e.g., of the year 10^9
-
-
-def _prompts(summary: Summary, console: Console) -> RenderableType:
+def _prompts(summary: CaptureSummary, console: Console) -> RenderableType:
     has_preview = any(one.prompt_preview for one in summary.top)
     columns = [
         Column(title="prompt"),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.capture.options import ANY, KEEP, ROTATE, Options
+from toolkit.cli.capture.options import ANY, KEEP, ROTATE, CaptureOptions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.units import DURATION, SIZE
 
@@ -85,7 +85,7 @@ prompts' text with --store-prompts alone. What was lost on the way is always tol
 @click.option("--no-store", is_flag=True, help="Keep nothing in the database.")
 def command(**options: Any) -> None:
     """Capture requests (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = CaptureOptions(**options)
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)
@@ -94,7 +94,7 @@ def command(**options: Any) -> None:
     sys.exit(run_capture(chosen))
 
 
-def _contradiction(options: Options) -> str | None:
+def _contradiction(options: CaptureOptions) -> str | None:
     """Say which two words cannot both be meant: one of them would be passed over in silence."""
     files, live = options.files, options.is_live
     cases = (

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import click
 
 from toolkit.cli.output import print_json, say
-from toolkit.improve.compare import Comparison, Row
-from toolkit.wording import milliseconds, rate, share
+from toolkit.improve.compare import ComparedMetric, Comparison
+from toolkit.units import milliseconds, rate, share
 
 WORDS = {
     "rps": "RPS",
@@ -48,7 +48,7 @@ def _print_json(found: Comparison) -> None:
 
 
 def _print_table(found: Comparison) -> None:
-    from toolkit.cli.tables import Column, fit_table, screen
+    from toolkit.report.tables import Column, screen
 
     for letter, side in (("A", found.a), ("B", found.b)):
         click.echo(f"{letter}: {side.name} in run {side.run} ({side.verb})")
@@ -65,12 +65,11 @@ def _print_table(found: Comparison) -> None:
         Column(title="95 % interval", right=True),
         Column(title="B is"),
     ]
-    console = screen()
-    console.print(fit_table(columns, [_cells(row) for row in found.rows], console))
+    screen().table(columns, [_cells(row) for row in found.rows])
     say(sentence(found))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ComparedMetric) -> list[str]:
     return [
         WORDS[row.metric],
         _value(row.metric, row.a),
@@ -87,13 +86,13 @@ def _value(metric: str, value: float | None) -> str:
     return share(value) if metric == "error_rate" else rate(value)
 
 
-def _change(row: Row) -> str:
+def _change(row: ComparedMetric) -> str:
     if row.metric == "error_rate" or row.change is None:
         return _signed(row.metric, row.difference)
     return f"{row.change:+.1%}"
 
 
-def _interval(row: Row) -> str:
+def _interval(row: ComparedMetric) -> str:
     """Of the change, in its own words."""
     if row.low is None or row.high is None:
         return "-"

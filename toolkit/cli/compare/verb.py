@@ -29,7 +29,7 @@ e.g., a clock or a neighbour, no interval knows: repeat a close call.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class CompareOptions:
     """The command line of one comparison, fields named as its options."""
 
     a: str
@@ -60,7 +60,7 @@ def command(**options: Any) -> None:
     from toolkit.improve.compare import compare
     from toolkit.store import Store
 
-    chosen = Options(**options)
+    chosen = CompareOptions(**options)
     with waiting_for("Comparing"):
         with Store.open_readonly(chosen.database) as store:
             pairs = pairs_of(store, chosen.a, chosen.b, chosen.database)

@@ -29,21 +29,20 @@ from toolkit.cli.demo.cast import (
     scenes,
 )
 from toolkit.cli.demo.children import TOOLKIT, command, environment, refuse_dead, server
-from toolkit.cli.demo.options import Options
+from toolkit.cli.demo.options import DemoOptions
 from toolkit.cli.demo.page import page_file, page_log, page_port, page_url, served
 from toolkit.cli.demo.real import NAME, real_host, vllm_home
+from toolkit.cli.exit_codes import INTERRUPTED, WORKED
 from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 
-WORKED, INTERRUPTED = 0, 130
-"""Exit codes; the last one is what a shell calls an interrupted command."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 FLEET_LIMIT_S = 30.0
 LOOK_EVERY_S = 0.1
 HOSTS = "hosts.txt"
 
 
-def run_demo(options: Options) -> int:
+def run_demo(options: DemoOptions) -> int:
     """Play it; the exit code. Ctrl-C, SIGTERM and a closed terminal end it, and what it made goes."""
     ours = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]  # nohup's
     before = {each: signal.signal(each, _end) for each in ours}
@@ -63,7 +62,7 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     sys.exit(128 + number)  # as a shell tells it
 
 
-def _demo(options: Options) -> None:
+def _demo(options: DemoOptions) -> None:
     # what is missing is told before anything begins
     home = vllm_home() if options.real else None
     locustfile()
@@ -71,12 +70,12 @@ def _demo(options: Options) -> None:
         page_file()
         page_port(options.port)
     with _folder(keep=options.keep) as folder:
-        _play(Stage(folder=folder, scene=scenes(options.seconds)), home)
+        _play(DemoStage(folder=folder, scene=scenes(options.seconds)), home)
         if options.page:
             _show_page(folder, page_port(options.port), scenes(options.seconds))
 
 
-class Stage:
+class DemoStage:
     """Where a demo plays: its folder, its times, and a counter of steps."""
 
     def __init__(self, *, folder: Path, scene: Scenes) -> None:
@@ -120,7 +119,7 @@ class Stage:
             )
 
 
-def _play(stage: Stage, home: Path | None) -> None:
+def _play(stage: DemoStage, home: Path | None) -> None:
     click.echo(
         f"A contest in small: {len(CAST)} simulated servers on this machine, {SPEED} times as fast as real ones.\n"
         f"Its hosts file and database lie in {stage.folder} until it ends; --keep leaves them there."
@@ -142,7 +141,7 @@ def _play(stage: Stage, home: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _fleet(stage: Stage, more_hosts: str) -> Iterator["subprocess.Popen[bytes]"]:
+def _fleet(stage: DemoStage, more_hosts: str) -> Iterator["subprocess.Popen[bytes]"]:
     """The simulated servers, in a process of their own; hosts.txt names them, and `more_hosts`."""
     path, log = stage.folder / HOSTS, stage.folder / "fleet.log"
     words = [*TOOLKIT, "sim", "fleet", *fleet_words(stage.scene.down_for), "--out", HOSTS]
@@ -160,7 +159,7 @@ def _fleet(stage: Stage, more_hosts: str) -> Iterator["subprocess.Popen[bytes]"]
         yield process
 
 
-def _blast(stage: Stage, fleet: "subprocess.Popen[bytes]", *, hosts: int) -> None:
+def _blast(stage: DemoStage, fleet: "subprocess.Popen[bytes]", *, hosts: int) -> None:
     scene = stage.scene
     stage.step(
         f"Blast all of them for {scene.seconds} s; after {scene.fall_at:.0f} s {SWITCHER} restarts with another model."
@@ -194,7 +193,7 @@ def _began(database: Path) -> float | None:
 # --- the end ------------------------------------------------------------------------------------------
 
 
-def _tell(stage: Stage, *, with_real: bool) -> None:
+def _tell(stage: DemoStage, *, with_real: bool) -> None:
     stage.step("What it means:")
     click.echo()
     cast = ", ".join(
@@ -218,7 +217,7 @@ def _headline(text: str) -> None:
     """In bold on a terminal."""
     from rich.text import Text
 
-    from toolkit.cli.tables import screen
+    from toolkit.report.tables import screen
 
     screen().print(Text(text, style="bold"), soft_wrap=True)
 
@@ -235,8 +234,8 @@ def _story(database: Path, window_s: int) -> Sequence[str]:
     from toolkit.board.feed import Feed
     from toolkit.board.story import story
     from toolkit.cli.impact.read import course_of, outages_of
-    from toolkit.cli.moments import time_of_day
     from toolkit.store import Store
+    from toolkit.units import time_of_day
 
     with Store.open_readonly(database) as store:
         (blast,) = store.runs(verb="blast", limit=1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from toolkit.cli.demo.options import Options
+from toolkit.cli.demo.options import DemoOptions
 
 SECONDS = 60
 LEAST_SECONDS, MOST_SECONDS = 12, 3600
@@ -49,7 +49,7 @@ and nothing is kept unless you say --keep.
 @click.option("--keep", is_flag=True, help="Leave the folder with hosts file and database behind.")
 def command(**options: Any) -> None:
     """Play the demo (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = DemoOptions(**options)
     if chosen.port is not None and not chosen.page:
         raise click.UsageError("--port is the leaderboard's, and --no-page serves none")
     from toolkit.cli.demo.run import run_demo

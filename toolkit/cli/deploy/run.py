@@ -5,7 +5,6 @@ import ipaddress
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,32 @@ from toolkit.cli.catalog import table
 from toolkit.cli.output import print_json
 from toolkit.cli.places import DATABASE
 from toolkit.cli.stack_read import preset_flags, stack_text
-from toolkit.deploy.image_flags import image_arguments
-from toolkit.deploy.site import Kit, Site
-from toolkit.deploy.site_of import site_of
-from toolkit.deploy.write import templates, write
+from toolkit.deploy.flags import image_arguments
+from toolkit.deploy.render import write
+from toolkit.deploy.site import Site, site_of
 from toolkit.errors import ToolkitError
 from toolkit.serving.flags import Flags, Value, known
-from toolkit.serving.stack_file import placed, read
+from toolkit.serving.stack import placed, read
 
-MODULES = {"k8s": "kubernetes"}
-"""Kinds whose module is called otherwise."""
 ONLY = {
-    # option: (the kinds that take it, what their `kit` calls it)
-    "toolkit_image": (("compose", "k8s"), "toolkit_image"),
-    "gpus_per_node": (("k8s",), "gpus_per_node"),
-    "replicas": (("k8s",), "most"),
-    "prometheus": (("k8s",), "prometheus"),
+    # the kinds that take an option; their `kit` has it under the same name
+    "toolkit_image": ("compose", "k8s"),
+    "gpus_per_node": ("k8s",),
+    "replicas": ("k8s",),
+    "prometheus": ("k8s",),
 }
 
 
 def run_deploy(options: Mapping[str, Any]) -> None:
     """Write the files of one kind, and say what to do with them."""
-    more = more_told(options)
-    kit = kit_of(options["kind"], site(options), more)
+    kind = options["kind"]
+    told = {name: options[name] for name in ONLY if options[name] is not None}
+    for name in told:
+        if kind not in ONLY[name]:
+            word = name.replace("_", "-")
+            raise click.UsageError(f"--{word} is for {' and '.join(ONLY[name])}, not {kind}")
+    module = importlib.import_module(f"toolkit.deploy.{'kubernetes' if kind == 'k8s' else kind}")
+    kit = module.kit(site(options), **told)
     written = write(kit.files, options["out"], force=options["force"])
     for each in kit.files:
         place = options["out"] / each.path
@@ -49,24 +51,6 @@ def run_deploy(options: Mapping[str, Any]) -> None:
         click.echo(f"Next, in `{options['out']}`:", err=True)
     for sentence in kit.next_steps:
         click.echo(f"  {sentence}", err=True)
-
-
-def kit_of(kind: str, found: Site, more: Mapping[str, Any] | None = None) -> Kit:
-    """What one kind of deployment comes to."""
-    module = importlib.import_module(f"toolkit.deploy.{MODULES.get(kind, kind)}")
-    kit: Kit = module.kit(found, templates(), **(more or {}))
-    return kit
-
-
-def more_told(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What only some kinds take, by the names of `kit`; another kind's is a wrong command line."""
-    told = {name: options.get(name) for name in ONLY}
-    for name, value in told.items():
-        kinds, _ = ONLY[name]
-        if value is not None and options["kind"] not in kinds:
-            word = name.replace("_", "-")
-            raise click.UsageError(f"--{word} is for {' and '.join(kinds)}, not {options['kind']}")
-    return {ONLY[name][1]: value for name, value in told.items() if value is not None}
 
 
 def site(options: Mapping[str, Any]) -> Site:
@@ -84,37 +68,30 @@ def site(options: Mapping[str, Any]) -> Site:
         notes.extend(found.notes)
         return found
 
-    # nothing is started here, so no port is taken: what the file does not name is the next one in order
-    stack = placed(draft, lambda _host, _port: True)
+    # the `toolkit` that writes this, by its whole path
+    beside = Path(sys.executable).parent / "toolkit"
     found = site_of(
-        stack,
+        # nothing is started here, so no port is taken: what the file does not name is the next one in order
+        placed(draft, f"`{path}`", lambda _host, _port: True),
         name=path.name.removesuffix(".toml"),
         listen=address(options["listen"]),
         image=image,
         stack_file=str(path.absolute()),
         stack_text=text,
+        command=str(beside) if os.access(beside, os.X_OK) else "/usr/local/bin/toolkit",
         flags=spelled,
     )
     for note in dict.fromkeys(notes):
         click.echo(note, err=True)
-    return replace(found, command=_command())
+    return found
 
 
 def address(word: str) -> str:
     """An IP address, as a socket is bound to one."""
     try:
-        found = ipaddress.ip_address(word.strip("[]"))
+        # `%eth0` is an interface, and other machines have others
+        return str(ipaddress.ip_address("" if "%" in word else word.strip("[]")))
     except ValueError:
-        found = None
-    # `%eth0` is an interface, and other machines have others
-    if found is None or "%" in word:
         raise ToolkitError(
             f"`{word}` is no IP address to listen on", "Write, e.g., `127.0.0.1` or `0.0.0.0`"
-        )
-    return str(found)
-
-
-def _command() -> str:
-    """The `toolkit` that writes this, by its whole path."""
-    beside = Path(sys.executable).parent / "toolkit"
-    return str(beside) if os.access(beside, os.X_OK) else "/usr/local/bin/toolkit"
+        ) from None

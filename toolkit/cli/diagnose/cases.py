@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.cli.catalog import table
-from toolkit.cli.diagnose.options import Options
-from toolkit.cli.diagnose.seen import Seen
+from toolkit.cli.diagnose.options import DiagnoseOptions
+from toolkit.cli.diagnose.seen import HostFacts
 from toolkit.errors import ToolkitError
 from toolkit.hosts import looks_like_url
 from toolkit.improve.bottlenecks import read_table
@@ -32,7 +32,7 @@ class Case:
     stopped: bool
 
 
-def cases_of(options: Options) -> list[Case]:
+def cases_of(options: DiagnoseOptions) -> list[Case]:
     """Look, and judge. Raises ToolkitError for what cannot be looked at."""
     rules = read_table(table("bottlenecks"))
     told = merged((_workload(options), _told(options)))
@@ -55,7 +55,7 @@ def cases_of(options: Options) -> list[Case]:
     ]
 
 
-def _seen(options: Options) -> list[Seen]:
+def _seen(options: DiagnoseOptions) -> list[HostFacts]:
     if RUN.fullmatch(options.target):
         from toolkit.cli.diagnose.run import seen_in_run
 
@@ -75,7 +75,7 @@ def _refuse_nothing(target: str) -> None:
         )
 
 
-def _told(options: Options) -> Evidence:
+def _told(options: DiagnoseOptions) -> Evidence:
     if options.log is None and options.model is None:
         return Evidence()
     from toolkit.cli.diagnose.told import evidence_told
@@ -83,7 +83,7 @@ def _told(options: Options) -> Evidence:
     return evidence_told(options.log, options.model, options.gpu)
 
 
-def _workload(options: Options) -> Evidence:
+def _workload(options: DiagnoseOptions) -> Evidence:
     if options.capture is None:
         return Evidence()
     from toolkit.cli.diagnose.run import evidence_of_capture

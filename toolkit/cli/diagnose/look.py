@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from toolkit.cli.diagnose.options import Options
-from toolkit.cli.diagnose.seen import Seen
+from toolkit.cli.diagnose.options import DiagnoseOptions
+from toolkit.cli.diagnose.seen import HostFacts
 from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
 from toolkit.cli.waiting import waiting_for
 from toolkit.improve.evidence import Evidence, merged
-from toolkit.improve.glances import Glance, evidence_of, glance_of_page
+from toolkit.improve.glances import LoadSample, evidence_of, glance_of_page
 from toolkit.records import Host
-from toolkit.scout.answers import Look
+from toolkit.scout.answers import Scrape
 from toolkit.scout.evidence import examine
 from toolkit.scout.look import Crowd, QuietMoments, Scout, follow
 from toolkit.scout.sighting import sight
@@ -25,7 +25,7 @@ LEAST_LOOKS = 5
 HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-def seen_now(options: Options) -> list[Seen]:
+def seen_now(options: DiagnoseOptions) -> list[HostFacts]:
     """Look at all hosts side by side for the interval."""
     hosts = hosts_from([options.target])
     allow_open_files()
@@ -33,7 +33,7 @@ def seen_now(options: Options) -> list[Seen]:
     looks = round(options.interval / every_s) + 1
     what = hosts[0].url if len(hosts) == 1 else f"{len(hosts)} hosts"
     click.echo(f"Looking at {what} for {options.interval:g} s", err=True)
-    found: dict[str, list[Look]] = {host.name: [] for host in hosts}
+    found: dict[str, list[Scrape]] = {host.name: [] for host in hosts}
     stopped = False
     try:
         with waiting_for("Looking"):
@@ -48,15 +48,15 @@ def seen_now(options: Options) -> list[Seen]:
 
 async def _look(
     hosts: Sequence[Host],
-    options: Options,
-    found: Mapping[str, list[Look]],
+    options: DiagnoseOptions,
+    found: Mapping[str, list[Scrape]],
     looks: int,
     every_s: float,
 ) -> None:
     tls, keys = tls_for(insecure=options.insecure, ca=options.ca), keys_for(hosts)
     quiet, crowd = QuietMoments(), Crowd()
 
-    async def keep(look: Look) -> None:
+    async def keep(look: Scrape) -> None:
         found[look.host.name].append(look)
 
     async with contextlib.AsyncExitStack() as stack:
@@ -66,18 +66,18 @@ async def _look(
         await asyncio.gather(*(follow(scout, looks, every_s, keep, crowd) for scout in scouts))
 
 
-def _seen(host: Host, looks: Sequence[Look], gpu: Evidence) -> Seen:
+def _seen(host: Host, looks: Sequence[Scrape], gpu: Evidence) -> HostFacts:
     glances = [glance for look in looks if (glance := _glance(look)) is not None]
     error = None
     if len(glances) < 2:
         last = sight(examine(looks[-1])).error if looks else "it was not looked at"
         error = last or "its `/metrics` was no engine's, or came only once"
-    return Seen(
+    return HostFacts(
         name=host.name, url=host.url, evidence=merged((evidence_of(glances), gpu)), error=error
     )
 
 
-def _glance(look: Look) -> Glance | None:
+def _glance(look: Scrape) -> LoadSample | None:
     evidence = examine(look)
     page, at_s = evidence.page, evidence.metrics.answered_at
     if page is None or at_s is None:
@@ -97,8 +97,7 @@ def _is_here(host: Host) -> bool:
 
 def _gpu_here() -> Evidence:
     """What NVML says of this machine's GPUs; which of them a server uses it does not say, so the busiest stands for all."""
-    from toolkit.serving.fit.gpu_checks import HELD_DOWN
-    from toolkit.serving.fit.gpus import gpus
+    from toolkit.serving.preflight.gpu import HELD_DOWN, gpus
 
     known = [gpu for gpu in gpus().gpus if gpu.busy_share is not None]
     if not known:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DiagnoseOptions:
     """The command line of one diagnosis, fields named as its options."""
 
     target: str

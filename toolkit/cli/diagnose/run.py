@@ -6,8 +6,8 @@ from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
 from toolkit.cli.compare.read import hosts_of, side_of
-from toolkit.cli.diagnose.options import Options
-from toolkit.cli.diagnose.seen import Seen
+from toolkit.cli.diagnose.options import DiagnoseOptions
+from toolkit.cli.diagnose.seen import HostFacts
 from toolkit.cli.named_run import run_of, settings_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
@@ -30,7 +30,7 @@ SLACK_S = 2.0
 """Sightings so long before and after a run still belong to it."""
 
 
-def seen_in_run(options: Options) -> list[Seen]:
+def seen_in_run(options: DiagnoseOptions) -> list[HostFacts]:
     """What is stored of the hosts that the target names. Raises ToolkitError where there is none."""
     run_id, _, name = options.target.partition(":")
     with waiting_for("Reading"), Store.open_readonly(options.database) as store:
@@ -45,7 +45,7 @@ def seen_in_run(options: Options) -> list[Seen]:
             )
         urls, codes = _urls(store, run), _verdicts(store, run)
         return [
-            Seen(
+            HostFacts(
                 name=each,
                 url=urls.get(each, ""),
                 run=run.id,

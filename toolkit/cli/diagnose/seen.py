@@ -6,7 +6,7 @@ from toolkit.improve.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class HostFacts:
     """What is known of one host."""
 
     name: str

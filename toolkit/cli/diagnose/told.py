@@ -4,7 +4,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.improve.evidence import Evidence, merged
-from toolkit.serving.start.startup_log import Startup
+from toolkit.serving.startup_log import Startup
 
 MOST_LOG_BYTES = 16 * 2**20
 """A start is told in its first kilobytes; what follows are requests."""

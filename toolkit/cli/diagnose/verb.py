@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.diagnose.options import Options
+from toolkit.cli.diagnose.options import DiagnoseOptions
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION
 
@@ -89,7 +89,7 @@ def command(**options: Any) -> None:
     from toolkit.cli.diagnose.cases import cases_of
     from toolkit.cli.diagnose.show import show
 
-    chosen = Options(**options)
+    chosen = DiagnoseOptions(**options)
     if (chosen.model is None) != (chosen.gpu is None):
         raise click.UsageError("--model and --gpu go together: weights against memory")
     cases = cases_of(chosen)

@@ -7,7 +7,7 @@ RPS, GAIN = 10.0, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ImpactOptions:
     """The command line of one impact, fields named as its options."""
 
     downtime: float | None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.board.feed import Feed
-from toolkit.board.outages import Course, Outage, course, outage_at, outages
+from toolkit.board.outages import Outage, RunSeconds, course, outage_at, outages
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
@@ -17,7 +17,7 @@ class Fall:
     run: str
     name: str
     outage: Outage
-    course: Course
+    course: RunSeconds
     others: Sequence[Outage]
     """All of the host's, this one among them."""
 
@@ -38,16 +38,16 @@ def fall_of(store: Store, run: Run, *, name: str, at: float | None, everything: 
     return Fall(run=run.id, name=name, outage=outage, course=told, others=found)
 
 
-def course_of(store: Store, feed: Feed, name: str) -> Course:
+def course_of(store: Store, feed: Feed, name: str) -> RunSeconds:
     """A host's seconds, from the run's first to the last that may be seen."""
     end_s = feed.end_s
     if end_s is None:
-        return Course(first_s=feed.start_s, ok=(), errors=())
+        return RunSeconds(first_s=feed.start_s, ok=(), errors=())
     parts = store.tallies(feed.run.id, name=name, kind="ranked", to_s=end_s)
     return course(parts, from_s=feed.start_s, to_s=end_s + 1)
 
 
-def outages_of(told: Course, feed: Feed, name: str) -> list[Outage]:
+def outages_of(told: RunSeconds, feed: Feed, name: str) -> list[Outage]:
     """When a host was down, its known restarts considered."""
     restarts = [each.at for each in feed.events() if (each.kind, each.name) == ("restart", name)]
     return outages(told, restarts=restarts)

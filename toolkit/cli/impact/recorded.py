@@ -2,18 +2,18 @@
 
 import click
 
-from toolkit.board.impact import explained, outcome, recorded, spoken
-from toolkit.cli.impact.options import Options
+from toolkit.board.impact import explained, outcome, recorded
+from toolkit.cli.impact.options import ImpactOptions
 from toolkit.cli.impact.read import Fall, fall_of
 from toolkit.cli.impact.show import show
-from toolkit.cli.moments import time_of_day
 from toolkit.cli.named_run import blast_of
 from toolkit.cli.output import say
 from toolkit.cli.waiting import waiting_for
 from toolkit.store import Store
+from toolkit.units import spoken, time_of_day
 
 
-def show_recorded(options: Options) -> None:
+def show_recorded(options: ImpactOptions) -> None:
     """Show what an outage of a run cost."""
     with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         fall = fall_of(

@@ -10,22 +10,21 @@ from types import MappingProxyType
 import click
 
 from toolkit.board.impact import (
-    Change,
     Impact,
+    PlannedRestart,
     ahead,
     decision,
     explained,
     planned,
-    short,
     shown_at,
-    spoken,
     turning_points,
 )
-from toolkit.cli.impact.options import GAIN, RPS, Options
+from toolkit.cli.impact.options import GAIN, RPS, ImpactOptions
 from toolkit.cli.output import print_json, say
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
+from toolkit.report.tables import Column, screen
+from toolkit.units import DASH, percent, short, spoken
 
 COLUMNS = (
     Column(title="after", right=True),
@@ -36,11 +35,11 @@ COLUMNS = (
 )
 
 
-def show_planned(options: Options) -> None:
+def show_planned(options: ImpactOptions) -> None:
     """Show what a restart would cost."""
     rps = RPS if options.rps is None else options.rps
     impact = planned(
-        Change(
+        PlannedRestart(
             downtime_s=options.downtime or 0.0,
             window_s=options.window,
             rps=rps,
@@ -53,7 +52,7 @@ def show_planned(options: Options) -> None:
 
 def show(
     impact: Impact,
-    options: Options,
+    options: ImpactOptions,
     sentences: Sequence[str],
     about: Mapping[str, object] = MappingProxyType({}),
     *,
@@ -73,7 +72,7 @@ def show(
 def _print_table(impact: Impact) -> None:
     console = screen()
     rows = [_row(impact, at_s, what) for at_s, what in turning_points(impact)]
-    console.print(fit_table(COLUMNS, rows, console))
+    console.table(COLUMNS, rows)
     console.print()
 
 
@@ -82,9 +81,9 @@ def _row(impact: Impact, at_s: float, what: str) -> list[str]:
     return [
         spoken(at_s),
         what,
-        UNKNOWN if shown is None or shown.error_rate is None else f"{shown.error_rate:.1%}",
-        UNKNOWN if shown is None else short(shown.rps),
-        UNKNOWN if won is None else f"{round(won):+,}" if round(won) else "0",
+        percent(shown.error_rate if shown else None, 1),
+        DASH if shown is None else short(shown.rps),
+        DASH if won is None else f"{round(won):+,}" if round(won) else "0",
     ]
 
 

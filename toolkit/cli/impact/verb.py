@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.impact.options import GAIN, RPS, Options
+from toolkit.cli.impact.options import GAIN, RPS, ImpactOptions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
@@ -73,7 +73,7 @@ Five minutes down that a window of 15 minutes shows as 21% errors are an --error
 @database_option
 def command(**options: Any) -> None:
     """Say what a restart costs (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = ImpactOptions(**options)
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)
@@ -87,7 +87,7 @@ def command(**options: Any) -> None:
         show_planned(chosen)
 
 
-def _contradiction(options: Options) -> str | None:
+def _contradiction(options: ImpactOptions) -> str | None:
     """Say what is missing, or what cannot both be meant."""
     plan = (options.downtime, options.rps, options.error_rps, options.gain, options.left)
     is_planned = any(each is not None for each in plan)

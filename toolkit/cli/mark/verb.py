@@ -9,9 +9,10 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
-from toolkit.cli.moments import MOMENT, clock
+from toolkit.cli.moments import MOMENT
 from toolkit.cli.output import say
 from toolkit.errors import ToolkitError
+from toolkit.units import clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

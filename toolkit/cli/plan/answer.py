@@ -9,7 +9,7 @@ from toolkit.plan.result import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PlanAnswer:
     """One plan and what follows from it beside its flags. None: not asked for, or not known."""
 
     plan: Plan

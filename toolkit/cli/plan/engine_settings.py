@@ -1,14 +1,14 @@
 """How the engine is started that `toolkit plan` plans for, as its command line tells."""
 
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import Settings, version_of
+from toolkit.plan.asked import EngineSettings, version_of
 from toolkit.plan.budget import NEWEST, Version
 
 
-def settings_of(options: Options) -> Settings:
+def settings_of(options: PlanOptions) -> EngineSettings:
     """How the engine is started, as the command line tells it."""
-    return Settings(
+    return EngineSettings(
         tp=options.tensor_parallel,
         pp=options.pipeline_parallel,
         kv_cache_dtype=options.kv_cache_dtype,

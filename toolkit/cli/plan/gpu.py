@@ -5,9 +5,8 @@ from difflib import get_close_matches
 from toolkit.cli.catalog import table
 from toolkit.errors import ToolkitError
 from toolkit.plan.asked import Gpu
-from toolkit.quantities import bytes_of
+from toolkit.units import GIB, bytes_of
 
-GIB = 2**30
 NEAREST = 4
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolkit.cli.inputs import allow_open_files, tls_for
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
 from toolkit.hosts import looks_like_url, one_host
 from toolkit.records import Sighting
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 TIMEOUT_S = 5.0
 
 
-def seen_host(options: Options) -> Sighting | None:
+def seen_host(options: PlanOptions) -> Sighting | None:
     """The server of `--host`; None where none is named. Raises ToolkitError for one that is down or unknown."""
-    from toolkit.dialect_names import GATEWAYS
+    from toolkit.metrics.names import GATEWAYS
 
     if options.host is None:
         return None
@@ -33,7 +33,7 @@ def seen_host(options: Options) -> Sighting | None:
     return sighting
 
 
-def _remembered(name: str, options: Options) -> Sighting | None:
+def _remembered(name: str, options: PlanOptions) -> Sighting | None:
     """As scout last saw it; None: never, but a run of `--run` measured it, and it says whose times count."""
     from toolkit.store import Store
 
@@ -62,7 +62,7 @@ def _measured_in(store: "Store", runs: Iterable[str]) -> set[str]:
     return {name for run in found for name in hosts_of(store, run)}
 
 
-def _looked_at(options: Options) -> Sighting:
+def _looked_at(options: PlanOptions) -> Sighting:
     import asyncio
 
     from toolkit.cli.waiting import waiting_for

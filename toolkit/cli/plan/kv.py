@@ -5,19 +5,19 @@ from dataclasses import fields
 import click
 
 from toolkit.cli.output import print_json
-from toolkit.cli.plan.model import Known, known_model
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.model import KnownModel, known_model
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.plan.advice import tokens_words
-from toolkit.plan.asked import Settings
+from toolkit.plan.asked import EngineSettings
 from toolkit.plan.planner import kv_bytes, per_request, per_token
 from toolkit.plan.result import Plan
 from toolkit.plan.weights import as_stored, weights_bytes
+from toolkit.units import GIB, counted
 
-GIB = 2**30
 SMALL_GIB = 0.1
 
 
-def run_kv_only(options: Options) -> None:
+def run_kv_only(options: PlanOptions) -> None:
     """Print it."""
     from toolkit.cli.plan.engine_settings import settings_of
 
@@ -33,9 +33,11 @@ def run_kv_only(options: Options) -> None:
         click.echo(_words(known, settings, tokens, batch, kv_gib))
 
 
-def _words(known: Known, settings: Settings, tokens: float, batch: int, kv_gib: float) -> str:
+def _words(
+    known: KnownModel, settings: EngineSettings, tokens: float, batch: int, kv_gib: float
+) -> str:
     each, fixed = per_token(known.shape, settings), per_request(known.shape, settings)
-    requests = "1 request" if batch == 1 else f"{batch:,} requests"
+    requests = counted(batch, "request")
     size = f"{kv_gib:,.2f} GiB" if kv_gib >= SMALL_GIB else f"{kv_gib * 1024:,.2f} MiB"
     length = "1 token" if tokens == 1 else tokens_words(tokens)
     lines = [f"{known.shape.name}: {size} for {requests} of {length}"]
@@ -49,7 +51,7 @@ def _words(known: Known, settings: Settings, tokens: float, batch: int, kv_gib: 
 
 
 def _as_object(
-    known: Known, settings: Settings, tokens: float, batch: int, kv_gib: float
+    known: KnownModel, settings: EngineSettings, tokens: float, batch: int, kv_gib: float
 ) -> dict[str, object]:
     """The keys of a plan and of what stands beside one; what only a GPU tells is null."""
     beside = ("costs", "chain", "headroom", "checkup", "deviation", "host")

@@ -3,13 +3,13 @@
 from toolkit.cli.catalog import table
 from toolkit.cli.output import print_json
 from toolkit.cli.plan.gpu import gpu_of
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
 from toolkit.plan.asked import PLAIN
 from toolkit.plan.config import shape_of
 from toolkit.plan.parameters import parameters
 from toolkit.plan.planner import per_request, per_token
+from toolkit.report.tables import Column, screen
+from toolkit.units import DASH, GIB
 
-GIB = 2**30
 MODELS = (
     Column(title="model"),
     Column(title="parameters", right=True),
@@ -32,9 +32,9 @@ def show_names(*, as_json: bool) -> None:
             print_json(one)
         return
     console = screen()
-    console.print(fit_table(MODELS, [_model_row(one) for one in models], console))
+    console.table(MODELS, [_model_row(one) for one in models])
     console.print()
-    console.print(fit_table(GPUS, [_gpu_row(one) for one in gpus], console))
+    console.table(GPUS, [_gpu_row(one) for one in gpus])
 
 
 def _models() -> list[dict[str, object]]:
@@ -72,7 +72,7 @@ def _model_row(one: dict[str, object]) -> list[str]:
         f"{one['parameters']:,}",
         f"{one['active_parameters']:,}",
         f"{one['kv_bytes_per_token']:,}",
-        f"{besides:,}" if besides else UNKNOWN,
+        f"{besides:,}" if besides else DASH,
     ]
 
 

@@ -7,25 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.plan.measured import Measured
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.measured import MeasuredRuns
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
-from toolkit.plan.load import Load, of_workload
+from toolkit.plan.load import RequestLengths, of_workload
 
 LONGEST_REPORT = 64 * 2**20
 """Bytes; a report has some kilobytes."""
 HOW = "Make it with `toolkit workload --json > workload.json`"
 
 
-def load_of(options: Options, runs: Measured) -> Load:
+def load_of(options: PlanOptions, runs: MeasuredRuns) -> RequestLengths:
     """The load; an empty one where nobody told anything. Raises ToolkitError."""
     found = _told(options, runs)
     return replace(found, longest=options.longest) if options.longest is not None else found
 
 
-def _told(options: Options, runs: Measured) -> Load:
+def _told(options: PlanOptions, runs: MeasuredRuns) -> RequestLengths:
     if options.tokens is not None:
-        return Load(request_tokens=options.tokens)
+        return RequestLengths(request_tokens=options.tokens)
     if options.prompt_tokens is not None and options.output_tokens is not None:
         return _split(options.prompt_tokens, options.output_tokens, "")
     if options.workload is not None:
@@ -34,11 +34,11 @@ def _told(options: Options, runs: Measured) -> Load:
         return of_workload(runs.report)
     if runs.prompt_tokens is not None and runs.output_tokens is not None:
         return _split(runs.prompt_tokens, runs.output_tokens, "")
-    return Load()
+    return RequestLengths()
 
 
-def _split(prompt: float, output: float, told: str) -> Load:
-    return Load(
+def _split(prompt: float, output: float, told: str) -> RequestLengths:
+    return RequestLengths(
         prompt_tokens=prompt, output_tokens=output, request_tokens=prompt + output, told=told
     )
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Shot, Sums, Tally
-from toolkit.sketches import Sketch, merged
+from toolkit.stats import Sketch, merged
 
 if TYPE_CHECKING:
     from toolkit.store import Store
@@ -20,7 +20,7 @@ POINTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRuns:
     """What runs tell; later ones fill what earlier ones left open."""
 
     seconds: float | None = None
@@ -33,16 +33,16 @@ class Measured:
     notes: tuple[str, ...] = ()
 
 
-def measured(options: Options) -> Measured:
+def measured(options: PlanOptions) -> MeasuredRuns:
     """Read all runs that `--run` names."""
     if not options.run:
-        return Measured()
+        return MeasuredRuns()
     from toolkit.cli.waiting import waiting_for
     from toolkit.store import Store
 
     with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         found = [_of_run(store, run_of(store, id_, options), options) for id_ in options.run]
-    return Measured(
+    return MeasuredRuns(
         seconds=_first(one.seconds for one in found),
         prompt_tokens=_first(one.prompt_tokens for one in found),
         output_tokens=_first(one.output_tokens for one in found),
@@ -52,7 +52,7 @@ def measured(options: Options) -> Measured:
     )
 
 
-def run_of(store: "Store", run_id: str, options: Options) -> Run:
+def run_of(store: "Store", run_id: str, options: PlanOptions) -> Run:
     """The stored run of this id. Raises ToolkitError."""
     run = store.run(run_id)
     if run is not None and run.verb in VERBS:
@@ -66,23 +66,23 @@ def run_of(store: "Store", run_id: str, options: Options) -> Run:
     raise ToolkitError(what, f"Newest runs: {known}")
 
 
-def _of_run(store: "Store", run: Run, options: Options) -> Measured:
+def _of_run(store: "Store", run: Run, options: PlanOptions) -> MeasuredRuns:
     if run.verb == "capture":
         return _capture(store, run)
     return _bench(store, run, options) if run.verb == "bench" else _blast(store, run, options)
 
 
-def _capture(store: "Store", run: Run) -> Measured:
+def _capture(store: "Store", run: Run) -> MeasuredRuns:
     from dataclasses import asdict
 
     from toolkit.workload.columns import columns
     from toolkit.workload.summary import summarise
 
     report = asdict(summarise(columns(store.seen(run.id))))
-    return Measured(report=report, told=(f"capture `{run.id}`",))
+    return MeasuredRuns(report=report, told=(f"capture `{run.id}`",))
 
 
-def _bench(store: "Store", run: Run, options: Options) -> Measured:
+def _bench(store: "Store", run: Run, options: PlanOptions) -> MeasuredRuns:
     shots = [
         one
         for one in store.shots(run.id)
@@ -96,7 +96,7 @@ def _bench(store: "Store", run: Run, options: Options) -> Measured:
     # what was sent before may come from a cache
     kept = [one for one in highest if one.kind == "unique"] or highest
     at = f", {most} at once" if most else ""
-    return Measured(
+    return MeasuredRuns(
         seconds=_mean([(one.e2e_ms or 0.0) / 1000 for one in kept]),
         prompt_tokens=_told(kept, "prompt_tokens"),
         output_tokens=_told(kept, "output_tokens"),
@@ -117,13 +117,13 @@ def _told(shots: Iterable[Shot], name: str) -> float | None:
     return _mean([value for one in shots if (value := getattr(one, name)) is not None])
 
 
-def _blast(store: "Store", run: Run, options: Options) -> Measured:
+def _blast(store: "Store", run: Run, options: PlanOptions) -> MeasuredRuns:
     sums = {key: one for key, one in store.tally_sums(run.id).items() if key[2] == "ranked"}
     name = _only(sorted({host for (host, _, _), one in sums.items() if one.ok}), run, options)
     total = next(one for (host, _, _), one in sums.items() if host == name and one.ok)
     parts: list[Tally] = store.tallies(run.id, name=name, kind="ranked")
     sketch = Sketch.from_bytes(merged(one.e2e for one in parts if one.e2e))
-    return Measured(
+    return MeasuredRuns(
         seconds=mean_s(sketch),
         prompt_tokens=total.prompt_tokens / total.ok if total.prompt_tokens else None,
         output_tokens=total.output_tokens / total.ok if total.output_tokens else None,
@@ -149,7 +149,7 @@ def _of_hits(total: Sums) -> tuple[str, ...]:
     )
 
 
-def _only(names: list[str], run: Run, options: Options) -> str:
+def _only(names: list[str], run: Run, options: PlanOptions) -> str:
     """The one host whose times count. Raises ToolkitError where it is not clear which."""
     if options.host in names:
         return options.host or ""

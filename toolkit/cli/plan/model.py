@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from toolkit.cli.catalog import table
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
 from toolkit.plan.config import shape_of
 from toolkit.plan.model_files import catalog_name, read_model
@@ -21,7 +21,7 @@ PARTS = "-fp8 -awq -gptq-int4 -gptq -int4 -instruct".split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownModel:
     """One model."""
 
     shape: Shape
@@ -29,7 +29,7 @@ class Known:
     notes: tuple[str, ...] = ()
 
 
-def known_model(options: Options, seen: Sighting | None) -> Known | None:
+def known_model(options: PlanOptions, seen: Sighting | None) -> KnownModel | None:
     """The model of the command line, else what the server names; None: the catalog does not know that one."""
     known = table("models")
     if options.model is None:
@@ -38,7 +38,7 @@ def known_model(options: Options, seen: Sighting | None) -> Known | None:
     return model_of(options.model)
 
 
-def model_of(word: str) -> Known:
+def model_of(word: str) -> KnownModel:
     """Read one. Raises ToolkitError, with the nearest names where it is unknown."""
     known = table("models")
     name = catalog_name(word, known)
@@ -48,7 +48,7 @@ def model_of(word: str) -> Known:
     shape = shape_of(model.config, model.name)
     if name and model.source == "catalog":
         shape = _as_named(shape, word)
-    return Known(shape=shape, on_disk=model.weight_bytes_on_disk, notes=model.notes)
+    return KnownModel(shape=shape, on_disk=model.weight_bytes_on_disk, notes=model.notes)
 
 
 def _as_named(shape: Shape, word: str) -> Shape:

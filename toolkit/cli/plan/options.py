@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class PlanOptions:
     """The command line of one plan, fields named as its options."""
 
     model: str | None

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from toolkit.cli.plan.answer import Answer
+from toolkit.cli.plan.answer import PlanAnswer
 from toolkit.cli.plan.engine_settings import settings_of
 from toolkit.cli.plan.gpu import gpu_of
 from toolkit.cli.plan.host import seen_host
 from toolkit.cli.plan.load import load_of
-from toolkit.cli.plan.measured import Measured, measured
-from toolkit.cli.plan.model import Known, known_model
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.measured import MeasuredRuns, measured
+from toolkit.cli.plan.model import KnownModel, known_model
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
 from toolkit.plan.asked import Goal
 from toolkit.plan.capacity import chain, headroom
@@ -21,16 +21,16 @@ from toolkit.plan.checkup import (
     sane,
 )
 from toolkit.plan.cost import Prices, cost
-from toolkit.plan.load import Load
+from toolkit.plan.load import RequestLengths
 from toolkit.plan.planner import per_request
 from toolkit.plan.result import Plan
 from toolkit.plan.shape import Shape
-from toolkit.plan.side_by_side import Question, side_by_side
+from toolkit.plan.side_by_side import PlanQuestion, side_by_side
 from toolkit.plan.weights import as_stored
 from toolkit.records import Sighting
 
 
-def run(options: Options) -> None:
+def run(options: PlanOptions) -> None:
     """Do what the command line asks. Raises ToolkitError for what cannot be read."""
     if options.kv_only:
         from toolkit.cli.plan.kv import run_kv_only
@@ -57,9 +57,11 @@ def run(options: Options) -> None:
     show(answers, options, asked, runs, seen)
 
 
-def question(options: Options, known: Known, load: Load, runs: Measured) -> Question:
+def question(
+    options: PlanOptions, known: KnownModel, load: RequestLengths, runs: MeasuredRuns
+) -> PlanQuestion:
     """What is asked of the planner."""
-    return Question(
+    return PlanQuestion(
         shape=_shape(options, known.shape),
         gpu=gpu_of(options.gpu or ""),
         on_disk=options.weights if options.weights is not None else known.on_disk,
@@ -73,23 +75,25 @@ def question(options: Options, known: Known, load: Load, runs: Measured) -> Ques
     )
 
 
-def _shape(options: Options, shape: Shape) -> Shape:
+def _shape(options: PlanOptions, shape: Shape) -> Shape:
     """With `--weights` and one `--quantization` the files are in that one, whatever the catalog's config tells."""
     if options.weights is None or len(options.quantization) != 1:
         return shape
     return replace(shape, quantization=as_stored(shape, options.quantization[0]))
 
 
-def prices_of(options: Options) -> Prices:
+def prices_of(options: PlanOptions) -> Prices:
     """What the user pays, or would."""
     into, out = options.api_price or (None, None)
     return Prices(gpu_hour=options.gpu_hour, api_input=into, api_output=out)
 
 
-def _answer(one: Plan, asked: Question, options: Options, seen: Sighting | None) -> Answer:
+def _answer(
+    one: Plan, asked: PlanQuestion, options: PlanOptions, seen: Sighting | None
+) -> PlanAnswer:
     load, goal = asked.load, asked.goal
     rate = one.requests_per_s if one.fits else 0.0
-    found = Answer(
+    found = PlanAnswer(
         plan=one,
         cost=cost(
             goal.prices,
@@ -114,7 +118,7 @@ def _running(one: Plan) -> int:
     return min(one.max_concurrency, one.max_num_seqs or one.max_concurrency)
 
 
-def _compared(found: Answer, asked: Question, seen: Sighting) -> Answer:
+def _compared(found: PlanAnswer, asked: PlanQuestion, seen: Sighting) -> PlanAnswer:
     """Beside what the server tells: the plan of what runs there, not of what should."""
     served = replace(asked, settings=as_served(asked.settings, seen, asked.gpu))
     try:
@@ -131,7 +135,7 @@ def _compared(found: Answer, asked: Question, seen: Sighting) -> Answer:
     )
 
 
-def _states(there: Plan, asked: Question, block_bytes: int | None) -> States | None:
+def _states(there: Plan, asked: PlanQuestion, block_bytes: int | None) -> States | None:
     """None: all its layers keep every token."""
     if not per_request(asked.shape, asked.settings):
         return None

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.output import print_json
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
 from toolkit.plan.checkup import Checkup, States, as_served, checkup, sane
-from toolkit.plan.load import Load
+from toolkit.plan.load import RequestLengths
 from toolkit.plan.planner import per_request
 from toolkit.plan.result import Plan
 from toolkit.plan.room import blocks_of_request
 
 if TYPE_CHECKING:
-    from toolkit.cli.plan.model import Known
+    from toolkit.cli.plan.model import KnownModel
     from toolkit.records import Sighting
 
 
 def show_seats(
-    options: Options, seen: "Sighting | None", known: "Known | None", load: Load
+    options: PlanOptions, seen: "Sighting | None", known: "KnownModel | None", load: RequestLengths
 ) -> None:
     """Count requests in the blocks of a server. Raises ToolkitError where not even that can be told."""
     if seen is None:
@@ -59,7 +59,9 @@ def _as_object(found: Checkup, seen: "Sighting", tokens: float) -> dict[str, obj
     }
 
 
-def _counted(options: Options, seen: "Sighting", known: "Known | None", tokens: float) -> Checkup:
+def _counted(
+    options: PlanOptions, seen: "Sighting", known: "KnownModel | None", tokens: float
+) -> Checkup:
     if known is None:
         return checkup(seen, tokens)
     from toolkit.cli.plan.engine_settings import settings_of
@@ -75,7 +77,9 @@ def _counted(options: Options, seen: "Sighting", known: "Known | None", tokens: 
     return checkup(seen, tokens, states if hybrid else None)
 
 
-def _notes(options: Options, seen: "Sighting", known: "Known | None", load: Load) -> list[str]:
+def _notes(
+    options: PlanOptions, seen: "Sighting", known: "KnownModel | None", load: RequestLengths
+) -> list[str]:
     told = []
     if load.request_tokens is None:
         told.append(

@@ -4,13 +4,12 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.text import Text
 
 from toolkit.cli.output import print_json
-from toolkit.cli.plan.answer import Answer
-from toolkit.cli.plan.measured import Measured
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.answer import PlanAnswer
+from toolkit.cli.plan.measured import MeasuredRuns
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.cli.plan.words import (
     block_words,
     chain_words,
@@ -21,13 +20,13 @@ from toolkit.cli.plan.words import (
     money,
     rate_words,
 )
-from toolkit.cli.tables import Column, fit_table, screen
 from toolkit.plan.advice import tokens_words
 from toolkit.plan.budget import GRAPHS_COUNT_FROM
 from toolkit.plan.result import Plan
-from toolkit.plan.side_by_side import Question, best, gains
+from toolkit.plan.side_by_side import PlanQuestion, best, gains
 from toolkit.records import Sighting
-from toolkit.wording import UNKNOWN, digits
+from toolkit.report.tables import Column, Screen, screen
+from toolkit.units import UNKNOWN, digits
 
 WIDEST_LINE = 118
 """Longer lines of text are hard to read back from their end to the next one's beginning."""
@@ -45,10 +44,10 @@ ALWAYS = 5
 
 
 def show(
-    answers: Sequence[Answer],
-    options: Options,
-    asked: Question,
-    runs: Measured,
+    answers: Sequence[PlanAnswer],
+    options: PlanOptions,
+    asked: PlanQuestion,
+    runs: MeasuredRuns,
     seen: Sighting | None,
 ) -> None:
     """Print all plans."""
@@ -59,7 +58,7 @@ def show(
     _Screen(screen()).show(answers, asked, runs, seen)
 
 
-def as_object(one: Answer, runs: Measured, seen: Sighting | None) -> dict[str, object]:
+def as_object(one: PlanAnswer, runs: MeasuredRuns, seen: Sighting | None) -> dict[str, object]:
     """A plan's keys, and beside them what was asked for."""
     plan = asdict(one.plan)
     plan["notes"] = [*plan["notes"], *runs.notes]
@@ -79,15 +78,15 @@ def as_object(one: Answer, runs: Measured, seen: Sighting | None) -> dict[str, o
 class _Screen:
     """Prints one part after the other."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Screen) -> None:
         self._console = console
         self._width = max(40, min(console.width, WIDEST_LINE))
 
     def show(
         self,
-        answers: Sequence[Answer],
-        asked: Question,
-        runs: Measured,
+        answers: Sequence[PlanAnswer],
+        asked: PlanQuestion,
+        runs: MeasuredRuns,
         seen: Sighting | None,
     ) -> None:
         plans = [one.plan for one in answers]
@@ -121,7 +120,7 @@ class _Screen:
         ]
         columns = [COLUMNS[place] for place in kept]
         cells = [[row[place] for place in kept] for row in rows]
-        self._console.print(fit_table(columns, cells, self._console))
+        self._console.table(columns, cells)
 
     def _say(self, text: str, indent: str = "", then: str = "") -> None:
         for line in textwrap.wrap(
@@ -151,7 +150,7 @@ class _Screen:
             self._console.print(Text(f"--{one.flag} {one.value}"))
             self._say(one.why, indent="    ")
 
-    def _notes(self, plans: Sequence[Plan], chosen: Plan, runs: Measured) -> None:
+    def _notes(self, plans: Sequence[Plan], chosen: Plan, runs: MeasuredRuns) -> None:
         self._title("What this rests on")
         for note in (*chosen.notes, *runs.notes):
             self._say(f"- {note}", then="  ")
@@ -163,7 +162,7 @@ class _Screen:
                     self._say(f"- {other.quantization}: {note}", then="  ")
 
 
-def _heading(one: Plan, asked: Question, runs: Measured) -> str:
+def _heading(one: Plan, asked: PlanQuestion, runs: MeasuredRuns) -> str:
     count = f"{one.gpus} x " if one.gpus > 1 else ""
     load = asked.load
     lengths = tokens_words(one.request_tokens)

@@ -7,7 +7,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option, tls_options
-from toolkit.cli.plan.options import Options
+from toolkit.cli.plan.options import PlanOptions
 from toolkit.cli.units import DURATION, SIZE, Price
 
 LARGEST = 1e9
@@ -37,7 +37,7 @@ from what a server reports. Time and price are never guessed: tell them, or meas
 """
 
 
-class Calls(click.ParamType[tuple[float, ...]]):
+class DurationList(click.ParamType[tuple[float, ...]]):
     """Durations with commas between them; the value is in seconds."""
 
     name = "durations"
@@ -122,7 +122,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @click.option("--seconds-per-request", type=DURATION, help="How long one takes, as measured.")
 @click.option(
     "--calls",
-    type=Calls(),
+    type=DurationList(),
     default=(),
     metavar="TIMES",
     help="Of users that make several calls: `300ms,300ms,100ms`.",
@@ -184,7 +184,7 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @tls_options
 def command(**options: Any) -> None:
     """Plan a server (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = PlanOptions(**options)
     if chosen.names:
         from toolkit.cli.plan.list import show_names
 
@@ -198,7 +198,7 @@ def command(**options: Any) -> None:
     run(chosen)
 
 
-def _contradiction(options: Options) -> str | None:
+def _contradiction(options: PlanOptions) -> str | None:
     """Say what is missing, or what cannot both be meant."""
     parts = options.prompt_tokens is not None or options.output_tokens is not None
     cases = (
@@ -238,10 +238,10 @@ def _contradiction(options: Options) -> str | None:
     return next((message for is_so, message in cases if is_so), None)
 
 
-def _numbers(options: Options) -> "list[tuple[str, float | None]]":
+def _numbers(options: PlanOptions) -> "list[tuple[str, float | None]]":
     return [
         (f"--{name.replace('_', '-')}", value)
-        for field in fields(Options)
+        for field in fields(PlanOptions)
         for name, value in [(field.name, getattr(options, field.name))]
         if name not in ("weights", "overhead") and isinstance(value, int | float)
     ]

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from toolkit.cli.plan.answer import Answer
+from toolkit.cli.plan.answer import PlanAnswer
 from toolkit.plan.capacity import BUSY, SPARE, Chain, Headroom, busy_with
 from toolkit.plan.cost import Cost
 from toolkit.plan.result import Plan
-from toolkit.wording import digits, share
+from toolkit.units import digits, share
 
 
 def memory_words(one: Plan, *, graphs_counted: bool) -> str:
@@ -62,7 +62,7 @@ def _engines(factor: float, engines: tuple[int, int]) -> Iterator[str]:
         yield f"One such server does {digits(factor)} times the target: {many} of them leave peaks their room"
 
 
-def enough_words(answers: Sequence[Answer], chosen: Answer) -> Iterator[str]:
+def enough_words(answers: Sequence[PlanAnswer], chosen: PlanAnswer) -> Iterator[str]:
     """The first quantization that leaves peaks their room, where the one whose flags are shown does not."""
     if chosen.headroom is None or (chosen.headroom.factor or 0.0) >= SPARE[0]:
         return
@@ -120,7 +120,7 @@ def money(value: float) -> str:
     return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.2g}"
 
 
-def host_words(answers: Sequence[Answer], name: str) -> Iterator[str]:
+def host_words(answers: Sequence[PlanAnswer], name: str) -> Iterator[str]:
     """What a server's own figures mean, and which of the plans comes nearest to them."""
     first = next((one.checkup for one in answers if one.checkup), None)
     if first is None:
@@ -135,7 +135,7 @@ def host_words(answers: Sequence[Answer], name: str) -> Iterator[str]:
         yield f"Nearest: {_nearest(told)}"
 
 
-def _nearest(told: Sequence[Answer]) -> str:
+def _nearest(told: Sequence[PlanAnswer]) -> str:
     """Those whose estimate is no further off than the best one's; quantizations of one size are alike."""
     off = [abs(one.deviation.share) for one in told if one.deviation]
     return " and ".join(

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.preflight.options import Options
 from toolkit.cli.units import SIZE
 
 EXAMPLES = """
@@ -41,6 +40,7 @@ Exits with 1 when a check fails; what is only doubtful serves.
 )
 @click.option(
     "--port",
+    "ports",
     type=click.IntRange(1, 65_535),
     multiple=True,
     default=(8000,),
@@ -93,11 +93,10 @@ Exits with 1 when a check fails; what is only doubtful serves.
 @click.option("--sim", is_flag=True, help="The simulator will serve: neither GPU nor vLLM.")
 @click.option("--fix", is_flag=True, help="Do what needs no risk, then look again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a check.")
-def command(**options: Any) -> None:
+def command(*, fix: bool, as_json: bool, **options: Any) -> None:
     """Look at this machine (the help text is EXAMPLES)."""
-    from toolkit.cli.preflight.show import show
-    from toolkit.serving.fit.checks import is_fit
+    from toolkit.cli.preflight.run import needs_of, show
 
-    chosen = Options(**options)
-    if not is_fit(show(chosen)):
+    found = show(needs_of(**options), fix=fix, as_json=as_json)
+    if any(each.status == "fail" for each in found):
         sys.exit(1)

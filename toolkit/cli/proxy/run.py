@@ -15,21 +15,24 @@ from typing import Any
 
 import click
 
+from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.inputs import allow_open_files
-from toolkit.cli.proxy.said import ENDING, INTERRUPTED, say, summary
-from toolkit.cli.proxy.standing import Standing
+from toolkit.cli.proxy.said import ENDING, say, summary
+from toolkit.cli.proxy.standing import ServiceStatus
 from toolkit.errors import ToolkitError
-from toolkit.proxy.keyring import TeamKey, from_environment, from_file, keyring, refuse_open
-from toolkit.proxy.processes.server import Proxy
-from toolkit.proxy.settings import Settings
-from toolkit.proxy.settings_file import admin_port, checked, read
-from toolkit.proxy.told.request_log import RequestLog
-from toolkit.proxy.told.store_feed import StoreFeed
+from toolkit.proxy.app import Proxy
+from toolkit.proxy.auth import Keyring, TeamKey, from_environment, from_file, refuse_open
+from toolkit.proxy.config import Settings, admin_port, checked, read
+from toolkit.proxy.telemetry import Telemetry
+from toolkit.proxy.telemetry.access_log import AccessLog
+from toolkit.proxy.telemetry.store_feed import StoreFeed
+from toolkit.proxy.workers import Workers
 from toolkit.records import Run, Seen
-from toolkit.serving.house.notify import Notify
-from toolkit.serving.start.processes import identity
-from toolkit.wording import span
+from toolkit.serving.notify import Notify
+from toolkit.serving.processes import identity
+from toolkit.units import span
 
+WORKER = "toolkit.cli.proxy.worker"
 SWITCH_S = 0.0005
 """A hit waits so long at most for a thread that works: writing the file, reading a page. Python's own default is 5 ms."""
 
@@ -56,9 +59,8 @@ def settings_of(config: Path | None, options: Mapping[str, Any]) -> Settings:
         "cache.policy": options["policy"],
         "cache.ttl": options["ttl"],
         "cache.memory": options["memory"],
-        "cache.file": "none" if options["no_cache_file"] else options["cache_file"],
         "cache.replay": options["replay"],
-        "cache.verify_share": options["verify"],
+        "cache.file": "none" if options["no_cache_file"] else options["cache_file"],
         "admission.concurrency": options["concurrency"],
         "admission.queue": options["queue"],
         "admission.wait": options["wait"],
@@ -77,35 +79,68 @@ def run_proxy(settings: Settings, *, only_check: bool) -> None:
         click.echo(line, err=True)
     if only_check:
         if settings.teams:
-            keyring(settings.teams, keys, secret=b"")
+            Keyring(settings.teams, keys)
         click.echo("These settings are good", err=True)
         return
     notify = Notify.from_environment(os.environ)
     allow_open_files()
-    if settings.workers > 1:
-        from toolkit.cli.proxy.workers import run_workers
-
-        sys.exit(run_workers(settings, variables, keys, notify))
     with ExitStack() as opened:
-        log, feed = tellers(settings, opened)
-        proxy = Proxy(settings, variables=variables, keys=keys, log=log, feed=feed, say=say)
-        code = run_loop(_serve(proxy, log, notify))
+        proxy = proxy_of(settings, variables, keys, opened, say)
+        code = run_loop(_serve(proxy, settings, notify))
     sys.exit(code)
 
 
-def tellers(settings: Settings, opened: ExitStack) -> tuple[RequestLog | None, StoreFeed | None]:
-    """Open the log and the way to the database, where they are wanted; `opened` closes them."""
+def proxy_of(
+    settings: Settings,
+    variables: Mapping[str, str],
+    keys: list[TeamKey],
+    opened: ExitStack,
+    say: Callable[[str], None],
+    *,
+    primary_here: bool = False,
+) -> Proxy | Workers:
+    """One process, or the parent of several, not started yet. `opened` closes what it writes to, once it has stopped.
+
+    `primary_here`: of several the one that asks upstream is this process.
+    """
+
+    def primary(settings: Settings, run_id: str | None, **where: Any) -> Proxy:
+        telemetry = telemetry_of(settings, opened, run_id=run_id)
+        return Proxy(
+            settings, variables=variables, keys=keys, telemetry=telemetry, say=say, **where
+        )
+
+    if settings.workers == 1:
+        return primary(settings, None)
+    return Workers(
+        settings,
+        variables=variables,
+        keys=keys,
+        # -P: a `toolkit` in the folder in which it is started is not this one
+        command=[sys.executable, "-P", "-m", WORKER],
+        environ=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        say=say,
+        make_primary=primary if primary_here else None,
+    )
+
+
+def telemetry_of(
+    settings: Settings, opened: ExitStack, *, run_id: str | None = None, parent: bool = False
+) -> Telemetry:
+    """Open the log and the way to the database, where they are wanted; `opened` closes them.
+
+    `run_id`: the run that workers share, which is `parent`'s, this process's parent, or this process's own.
+    """
     log = feed = None
     if settings.tell.log is not None:
-        log = RequestLog(settings.tell.log)
+        log = AccessLog(settings.tell.log, say=say)
         opened.callback(log.close)
     if settings.tell.database is not None:
-        feed = StoreFeed(
-            storing(Path(settings.tell.database), secrets.token_hex(6)),
-            server=f"{settings.host}:{settings.port}",
-        )
+        path, owner = Path(settings.tell.database), os.getppid() if parent else os.getpid()
+        opens = storing(path, run_id or secrets.token_hex(6), owner, shares=run_id is not None)
+        feed = StoreFeed(opens, server=f"{settings.host}:{settings.port}", say=say)
         opened.callback(feed.close)
-    return log, feed
+    return Telemetry(log, feed)
 
 
 def refuse_without_file(settings: Settings) -> None:
@@ -129,30 +164,37 @@ def run_loop(serving: Any) -> int:
     return int(uvloop.run(serving))
 
 
-async def _serve(proxy: Proxy, log: RequestLog | None, notify: Notify) -> int:
+async def _serve(proxy: Proxy | Workers, settings: Settings, notify: Notify) -> int:
     stop, began = asyncio.Event(), time.monotonic()
     loop = asyncio.get_running_loop()
+    starting = loop.create_task(proxy.start())
 
     def end() -> None:
         if stop.is_set():
+            if isinstance(proxy, Workers):
+                proxy.kill()
             os._exit(INTERRUPTED)
         say(ENDING)
         stop.set()
+        starting.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
-    if log is not None:
-        loop.add_signal_handler(signal.SIGHUP, log.reopen)
-    standing = Standing(proxy.settings)
+    if settings.tell.log is not None:
+        loop.add_signal_handler(signal.SIGHUP, proxy.reopen_logs)
+    standing = ServiceStatus(settings)
     async with notify.telling(standing.in_a_line, standing.is_well, stop.wait):
         try:
-            await proxy.start()
-            say(standing.opened(*proxy.ports))
-            notify.ready(standing.in_a_line())
-            await stop.wait()
+            await asyncio.wait([starting])
+            if not starting.cancelled():
+                starting.result()
+                say(standing.opened(*proxy.ports))
+                notify.ready(standing.in_a_line())
+                await stop.wait()
         finally:
             await proxy.stop()
-    say(summary(proxy.kit.counters, time.monotonic() - began))
+    counters = proxy.counters if isinstance(proxy, Workers) else proxy.telemetry.counters
+    say(summary(counters, time.monotonic() - began))
     return 0
 
 
@@ -193,13 +235,13 @@ def team_keys(settings: Settings) -> list[TeamKey]:
     return found
 
 
-def storing(path: Path, run_id: str, *, shares: bool = False) -> Callable[[], Any]:
+def storing(path: Path, run_id: str, owner: int, *, shares: bool = False) -> Callable[[], Any]:
     """Opens the database where the feed wants it, with a run that its requests belong to; it may be one that others share.
 
-    It is opened again after a failure, and goes on with the same run. The run says whose it is, the parent's where workers share
-    it: a proxy may wait for its next request for days.
+    It is opened again after a failure, and goes on with the same run. The run says which process it is, its
+    `owner`: a proxy may wait for its next request for days.
     """
-    noted = json.dumps({"process": identity(os.getppid() if shares else os.getpid())})
+    noted = json.dumps({"process": identity(owner)})
     run = Run(id=run_id, verb="proxy", started_at=time.time(), settings=noted)
     known = False
 

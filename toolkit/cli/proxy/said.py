@@ -6,22 +6,19 @@ from contextlib import suppress
 
 import click
 
-from toolkit.proxy.told.counters import Counters
-from toolkit.wording import share, span
+from toolkit.proxy.telemetry.metrics import Counters
+from toolkit.units import share, span
 
-INTERRUPTED = 130
 ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 
 
 def summary(counters: Counters, took_s: float) -> str:
     """What it did, in one line."""
-    counters.settle()
     total = counters.total("requests")
-    by = counters.by("requests", "cache")
     parts = [f"{total:,.0f} requests in {span(took_s)}"]
     for cache, word in (("hit", "hits"), ("coalesced", "joined"), ("miss", "asked upstream")):
-        if by.get(cache):
-            parts.append(f"{by[cache]:,.0f} {word} ({share(by[cache] / total)})")
+        if count := counters.total("requests", cache=cache):
+            parts.append(f"{count:,.0f} {word} ({share(count / total)})")
     rejected = counters.total("rejections")
     if rejected:
         parts.append(f"{rejected:,.0f} rejected")

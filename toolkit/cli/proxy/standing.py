@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 
-from toolkit.proxy.settings import Settings
+from toolkit.proxy.config import Settings
 
 PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
-class Standing:
+class ServiceStatus:
     """How a proxy is, for the service manager."""
 
     def __init__(self, settings: Settings) -> None:
@@ -19,6 +19,8 @@ class Standing:
         """It listens; the line that says so."""
         self._admin = admin
         told = ready_line(self._settings, port, admin)
+        if self._settings.workers > 1:
+            told += f", {self._settings.workers} workers"
         self._told = told.removeprefix("Ready: ")
         return told
 

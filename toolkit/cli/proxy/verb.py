@@ -33,15 +33,15 @@ POLICIES = ("all", "declared", "off")
 
 
 class Replay(click.ParamType[object]):
-    """`instant`, `original`, or tokens a second."""
+    """`instant`, or tokens a second."""
 
-    name = "instant|original|N"
+    name = "instant|N"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
         """Read `40` as 40 tokens a second."""
-        if isinstance(value, float) or value in ("instant", "original"):
+        if isinstance(value, float) or value == "instant":
             return value
         try:
             speed = float(str(value))
@@ -49,9 +49,7 @@ class Replay(click.ParamType[object]):
             speed = 0.0
         if not 0 < speed < float("inf"):
             self.fail(
-                f"`{value}` is no pace; write `instant`, `original` or tokens a second, e.g., `40`",
-                param,
-                ctx,
+                f"`{value}` is no pace; write `instant` or tokens a second, e.g., `40`", param, ctx
             )
         return speed
 
@@ -92,13 +90,7 @@ class Replay(click.ParamType[object]):
 @click.option(
     "--replay",
     type=Replay(),
-    help="How fast a stored stream is sent: at once, as it came, or N tokens/s.  [default: instant]",
-)
-@click.option(
-    "--verify",
-    metavar="SHARE",
-    type=click.FloatRange(0, 1),
-    help="Ask so many of the hits again in the background, and count the answers that differ.",
+    help="How fast a stored stream is sent: at once, or N tokens/s.  [default: instant]",
 )
 @click.option(
     "--concurrency",

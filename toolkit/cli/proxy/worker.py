@@ -3,30 +3,27 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
+import pickle
 import shutil
 import signal
 import socket
 import sys
-from functools import partial
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from toolkit.cli.proxy.run import run_loop, storing
+from toolkit.cli.proxy.run import run_loop, telemetry_of
 from toolkit.cli.proxy.said import say
 from toolkit.errors import ToolkitError
-from toolkit.proxy.processes.doors import Place
-from toolkit.proxy.processes.hit_server import HitServer
-from toolkit.proxy.processes.server import Proxy
-from toolkit.proxy.processes.workers import Packet, receive
-from toolkit.proxy.told.request_log import RequestLog
-from toolkit.proxy.told.store_feed import StoreFeed
-from toolkit.proxy.told.telling import Telling
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from toolkit.proxy.app import Proxy
+from toolkit.proxy.auth import TeamKey
+from toolkit.proxy.config import Settings
+from toolkit.proxy.telemetry import Telemetry
 
 FAILED = 1
+LONGEST_LINE = 64 * 2**20
 ORPHAN_S = 2.0
 """As long may closing the files take once the parent is dead; then the port must be free for another one."""
 
@@ -37,125 +34,95 @@ def main() -> None:
         # the parent hears these, and says what is to be done
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
+    size = int.from_bytes(channel.recv(8, socket.MSG_WAITALL))
     try:
-        packet = receive(channel)
-    except EOFError:
-        return
+        packet = pickle.loads(channel.recv(size, socket.MSG_WAITALL))  # noqa: S301 (from the parent)
+    except (EOFError, pickle.UnpicklingError):
+        return  # it is dead
     with contextlib.ExitStack() as opened:
-        tell, settings = packet.settings.tell, packet.settings
-        log = feed = None
-        if tell.log is not None:
-            log = RequestLog(tell.log)
-            opened.callback(log.close)
-        if tell.database is not None:
-            server = f"{settings.host}:{settings.port}"
-            feed = StoreFeed(
-                storing(Path(tell.database), packet.run_id, shares=True), server=server
-            )
-            opened.callback(feed.close)
-        code = run_loop(_Process(packet, Telling(log, feed)).serve(channel))
+        telemetry = telemetry_of(
+            packet["settings"], opened, run_id=packet.pop("run_id"), parent=True
+        )
+        code = run_loop(_serve(channel, telemetry, **packet))
     sys.exit(code)
 
 
-class _Process:
-    """What the parent's words do here."""
+async def _serve(
+    channel: socket.socket,
+    telemetry: Telemetry,
+    *,
+    settings: Settings,
+    variables: Mapping[str, str],
+    keys: Sequence[TeamKey],
+    number: int,
+    folder: Path,
+    clients: Sequence[int],
+    admin: Sequence[int],
+) -> int:
+    """Be the primary, or one of the others, until the parent says or is no more."""
+    to_clients, to_admin = ([socket.socket(fileno=n) for n in each] for each in (clients, admin))
+    reader, writer = await asyncio.open_connection(sock=channel, limit=LONGEST_LINE)
+    words: asyncio.Queue[list[str]] = asyncio.Queue()
+    worker: Proxy | None = None
 
-    def __init__(self, packet: Packet, telling: Telling) -> None:
-        self._packet, self._telling = packet, telling
-        self._words: asyncio.Queue[list[str]] = asyncio.Queue()
-        self._close: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0.0)
-        """What is to be done before the end, whenever that is."""
-        self._place = Place(
-            number=packet.number,
-            folder=packet.folder,
-            clients=[socket.socket(fileno=each) for each in packet.clients],
-            admin=[socket.socket(fileno=each) for each in packet.admin],
-        )
+    async def answer(word: str, said: object) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(json.dumps({word: said}).encode() + b"\n")
+            await writer.drain()
 
-    async def serve(self, channel: socket.socket) -> int:
-        """Be the owner, or one of the others, until the parent says or is no more."""
-        reader, self._writer = await asyncio.open_connection(sock=channel)
-        listening = asyncio.create_task(self._listen(reader))
-        try:
-            await (self._own() if self._packet.number == 0 else self._hit())
-        except ToolkitError as error:
-            await self._say("error", [error.message, error.hint])
-            return FAILED
-        finally:
-            listening.cancel()
-        return 0
-
-    async def _own(self) -> None:
-        """The owner."""
-        packet, telling = self._packet, self._telling
-        proxy = Proxy(
-            packet.settings,
-            variables=packet.variables,
-            keys=list(packet.keys),
-            log=telling.log,
-            feed=telling.feed,
-            say=say,
-            place=self._place,
-        )
-        self._close = partial(proxy.stop, 0.0)
-        try:
-            await proxy.start()
-        except ToolkitError:
-            await proxy.stop(0.0)
-            raise
-        await self._say("open", True)
-        while (word := await self._words.get())[0] != "end":
-            if word[0] == "shut":
-                proxy.shut()
-        await proxy.stop(float(word[1]))
-        await self._say("counters", proxy.kit.counters.as_dict())
-
-    async def _hit(self) -> None:
-        """One of the others."""
-        packet = self._packet
-        server = HitServer(
-            packet.settings, self._place, keys=packet.keys, telling=self._telling, say=say
-        )
-        self._close = server.end
-        await server.start()
-        await self._say("started", True)
-        while (await self._words.get())[0] != "shut":
-            # there is one other word: go
-            await server.open()
-            await self._say("open", True)
-        server.shut()
-        await server.until_idle()
-        await server.end()
-        await self._say("counters", server.counted())
-
-    # --- the parent --------------------------------------------------------------------------------
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
+    async def listen() -> None:
         """Hear what the parent says, word by word; once it is dead, this process ends."""
         while line := await reader.readline():
-            words = line.decode().split()
-            if words != ["reopen"]:
-                self._words.put_nowait(words)
-            elif self._telling.log is not None:
-                self._telling.log.reopen()
-        await self._die()
-
-    async def _die(self) -> None:
-        """The parent is dead: nobody is left to end this process, and another proxy may want the port."""
-        for each in (*self._place.clients, *self._place.admin):
+            found = line.decode().split()
+            if found[0] not in ("reopen", "reload"):
+                words.put_nowait(found)
+            elif worker is not None and found[0] == "reopen":
+                worker.reopen_logs()
+            elif worker is not None:
+                await worker.reload(*pickle.loads(b64decode(found[1])))  # noqa: S301 (from the parent)
+        # nobody is left to end this process, and another proxy may want the port
+        for each in (*to_clients, *to_admin):
             each.close()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(ORPHAN_S):
-                await self._close()
-        if self._telling.log is not None:
-            self._telling.log.close()
-        shutil.rmtree(self._packet.folder, ignore_errors=True)
+                if worker is not None:
+                    await worker.stop(0.0)
+        if telemetry.log is not None:
+            telemetry.log.close()
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(FAILED)
 
-    async def _say(self, word: str, told: object) -> None:
-        with contextlib.suppress(OSError):
-            self._writer.write(json.dumps({word: told}).encode() + b"\n")
-            await self._writer.drain()
+    listening = asyncio.create_task(listen())
+    try:
+        worker = Proxy(
+            settings,
+            variables=variables,
+            keys=list(keys),
+            telemetry=telemetry,
+            say=say,
+            number=number,
+            folder=folder,
+            clients=to_clients,
+            admin=to_admin,
+        )
+        await worker.start()
+        await answer("open", True)
+        if number:
+            await words.get()  # shut: what is under way the primary answers, which ends after it
+            await worker.stop(math.inf)
+        else:
+            while (word := await words.get())[0] == "shut":
+                worker.shut()
+            await worker.stop(float(word[1]))
+        await answer("counters", telemetry.counters.as_dict())
+    except ToolkitError as error:
+        if worker is not None:
+            await worker.stop(0.0)
+        await answer("error", [error.message, error.hint])
+        return FAILED
+    finally:
+        listening.cancel()
+    return 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host
 from toolkit.improve.criteria import ClientCall
-from toolkit.wording import milliseconds
+from toolkit.units import milliseconds
 
 CALL_S = 60.0
 MAX_TOKENS = 32

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ReportOptions:
     """The command line of one report, fields named as its options."""
 
     run: str

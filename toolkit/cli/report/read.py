@@ -12,7 +12,7 @@ from typing import Any
 from toolkit.bench.summary import window_s
 from toolkit.cli.named_run import run_of, settings_of
 from toolkit.cli.places import command_on
-from toolkit.cli.report.options import Options
+from toolkit.cli.report.options import ReportOptions
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.improve.criteria import (
@@ -20,7 +20,7 @@ from toolkit.improve.criteria import (
     ClientCall,
     Costs,
     Grounds,
-    Requests,
+    RequestOutcomes,
     Starts,
     criteria,
 )
@@ -37,7 +37,7 @@ LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 MOST_EVENTS = 200
 
 
-def report_of(options: Options) -> Report:
+def report_of(options: ReportOptions) -> Report:
     """All of it. Raises ToolkitError where the run holds nothing to report on."""
     run_id, _, name = options.run.partition(":")
     with waiting_for("Reading"), Store.open_readonly(options.database) as store:
@@ -168,11 +168,11 @@ def _notes(run: Run, hosts: Sequence[HostReport]) -> Iterator[str]:
 
 def _requests(
     tallies: Sequence[Tally], hosts: Sequence[HostReport], events: Sequence[Event]
-) -> Requests:
+) -> RequestOutcomes:
     kinds: Counter[str] = Counter()
     for each in tallies:
         kinds.update({one.kind: one.count for one in each.error_kinds})
-    return Requests(
+    return RequestOutcomes(
         ok=sum(each.ok for each in tallies),
         errors=sum(each.errors for each in tallies),
         error_kinds=dict(kinds),
@@ -187,7 +187,7 @@ def _requests(
 
 def _by_host(
     tallies: Sequence[Tally], hosts: Sequence[HostReport], events: Sequence[Event]
-) -> dict[str, Requests]:
+) -> dict[str, RequestOutcomes]:
     found = {}
     for host in hosts:
         mine = [each for each in tallies if (each.name, each.url) == (host.name, host.url)]
@@ -196,7 +196,7 @@ def _by_host(
     return found
 
 
-def _costs(options: Options, requests: Requests) -> Costs | None:
+def _costs(options: ReportOptions, requests: RequestOutcomes) -> Costs | None:
     if options.gpu_hour is None:
         return None
     from toolkit.plan.cost import Prices, cost
@@ -367,7 +367,7 @@ def _objects(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
             yield told
 
 
-def _call(options: Options) -> ClientCall | None:
+def _call(options: ReportOptions) -> ClientCall | None:
     if options.call is None:
         return None
     from toolkit.cli.report.call import called

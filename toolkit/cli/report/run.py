@@ -6,14 +6,14 @@ from pathlib import Path
 import click
 
 from toolkit.cli.output import print_json, say
-from toolkit.cli.report.options import Options
+from toolkit.cli.report.options import ReportOptions
 from toolkit.cli.report.read import report_of
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.improve.report_words import Report, text_lines
 
 
-def run_report(options: Options) -> None:
+def run_report(options: ReportOptions) -> None:
     """Do what the command line asks. Raises ToolkitError where there is nothing to report on."""
     report = report_of(options)
     if options.as_json:

@@ -7,7 +7,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
-from toolkit.cli.report.options import Options
+from toolkit.cli.report.options import ReportOptions
 from toolkit.cli.units import Price
 
 EXAMPLES = """
@@ -64,7 +64,7 @@ Starts, warm-ups and settings are what `toolkit serve` recorded in the same data
 @database_option
 def command(**options: Any) -> None:
     """Report on a run (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = ReportOptions(**options)
     if chosen.call_key_env and not chosen.call:
         raise click.UsageError("--call-key-env goes with --call")
     from toolkit.cli.report.run import run_report

@@ -10,14 +10,14 @@ from typing import IO, Any, Literal
 
 import click
 
-from toolkit.capture.lines import Arrived, as_object
+from toolkit.capture.lines import NumberedRequest, as_object
 from toolkit.cli.output import json_line
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Shot, Tally
-from toolkit.sketches import Sketch
+from toolkit.safe_text import spreadsheet_cell
+from toolkit.stats import Sketch
 from toolkit.store import Store
-from toolkit.wording import spreadsheet_cell
 
 CHUNK_S = 60
 """Seconds of tallies read at once: 20 hosts' are some 2 MB."""
@@ -49,7 +49,7 @@ def _requests(store: Store, run: Run) -> Iterator[Row]:
         is_new = None if key is None else key not in prompts
         if key is not None:
             prompts.add(key)
-        yield as_object(Arrived(seen, is_new, len(prompts)))
+        yield as_object(NumberedRequest(seen, is_new, len(prompts)))
 
 
 def _tallies(store: Store, run: Run) -> Iterator[Tally]:

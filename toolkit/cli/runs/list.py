@@ -1,7 +1,6 @@
 """How `toolkit runs` lists runs, as a table or as JSON lines, and how all its words name one."""
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -10,8 +9,9 @@ import click
 
 from toolkit.cli.output import print_json
 from toolkit.records import Run
-from toolkit.serving.start.processes import still_runs
+from toolkit.serving.processes import still_runs
 from toolkit.store import Store
+from toolkit.units import DASH, counted, date_and_time, stopwatch
 
 LIVE_S = 60.0
 """A run without an end, of which something was stored so lately, is still on."""
@@ -85,7 +85,7 @@ def print_list(runs: Sequence[Listed], verb: str | None, *, as_json: bool) -> No
 
 
 def _print_table(runs: Sequence[Listed]) -> None:
-    from toolkit.cli.tables import UNKNOWN, Column, fit_table, screen
+    from toolkit.report.tables import Column, screen
 
     columns = [
         Column(title="run"),
@@ -97,12 +97,12 @@ def _print_table(runs: Sequence[Listed]) -> None:
         Column(title="errors", right=True),
         Column(title="client ok", spare=2),
     ]
-    health = {True: "yes", False: "no: the limit", None: UNKNOWN}
+    health = {True: "yes", False: "no: the limit", None: DASH}
     rows = [
         [
             run.id,
             run.verb,
-            clock(run.started_at),
+            date_and_time(run.started_at),
             _took(run),
             f"{run.hosts:,}",
             f"{run.requests:,}",
@@ -111,12 +111,11 @@ def _print_table(runs: Sequence[Listed]) -> None:
         ]
         for run in runs
     ]
-    console = screen()
-    console.print(fit_table(columns, rows, console))
+    screen().table(columns, rows)
 
 
 def _took(run: Listed) -> str:
-    said = "-" if run.took_s is None else duration(run.took_s)
+    said = DASH if run.took_s is None else duration(run.took_s)
     return {"ended": said, "on": f"{said}, still on", "cut": f"{said}, cut off"}[run.state]
 
 
@@ -124,31 +123,12 @@ def duration(seconds: float) -> str:
     """`3.2 s`, else `1:02:03`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
-
-
-def clock(at: float) -> str:
-    """A moment as this machine's clock and calendar show it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def size(count: float) -> str:
-    """Bytes as people say them: `1.2 GB`, `340 MB`, `48 kB`."""
-    for unit, each in (("GB", 1e9), ("MB", 1e6)):
-        if count >= each:
-            return f"{count / each:.3g} {unit}"
-    return f"{count / 1e3:.0f} kB"
-
-
-def counted(count: int, thing: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+    return stopwatch(round(seconds), shows_hours=True)
 
 
 def in_a_line(run: Listed) -> str:
     """A run in a few words."""
     return (
-        f"run {run.id} ({run.verb} of {clock(run.started_at)}, {counted(run.hosts, 'host')}, "
+        f"run {run.id} ({run.verb} of {date_and_time(run.started_at)}, {counted(run.hosts, 'host')}, "
         f"{counted(run.requests, 'request')})"
     )

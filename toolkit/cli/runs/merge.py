@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from toolkit.cli.runs.list import counted, in_a_line, listed
+from toolkit.cli.runs.list import in_a_line, listed
 from toolkit.cli.waiting import waiting_for
 from toolkit.store import Store
+from toolkit.units import counted
 
 
 def merge_from(store: Store, other: Path, now: float) -> None:

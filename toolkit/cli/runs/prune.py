@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from toolkit.cli.runs.list import Listed, clock, counted, in_a_line, listed, size
+from toolkit.cli.runs.list import Listed, in_a_line, listed
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
+from toolkit.units import counted, date_and_time, file_size
 
 
 def prune_by(
@@ -74,7 +75,7 @@ def _agreed(doomed: Sequence[Listed], all_runs: int, sightings: int, before: flo
         click.echo(f"  {in_a_line(run)}", err=True)
     what = [f"{len(doomed):,} of {counted(all_runs, 'run')}"] if doomed else []
     if sightings and before is not None:
-        what.append(f"{counted(sightings, 'sighting')} from before {clock(before)}")
+        what.append(f"{counted(sightings, 'sighting')} from before {date_and_time(before)}")
     if not is_terminal():
         raise ToolkitError(
             f"nobody is here to say yes to deleting {' and '.join(what)}",
@@ -99,9 +100,10 @@ def _shrink(store: Store, database: Path, now: float) -> None:
         click.echo(f"The room is left for new rows: {error.message}", err=True)
         return
     click.echo(
-        f"`{database}`: {size(before)} before, {size(database.stat().st_size)} now", err=True
+        f"`{database}`: {file_size(before)} before, {file_size(database.stat().st_size)} now",
+        err=True,
     )
 
 
 def _kept(store: Store, database: Path, runs: Sequence[Run]) -> str:
-    return f"`{database}` has {counted(len(runs), 'run')} in {size(store.used_bytes())}"
+    return f"`{database}` has {counted(len(runs), 'run')} in {file_size(store.used_bytes())}"

@@ -11,7 +11,7 @@ from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.named_run import run_of
 from toolkit.errors import ToolkitError
-from toolkit.quantities import bytes_of, seconds_of
+from toolkit.units import bytes_of, seconds_of
 
 if TYPE_CHECKING:
     from toolkit.cli.runs.export import Rows

@@ -10,7 +10,7 @@ from toolkit.records import Host, Sighting
 JSON_KEYS = [field.name for field in fields(Sighting) if field.name != "readings"]
 
 
-class Show:
+class SightingShow:
     """Collects the newest sighting of each host; a kind of show decides what to print when."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
@@ -42,7 +42,7 @@ class Show:
         return bool(self._newest) and all(s.status == "down" for s in self._newest.values())
 
 
-class JsonShow(Show):
+class JsonSightings(SightingShow):
     """Prints one line for each host at the end, in the order of the hosts file."""
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class JsonShow(Show):
         print_sightings(self.sightings)
 
 
-class JsonStream(Show):
+class JsonStream(SightingShow):
     """Prints each sighting as one line as soon as it is there."""
 
     def add(self, sighting: Sighting) -> None:

@@ -9,12 +9,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from toolkit.cli.scout.show import Show
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, milliseconds, screen
+from toolkit.cli.scout.show import SightingShow
 from toolkit.records import Host, Sighting
-from toolkit.scout.findings import amount, clock_time
+from toolkit.report.tables import Column, fit_table, notes, screen, table_of
+from toolkit.safe_text import printable
+from toolkit.scout.findings import clock_time
 from toolkit.scout.history import Chapter, chapters
-from toolkit.wording import printable
+from toolkit.units import DASH, latency, per_second, percent, whole
 
 STATUS_STYLE = {"ok": "green", "degraded": "yellow", "down": "red", "not_an_engine": "magenta"}
 NAMES_IN_A_NOTE = 4
@@ -31,33 +32,21 @@ def _status(sighting: Sighting) -> Text:
 
 
 def _engine(sighting: Sighting) -> str:
-    return " ".join(part for part in (sighting.engine, sighting.version) if part) or UNKNOWN
+    return " ".join(part for part in (sighting.engine, sighting.version) if part) or DASH
 
 
 def _model(sighting: Sighting) -> str:
     more = len(sighting.models) - 1
-    return (sighting.model or UNKNOWN) + (f" +{more}" if more > 0 else "")
-
-
-def _whole(value: float | None) -> str:
-    return UNKNOWN if value is None else amount(value)
-
-
-def _share(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0%}"
-
-
-def _rate(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}"
+    return (sighting.model or DASH) + (f" +{more}" if more > 0 else "")
 
 
 def quantile(value: float | None, below: float | None, above: float | None) -> str:
     """A quantile, or the edge of the first or last bucket in which it sits."""
     if below is not None:
-        return f"<{milliseconds(below)}"
+        return f"<{latency(below)}"
     if above is not None:
-        return f">{milliseconds(above)}"
-    return milliseconds(value)
+        return f">{latency(above)}"
+    return latency(value)
 
 
 def _p50(sighting: Sighting) -> str:
@@ -75,21 +64,21 @@ COLUMNS: Sequence[tuple[Column, Cell]] = (
     (Column(title="status"), _status),
     (Column(title="engine", spare=6, widest=WIDEST_NAME), _engine),
     (Column(title="model", spare=4, widest=WIDEST_NAME), _model),
-    (Column(title="length", right=True, spare=8), lambda seen: _whole(seen.max_model_len)),
-    (Column(title="KV tokens", right=True, spare=5), lambda seen: _whole(seen.kv_cache_tokens)),
-    (Column(title="KV", right=True), lambda seen: _share(seen.kv_cache_usage)),
-    (Column(title="run", right=True), lambda seen: _whole(seen.running)),
-    (Column(title="wait", right=True), lambda seen: _whole(seen.waiting)),
-    (Column(title="prefix hits", right=True, spare=7), lambda seen: _share(seen.prefix_hit_ratio)),
+    (Column(title="length", right=True, spare=8), lambda seen: whole(seen.max_model_len)),
+    (Column(title="KV tokens", right=True, spare=5), lambda seen: whole(seen.kv_cache_tokens)),
+    (Column(title="KV", right=True), lambda seen: percent(seen.kv_cache_usage)),
+    (Column(title="run", right=True), lambda seen: whole(seen.running)),
+    (Column(title="wait", right=True), lambda seen: whole(seen.waiting)),
+    (Column(title="prefix hits", right=True, spare=7), lambda seen: percent(seen.prefix_hit_ratio)),
     (Column(title="TTFT p50", right=True), _p50),
     (Column(title="p95", right=True, spare=3), _p95),
-    (Column(title="queue", right=True, spare=9), lambda seen: milliseconds(seen.queue_mean_ms)),
-    (Column(title="requests", right=True, spare=1), lambda seen: _whole(seen.requests_total)),
-    (Column(title="latency", right=True, spare=2), lambda seen: milliseconds(seen.latency_ms)),
+    (Column(title="queue", right=True, spare=9), lambda seen: latency(seen.queue_mean_ms)),
+    (Column(title="requests", right=True, spare=1), lambda seen: whole(seen.requests_total)),
+    (Column(title="latency", right=True, spare=2), lambda seen: latency(seen.latency_ms)),
 )
 RATES: Sequence[tuple[Column, Cell]] = (
-    (Column(title="req/s", right=True), lambda seen: _rate(seen.requests_per_s)),
-    (Column(title="tok/s", right=True), lambda seen: _rate(seen.output_tokens_per_s)),
+    (Column(title="req/s", right=True), lambda seen: per_second(seen.requests_per_s)),
+    (Column(title="tok/s", right=True), lambda seen: per_second(seen.output_tokens_per_s)),
 )
 """Only there when two looks were taken."""
 
@@ -98,27 +87,19 @@ def page(sightings: Sequence[Sighting], console: Console) -> RenderableType:
     """The table and, below it, what a person should know."""
     rates = any(sighting.interval_s is not None for sighting in sightings)
     columns = [*COLUMNS, *RATES] if rates else COLUMNS
-    rows = [[cell(sighting) for _, cell in columns] for sighting in sightings]
-    return Group(fit_table([column for column, _ in columns], rows, console), *_notes(sightings))
+    return Group(table_of(columns, sightings, console), *_notes(sightings))
 
 
 def _notes(sightings: Sequence[Sighting]) -> Iterator[Text]:
     """One line for each reason and finding, with the hosts it stands for; reasons first."""
-    errors = [(s.name, s.status, s.error) for s in sightings if s.error]
-    found = [(s.name, finding.code, finding.text) for s in sightings for finding in s.findings]
-    names: dict[tuple[str, str], list[str]] = {}
-    for name, code, text in [*errors, *found]:
-        names.setdefault((code, text), []).append(name)
-    if names:
+    errors = [(seen.name, seen.status, seen.error) for seen in sightings if seen.error]
+    found = [(seen.name, each.code, each.text) for seen in sightings for each in seen.findings]
+    if errors or found:
         yield Text()
-    for (code, text), hosts in names.items():
-        told = f"  {_listed(hosts)}: {printable(text)}"
-        yield Text.assemble((code.replace("_", " "), "bold"), told)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_IN_A_NOTE
-    return ", ".join(names[:NAMES_IN_A_NOTE]) + (f" and {more} more" if more > 0 else "")
+    yield from notes(
+        ((name, code.replace("_", " "), printable(text)) for name, code, text in [*errors, *found]),
+        most_names=NAMES_IN_A_NOTE,
+    )
 
 
 def history_table(told: Sequence[Chapter], console: Console) -> RenderableType:
@@ -144,7 +125,7 @@ def _chapter_row(chapter: Chapter) -> list[str | Text]:
         _status(chapter.first),
         _engine(chapter.first),
         _model(chapter.first),
-        _whole(chapter.last.requests_total),
+        whole(chapter.last.requests_total),
         "; ".join(chapter.changes),
     ]
 
@@ -155,7 +136,7 @@ def print_chapters(sightings: Sequence[Sighting]) -> None:
     console.print(history_table(chapters(sightings), console))
 
 
-class TableShow(Show):
+class SightingTable(SightingShow):
     """Prints one table at the end."""
 
     def close(self) -> None:
@@ -164,7 +145,7 @@ class TableShow(Show):
         console.print(page(self.sightings, console))
 
 
-class LiveShow(Show):
+class LiveSightings(SightingShow):
     """Keeps one table on a terminal up to date; into a pipe it prints a table each interval."""
 
     def __init__(self, hosts: Sequence[Host], interval_s: float) -> None:

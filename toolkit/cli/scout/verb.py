@@ -24,7 +24,7 @@ from toolkit.errors import ToolkitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from toolkit.cli.scout.show import Show
+    from toolkit.cli.scout.show import SightingShow
     from toolkit.records import Host, Sighting
     from toolkit.store import Store
 
@@ -48,7 +48,7 @@ Exits with 1 when no host is up; one that is down is a row with its reason. 130:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ScoutOptions:
     """The command line of one scout, fields named as its options."""
 
     hosts: tuple[str, ...]
@@ -108,7 +108,7 @@ class Options:
 @click.option("-v", "--verbose", is_flag=True, help="Tell each request on stderr.")
 def command(**options: Any) -> None:
     """Look at every host (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = ScoutOptions(**options)
     if chosen.verbose:
         logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
         logging.getLogger("toolkit").setLevel(logging.DEBUG)
@@ -120,7 +120,7 @@ def command(**options: Any) -> None:
         _scout(chosen)
 
 
-def _scout(options: Options) -> None:
+def _scout(options: ScoutOptions) -> None:
     hosts = hosts_from(options.hosts)
     keys = keys_for(hosts)
     show = _show(hosts, options)
@@ -132,15 +132,15 @@ def _scout(options: Options) -> None:
         sys.exit(1)
 
 
-def _show(hosts: "Sequence[Host]", options: Options) -> "Show":
+def _show(hosts: "Sequence[Host]", options: ScoutOptions) -> "SightingShow":
     """Choose how to show what is seen."""
     if options.as_json:
-        from toolkit.cli.scout.show import JsonShow, JsonStream
+        from toolkit.cli.scout.show import JsonSightings, JsonStream
 
-        return JsonStream(hosts) if options.watch else JsonShow(hosts)
-    from toolkit.cli.scout.table import LiveShow, TableShow
+        return JsonStream(hosts) if options.watch else JsonSightings(hosts)
+    from toolkit.cli.scout.table import LiveSightings, SightingTable
 
-    return LiveShow(hosts, options.interval_s) if options.watch else TableShow(hosts)
+    return LiveSightings(hosts, options.interval_s) if options.watch else SightingTable(hosts)
 
 
 def _look(
@@ -148,18 +148,18 @@ def _look(
     keys: dict[str, str],
     store: "Store | None",
     show: "Callable[[Sighting], None]",
-    options: Options,
+    options: ScoutOptions,
 ) -> bool:
     """Run all looks; tell whether somebody stopped them."""
     import asyncio
 
     from toolkit.cli.waiting import waiting_for
     from toolkit.scout.look import QuietMoments, Scout
-    from toolkit.scout.watch import Watch
+    from toolkit.scout.watch import HostWatch
 
     allow_open_files()
     tls, quiet = tls_for(insecure=options.insecure, ca=options.ca), QuietMoments()
-    watch = Watch(
+    watch = HostWatch(
         [Scout(host, tls, keys.get(host.name), options.timeout, quiet) for host in hosts],
         before=_known(store, hosts),
         keep=lambda batch: store.add_sightings(batch, hosts) if store else None,
@@ -174,7 +174,7 @@ def _look(
     return False
 
 
-def _store(options: Options) -> "AbstractContextManager[Store | None]":
+def _store(options: ScoutOptions) -> "AbstractContextManager[Store | None]":
     from toolkit.store import Store
 
     return nullcontext(None) if options.no_store else Store.open(options.database)
@@ -188,7 +188,7 @@ def _known(store: "Store | None", hosts: "Sequence[Host]") -> "dict[str, Sightin
     return {name: sighting for name, sighting in last.items() if sighting}
 
 
-def _show_history(options: Options) -> None:
+def _show_history(options: ScoutOptions) -> None:
     from toolkit.store import Store
 
     name = options.history or ""

@@ -9,16 +9,16 @@ import click
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
 from toolkit.cli.output import print_json
 from toolkit.cli.units import DURATION, Levels
+from toolkit.units import DASH, latency, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from toolkit.bench.peers import Peer, PeerLevel
-    from toolkit.bench.selftest import Level, Rate
-    from toolkit.cli.tables import Column
+    from toolkit.bench.selftest import Rate, SelftestLevel
+    from toolkit.report.tables import Column
 
 MOST_STREAMS = 10_000
-UNKNOWN = "-"
 LEGEND = (
     "TTFT +: the client's TTFT - the server's. token +: when the client read a token - when the server sent it. "
     "ITL error: |the client's gap between two tokens - the server's|. CPU/event: of the client, over the tokens; CPU: "
@@ -42,7 +42,7 @@ added to TTFT at p50 or 10 ms at p99; beyond, more than 20 ms on average.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SelftestOptions:
     """The command line of one self-test, fields named as its options."""
 
     streams: tuple[int, ...]
@@ -86,7 +86,7 @@ class Options:
 )
 def command(**options: Any) -> None:
     """Test the clock (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = SelftestOptions(**options)
     if not chosen.streams or not all(0 < each <= MOST_STREAMS for each in chosen.streams):
         raise click.UsageError(f"--streams takes numbers from 1 to {MOST_STREAMS:,}")
     _selftest(chosen)
@@ -96,12 +96,12 @@ def command(**options: Any) -> None:
 class Results:
     """What was measured so far."""
 
-    levels: "list[Level]" = field(default_factory=list)
+    levels: "list[SelftestLevel]" = field(default_factory=list)
     peers: "list[PeerLevel]" = field(default_factory=list)
     rate: "Rate | None" = None
 
 
-def _selftest(options: Options) -> None:
+def _selftest(options: SelftestOptions) -> None:
     from toolkit.bench.peers import peer
     from toolkit.bench.selftest import faults
 
@@ -125,14 +125,14 @@ def _selftest(options: Options) -> None:
 
 
 def _measured(
-    options: Options, peers: "list[Peer]", results: Results
-) -> "Iterator[tuple[str, Level | PeerLevel | Rate]]":
+    options: SelftestOptions, peers: "list[Peer]", results: Results
+) -> "Iterator[tuple[str, SelftestLevel | PeerLevel | Rate]]":
     """Measure one thing after the other; each is told once it is there."""
     from toolkit.bench.peers import compared, ourselves
     from toolkit.bench.selftest import measured, rate, stamped_server
-    from toolkit.bench.stamps import Pace
+    from toolkit.bench.stamps import TokenPace
 
-    pace = Pace(interval_ms=options.interval * 1000, tokens=options.tokens)
+    pace = TokenPace(interval_ms=options.interval * 1000, tokens=options.tokens)
     crowd, tokens = options.against_streams, options.tokens
     with stamped_server(pace) as server:
         for streams in options.streams:
@@ -157,7 +157,7 @@ def _announce(what: str) -> None:
         click.echo(f"measuring: {what} ...", err=True)
 
 
-def _print_conclusion(levels: "list[Level]") -> None:
+def _print_conclusion(levels: "list[SelftestLevel]") -> None:
     from toolkit.bench.selftest import faults, fit_up_to
 
     wrong, upto = faults(levels), fit_up_to(levels)
@@ -166,25 +166,24 @@ def _print_conclusion(levels: "list[Level]") -> None:
 
 def _print_tables(results: Results) -> None:
     from toolkit.bench.selftest import conclusion
-    from toolkit.cli.tables import fit_table, keeps_lines, screen
+    from toolkit.report.tables import screen
 
     console = screen()
     for columns, rows in (_level_rows(results.levels), _peer_rows(results.peers)):
         if rows:
-            console.print(fit_table(columns, rows, console))
+            console.table(columns, rows)
             console.print()
     if rate := results.rate:
         console.print(
             f"Without pauses, with {rate.streams} streams, one core reads "
-            f"{rate.events_per_cpu_s or 0:,.0f} events a second.",
-            soft_wrap=keeps_lines(console),
+            f"{rate.events_per_cpu_s or 0:,.0f} events a second."
         )
-    console.print(LEGEND, soft_wrap=keeps_lines(console))
-    console.print(conclusion(results.levels), soft_wrap=keeps_lines(console))
+    console.print(LEGEND)
+    console.print(conclusion(results.levels))
 
 
-def _level_rows(levels: "list[Level]") -> "tuple[list[Column], list[list[str]]]":
-    from toolkit.cli.tables import Column, milliseconds
+def _level_rows(levels: "list[SelftestLevel]") -> "tuple[list[Column], list[list[str]]]":
+    from toolkit.report.tables import Column
 
     columns = [
         Column(title="streams", right=True),
@@ -204,16 +203,16 @@ def _level_rows(levels: "list[Level]") -> "tuple[list[Column], list[list[str]]]"
         [
             str(one.streams),
             f"{one.requests - one.errors:,}/{one.requests:,}",
-            milliseconds(one.ttft_delay_p50_ms),
-            milliseconds(one.ttft_delay_p99_ms),
-            milliseconds(one.ttft_delay_mean_ms),
-            milliseconds(one.token_delay_p50_ms),
-            milliseconds(one.token_delay_p99_ms),
-            milliseconds(one.itl_error_p50_ms),
-            milliseconds(one.itl_error_p99_ms),
+            latency(one.ttft_delay_p50_ms),
+            latency(one.ttft_delay_p99_ms),
+            latency(one.ttft_delay_mean_ms),
+            latency(one.token_delay_p50_ms),
+            latency(one.token_delay_p99_ms),
+            latency(one.itl_error_p50_ms),
+            latency(one.itl_error_p99_ms),
             _microseconds(one.cpu_us_per_event),
-            UNKNOWN if one.cpu_share is None else f"{one.cpu_share:.0%}",
-            milliseconds(one.server_late_p99_ms),
+            percent(one.cpu_share),
+            latency(one.server_late_p99_ms),
         ]
         for one in levels
     ]
@@ -221,7 +220,7 @@ def _level_rows(levels: "list[Level]") -> "tuple[list[Column], list[list[str]]]"
 
 
 def _peer_rows(peers: "list[PeerLevel]") -> "tuple[list[Column], list[list[str]]]":
-    from toolkit.cli.tables import Column, milliseconds
+    from toolkit.report.tables import Column
 
     columns = [
         Column(title="tool"),
@@ -238,10 +237,10 @@ def _peer_rows(peers: "list[PeerLevel]") -> "tuple[list[Column], list[list[str]]
             one.tool,
             str(one.streams),
             f"{one.requests:,}",
-            milliseconds(one.ttft_p50_ms),
-            milliseconds(one.ttft_delay_p50_ms),
-            milliseconds(one.ttft_delay_p99_ms),
-            milliseconds(one.ttft_delay_mean_ms),
+            latency(one.ttft_p50_ms),
+            latency(one.ttft_delay_p50_ms),
+            latency(one.ttft_delay_p99_ms),
+            latency(one.ttft_delay_mean_ms),
             _microseconds(one.cpu_us_per_event),
         ]
         for one in peers
@@ -250,4 +249,4 @@ def _peer_rows(peers: "list[PeerLevel]") -> "tuple[list[Column], list[list[str]]
 
 
 def _microseconds(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f} us"
+    return DASH if value is None else f"{value:,.1f} us"

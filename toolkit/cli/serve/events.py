@@ -29,7 +29,7 @@ FRESH_S = 20.0
 NEWEST = 5
 
 
-class Events:
+class ServeEvents:
     """Keeps events in a thread: a database that is locked must hold up no answer."""
 
     def __init__(self, stack: Stack, settings: str) -> None:

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from toolkit.serving.stack_values import flag_name
+from toolkit.config_file import FieldError
+from toolkit.errors import ToolkitError
+from toolkit.serving.stack import flag_name
 
 
 def flags_told(words: tuple[str, ...]) -> dict[str, Any]:
@@ -11,5 +13,8 @@ def flags_told(words: tuple[str, ...]) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         truth = {"true": True, "false": False}.get(value.lower(), value)
-        flags[flag_name(name, f"`--set {name}`")] = truth if equals else True
+        try:
+            flags[flag_name(name)] = truth if equals else True
+        except FieldError as error:
+            raise ToolkitError(f"`--set {name}`: {error.problem}", error.hint) from None
     return flags

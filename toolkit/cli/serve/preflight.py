@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable
 
 from toolkit.cli.plan.model import model_of
-from toolkit.cli.preflight.needs import with_weights
+from toolkit.cli.preflight.run import with_weights
 from toolkit.errors import ToolkitError
-from toolkit.serving.fit.checks import Check, checks
-from toolkit.serving.fit.machine import look
-from toolkit.serving.fit.needs import Needs
+from toolkit.serving.preflight.check import Check, Needs
+from toolkit.serving.preflight.checks import checks
 from toolkit.serving.stack import EngineSetting, Stack
 
 UTILIZATION = Needs().gpu_memory_utilization
@@ -24,8 +23,8 @@ async def refuse_unfit(stack: Stack, say: Callable[[str], None]) -> None:
     """Raise for what would fail; say what is doubtful."""
     found: dict[tuple[str, str], Check] = {}
     for needs in needs_of(stack):
-        facts = await asyncio.to_thread(look, needs)
-        found |= {(each.check, each.why): each for each in checks(facts, needs)}
+        looked = await asyncio.to_thread(checks, needs)
+        found |= {(each.check, each.why): each for each in looked}
     for check in found.values():
         if check.status == "warn":
             say(f"Preflight: {check.why}" + (f" Fix: {check.fix}" if check.fix else ""))

@@ -8,9 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +18,33 @@ import click
 from toolkit.cli.catalog import profile_from, table
 from toolkit.cli.demo.children import TOOLKIT
 from toolkit.cli.demo.real import vllm_home
+from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
 from toolkit.cli.places import DATABASE, SERVE_FOLDER
-from toolkit.cli.proxy.run import run_loop
+from toolkit.cli.proxy.run import proxy_of, refuse_without_file, run_loop, team_keys
 from toolkit.cli.proxy.run import told as told_of_proxy
-from toolkit.cli.proxy.said import INTERRUPTED, say
-from toolkit.cli.serve.door import open_door, variables_and_keys
-from toolkit.cli.serve.events import Events, blast_on
+from toolkit.cli.proxy.said import say
+from toolkit.cli.serve.events import ServeEvents, blast_on
 from toolkit.cli.serve.flags import flags_told
 from toolkit.cli.serve.preflight import refuse_unfit
 from toolkit.cli.stack_read import preset_flags, stack_text
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.proxy.settings import Settings
-from toolkit.proxy.settings_file import admin_port
-from toolkit.serving.house.house import Given, House
-from toolkit.serving.house.notify import Notify
-from toolkit.serving.house.orders import held
+from toolkit.proxy.app import Proxy
+from toolkit.proxy.cache.sqlite import SqliteCache
+from toolkit.proxy.config import Settings, admin_port, checked
+from toolkit.proxy.upstream.fingerprint import Fingerprints
+from toolkit.serving.control import held
+from toolkit.serving.engine import LaunchConfig
+from toolkit.serving.engine_command import Speller, found, interpreter
+from toolkit.serving.notify import Notify
 from toolkit.serving.presets import preset
-from toolkit.serving.stack import EngineSetting, Stack
-from toolkit.serving.stack_file import Draft, changed, drafted, placed, read
-from toolkit.serving.start.engine import Outfit
-from toolkit.serving.start.engine_words import Speller
-from toolkit.serving.start.processes import identity
-from toolkit.serving.start.tiny_model import tiny
-from toolkit.serving.start.vllm_versions import found, interpreter
-from toolkit.sim.personalities import PERSONALITIES
+from toolkit.serving.processes import identity
+from toolkit.serving.stack import EngineSetting, Stack, changed, drafted, placed, read
+from toolkit.serving.supervisor import Outside, StackSupervisor
+from toolkit.serving.tiny_model import tiny
+from toolkit.sim.presets import PRESETS
+from toolkit.units import counted
 
 ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 TINY_NAME = "tiny"
@@ -57,12 +57,15 @@ VLLM_KEY = "VLLM_API_KEY"
 
 def run_serve(options: Mapping[str, Any]) -> None:
     """Serve until Ctrl-C, SIGTERM or `toolkit serve stop`."""
-    stack, missing = _with_vllm(placed(draft_of(options), is_free), options["vllm"])
+    stack, missing = _with_vllm(placed(*draft_of(options), is_free), options["vllm"])
     if missing and not options["check"]:
         raise missing[0]
     keys = keys_of(stack)
     if stack.proxy is not None:
-        variables_and_keys(stack.proxy)
+        # a missing key is told at once, and not when the proxy opens
+        refuse_without_file(stack.proxy)
+        checked(stack.proxy, os.environ)
+        team_keys(stack.proxy)
         _refuse_taken(stack.proxy)
     if stack.warm.profile is not None:
         profile_from(stack.warm.profile)
@@ -78,24 +81,27 @@ def run_serve(options: Mapping[str, Any]) -> None:
     notify = Notify.from_environment(os.environ)
     allow_open_files()
     occupy_standard_files()
-    sys.exit(run_loop(_serve(stack, keys, notify)))
+
+    def read_again() -> Stack:
+        draft, where = draft_of(options)
+        return _with_vllm(placed(_on_ports_of(stack, draft), where, is_free), options["vllm"])[0]
+
+    sys.exit(run_loop(_serve(stack, keys, notify, read_again)))
 
 
 # --- what is to be served --------------------------------------------------------------------------------
 
 
-def draft_of(options: Mapping[str, Any]) -> Draft:
-    """The stack that a file or the command line describes."""
+def draft_of(options: Mapping[str, Any]) -> tuple[Stack, str]:
+    """The stack that a file or the command line describes, without its free ports, and what messages call that."""
     target: str | None = options["target"]
     over = _over(options)
     if target is not None and target.endswith(".toml"):
         _refuse_engine_words(options)
-        return read(stack_text(Path(target)), target, preset_flags, over, {"database": DATABASE})
+        text = stack_text(Path(target))
+        return read(text, target, preset_flags, over, {"database": DATABASE}), f"`{target}`"
     if target is None and not options["tiny"] and options["sim"] is None:
-        tables = {"engine": engines_of(options["preset"]), **over}
-        return drafted(
-            {"folder": SERVE_FOLDER, "database": DATABASE, **tables}, COMMAND_LINE, preset_flags
-        )
+        return _of_words(engines_of(options["preset"]), over)
     words = ("preset", "served_name", "gpus")
     engine: dict[str, Any] = {key: options[key] for key in words if options[key] is not None}
     engine["flags"] = flags_told(options["flags"])
@@ -106,16 +112,36 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
         engine |= {"kind": "sim", "model": _personality(options["sim"])}
     else:
         engine["model"] = target
-    return drafted(
-        {"folder": SERVE_FOLDER, "database": DATABASE, "engine": [engine], **over},
-        COMMAND_LINE,
-        preset_flags,
-    )
+    return _of_words([engine], over)
+
+
+def _on_ports_of(stack: Stack, draft: Stack) -> Stack:
+    """A draft with the ports that a running stack was given where none is named."""
+    now = {each.name: each for each in stack.engines}
+    engines = [
+        replace(
+            each,
+            port=each.port or now[each.name].port,
+            spare_port=now[each.name].spare_port if each.spare_port == 0 else each.spare_port,
+        )
+        if each.name in now
+        else each
+        for each in draft.engines
+    ]
+    proxy = draft.proxy
+    if proxy is not None and proxy.admin_port is None and stack.proxy is not None:
+        proxy = replace(proxy, admin_port=stack.proxy.admin_port)
+    return replace(draft, engines=tuple(engines), proxy=proxy)
+
+
+def _of_words(engines: list[Mapping[str, Any]], over: Mapping[str, Any]) -> tuple[Stack, str]:
+    tables = {"folder": SERVE_FOLDER, "database": DATABASE, "engine": engines, **over}
+    return drafted(tables, COMMAND_LINE, preset_flags), COMMAND_LINE
 
 
 def _personality(name: str) -> str:
     """The simulator's of this name: the only engine, so that nothing would ever serve without it."""
-    if name not in PERSONALITIES:
+    if name not in PRESETS:
         raise ToolkitError(
             f"the simulator has no personality `{name}`",
             "`toolkit sim list` names all of them and what they do",
@@ -190,26 +216,6 @@ def _refuse_taken(proxy: Settings) -> None:
         else:
             hint = "Choose another `host`, or a port from 1024 on"
         raise ToolkitError(f"the proxy cannot listen on {host}:{port}: {refusal}", hint)
-
-
-@contextlib.contextmanager
-def kept(proxy: Settings | None) -> Iterator[None]:
-    """Keep the proxy's ports until it listens, minutes from now: the system would give them to anybody's connection.
-
-    Bound but not listened on, and with SO_REUSEADDR on both sides, a port is still the proxy's to take.
-    """
-    with contextlib.ExitStack() as kept_:
-        for host, port in () if proxy is None else _doors(proxy):
-            if port:
-                keeper = kept_.enter_context(socket.socket(_family(host)))
-                keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                with contextlib.suppress(OSError):
-                    keeper.bind((host, port))
-        yield
-
-
-def _doors(proxy: Settings) -> tuple[tuple[str, int], tuple[str, int]]:
-    return (proxy.host, proxy.port), (proxy.admin_host, admin_port(proxy))
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -291,84 +297,146 @@ def told(stack: Stack) -> list[str]:
 # --- serving ---------------------------------------------------------------------------------------------
 
 
-async def _serve(stack: Stack, keys: Mapping[str, str], notify: Notify) -> int:
+class ServedProxy:
+    """The proxy of a stack, which runs in this process; its front workers, where it has some, in theirs (supervisor.OpenProxy)."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises ToolkitError for variables and keys that are missing."""
+        refuse_without_file(settings)
+        variables, keys = checked(settings, os.environ), team_keys(settings)
+        self._settings, self._opened = settings, contextlib.ExitStack()
+        self._proxy = proxy_of(settings, variables, keys, self._opened, say, primary_here=True)
+
+    async def start(self) -> None:
+        """Let clients in."""
+        try:
+            await self._proxy.start()
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, ToolkitError):
+                # serve has no such option as `toolkit proxy` has
+                hint = error.hint.replace("--admin-port", "the proxy's `admin_port`")
+                raise ToolkitError(error.message, hint) from error
+            raise
+        hosts = self._settings.host, self._settings.admin_host
+        # an address to ask at, of one that is listened on
+        asked = [{"0.0.0.0": "127.0.0.1", "::": "::1"}.get(each, each) for each in hosts]  # noqa: S104
+        self.url, self.admin_url = (
+            f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            for host, port in zip(asked, self._proxy.ports, strict=True)
+        )
+        primary = self._proxy if isinstance(self._proxy, Proxy) else self._proxy.primary
+        assert primary is not None
+        self.primary = primary
+
+    async def reload(self, settings: Settings) -> None:
+        """Take over other settings. Raises ToolkitError, and then nothing has changed."""
+        refuse_without_file(settings)
+        await self._proxy.reload(settings, checked(settings, os.environ), team_keys(settings))
+
+    async def stop(self) -> None:
+        """Take no more, end what is under way, and close."""
+        try:
+            await self._proxy.stop()
+        finally:
+            await asyncio.to_thread(self._opened.close)
+
+
+async def open_proxy(settings: Settings, is_others: bool) -> ServedProxy:
+    """Open the proxy. `is_others`: what is stored was answered by others, and becomes unreachable first."""
+    if is_others and settings.cache.file is not None:
+        await asyncio.to_thread(forget_stored, settings)
+        say("Another model or other flags than the last time: what is stored of those is not shown")
+    for line in told_of_proxy(settings):
+        say(line)
+    proxy = ServedProxy(settings)
+    await proxy.start()
+    return proxy
+
+
+def forget_stored(settings: Settings) -> None:
+    """Have none of the answers in the file found: the proxy takes that over when it starts."""
+    cache = settings.cache
+    assert cache.file is not None
+    with contextlib.closing(SqliteCache(cache.file, cache.file_bytes)) as file:
+        Fingerprints(settings, file=file, changed=lambda: None, event=lambda *_: None).raise_all()
+
+
+async def _serve(
+    stack: Stack, keys: Mapping[str, str], notify: Notify, read_again: Callable[[], Stack]
+) -> int:
     folder = Path(stack.folder)
     for line in told(stack)[: len(stack.engines)]:
         say(line)
     with (
         held(folder),
-        Events(stack, json.dumps(_shown(stack))) as events,
-        contextlib.ExitStack() as doors,
+        ServeEvents(stack, json.dumps(_shown(stack))) as events,
         contextlib.ExitStack() as signs,
     ):
         signs.enter_context(waiting_for("Starting"))
-        # once preflight has looked: it would take us for a server that does not listen yet
-        keep = partial(doors.enter_context, kept(stack.proxy))
-        if not stack.preflight:
-            keep()
-        given = Given(
-            outfit=await _outfit(stack, keys, folder),
-            open_proxy=lambda settings, is_others: open_door(settings, is_others, say),
-            preflight=lambda: _refuse_unfit(stack, keep),
-            changed=lambda setting, words: changed(setting, words, preset_flags, "the swap"),
-            blasting=lambda: blast_on(stack.database),
+        made = None
+        for setting in stack.engines:
+            if setting.kind == "tiny":
+                say("Making a tiny random model, unless it is there")
+                made = await tiny(folder / "models", interpreter(found(setting.vllm)))
+        launch = LaunchConfig(
+            speller=Speller(
+                toolkit=TOOLKIT,
+                folder=folder,
+                tiny_model=made,
+                media_hosts=() if stack.proxy is None else stack.proxy.media_hosts,
+            ),
+            folder=folder,
+            warm=stack.warm,
+            guard=stack.guard,
             tell=events.add,
             say=say,
+            profile=profile_from(stack.warm.profile) if stack.warm.profile else None,
+            keys=lambda setting: None if setting.key_env is None else keys[setting.key_env],
         )
-        house = House(stack, given)
-        _listen_to_signals(house, signs)
+        outside = Outside(
+            launch=launch,
+            open_proxy=open_proxy,
+            read=read_again,
+            preflight=lambda: refuse_unfit(stack, say),
+            changed=lambda setting, words: changed(setting, words, preset_flags, "the swap"),
+            blasting=lambda: blast_on(stack.database),
+        )
+        supervisor = StackSupervisor(stack, outside)
+        _listen_to_signals(supervisor, signs)
 
         def ready(url: str) -> None:
             signs.close()
             events.opened(url)
-            _ready(stack, url, folder)
-            notify.ready(house.in_a_line())
+            default = "" if str(folder) == SERVE_FOLDER else f" --folder {folder}"
+            engines = counted(len(stack.engines), "engine")
+            say(f"Ready: clients on {url}; {engines}; `toolkit serve status{default}`")
+            # the one line of data; nobody need read it, and a stack that serves must not end for that
+            with contextlib.suppress(OSError):
+                click.echo(url)
+            notify.ready(supervisor.in_a_line())
 
-        async with notify.telling(house.in_a_line, house.is_well, house.wanted_to_stop):
-            await house.run(ready)
+        async with notify.telling(
+            supervisor.in_a_line, supervisor.is_well, supervisor.wanted_to_stop
+        ):
+            await supervisor.run(ready)
     say("All ended")
     return 0
 
 
-async def _refuse_unfit(stack: Stack, then: Callable[[], None]) -> None:
-    await refuse_unfit(stack, say)
-    then()
-
-
-async def _outfit(stack: Stack, keys: Mapping[str, str], folder: Path) -> Outfit:
-    made = None
-    for setting in stack.engines:
-        if setting.kind == "tiny":
-            say("Making a tiny random model, unless it is there")
-            made = await tiny(folder / "models", interpreter(found(setting.vllm)))
-    return Outfit(
-        speller=Speller(
-            toolkit=TOOLKIT,
-            folder=folder,
-            tiny_model=made,
-            media_hosts=() if stack.proxy is None else stack.proxy.media_hosts,
-        ),
-        folder=folder,
-        warm=stack.warm,
-        stop_s=stack.guard.stop_s,
-        profile=profile_from(stack.warm.profile) if stack.warm.profile else None,
-        keys=lambda setting: None if setting.key_env is None else keys[setting.key_env],
-    )
-
-
-def _listen_to_signals(house: House, signs: contextlib.ExitStack) -> None:
+def _listen_to_signals(supervisor: StackSupervisor, signs: contextlib.ExitStack) -> None:
     loop = asyncio.get_running_loop()
     asked: list[bool] = []
 
     def end() -> None:
         if asked:
-            # each engine's keeper sees that we are gone, and ends its family
+            # each engine's reaper sees that we are gone, and ends its family
             os._exit(INTERRUPTED)
         asked.append(True)
         signs.close()
         say(ENDING)
         signs.enter_context(waiting_for("Ending"))
-        house.stop()
+        supervisor.stop()
 
     def hang_up() -> None:
         # of one closed terminal its shell tells and then the kernel: the second is nobody's haste
@@ -380,18 +448,6 @@ def _listen_to_signals(house: House, signs: contextlib.ExitStack) -> None:
     # nohup's own wish is that a closed terminal ends nothing
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, hang_up)
-
-
-def _ready(stack: Stack, url: str, folder: Path) -> None:
-    """The one line of data: where clients ask. It stands there once all is warm and open."""
-    default = "" if str(folder) == SERVE_FOLDER else f" --folder {folder}"
-    engines = len(stack.engines)
-    say(
-        f"Ready: clients on {url}; {engines} engine{'s' * (engines > 1)}; `toolkit serve status{default}`"
-    )
-    # nobody need read it, and a stack that serves must not end for that
-    with contextlib.suppress(OSError):
-        click.echo(url)
 
 
 def _shown(stack: Stack) -> dict[str, Any]:

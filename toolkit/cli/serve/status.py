@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from toolkit.cli.tables import UNKNOWN, Column, fit_table, milliseconds, screen
-from toolkit.wording import share, span
+from toolkit.report.tables import Column, screen
+from toolkit.units import DASH, latency, share, span, whole
 
 COLUMNS = (
     Column(title="engine"),
@@ -26,7 +26,7 @@ COLUMNS = (
 def print_table(told: Mapping[str, Any]) -> None:
     """Print what status told."""
     console = screen()
-    console.print(fit_table(COLUMNS, [_row(each) for each in told["engines"]], console))
+    console.table(COLUMNS, [_row(each) for each in told["engines"]])
     console.print()
     for each in told["engines"]:
         if each["why"]:
@@ -35,18 +35,17 @@ def print_table(told: Mapping[str, Any]) -> None:
 
 
 def _row(engine: Mapping[str, Any]) -> list[str]:
-    tokens = engine["kv_cache_tokens"]
     return [
         engine["name"],
         engine["state"],
         span(max(0.0, time.time() - engine["since"])),
         engine["model"] or engine["kind"],
         str(engine["port"]),
-        UNKNOWN if engine["pid"] is None else str(engine["pid"]),
+        DASH if engine["pid"] is None else str(engine["pid"]),
         str(engine["restarts"]),
-        UNKNOWN if tokens is None else f"{tokens:,}",
-        milliseconds(engine["cold_ttft_ms"]),
-        milliseconds(engine["warm_ttft_ms"]),
+        whole(engine["kv_cache_tokens"]),
+        latency(engine["cold_ttft_ms"]),
+        latency(engine["warm_ttft_ms"]),
     ]
 
 

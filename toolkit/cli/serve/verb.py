@@ -11,8 +11,8 @@ from toolkit.cli.units import DURATION
 
 EXAMPLES = """
 Serve a stack: check the machine, start vLLM with flags that the installed version has, warm it up,
-and only then let clients in, through the proxy with its cache and queues. A watchdog restarts an
-engine that dies or stands still; what was answered before is answered from the cache meanwhile.
+and only then send it what clients ask the proxy. A watchdog restarts an engine that dies or stands
+still. What was answered before is answered from the cache meanwhile, and from the first moment.
 
 TARGET is a stack file (it ends in `.toml`), or a model: a name at Hugging Face, or a directory.
 
@@ -27,6 +27,7 @@ TARGET is a stack file (it ends in `.toml`), or a model: a name at Hugging Face,
   toolkit serve status
   toolkit serve restart
   toolkit serve swap --model Qwen/Qwen2.5-7B-Instruct-AWQ --preset latency
+  toolkit serve reload       changed limits, teams, upstreams and the like
   toolkit serve stop
 
 Orders go to the serve that runs in --folder. Ctrl-C ends it: what is under way is finished first.
@@ -59,7 +60,7 @@ class ServeGroup(click.Group):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Both ways to call it."""
-        return ["[OPTIONS] [TARGET]  |  status|restart|swap|stop ..."]
+        return ["[OPTIONS] [TARGET]  |  status|restart|swap|reload|stop ..."]
 
 
 @click.group(
@@ -143,7 +144,7 @@ def status(folder: Path | None, as_json: bool) -> None:
       toolkit serve status
       toolkit serve status --json
     """  # noqa: D301 (click reads the character itself)
-    from toolkit.cli.serve.orders import show_status
+    from toolkit.cli.serve.control import show_status
 
     show_status(folder or Path(SERVE_FOLDER), as_json=as_json)
 
@@ -159,7 +160,7 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
       toolkit serve restart
       toolkit serve restart red --yes
     """  # noqa: D301 (click reads the character itself)
-    from toolkit.cli.serve.orders import order_restart
+    from toolkit.cli.serve.control import order_restart
 
     order_restart(folder or Path(SERVE_FOLDER), engine, yes=yes)
 
@@ -196,9 +197,30 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
 @yes_option
 def swap(folder: Path | None, **options: Any) -> None:
     """Swap an engine (the help text is SWAP_HELP)."""
-    from toolkit.cli.serve.orders import order_swap
+    from toolkit.cli.serve.control import order_swap
 
     order_swap(folder or Path(SERVE_FOLDER), options)
+
+
+@command.command(
+    "reload", short_help="Take over changed settings of the proxy; no request is lost."
+)
+@click.argument("file", required=False, metavar="[STACK.toml]", shell_complete=suggestions.file)
+@folder_option
+def reload(file: str | None, folder: Path | None) -> None:
+    """Read the stack's file again, and go on with its [proxy]: times to live, limits, teams and their keys, upstreams.
+
+    No request under way ends for that, and no connection is closed. What only a restart can change is refused, and
+    then nothing has changed. STACK.toml only says which serve is meant, by its `folder`.
+
+    \b
+      toolkit serve reload
+      toolkit serve reload --folder data/serve
+      toolkit serve reload /etc/toolkit/prod.toml
+    """  # noqa: D301 (click reads the character itself)
+    from toolkit.cli.serve.control import order_reload
+
+    order_reload(file, folder)
 
 
 @command.command("stop", short_help="End a stack in order.")
@@ -210,6 +232,6 @@ def stop(folder: Path | None) -> None:
       toolkit serve stop
       toolkit serve stop --folder data/serve
     """  # noqa: D301 (click reads the character itself)
-    from toolkit.cli.serve.orders import order_stop
+    from toolkit.cli.serve.control import order_stop
 
     order_stop(folder or Path(SERVE_FOLDER))

@@ -12,9 +12,8 @@ from pathlib import Path
 import click
 
 from toolkit.errors import ToolkitError
-from toolkit.sim.app import SimServer
-from toolkit.sim.fleet import Fleet
-from toolkit.sim.life import Setup
+from toolkit.sim.app import Fleet, SimServer
+from toolkit.sim.presets import Setup
 
 
 def run_server(setup: Setup, seconds: float | None) -> None:

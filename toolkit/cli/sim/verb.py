@@ -156,7 +156,7 @@ def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
 def serve(personality: str, seconds: float | None, **options: Any) -> None:
     """Serve one simulated server (the help text is SERVE_HELP)."""
     from toolkit.cli.sim.run import run_server
-    from toolkit.sim.life import setup_for
+    from toolkit.sim.presets import setup_for
 
     own = {name: options.pop(name) for name in ("port", "engines", "cache_header")}
     own |= {"stats": not options.pop("no_stats"), "startup_s": options.pop("startup") or 0.0}
@@ -214,7 +214,7 @@ def fleet(
 ) -> None:
     """Serve a fleet (the help text is FLEET_HELP)."""
     from toolkit.cli.sim.run import run_beside, run_fleet
-    from toolkit.sim.fleet import setups_for
+    from toolkit.sim.presets import setups_for
 
     words: list[str] = ctx.meta.get("command", [])
     key = f"api_key_env={options['api_key_env']}" if options["api_key_env"] else ""
@@ -237,17 +237,15 @@ def list_(as_json: bool) -> None:
       toolkit sim list --json
     """  # noqa: D301 (click reads the character itself)
     from toolkit.cli.output import print_json
-    from toolkit.cli.tables import Column, fit_table, screen
-    from toolkit.sim.personalities import BOTTLENECKS, PERSONALITIES
+    from toolkit.report.tables import Column, screen
+    from toolkit.sim.presets import PRESETS
 
-    cast = (PERSONALITIES | BOTTLENECKS).values()
     if as_json:
-        for each in cast:
-            print_json({"name": each.name, "summary": each.summary, "model": each.root})
+        for name, preset in PRESETS.items():
+            print_json({"name": name, "summary": preset["summary"], "model": preset["root"]})
         return
     columns = [Column(title="name"), Column(title="what it does")]
-    console = screen()
-    console.print(fit_table(columns, [[each.name, each.summary] for each in cast], console))
+    screen().table(columns, [[name, preset["summary"]] for name, preset in PRESETS.items()])
 
 
 def _changes(
@@ -260,9 +258,9 @@ def _changes(
     )
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    """Read `num_gpu_blocks=64`."""
-    from toolkit.sim.life import SETTINGS, read_setting
+def _setting(text: str) -> tuple[str, str]:
+    """Take `num_gpu_blocks=64` apart."""
+    from toolkit.sim.presets import SETTINGS
 
     name, equals, value = text.partition("=")
     if not equals:
@@ -271,7 +269,7 @@ def _setting(text: str) -> tuple[str, Any]:
         raise ToolkitError(
             f"`--set {text}` names no setting", f"Settings are {', '.join(sorted(SETTINGS))}"
         )
-    return name, read_setting(name, value)
+    return name, value
 
 
 def _key(variable: str) -> str:

@@ -14,7 +14,8 @@ from toolkit.errors import ToolkitError
 from toolkit.improve.configurations import Serving
 from toolkit.improve.figures import Figures
 from toolkit.improve.json_answers import body_of, is_valid
-from toolkit.improve.sweep_file import Asking
+from toolkit.improve.sweep_file import JsonAsking
+from toolkit.stats import nearest_rank
 
 ASK_S = 120.0
 MOST_BYTES = 4 * 2**20
@@ -32,7 +33,7 @@ class _Answer:
     took_ms: float = 0.0
 
 
-def invalid_json(asking: Asking, url: str, serving: Serving) -> tuple[Figures, list[str]]:
+def invalid_json(asking: JsonAsking, url: str, serving: Serving) -> tuple[Figures, list[str]]:
     """Send them all; the share of ok answers that are invalid, and what there is to say of it. Of no answer: not known."""
     model = _model(url, serving)
     bodies = [body_of(asking, number, model, serving.asked) for number in range(asking.requests)]
@@ -47,12 +48,12 @@ def invalid_json(asking: Asking, url: str, serving: Serving) -> tuple[Figures, l
         "json_answered": float(len(told)),
         "json_invalid": float(len(invalid)),
         "json_cut": float(cut),
-        "json_e2e_p50_ms": _median([each.took_ms for each in told]),
+        "json_e2e_p50_ms": nearest_rank((each.took_ms for each in told), 0.5),
     }
     return figures, _notes(asking, answers, cut)
 
 
-def _notes(asking: Asking, answers: Sequence[_Answer], cut: int) -> list[str]:
+def _notes(asking: JsonAsking, answers: Sequence[_Answer], cut: int) -> list[str]:
     notes, errors = [], [each.error for each in answers if each.error is not None]
     if errors:
         notes.append(
@@ -63,11 +64,6 @@ def _notes(asking: Asking, answers: Sequence[_Answer], cut: int) -> list[str]:
             f"{cut} of {len(answers)} answers that had to be JSON were cut off at {asking.max_tokens} tokens, and so are none"
         )
     return notes
-
-
-def _median(values: Sequence[float]) -> float | None:
-    """The middle one, of an even number the lower."""
-    return sorted(values)[(len(values) - 1) // 2] if values else None
 
 
 def _model(url: str, serving: Serving) -> str:

@@ -7,7 +7,7 @@ NEWEST = "newest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SweepOptions:
     """The command line of one sweep, fields named as its options; None: not said."""
 
     sweep: str | None

@@ -10,7 +10,7 @@ from toolkit.cli.plan.model import model_of
 from toolkit.errors import ToolkitError
 from toolkit.improve.configurations import Configuration, Serving
 from toolkit.improve.sweep_file import SweepPlan
-from toolkit.plan.asked import Gpu, Settings
+from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.planner import plan
 
 WHOLE = {
@@ -26,14 +26,14 @@ WHOLE = {
 
 def impossible_on(swept: SweepPlan) -> Callable[[Configuration], str | None]:
     """Ask the planner whether a configuration fits the sweep's GPU. Raises ToolkitError for a GPU that nobody knows."""
-    gpu = gpu_of(swept.gpu or "")
+    gpu = gpu_of(swept.machine.gpu or "")
 
     def impossible(one: Configuration) -> str | None:
-        word = swept.model or one.serving.model
+        word = swept.machine.model or one.serving.model
         if not word or one.serving.tiny:
             return None
         try:
-            return _against(word, gpu, one.serving, swept.gpus)
+            return _against(word, gpu, one.serving, swept.machine.gpus)
         except (ToolkitError, ValueError):
             return None
 
@@ -61,7 +61,7 @@ def _against(word: str, gpu: Gpu, serving: Serving, gpus: int) -> str | None:
     )
 
 
-def settings_of(serving: Serving, gpus: int = 1) -> Settings:
+def settings_of(serving: Serving, gpus: int = 1) -> EngineSettings:
     """A configuration's flags in the planner's words. Raises ValueError for one that is no number."""
     flags = dict(serving.flags)
     told: dict[str, object] = {"tp": gpus}
@@ -74,4 +74,4 @@ def settings_of(serving: Serving, gpus: int = 1) -> Settings:
         told["kv_cache_dtype"] = str(flags["kv-cache-dtype"])
     if flags.get("enable-prefix-caching") is False or "no-enable-prefix-caching" in flags:
         told["prefix_caching"] = False
-    return Settings(**told)  # type: ignore[arg-type]
+    return EngineSettings(**told)  # type: ignore[arg-type]

@@ -14,9 +14,10 @@ from typing import Any
 
 import click
 
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
 from toolkit.cli.output import print_json
 from toolkit.cli.places import command_on
-from toolkit.cli.sweep.options import NEWEST, Options
+from toolkit.cli.sweep.options import NEWEST, SweepOptions
 from toolkit.cli.sweep.tools import tools_for
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -28,11 +29,8 @@ from toolkit.improve.sweep_steps import foreseen
 from toolkit.records import Run
 from toolkit.store import Store
 
-WORKED, NOTHING_MEASURED, INTERRUPTED = 0, 1, 130
-"""Exit codes; the last one is what a shell calls an interrupted command."""
 
-
-def run_sweep(options: Options) -> int:
+def run_sweep(options: SweepOptions) -> int:
     """Do what the command line asks; the exit code."""
     if options.recipes:
         return _list(as_json=options.as_json)
@@ -71,11 +69,10 @@ def _list(*, as_json: bool) -> int:
         for name, plan in found.items():
             print_json({"name": name, "summary": plan.summary, "look_at": plan.look_at})
         return WORKED
-    from toolkit.cli.tables import Column, fit_table, screen
+    from toolkit.report.tables import Column, screen
 
-    console = screen()
     rows = [[name, plan.summary] for name, plan in found.items()]
-    console.print(fit_table([Column(title="recipe"), Column(title="what it tries")], rows, console))
+    screen().table([Column(title="recipe"), Column(title="what it tries")], rows)
     return WORKED
 
 
@@ -148,7 +145,7 @@ def _refuse_profile(plan: SweepPlan, own: str | None) -> None:
 # --- run ---------------------------------------------------------------------------------------------
 
 
-def _changes(options: Options) -> dict[str, Any]:
+def _changes(options: SweepOptions) -> dict[str, Any]:
     """What the command line changes in the file's sweep; a file is named so that it is found from elsewhere, too."""
     word = options.profile
     return {
@@ -159,7 +156,7 @@ def _changes(options: Options) -> dict[str, Any]:
     }
 
 
-def _begin(store: Store, plan: SweepPlan, text: str, options: Options) -> int:
+def _begin(store: Store, plan: SweepPlan, text: str, options: SweepOptions) -> int:
     run_id = secrets.token_hex(6)
     told = {"sweep": plan.name, "summary": plan.summary, "text": text, "sim": options.sim}
     settings = told | _changes(options)
@@ -169,7 +166,7 @@ def _begin(store: Store, plan: SweepPlan, text: str, options: Options) -> int:
     return _drive(plan, kept, options, sim=options.sim)
 
 
-def _go_on(store: Store, run: Run, options: Options) -> int:
+def _go_on(store: Store, run: Run, options: SweepOptions) -> int:
     plan, sim = _plan_of(run)
     kept = Kept.found(store, run.id)
     if run.ended_at is not None:
@@ -179,7 +176,7 @@ def _go_on(store: Store, run: Run, options: Options) -> int:
     return _drive(plan, kept, options, sim=sim)
 
 
-def _drive(plan: SweepPlan, kept: Kept, options: Options, *, sim: bool) -> int:
+def _drive(plan: SweepPlan, kept: Kept, options: SweepOptions, *, sim: bool) -> int:
     sweep = Sweep(plan, kept, tools_for(options, plan, kept.run, sim=sim))
     try:
         with _terminated_as_interrupted(), waiting_for("Measuring"):
@@ -216,11 +213,11 @@ def _terminated_as_interrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(plan: SweepPlan, sweep: Sweep, options: Options) -> int:
+def _tell(plan: SweepPlan, sweep: Sweep, options: SweepOptions) -> int:
     from toolkit.cli.sweep.show import show
 
     rows = show(plan, sweep.known(), options)
-    return WORKED if any(row.status == "measured" for row in rows) else NOTHING_MEASURED
+    return WORKED if any(row.status == "measured" for row in rows) else FAILED
 
 
 # --- a sweep that was run -----------------------------------------------------------------------------
@@ -261,6 +258,6 @@ def _plan_of(run: Run) -> tuple[SweepPlan, bool]:
     return _changed(read_sweep(text, name), **changes), sim
 
 
-def _read_back(store: Store, run: Run, options: Options) -> tuple[SweepPlan, Sweep]:
+def _read_back(store: Store, run: Run, options: SweepOptions) -> tuple[SweepPlan, Sweep]:
     plan, sim = _plan_of(run)
     return plan, Sweep(plan, Kept.found(store, run.id), tools_for(options, plan, run.id, sim=sim))

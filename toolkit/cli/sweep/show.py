@@ -8,19 +8,21 @@ import click
 from rich.text import Text
 
 from toolkit.cli.output import print_json, say
-from toolkit.cli.sweep.options import Options
-from toolkit.cli.tables import Column, fit_table, keeps_lines, screen
+from toolkit.cli.sweep.options import SweepOptions
 from toolkit.errors import ToolkitError
 from toolkit.improve.configurations import Configuration
 from toolkit.improve.metrics import meant, metric
 from toolkit.improve.sweep_file import SweepPlan
 from toolkit.improve.sweep_steps import estimate_s, foreseen
-from toolkit.improve.sweep_table import Measured, Moved, Row, moved, table
+from toolkit.improve.sweep_table import MeasuredConfiguration, Moved, SweepRow, moved, table
 from toolkit.improve.sweep_words import difference, figure, lever, progression
-from toolkit.wording import span
+from toolkit.report.tables import Column, screen
+from toolkit.units import span
 
 
-def show(plan: SweepPlan, known: Sequence[Measured], options: Options) -> tuple[Row, ...]:
+def show(
+    plan: SweepPlan, known: Sequence[MeasuredConfiguration], options: SweepOptions
+) -> tuple[SweepRow, ...]:
     """Print the table, or JSON lines, and write what else is asked for; the rows."""
     rows = table(known, plan.look_at)
     levers = moved(known, plan.look_at[0])
@@ -54,7 +56,7 @@ def _written(write: Callable[[Path], None], path: Path, what: str) -> None:
     click.echo(f"{what}: {path}", err=True)
 
 
-def print_objects(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> None:
+def print_objects(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> None:
     """An object for each configuration, and a last one about all of them."""
     for row in rows:
         told = asdict(row)
@@ -71,7 +73,7 @@ def print_objects(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved])
     print_json({"summary": summary})
 
 
-def _print(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> None:
+def _print(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> None:
     console = screen()
     names = [
         name for name in plan.look_at if any(row.figures.get(name) is not None for row in rows)
@@ -87,18 +89,18 @@ def _print(plan: SweepPlan, rows: Sequence[Row], levers: Sequence[Moved]) -> Non
             columns.append(Column(title=meant(name).title, right=True, spare=spare))
             columns.append(Column(title="against the first", spare=spare and spare + 1))
         columns.append(Column(title="what became of it", spare=0, widest=60))
-        console.print(fit_table(columns, [_cells(row, names) for row in mine], console))
+        console.table(columns, [_cells(row, names) for row in mine])
         line = progression(mine, plan.look_at[0])
         if line:
-            console.print(Text(f"\n{line}"), soft_wrap=keeps_lines(console))
+            console.print(Text(f"\n{line}"))
         console.print()
     for one in levers:
-        console.print(Text(lever(one, plan.look_at[0])), soft_wrap=keeps_lines(console))
+        console.print(Text(lever(one, plan.look_at[0])))
     for note in dict.fromkeys(f"{row.name}: {note}" for row in rows for note in row.notes):
         say(f"Note: {note}", err=True)
 
 
-def _cells(row: Row, names: Sequence[str]) -> list[str | Text]:
+def _cells(row: SweepRow, names: Sequence[str]) -> list[str | Text]:
     cells: list[str | Text] = [row.name, str(row.blocks)]
     for name in names:
         compared = row.of(name)
@@ -109,7 +111,7 @@ def _cells(row: Row, names: Sequence[str]) -> list[str | Text]:
 # --- what would be done --------------------------------------------------------------------------------
 
 
-def show_steps(plan: SweepPlan, options: Options) -> None:
+def show_steps(plan: SweepPlan, options: SweepOptions) -> None:
     """Name each configuration with what serves it, the load, and the time that all takes."""
     from toolkit.cli.sweep.tools import impossible_in
 
@@ -131,7 +133,7 @@ def show_steps(plan: SweepPlan, options: Options) -> None:
         return
     console = screen()
     if plan.summary:
-        console.print(Text(plan.summary), soft_wrap=keeps_lines(console))
+        console.print(Text(plan.summary))
     for number, stage in enumerate(stages):
         if number and plan.configurations:
             console.print(
@@ -142,9 +144,9 @@ def show_steps(plan: SweepPlan, options: Options) -> None:
             for one in stage
         ]
         titles = [Column(title="configuration"), Column(title="served by", widest=110)]
-        console.print(fit_table([*titles, Column(title="skipped, as")], rows, console))
+        console.table([*titles, Column(title="skipped, as")], rows)
     for line in _load(plan, stages, sim=options.sim):
-        console.print(Text(line), soft_wrap=keeps_lines(console))
+        console.print(Text(line))
 
 
 def _served(kind: str | None, one: Configuration) -> str:

@@ -15,10 +15,10 @@ from toolkit.cli.demo.children import TOOLKIT
 from toolkit.improve.configurations import Configuration
 from toolkit.improve.figures import counters
 from toolkit.improve.sweep import Tools
-from toolkit.promtext import read_page
+from toolkit.metrics.parser import read_page
 
 if TYPE_CHECKING:
-    from toolkit.cli.sweep.options import Options
+    from toolkit.cli.sweep.options import SweepOptions
     from toolkit.improve.configurations import Serving
     from toolkit.improve.figures import Figures
     from toolkit.improve.sweep_file import SweepPlan
@@ -27,7 +27,7 @@ PAGE_S = 5.0
 MOST_PAGE_BYTES = 16 * 2**20
 
 
-def tools_for(options: "Options", plan: "SweepPlan", run: str, *, sim: bool) -> Tools:
+def tools_for(options: "SweepOptions", plan: "SweepPlan", run: str, *, sim: bool) -> Tools:
     """All of it; the sweep's own files lie beside the database."""
     return Tools(
         command=(sys.executable, str(LEASH), str(os.getpid()), *TOOLKIT),
@@ -58,7 +58,7 @@ def look(url: str, key_env: str | None) -> Mapping[str, float]:
 
 def impossible_in(plan: "SweepPlan", *, sim: bool) -> Callable[[Configuration], str | None]:
     """Which configurations the planner shows to be impossible, and why."""
-    if plan.gpu is None or sim:
+    if plan.machine.gpu is None or sim:
         return lambda _: None
     from toolkit.cli.sweep.plan import impossible_on
 

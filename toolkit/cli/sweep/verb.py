@@ -8,7 +8,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
-from toolkit.cli.sweep.options import NEWEST, Options
+from toolkit.cli.sweep.options import NEWEST, SweepOptions
 from toolkit.cli.units import DURATION
 
 EXAMPLES = """
@@ -75,7 +75,7 @@ A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that ch
 @database_option
 def command(**options: Any) -> None:
     """Run a sweep (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = SweepOptions(**options)
     contradiction = _contradiction(chosen)
     if contradiction:
         raise click.UsageError(contradiction)
@@ -84,7 +84,7 @@ def command(**options: Any) -> None:
     sys.exit(run_sweep(chosen))
 
 
-def _contradiction(options: Options) -> str | None:
+def _contradiction(options: SweepOptions) -> str | None:
     """Say what is missing, or what cannot both be meant."""
     others = (options.sweep, options.resume, options.show, options.recipes or None)
     changes = (options.blocks, options.duration, options.users, options.profile)

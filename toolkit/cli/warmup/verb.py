@@ -9,8 +9,9 @@ import click
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option, tls_options
 from toolkit.cli.units import DURATION, Levels
-from toolkit.cli.warmup.options import MOST_AT_ONCE, Options
 
+MOST_AT_ONCE = 64
+"""The highest concurrency where nobody says what the engine runs at once."""
 EXAMPLES = """
 Ask servers until they are warm: 1, 2, 4 ... requests at once, streams and whole answers, with prompts that no cache knows;
 the highest until two rounds agree; then each once more. It prints what a client waits cold and warm, and their ratio. Last come
@@ -105,13 +106,12 @@ the clients' own requests, so that prefix and response caches hold them. HOSTS a
 @tls_options
 def command(**options: Any) -> None:
     """Warm servers up (the help text is EXAMPLES)."""
-    chosen = Options(**options)
-    if chosen.seen and chosen.profile:
+    if options["seen"] and options["profile"]:
         raise click.UsageError("--seen and --profile are two sources of prompts; choose one")
-    if chosen.run and not chosen.seen:
+    if options["run"] and not options["seen"]:
         raise click.UsageError("--run goes with --seen")
-    if any(level < 1 for level in chosen.concurrency):
+    if any(level < 1 for level in options["concurrency"]):
         raise click.UsageError("--concurrency: a level is at least 1")
     from toolkit.cli.warmup.run import run_warmup
 
-    sys.exit(run_warmup(chosen))
+    sys.exit(run_warmup(**options))

@@ -11,10 +11,10 @@ import click
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
 from toolkit.records import Event
-from toolkit.wording import time_of_day
+from toolkit.units import time_of_day
 
 
-class Events:
+class WatchdogEvents:
     """Shows events at once, and keeps them in a thread: a database that is locked must hold up no look."""
 
     def __init__(self, database: Path | None, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class WatchdogOptions:
     """The command line of one watchdog, fields named as its options."""
 
     url: str

@@ -9,7 +9,7 @@ import click
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.units import DURATION
-from toolkit.cli.watchdog.options import Options
+from toolkit.cli.watchdog.options import WatchdogOptions
 
 EXAMPLES = """
 Start COMMAND, warm its server up, and watch it: when it ends, refuses connections, or has requests under way while nothing that it
@@ -127,7 +127,7 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 @click.option("--no-store", is_flag=True, help="Keep nothing.")
 def command(**options: Any) -> None:
     """Watch a server (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = WatchdogOptions(**options)
     if chosen.until_trouble and chosen.command:
         raise click.UsageError("--until-trouble goes without a command: with one it is restarted")
     from toolkit.cli.watchdog.run import run_watchdog

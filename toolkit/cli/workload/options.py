@@ -6,7 +6,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class WorkloadOptions:
     """The command line of one report, fields named as its options."""
 
     sources: tuple[str, ...]

@@ -7,17 +7,16 @@ import click
 
 from toolkit.cli.output import print_json
 from toolkit.cli.waiting import waiting_for
-from toolkit.cli.workload.options import Options
-from toolkit.cli.workload.source import Arrived, arrived
+from toolkit.cli.workload.options import WorkloadOptions
+from toolkit.cli.workload.source import ReportSource, arrived
 from toolkit.errors import ToolkitError
-from toolkit.workload.summary import PLAIN, Workload, refusals_told, summarise
-from toolkit.workload.summary import Options as Told
+from toolkit.workload.summary import PLAIN, ReportSettings, Workload, refusals_told, summarise
 
 BLOCK_TOKENS = 16
 """Of the blocks that prompts are compared in."""
 
 
-def run(options: Options) -> None:
+def run(options: WorkloadOptions) -> None:
     """Do what the command line asks. Raises ToolkitError where no request asks a model for anything."""
     with waiting_for("Reading"):
         found = arrived(options, texts=options.profile is not None)
@@ -46,7 +45,7 @@ def run(options: Options) -> None:
         print_report(report, found)
 
 
-def _write_profile(found: Arrived, path: Path) -> None:
+def _write_profile(found: ReportSource, path: Path) -> None:
     from toolkit.workload.synthesis import synthesis
 
     source, identities = found.told.replace("`", ""), found.identities is not None
@@ -58,7 +57,7 @@ def _write_profile(found: Arrived, path: Path) -> None:
     click.echo(f"Try it: toolkit blast hosts.txt --profile {path} --dry-run", err=True)
 
 
-def _why_none(found: Arrived) -> str:
+def _why_none(found: ReportSource) -> str:
     refused = found.columns.refused
     counts = (
         (found.columns.other, "of other kinds, e.g., GET /metrics"),
@@ -71,9 +70,9 @@ def _why_none(found: Arrived) -> str:
     return "Is it the right source, and do `--since` and `--until` leave any?"
 
 
-def _told(options: Options, found: Arrived) -> Told:
+def _told(options: WorkloadOptions, found: ReportSource) -> ReportSettings:
     kv_blocks = (found.kv_cache_tokens or 0) // BLOCK_TOKENS
-    told = Told(
+    told = ReportSettings(
         latency_s=options.latency,
         current_max_model_len=options.max_model_len or found.max_model_len,
         model_max_len=options.model_limit,
@@ -91,7 +90,7 @@ def _told(options: Options, found: Arrived) -> Told:
     )
 
 
-def _as_object(report: Workload, found: Arrived) -> dict[str, object]:
+def _as_object(report: Workload, found: ReportSource) -> dict[str, object]:
     about = {
         "source": found.told.replace("`", ""),
         "source_kind": found.kind,
@@ -101,7 +100,7 @@ def _as_object(report: Workload, found: Arrived) -> dict[str, object]:
     return asdict(report) | about
 
 
-def _export(found: Arrived, options: Options) -> None:
+def _export(found: ReportSource, options: WorkloadOptions) -> None:
     from toolkit.workload import exports
 
     write = exports.mooncake if options.export == "mooncake" else exports.burstgpt

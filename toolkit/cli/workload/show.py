@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from toolkit.cli.tables import Column, fit_table, screen
-from toolkit.cli.workload.source import Arrived
-from toolkit.wording import UNKNOWN, share
+from toolkit.cli.workload.source import ReportSource
+from toolkit.report.tables import Column, Screen, screen
+from toolkit.units import UNKNOWN, share
 from toolkit.workload.forecast import HitCell
 from toolkit.workload.levers import Lever
 from toolkit.workload.report_words import (
@@ -27,7 +27,7 @@ WIDEST_LINE = 118
 """Longer lines of text are hard to read back from their end to the next one's beginning."""
 
 
-def print_report(report: Workload, found: Arrived) -> None:
+def print_report(report: Workload, found: ReportSource) -> None:
     """Print the whole report."""
     console = screen()
     width = min(console.width, WIDEST_LINE)
@@ -42,12 +42,12 @@ def print_report(report: Workload, found: Arrived) -> None:
     _print_notes(told, console, width)
 
 
-def _title(text: str, console: Console) -> None:
+def _title(text: str, console: Screen) -> None:
     console.print()
     console.print(Text(text, style="bold"))
 
 
-def _print_levers(levers: Sequence[Lever], console: Console, width: int) -> None:
+def _print_levers(levers: Sequence[Lever], console: Screen, width: int) -> None:
     _title("Levers, by the GPU work that each saves once those above it are in place", console)
     for place, lever in enumerate(levers, 1):
         saved = "" if lever.saved_share is None else f"saves {share(lever.saved_share)}"
@@ -65,7 +65,7 @@ def _print_levers(levers: Sequence[Lever], console: Console, width: int) -> None
         console.print(_indented(Text(more, style="dim"), 3, width), width=width)
 
 
-def _print_figures(report: Workload, console: Console, width: int) -> None:
+def _print_figures(report: Workload, console: Screen, width: int) -> None:
     _title("What arrived", console)
     for name, value, more in figures(report):
         line = Text(name.ljust(NAME_WIDTH), style="dim")
@@ -90,7 +90,7 @@ def _indented(text: Text, left: int, width: int) -> Text:
     return Text("\n").join(margin + line for line in lines)
 
 
-def _print_curve(curve: Sequence[HitCell], console: Console) -> None:
+def _print_curve(curve: Sequence[HitCell], console: Screen) -> None:
     cells = {(cell.size, cell.ttl_s): cell for cell in curve if cell.hit_ratio is not None}
     if not cells:
         return
@@ -104,7 +104,7 @@ def _print_curve(curve: Sequence[HitCell], console: Console) -> None:
     rows = [
         [size_words(size), *(_answered(cells.get((size, ttl))) for ttl in ttls)] for size in sizes
     ]
-    console.print(fit_table(columns, rows, console))
+    console.table(columns, rows)
 
 
 def _endless_last(value: float | None) -> float:
@@ -115,7 +115,7 @@ def _answered(cell: HitCell | None) -> str:
     return UNKNOWN if cell is None else cell_words(cell)
 
 
-def _print_refusals(report: Workload, console: Console) -> None:
+def _print_refusals(report: Workload, console: Screen) -> None:
     refusals = report.model_length.refusals
     if not refusals:
         return
@@ -129,10 +129,10 @@ def _print_refusals(report: Workload, console: Console) -> None:
         [f"{one.max_model_len:,}", f"{one.refused:,}", share(one.refused_share), f"{one.cut:,}"]
         for one in refusals
     ]
-    console.print(fit_table(columns, rows, console))
+    console.table(columns, rows)
 
 
-def _print_notes(told: Sequence[str], console: Console, width: int) -> None:
+def _print_notes(told: Sequence[str], console: Screen, width: int) -> None:
     if not told:
         return
     _title("What this rests on", console)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from toolkit.cli.moments import clock
-from toolkit.cli.workload.options import Options
+from toolkit.cli.workload.options import WorkloadOptions
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Seen, Sighting
 from toolkit.store import Store
-from toolkit.workload.columns import Columns, columns
-from toolkit.workload.logs import Source, lines_of, read
+from toolkit.units import clock
+from toolkit.workload.columns import RequestColumns, columns
+from toolkit.workload.logs import RequestSource, lines_of, read
 
 HINTED_RUNS = 5
 FIRST_REAL_TS = 86_400.0 * 365
@@ -29,10 +29,10 @@ Identities = Literal["bodies", "prompts"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class ReportSource:
     """The requests of a report, and where they come from."""
 
-    columns: Columns
+    columns: RequestColumns
     told: str
     """The source in a few words."""
     kind: str
@@ -49,7 +49,7 @@ class Arrived:
     kv_cache_tokens: int | None = None
 
 
-def arrived(options: Options, *, texts: bool) -> Arrived:
+def arrived(options: WorkloadOptions, *, texts: bool) -> ReportSource:
     """Read all requests that the command line asks for. Raises ToolkitError where there are none to read."""
     if options.sources:
         return _from_files(options, texts=texts)
@@ -58,7 +58,7 @@ def arrived(options: Options, *, texts: bool) -> Arrived:
         seen = store.seen(run.id, from_ts=options.since, to_ts=options.until, texts=texts)
         laid = columns(seen)
         looks = [store.last_telling(host.name, host.url) for host in store.hosts()]
-        return Arrived(
+        return ReportSource(
             columns=laid,
             told=f"capture `{run.id}` of {clock(run.started_at)}",
             kind="capture",
@@ -71,7 +71,7 @@ def arrived(options: Options, *, texts: bool) -> Arrived:
         )
 
 
-def _run(store: Store, options: Options) -> Run:
+def _run(store: Store, options: WorkloadOptions) -> Run:
     if options.run is None:
         captures = store.runs(verb="capture", limit=1)
         if not captures:
@@ -94,7 +94,7 @@ def _usual(looks: Iterable[Sighting | None], name: str) -> int | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _from_files(options: Options, *, texts: bool) -> Arrived:
+def _from_files(options: WorkloadOptions, *, texts: bool) -> ReportSource:
     with ExitStack() as files:
         hidden = _clients(shown=options.show_clients)
         found = [
@@ -108,7 +108,7 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
         ]
         _refuse_to_choose_by_time(found, options)
         laid = columns(_between(_all_of(found), options))
-    return Arrived(
+    return ReportSource(
         columns=laid,
         told=", ".join(
             f"`{_name(word)}` ({one.kind})"
@@ -123,7 +123,7 @@ def _from_files(options: Options, *, texts: bool) -> Arrived:
     )
 
 
-def _refuse_to_choose_by_time(found: Iterable[Source], options: Options) -> None:
+def _refuse_to_choose_by_time(found: Iterable[RequestSource], options: WorkloadOptions) -> None:
     if options.since is None and options.until is None:
         return
     for word, one in zip(options.sources, found, strict=True):
@@ -134,7 +134,7 @@ def _refuse_to_choose_by_time(found: Iterable[Source], options: Options) -> None
             )
 
 
-def _of_two_clocks(laid: Columns) -> Iterator[str]:
+def _of_two_clocks(laid: RequestColumns) -> Iterator[str]:
     if len(laid) and laid.ts[0] < FIRST_REAL_TS <= laid.ts[-1]:
         yield (
             "some times count from a trace's own start, others are of a calendar: what rests on times, e.g., the rate and"
@@ -147,7 +147,7 @@ def _weakest(identities: list[Identities]) -> Identities:
     return next((one for one in (None, "prompts") if one in identities), "bodies")
 
 
-def _losses(found: Iterable[Source]) -> dict[str, int]:
+def _losses(found: Iterable[RequestSource]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for one in found:
         total.update(_counts(one.summary))
@@ -163,12 +163,12 @@ def _counts(summary: Mapping[str, object] | None) -> dict[str, int]:
     }
 
 
-def _all_of(found: Iterable[Source]) -> Iterator[Seen]:
+def _all_of(found: Iterable[RequestSource]) -> Iterator[Seen]:
     for one in found:
         yield from one.seen
 
 
-def _between(seen: Iterable[Seen], options: Options) -> Iterator[Seen]:
+def _between(seen: Iterable[Seen], options: WorkloadOptions) -> Iterator[Seen]:
     since, until = options.since, options.until
     for one in seen:
         if (since is None or one.ts >= since) and (until is None or one.ts <= until):

@@ -9,7 +9,7 @@ from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
-from toolkit.cli.workload.options import Options
+from toolkit.cli.workload.options import WorkloadOptions
 
 EXAMPLES = """
 What clients really send: how many requests are unique, how they repeat, what a response cache would
@@ -97,7 +97,7 @@ request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake
 @database_option
 def command(**options: Any) -> None:
     """Report on a workload (the help text is EXAMPLES)."""
-    chosen = Options(**options)
+    chosen = WorkloadOptions(**options)
     if chosen.sources and chosen.run:
         raise click.UsageError("--from and --run are two sources; choose one")
     if chosen.export and (chosen.as_json or chosen.html or chosen.profile):

@@ -1,0 +1,12 @@
+"""Finds the packages; everything else stands in pyproject.toml. The load's own file and the page are mapped into the wheel there."""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=[
+        *find_packages(include=["toolkit", "toolkit.*"]),
+        "toolkit.locustfiles",
+        "toolkit.dashboards",
+        "toolkit.dashboards.leaderboard_page",
+    ]
+)

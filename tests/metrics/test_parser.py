@@ -1,0 +1,487 @@
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Histogram as ClientHistogram
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from toolkit.metrics import parser
+from toolkit.metrics.parser import Histogram, MetricsPage, Quantile, read_page
+
+PAGES = Path(__file__).parents[1] / "data" / "metrics"
+RECORDED = ["idle", "during_load", "after_load", "no_prefix_caching", "fp8", "nostats", "queueing"]
+TTFT = "vllm:time_to_first_token_seconds"
+INF = math.inf
+
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# whole recorded pages take 10 ms each
+calm_and_few = settings(calm, max_examples=25)
+
+
+def recorded(name: str) -> str:
+    return (PAGES / "recorded" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def histogram(edges, counts, total=None) -> Histogram:
+    return Histogram(edges=edges, counts=counts, sum=total, count=counts[-1])
+
+
+def ask_everything(page: MetricsPage) -> None:
+    for name in page.lines:
+        page.samples(name)
+        page.total(name)
+        found = page.histogram(name.removesuffix("_bucket"))
+        if found:
+            found.quantile(0.5)
+            found.mean()
+            found.since(found)
+    page.readings()
+    assert isinstance(page.has_samples, bool)
+
+
+# Reading lines
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_sample_of_a_recorded_page_reads_as_prometheus_client_reads_the_whole(name):
+    text = recorded(name)
+    theirs = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    page = read_page(text)
+    ours = {
+        (name, sample.labels): sample.value for name in page.lines for sample in page.samples(name)
+    }
+    assert ours == theirs
+    assert page.bad_lines == 0
+    assert not page.cut
+
+
+def test_windows_line_ends_are_read():
+    page = read_page('a{x="1"} 1\r\nb 2\r\n')
+    assert (page.total("a"), page.total("b"), page.ended_early) == (1, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("rest", "left"),
+    [
+        ("total_b 12", ["total"]),  # of 123.0, perhaps
+        ('total_b{x="2"', ["total"]),
+        ("total_b", ["total"]),
+        ("total_", ["total"]),
+        ("tot", []),
+        ("# HELP total_b And then", ["total", "total_b"]),
+        ("{", ["total", "total_b"]),
+    ],
+)
+def test_of_a_line_without_an_end_nothing_is_known_nor_of_its_name(rest, left):
+    page = read_page('total 1\ntotal_b{x="1"} 5\n' + rest)
+    assert (list(page.lines), page.ended_early) == (left, True)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "# EOF", "# EOF\n", "  "])
+def test_a_page_that_ends_with_a_line_is_whole(end):
+    page = read_page("total 1\n" + end)
+    assert (page.total("total"), page.ended_early) == (1, False)
+    assert page.openmetrics is ("EOF" in end)
+
+
+def test_timestamps_and_exemplars_are_not_taken_for_values():
+    page = read_page(
+        "requests_total 5 1795200000000\n"
+        'ttft_bucket{le="0.1"} 7 # {trace_id="a b",note="} # {"} 0.05 1795200000.5\n'
+        'tokens_total 9 # {trace_id="x"} 3\n'
+        "# EOF\n"
+    )
+    assert page.total("requests_total") == 5
+    assert page.total("ttft_bucket", le="0.1") == 7
+    assert page.total("tokens_total") == 9
+    assert page.bad_lines == 0
+
+
+def test_a_page_tells_whether_it_ends_as_openmetrics():
+    assert read_page("a 1\n# EOF\n").openmetrics
+    assert not read_page("# EOF is not the end\na 1\n").openmetrics
+
+
+def test_a_label_value_may_hold_any_character():
+    text = r'a{v="quote \" backslash \\ newline \n brace } { comma , equals = hash # end"} 1' + "\n"
+    expected = 'quote " backslash \\ newline \n brace } { comma , equals = hash # end'
+    assert [sample.label("v") for sample in read_page(text).samples("a")] == [expected]
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\r"])
+def test_only_a_newline_ends_a_line(separator):
+    page = read_page(f'a{{v="one{separator}two"}} 1\nb 2\n')
+    assert [sample.label("v") for sample in page.samples("a")] == [f"one{separator}two"]
+    assert page.bad_lines == 0
+
+
+@calm
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+        st.floats(allow_nan=False),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_labels_and_values_survive_prometheus_clients_own_writers(values):
+    registry = CollectorRegistry()
+    gauge = Gauge("some_gauge", "Help.", ["label"], registry=registry)
+    for label, value in values.items():
+        gauge.labels(label=label).set(value)
+    for write in (generate_latest, generate_openmetrics):
+        page = read_page(write(registry).decode())
+        found = {sample.label("label"): sample.value for sample in page.samples("some_gauge")}
+        assert found == values
+        assert page.bad_lines == 0
+
+
+def test_counters_are_found_by_their_sample_name_in_both_formats():
+    registry = CollectorRegistry()
+    Counter("prompt_tokens", "Help.", registry=registry).inc(7)
+    for write in (generate_latest, generate_openmetrics):
+        assert read_page(write(registry).decode()).total("prompt_tokens_total") == 7
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "<html>",
+        '{"json": 1}',
+        "a",
+        "a one",
+        'a{x="1} 1',
+        'a{x="1",x="2"} 1',
+        "a b 1",
+        'a b{x="1"} 1',
+        'a{ ="x"} 1',  # IndexError inside the parser
+        "a 1 " + "9" * 400,  # OverflowError inside the parser
+        "a " + "9" * 400,  # an int too large for a float
+        "a 1_0",
+        "\x00\x01",
+        'a{x="' + "y" * parser.MAX_LINE_CHARACTERS + '"} 1',
+    ],
+)
+def test_one_bad_line_costs_that_line(bad):
+    page = read_page(f'a{{x="before"}} 1\n{bad}\na{{x="after"}} 2\n')
+    assert page.total("a") == 3
+    assert page.bad_lines == 1
+    assert page.first_bad_line
+    assert len(page.first_bad_line) <= parser.SHOWN_CHARACTERS
+    assert page.first_bad_line.isprintable()
+
+
+def test_a_bad_line_is_shown_without_its_control_characters():
+    assert read_page("\x1b[31mred\n").first_bad_line == "?[31mred"
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# HELP a Help.\n", "Not Found", '{"detail":"x"}'])
+def test_prose_json_and_comments_have_no_samples(text):
+    page = read_page(text)
+    assert not page.has_samples
+    assert page.total("Not") is None
+
+
+def test_a_page_with_one_good_line_has_samples():
+    assert read_page("Not Found\na 1\n").has_samples
+
+
+def test_a_series_that_stands_twice_counts_once():
+    page = read_page('a{x="1",y="2"} 3\na{y="2",x="1"} 4\na{x="2"} 5\n')
+    assert page.total("a") == 8  # 3 + 5
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_values_that_are_not_finite_are_unknown(value):
+    page = read_page(f'a{{e="0"}} {value}\na{{e="1"}} 0.5\nonly {value}\n')
+    assert page.total("a") == 0.5
+    assert page.total("only") is None
+    assert [reading.name for reading in page.readings()] == ["a"]
+
+
+def test_a_sum_too_large_for_a_float_is_unknown():
+    assert read_page('a{e="0"} 1.7e308\na{e="1"} 1.7e308\n').total("a") is None
+
+
+@calm
+@given(
+    st.text('{}",\\=# \t1eE+-.le', max_size=25).map(lambda labels: labels.replace("x{", "")),
+    st.sampled_from(["1", "0.5", "-2e3", "+Inf", "NaN", "7 1795200000000", "", "x"]),
+)
+def test_an_odd_line_reads_as_prometheus_client_reads_it_alone(labels, value):
+    line = f"a{{{labels}}} {value}"
+    try:
+        (family,) = text_string_to_metric_families(line)
+        theirs = [(tuple(sorted(s.labels.items())), str(float(s.value))) for s in family.samples]
+    except (ValueError, IndexError, OverflowError):
+        theirs = []
+    found = read_page(line + "\n" + line.replace("a{", "b{", 1)).samples("a")
+    assert [(sample.labels, str(sample.value)) for sample in found] == theirs
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('a{x="1"} 7 # {trace="t"} 5', 7),
+        ('a{x="1"} 7 {y="2"} 5', 7),  # no exemplar, but the parser takes 5 for a timestamp
+        ('a{x="}"} 7', 7),
+        ('a{x="{"} 7', 7),
+        ('a{x="} 1"} 7', 7),
+        ("a{} 7", 7),
+    ],
+)
+def test_a_brace_among_the_labels_does_not_move_the_value(line, value):
+    assert read_page(line + "\n").total("a") == value
+
+
+@calm
+@given(st.text())
+def test_no_text_raises(text):
+    ask_everything(read_page(text))
+
+
+@calm
+@given(
+    st.lists(
+        st.builds(
+            "{}{}{}".format,
+            st.sampled_from(["a", "a_bucket", "a_sum", "a_count", "# TYPE a", ""]),
+            st.sampled_from(["{", '{le="', '{le="1",x="', " ", "{}", '{engine="1"}']),
+            st.text('{}",\\=# \t\r1eE+-.NaInf_le\x85\u2028', max_size=30),
+        )
+    )
+)
+def test_no_almost_right_line_raises(lines):
+    ask_everything(read_page("\n".join(lines)))
+
+
+@calm_and_few
+@given(st.integers(0, 50_000), st.integers(0, 400), st.text(max_size=40))
+def test_no_damage_to_a_recorded_page_raises(start, length, instead):
+    text = recorded("during_load")
+    page = read_page(text[:start] + instead + text[start + length :])
+    ask_everything(page)
+    assert page.has_samples
+
+
+@calm_and_few
+@given(st.integers(0, 603), st.text(st.characters(exclude_characters="\n", exclude_categories=[])))
+def test_garbage_between_good_lines_changes_nothing_else(at, garbage):
+    lines = recorded("during_load").split("\n")
+    damaged = read_page("\n".join([*lines[:at], "!" + garbage, *lines[at:]]))
+    assert damaged.readings() == read_page("\n".join(lines)).readings()
+    assert damaged.bad_lines == 1
+
+
+# Limits
+
+
+def test_lines_past_the_limit_are_left_unread_and_the_page_says_so(monkeypatch):
+    monkeypatch.setattr(parser, "MAX_LINES", 3)
+    page = read_page("a 1\nb 2\nc 3\nd 4\n")
+    assert list(page.lines) == ["a", "b", "c"]
+    assert page.cut
+
+
+def test_a_name_with_too_many_lines_is_unknown_not_half_summed(monkeypatch):
+    monkeypatch.setattr(parser, "MAX_PARSED_CHARACTERS", 1000)
+    flood = "".join(f'a{{x="{i}"}} 1\n' for i in range(100))
+    page = read_page(flood + "b 2\n")
+    assert page.total("a") is None
+    assert page.cut
+    assert page.total("b") == 2
+
+
+def test_parsing_stops_when_a_page_of_many_names_has_used_up_its_share(monkeypatch):
+    monkeypatch.setattr(parser, "MAX_PARSED_CHARACTERS", 1000)
+    page = read_page("".join(f"a{i} 1\n" for i in range(100, 200)))
+    # `a100 1` is 6 characters, and a line costs 64 more: 1000 / 70 = 14.3
+    assert len(page.readings()) == 14
+    assert page.cut
+
+
+def test_a_flood_is_cut_at_its_real_size():
+    page = read_page("a 1\n" * 300_000)
+    assert page.cut
+    assert page.total("a") is None
+
+
+# Looking up
+
+
+def test_totals_select_by_labels():
+    page = read_page('a{e="0",r="stop"} 1\na{e="0",r="length"} 2\na{e="1",r="stop"} 4\na 8\n')
+    assert page.total("a") == 15
+    assert page.total("a", r="stop") == 5
+    assert page.total("a", e="") == 8  # absent equals empty
+    assert page.total("a", e="9") is None
+    assert page.total("absent") is None
+
+
+def test_names_are_those_of_samples_not_of_families():
+    page = read_page("# TYPE family gauge\na 1\n")
+    assert list(page.lines) == ["a"]
+
+
+def test_readings_are_the_gauges_and_counters_and_nothing_else():
+    text = recorded("nostats") + 'vllm:num_requests_running{model_name="m",engine="0"} 2\n'
+    found = {reading.name for reading in read_page(text).readings()}
+    # by eye from the file; left out: 4 python_*, 5 of 6 process_*, 5 *_created, 2 *_bucket
+    assert found == {
+        "process_start_time_seconds",
+        "http_requests_total",
+        "http_request_size_bytes_count",
+        "http_request_size_bytes_sum",
+        "http_response_size_bytes_count",
+        "http_response_size_bytes_sum",
+        "http_request_duration_highr_seconds_count",
+        "http_request_duration_highr_seconds_sum",
+        "http_request_duration_seconds_count",
+        "http_request_duration_seconds_sum",
+        "vllm:num_requests_running",
+    }
+
+
+def test_a_reading_keeps_its_labels_sorted():
+    (reading,) = read_page('a{z="1",b="2"} 3\n').readings()
+    assert (reading.name, reading.labels, reading.value) == ("a", (("b", "2"), ("z", "1")), 3.0)
+
+
+def test_a_histogram_that_is_called_total_is_still_a_histogram():
+    page = read_page(recorded("during_load"))
+    # grep iteration_tokens_total: 220 engine steps, 8927 tokens
+    names = [reading.name for reading in page.readings() if "iteration_tokens" in reading.name]
+    assert names == ["vllm:iteration_tokens_total_count", "vllm:iteration_tokens_total_sum"]
+    found = page.histogram("vllm:iteration_tokens_total")
+    assert (found.count, found.sum) == (220, 8927)
+
+
+# Histograms
+
+
+def test_what_happened_between_two_looks_is_the_difference_of_their_histograms():
+    earlier = read_page(recorded("during_load")).histogram(TTFT)
+    between = read_page(recorded("queueing")).histogram(TTFT).since(earlier)
+    # grep: 31 then 45 observed; (7.5, 10] had 3 and has 16, (10, 20] had 0 and has 1
+    assert between.count == 14
+    assert between.sum == pytest.approx(240.093323469162 - 118.11045384407043)
+    # rank 7 of 13 in (7.5, 10]: 7.5 + 2.5 * 7 / 13; rank 13.3 in (10, 20]: 10 + 10 * 0.3 / 1
+    assert between.quantile(0.5).value == pytest.approx(8.846154, abs=1e-6)
+    assert between.quantile(0.95).value == pytest.approx(13.0, abs=1e-6)
+
+
+def test_a_quantile_in_the_first_bucket_is_at_most_its_edge():
+    assert histogram((0.3, 1.0, INF), (9.0, 10.0, 10.0)).quantile(0.5) == Quantile(below=0.3)
+
+
+def test_a_quantile_past_the_last_edge_is_more_than_it():
+    assert histogram((0.3, 1.0, INF), (1.0, 2.0, 10.0)).quantile(0.95) == Quantile(above=1.0)
+
+
+def test_an_empty_histogram_has_no_quantile_and_no_mean():
+    empty = histogram((0.3, INF), (0.0, 0.0), 0.0)
+    assert empty.quantile(0.5) == Quantile()
+    assert empty.mean() is None
+
+
+def test_a_histogram_of_the_last_bucket_only_has_a_mean_but_no_quantile():
+    lone = histogram((INF,), (4.0,), 2.0)
+    assert lone.quantile(0.5) == Quantile()
+    assert lone.mean() == 0.5
+
+
+def test_sum_and_count_alone_give_a_mean():
+    found = read_page("d_sum 3\nd_count 4\n").histogram("d")
+    assert found.mean() == 0.75
+    assert found.quantile(0.5) == Quantile()
+
+
+def test_a_histogram_that_is_absent_is_none():
+    assert read_page("a 1\n").histogram("a") is None
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        (((1.0, INF), (5.0, 9.0)), ((1.0, INF), (5.0, 8.0))),  # fewer in all
+        (((1.0, INF), (5.0, 9.0)), ((1.0, INF), (4.0, 12.0))),  # fewer in one bucket
+        (((1.0, 2.0, INF), (1.0, 9.0, 9.0)), ((1.0, 2.0, INF), (5.0, 9.0, 14.0))),  # inside fell
+        (((1.0, INF), (5.0, 9.0)), ((2.0, INF), (6.0, 9.0))),  # another server's edges
+    ],
+)
+def test_a_restart_leaves_no_difference(earlier, now):
+    assert histogram(*now).since(histogram(*earlier)) is None
+
+
+def test_a_sum_that_fell_leaves_no_difference():
+    assert histogram((INF,), (5.0,), 1.0).since(histogram((INF,), (4.0,), 2.0)) is None
+
+
+def test_engines_are_summed_on_the_edges_they_share():
+    page = read_page(
+        'd_bucket{engine="0",le="0.1"} 1\nd_bucket{engine="0",le="0.5"} 2\n'
+        'd_bucket{engine="0",le="1.0"} 3\nd_bucket{engine="0",le="+Inf"} 4\n'
+        'd_bucket{engine="1",le="0.1"} 10\nd_bucket{engine="1",le="1"} 30\n'
+        'd_bucket{engine="1",le="+Inf"} 40\n'
+        'd_count{engine="0"} 4\nd_count{engine="1"} 40\nd_sum{engine="0"} 2\nd_sum{engine="1"} 20\n'
+    )
+    assert page.histogram("d") == Histogram(
+        edges=(0.1, 1.0, INF), counts=(11.0, 33.0, 44.0), sum=22.0, count=44.0
+    )
+
+
+def test_a_lost_infinity_bucket_is_replaced_by_the_count():
+    page = read_page('d_bucket{le="1"} 3\nd_bucket{le="+Inf"} oops\nd_count 5\nd_sum 2\n')
+    found = page.histogram("d")
+    assert (found.edges, found.counts) == ((1.0, INF), (3.0, 5.0))
+
+
+def test_a_sum_without_its_count_spoils_no_mean():
+    page = read_page('d_sum{e="0"} 2\nd_sum{e="1"} 9\nd_count{e="0"} 4\nd_count{e="1"} oops\n')
+    assert page.histogram("d").mean() is None
+
+
+@pytest.mark.parametrize("edge", ["", "NaN", "wide"])
+def test_a_bucket_with_a_bad_edge_is_left_out(edge):
+    page = read_page(f'd_bucket{{le="1"}} 3\nd_bucket{{le="{edge}"}} 4\nd_bucket{{le="+Inf"}} 5\n')
+    assert page.histogram("d").edges == (1.0, INF)
+
+
+def test_counts_that_fall_are_lifted_as_prometheus_does():
+    page = read_page('d_bucket{le="1"} 3\nd_bucket{le="2"} 2\nd_bucket{le="+Inf"} 5\n')
+    assert page.histogram("d").counts == (3.0, 3.0, 5.0)
+
+
+@calm
+@given(st.lists(st.floats(0, 20, allow_nan=False), min_size=1, max_size=50))
+def test_a_quantile_brackets_the_true_one(times):
+    registry = CollectorRegistry()
+    edges = (0.5, 1.0, 2.0, 5.0, 10.0)
+    written = ClientHistogram("d", "Help.", buckets=edges, registry=registry)
+    for time in times:
+        written.observe(time)
+    found = read_page(generate_latest(registry).decode()).histogram("d")
+    # the nearest-rank median of the raw times, and the edges around it, by looking
+    true = sorted(times)[math.ceil(0.5 * len(times)) - 1]
+    low = max((edge for edge in edges if edge < true), default=None)
+    high = min((edge for edge in edges if edge >= true), default=None)
+    guess = found.quantile(0.5)
+    if low is None:
+        assert guess == Quantile(below=0.5)
+    elif high is None:
+        assert guess == Quantile(above=10.0)
+    else:
+        assert low <= guess.value <= high
+    assert found.mean() == pytest.approx(sum(times) / len(times))

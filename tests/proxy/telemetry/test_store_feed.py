@@ -1,0 +1,164 @@
+"""What was served reaches the store as rows, whatever the store does."""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from toolkit.proxy.telemetry.metrics import Served
+from toolkit.proxy.telemetry.store_feed import Hand, StoreFeed
+from toolkit.records import Asked, Seen
+
+WAIT_S = 60.0
+KEY = "0123456789abcdef" * 2
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits a second for a batch."""
+    monkeypatch.setattr(StoreFeed, "interval_s", 0.02)
+
+
+def served(number: int = 0, **told: object) -> Served:
+    return Served(ts=1000.0 + number, team="red", path="/v1/chat/completions", **told)  # type: ignore[arg-type]
+
+
+class Batches:
+    """A store that keeps what it is handed, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.taken: queue.SimpleQueue[list[Seen]] = queue.SimpleQueue()
+        self.fault: Exception | None = None
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.is_waiting = threading.Event()
+        self.closed_in: list[str] = []
+
+    @contextmanager
+    def opened(self) -> Iterator[Hand]:
+        yield self.take
+        self.closed_in.append(threading.current_thread().name)
+
+    def take(self, rows: Sequence[Seen]) -> None:
+        self.is_waiting.set()
+        assert self.may_go_on.wait(WAIT_S)
+        if self.fault is not None:
+            raise self.fault
+        self.taken.put(list(rows))
+
+    def all(self) -> list[Seen]:
+        found = []
+        while not self.taken.empty():
+            found += self.taken.get()
+        return found
+
+
+def test_a_request_comes_as_a_row_with_how_it_was_served() -> None:
+    batches = Batches()
+    feed = StoreFeed(batches.opened, server="127.0.0.1:8000", say=print)
+    asked = Asked(exact_key=KEY, body_bytes=12, temperature=0.5)
+    row = (
+        served(
+            status=200, cache="hit", ttft_ms=1.5, latency_ms=2.5, prompt_tokens=3, cached_tokens=2,
+            output_tokens=4, finish_reason="stop",
+        ),
+        asked,
+    )  # fmt: skip
+    feed.put(row)
+    # without being closed
+    assert batches.taken.get(timeout=WAIT_S) == [
+        Seen(
+            ts=1000.0,
+            client="red",
+            server="127.0.0.1:8000",
+            method="POST",
+            path="/v1/chat/completions",
+            asked=asked,
+            status=200,
+            ttft_ms=1.5,
+            latency_ms=2.5,
+            prompt_tokens=3,
+            cached_tokens=2,
+            output_tokens=4,
+            finish_reason="stop",
+            cache="hit",
+        )
+    ]
+    feed.close()
+    assert batches.closed_in == ["store feed"]
+
+
+def test_closing_hands_on_all_that_waits_in_order() -> None:
+    batches = Batches()
+    feed = StoreFeed(batches.opened, say=print)
+    for number in range(10_000):
+        feed.put((served(number), None))
+    feed.close()
+    assert [row.ts for row in batches.all()] == [1000.0 + number for number in range(10_000)]
+    assert feed.dropped == 0
+
+
+def test_a_store_that_hangs_holds_up_nobody_and_what_is_too_much_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StoreFeed, "max_held", 100)
+    batches = Batches()
+    batches.may_go_on.clear()
+    feed = StoreFeed(batches.opened, say=print)
+    feed.put((served(), None))
+    assert batches.is_waiting.wait(WAIT_S)
+    for number in range(250):
+        feed.put((served(number), None))
+    assert feed.dropped == 151
+    batches.may_go_on.set()
+    feed.close()
+    assert len(batches.all()) == 100
+
+
+def test_a_store_that_fails_is_told_once_and_used_again_when_it_works() -> None:
+    batches = Batches()
+    batches.fault = OSError("disk I/O error")
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    feed = StoreFeed(batches.opened, say=told.put)
+    feed.put((served(), None))
+    assert told.get(timeout=WAIT_S) == "Cannot store requests: disk I/O error; it is tried again"
+    batches.fault = None
+    feed.put((served(1), None))
+    assert told.get(timeout=WAIT_S) == "The store takes requests again; rows lost: 1"
+    feed.close()
+    assert [row.ts for row in batches.all()] == [1001.0]
+    assert told.empty()
+
+
+def test_a_store_that_cannot_be_opened_is_told_and_tried_again() -> None:
+    batches = Batches()
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    may_open = threading.Event()
+
+    @contextmanager
+    def opened() -> Iterator[Hand]:
+        if not may_open.is_set():
+            raise OSError("locked")
+        with batches.opened() as hand:
+            yield hand
+
+    feed = StoreFeed(opened, say=told.put)
+    feed.put((served(), None))
+    assert "locked" in told.get(timeout=WAIT_S)
+    may_open.set()
+    # nothing was taken from it yet, so nothing is lost
+    assert [row.ts for row in batches.taken.get(timeout=WAIT_S)] == [1000.0]
+    feed.close()
+    assert feed.dropped == 0
+
+
+def test_rows_that_the_store_refuses_to_the_end_are_counted_as_lost() -> None:
+    batches = Batches()
+    batches.fault = OSError("disk full")
+    feed = StoreFeed(batches.opened, say=lambda _: None)
+    for number in range(StoreFeed.batch_size * 2):
+        feed.put((served(number), None))
+    feed.close()
+    assert feed.dropped == StoreFeed.batch_size * 2

@@ -1,0 +1,81 @@
+"""Who asks: keys from variables and files, looked up without telling anything of them."""
+
+import pytest
+
+from toolkit.proxy.auth import (
+    MOST_KEY,
+    Keyring,
+    from_environment,
+    from_file,
+    owner,
+)
+from toolkit.proxy.config import TeamSetting
+
+RED = TeamSetting(name="red", key_env="RED_KEY")
+BLUE = TeamSetting(name="blue", key_env="BLUE_KEY")
+SECRET = "sk-very-secret-1234567890"
+RING = Keyring([], [("red", "key-of-red"), ("red", "next-of-red"), ("blue", "key-of-blue")])
+
+
+def test_a_key_opens_for_its_team_and_the_next_one_too() -> None:
+    assert RING.team(b"Bearer key-of-red") == "red"
+    assert RING.team(b"Bearer next-of-red") == "red"
+    assert RING.team(b"Bearer key-of-blue") == "blue"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"bearer key-of-red", b"BEARER key-of-red", b"Bearer  key-of-red", b"Bearer\tkey-of-red", b"Bearer key-of-red \t"],
+)  # fmt: skip
+def test_the_scheme_may_be_spelled_and_spaced_otherwise(header: bytes) -> None:
+    assert RING.team(header) == "red"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(None, b"", b" ", b"Bearer", b"Bearer ", b"Bearer\t\t", b"Bearerkey-of-red", b"key-of-red"),
+        *(b"Basic key-of-red", b"Token key-of-red", b" Bearer key-of-red", b"Bearer key-of-red key-of-red"),
+        *(b"Bearer key-of-re", b"Bearer key-of-redd", b"Bearer KEY-OF-RED", b"Bearer key-of-red,key-of-blue"),
+        *(b"Bearer Bearer key-of-red", b"Bearer \xff\xfe", b"Bearer key-of-red\x00", b"Bearer key-of-red\n"),
+        *(b'Bearer "key-of-red"', b"Bearer\xa0key-of-red", b"Bearer key-of-red\r\nx: y", b"Bearer red"),
+        b"Bearer " + b"a" * 1_000_000,
+        b"Bearer" + b" " * 1_000_000,
+    ],
+)  # fmt: skip
+def test_anything_else_is_nobodys(header: bytes | None) -> None:
+    assert RING.team(header) is None
+
+
+def test_a_key_of_the_greatest_length_works_and_a_longer_one_is_none() -> None:
+    longest = "k" * MOST_KEY
+    assert Keyring([], [("red", longest)]).team(f"Bearer {longest}".encode()) == "red"
+    assert Keyring([], [("red", longest + "k")]).team(f"Bearer {longest}k".encode()) is None
+    assert from_file(f"red {longest}", "keys", [RED]) == [("red", longest)]
+
+
+def test_the_ring_keeps_no_key() -> None:
+    ring = Keyring([], [("red", SECRET)])
+    assert SECRET not in repr(ring)
+    held = repr(vars(ring))
+    assert SECRET not in held
+    assert "red" in held
+
+
+def test_a_variable_may_hold_several_keys() -> None:
+    environ = {"RED_KEY": " old \t new\n", "BLUE_KEY": "b"}
+    found = from_environment([RED, BLUE], environ)
+    assert found == [("red", "old"), ("red", "new"), ("blue", "b")]
+
+
+def test_a_file_holds_a_team_and_a_key_a_line() -> None:
+    text = "\ufeff# keys\r\n\nred  one#two   # the first\n\tblue\tthree\nred four\n   # end"
+    found = from_file(text, "keys.txt", [RED, BLUE])
+    assert found == [("red", "one#two"), ("blue", "three"), ("red", "four")]
+
+
+def test_answers_belong_to_a_team_or_its_pool_and_a_pool_named_like_a_team_is_not_it() -> None:
+    pooled = [TeamSetting(name=name, pool="red") for name in ("a", "b")]
+    assert owner(pooled[0]) == owner(pooled[1])
+    assert owner(pooled[0]) != owner(RED)
+    assert owner(RED) != owner(BLUE)

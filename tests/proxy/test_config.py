@@ -1,0 +1,202 @@
+"""The proxy's settings: what a file and flags mean, what does not go together, and what no file may do."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from toolkit.config_file import name_in_file, schema
+from toolkit.errors import ToolkitError
+from toolkit.proxy import config
+from toolkit.proxy.config import (
+    AdmissionSetting,
+    CacheSetting,
+    FrontSetting,
+    RoutingSetting,
+    Settings,
+    TeamSetting,
+    TellSetting,
+    UpstreamSetting,
+    admin_port,
+    checked,
+    read,
+)
+
+ONE = '[[upstream]]\nurl = "http://10.0.0.4:8000"\n'
+UPSTREAM = UpstreamSetting(name="10.0.0.4:8000", url="http://10.0.0.4:8000")
+TABLES = {"cache": CacheSetting, "admission": AdmissionSetting, "routing": RoutingSetting, "front": FrontSetting, "tell": TellSetting}  # fmt: skip
+
+
+def refused(text: str, flags: dict[str, Any] | None = None) -> ToolkitError:
+    with pytest.raises(ToolkitError) as caught:
+        read(text, "proxy.toml", flags)
+    return caught.value
+
+
+def test_the_example_in_the_docstring_is_read() -> None:
+    text = (config.__doc__ or "").split("\n\n", 1)[1].rsplit("\n\n", 1)[0]
+    assert read(text, "doc") == Settings(
+        port=8000,
+        drain_s=30.0,
+        keys_file="proxy-keys.txt",
+        upstreams=(replace(UPSTREAM, key_env="VLLM_API_KEY"),),
+        teams=(TeamSetting(name="red", concurrency=8),),
+        cache=CacheSetting(ttl_s=3600.0, memory_bytes=256 * 2**20, file_bytes=2 * 2**30),
+        admission=AdmissionSetting(first_token_s=120.0),
+    )
+    assert read(ONE, "proxy.toml") == Settings(upstreams=(UPSTREAM,))
+
+
+ALL = read(
+    """
+admin_port = 9100
+[[upstream]]
+name = "gpu-1"
+url = "https://10.0.0.4:8443/"
+key_env = "UP"
+[cache]
+redis_env = "REDIS_URL"
+""",
+    "proxy.toml",
+)
+
+
+def test_a_value_bears_its_unit_and_a_key_none() -> None:
+    found = read(
+        f'{ONE}[cache]\nfile_size = "8GB"\nredis_timeout = "20ms"\nlongest_flight = "10m"', "p"
+    )
+    assert found.cache == CacheSetting(
+        file_bytes=8_000_000_000, redis_timeout_s=0.02, longest_flight_s=600.0
+    )
+    found = read(f'{ONE}[front]\nheader_size = "32KiB"\nheld = "2GiB"\nheader_time = 5', "p")
+    assert found.front == FrontSetting(header_bytes=32 * 1024, held_bytes=2**31, header_s=5.0)
+
+
+def test_a_mistake_in_a_flag_is_told_of_the_command_line_and_one_in_the_file_of_its_line() -> None:
+    over = {"port": 1, "cache.ttl": "5"}
+    assert refused(ONE, over).message.startswith("the command line: `cache.ttl` is not a duration")
+    over = {"upstream": ["ftp://h"]}
+    assert refused(ONE, over).message.startswith("the command line: upstream 1: `url`")
+    told = refused(f"{ONE}[cache]\nttl = 0", {"cache.policy": "off"}).message
+    assert told.startswith("`proxy.toml` line 4: `cache.ttl` is not a duration from 1 ms")
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ("5", "is no URL"),
+    ('""', "`` is not an http or https URL with a valid port"),
+    ('"http://h:1/../x"', "`http://h:1/../x` has a path"),
+    ('"http://h:1?a=b"', "`http://h:1?a=b` has a `?` or `#` part"),
+    ('"http://user:secret@h:1"', "the URL carries a user or password"),
+    ('"unix:///tmp/s"', "`unix:///tmp/s` is not an http or https URL with a valid port"),
+    ('"http://h:99999"', "`http://h:99999` is not an http or https URL with a valid port"),
+    ('"http://[::1"', "`http://[::1` is not an http or https URL with a valid port"),
+    ('"http://h\\r\\nx"', "is no URL"),
+])  # fmt: skip
+def test_an_upstreams_address_is_scheme_host_and_port_and_no_more(value: str, message: str) -> None:
+    error = refused(f"[[upstream]]\nurl = {value}")
+    assert error.message.startswith("`proxy.toml` line 2: upstream 1: `url`")
+    assert message in error.message
+    assert "secret" not in error.message + error.hint
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['""', '"a b"', '"h:80"', '"http://h"', '"[::1]"', '"h/x"', "5", '"-h"', '"h\\n"', '"a..b/"'],
+)
+def test_what_is_no_address_to_listen_on(value: str) -> None:
+    assert "`host` is no" in refused(f"host = {value}\n{ONE}").message
+
+
+@pytest.mark.parametrize("path", ["tokenize", "/a/", "//a", "/./b", "/%74o", "/a?b", "/a\\n", "/"])
+def test_a_path_that_could_be_read_in_two_ways_is_not_forwarded(path: str) -> None:
+    assert "is no plain path" in refused(f'paths = ["{path}"]\n{ONE}').message
+
+
+def test_replay_is_a_word_or_a_rate() -> None:
+    for told, expected in (('"instant"', "instant"), ("0.5", 0.5), ("1000000", 1e6)):
+        assert read(f"{ONE}[cache]\nreplay = {told}", "p").cache.replay == expected
+    for told in ('"fast"', "0", "-1", "true", "nan", "1000001", '"50"'):
+        assert "`cache.replay` is not `instant` or a number above 0" in refused(f"{ONE}[cache]\nreplay = {told}").message  # fmt: skip
+    for gone in ('replay = "original"', "verify_share = 0.1"):
+        error = refused(f"{ONE}[cache]\n{gone}")
+        assert " more" in error.message
+        assert error.hint.startswith("Leave it out")
+
+
+@pytest.mark.parametrize(("host", "url", "itself"), [
+    ("127.0.0.1", "http://localhost:8000", "listens"),
+    ("0.0.0.0", "http://[::1]:8000", "listens"),
+    ("10.0.0.7", "http://10.0.0.7:8000", "listens"),
+    ("10.0.0.7", "http://127.0.0.1:8001", "has its admin"),
+])  # fmt: skip
+def test_a_proxy_that_would_ask_itself_is_refused(host: str, url: str, itself: str) -> None:
+    text = f'host = "{host}"\nadmin_port = 8001\n[[upstream]]\nname = "me"\nurl = "{url}"'
+    message = f"`proxy.toml`: upstream `me` is where this proxy {itself}, `{url}`"
+    assert refused(text).message == message
+
+
+def test_the_admins_port_is_the_next_one_that_is_no_upstreams_unless_told() -> None:
+    plain = Settings(upstreams=(UPSTREAM,))
+    assert admin_port(plain) == 8001
+    assert admin_port(replace(plain, port=0)) == 0
+    assert admin_port(replace(plain, port=9, admin_port=0)) == 0
+    assert admin_port(ALL) == 9100
+    found = read("", "x", {"upstream": ["http://127.0.0.1:8001", "http://localhost:8002"]})
+    assert admin_port(found) == 8003
+
+
+def test_every_variable_that_is_named_must_be_set() -> None:
+    environ = {"UP": " key ", "REDIS_URL": "redis://h", "RED": "not asked for here"}
+    assert checked(ALL, environ) == {"UP": "key", "REDIS_URL": "redis://h"}
+    assert checked(Settings(upstreams=(UPSTREAM,)), {}) == {}
+    for missing, what in (
+        ("UP", "the key of upstream `gpu-1`"),
+        ("REDIS_URL", "the address of Redis"),
+    ):
+        for told in ("", " \n"):
+            with pytest.raises(ToolkitError) as caught:
+                checked(ALL, {**environ, missing: told})
+            assert caught.value.message == f"`{missing}`, {what}, is not set"
+
+
+@pytest.mark.parametrize(
+    "odd", ["sk secret", "sk\r\nx: secret", "sk-secr\N{LATIN SMALL LETTER E WITH ACUTE}t"]
+)
+def test_a_key_that_would_end_a_header_is_refused_unseen(odd: str) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        checked(ALL, {"UP": odd, "REDIS_URL": "redis://h"})
+    assert "`UP`" in caught.value.message
+    assert "sec" not in caught.value.message + caught.value.hint
+
+
+PLACES = [
+    *(("", key) for key in schema(Settings)["properties"]),
+    *((f"[{table}]\n", name_in_file(each.name)) for table, record in TABLES.items() for each in fields(record)),
+    *(("[[upstream]]\n", name_in_file(each.name)) for each in fields(UpstreamSetting)),
+    *(("[[team]]\n", name_in_file(each.name)) for each in fields(TeamSetting)),
+]  # fmt: skip
+ODD = some.one_of(
+    some.sampled_from([
+        *("true", "nan", "-inf", "1979-05-27T07:32:00Z", "07:32:00", "{}", "[]", "[[]]", "{a = 1}", "[{}]"),
+        *("0", "-1", "1", "1e308", "9" * 400, "0.5", '""', '"none"', '"\\u0000"', '"all"', '["/a"]', "[1]"),
+        *(f'"{"9" * 400}{unit}"' for unit in ("", "s", "GiB", "d")),
+        *('"http://[::1]:80"', '"http://["', '"//h"', '"http://h:\\uff11"', '"::1"', '"1.2.3.4.5"', '"h"'),
+    ]),
+    some.text(max_size=8).map(lambda text: f"'{text}'"),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(place=some.sampled_from(PLACES), value=ODD)
+def test_no_value_anywhere_makes_it_raise_what_a_user_could_not_read(
+    place: tuple[str, str], value: str
+) -> None:
+    table, key = place
+    said = ""
+    try:
+        read(f"{ONE}{table}{key} = {value}" if table else f"{key} = {value}\n{ONE}", "proxy.toml")
+    except ToolkitError as error:
+        said = error.message
+    assert not said or (said.isprintable() and "`proxy.toml`" in said)

@@ -1,0 +1,280 @@
+import pytest
+from support.fronting import get, post
+from support.hostile import ALL
+
+from toolkit.proxy import framing
+from toolkit.proxy.config import FrontSetting
+from toolkit.proxy.framing import REASONS, Framed, Heads, RequestReader, head_fault
+
+
+def read(*parts: bytes, **limits: int) -> list[Framed | str]:
+    """All that comes of these reads; after a refusal nothing is read."""
+    reader = RequestReader(limits := FrontSetting(**limits), Heads(limits))
+    found: list[Framed | str] = []
+    for part in parts:
+        reader.feed(part)
+        while (one := reader.next()) is not None:
+            found.append(one)
+            if isinstance(one, str):
+                return found
+    return found
+
+
+def shown(found: Framed | str) -> tuple[object, ...]:
+    if isinstance(found, str):
+        return (REASONS[found][0],)
+    head = found.head
+    return (
+        head.method,
+        head.path,
+        head.query,
+        head.headers,
+        found.body,
+        head.keeps_alive,
+        head.http_minor,
+    )
+
+
+def reason(*parts: bytes, **limits: int) -> str:
+    (found,) = read(*parts, **limits)
+    assert isinstance(found, str)
+    return found
+
+
+CHUNKED = (
+    b"POST /v1/chat/completions?a=b HTTP/1.1\r\nHost: a\r\ntransfer-encoding: Chunked\r\n\r\n"
+    b'3\r\n{"a\r\nA;x="y"\r\n": "bcdefg\r\n2 ;z\r\n"}\r\n000\r\nX-Sum: 1\r\n\r\n'
+)
+LENGTH = post(b'{"a": "b"}', "Authorization:  Bearer k \t", "X-Empty:")
+
+
+def test_a_request_is_what_was_sent() -> None:
+    (found,) = read(LENGTH)
+    assert shown(found) == (
+        "POST",
+        "/v1/chat/completions",
+        "",
+        (
+            (b"host", b"a"),
+            (b"content-length", b"10"),
+            (b"authorization", b"Bearer k"),
+            (b"x-empty", b""),
+        ),
+        b'{"a": "b"}',
+        True,
+        1,
+    )
+
+
+def test_chunks_are_joined_and_their_extensions_and_trailers_forgotten() -> None:
+    (found,) = read(CHUNKED)
+    assert shown(found) == (
+        "POST",
+        "/v1/chat/completions",
+        "a=b",
+        ((b"host", b"a"), (b"transfer-encoding", b"Chunked")),
+        b'{"a": "bcdefg"}',
+        True,
+        1,
+    )
+
+
+@pytest.mark.parametrize("request_bytes", [LENGTH, CHUNKED, b"\r\n" + get("/a?b")])
+def test_where_the_network_splits_a_request_changes_nothing(request_bytes: bytes) -> None:
+    both = request_bytes + get("/next")
+    whole = [shown(found) for found in read(both)]
+    assert len(whole) == 2
+    for at in range(len(both) + 1):
+        assert [shown(found) for found in read(*filter(None, (both[:at], both[at:])))] == whole
+    assert [shown(found) for found in read(*(bytes([byte]) for byte in both))] == whole
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_hostile_request_is_refused_wherever_it_is_split(name: str) -> None:
+    data, status = ALL[name]
+    positions = range(1, len(data)) if len(data) < 400 else range(1, len(data), len(data) // 50)
+    for parts in ([data], *([data[:at], data[at:]] for at in positions)):
+        assert [shown(found) for found in read(*parts)] == [(status,)], parts
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_hostile_request_behind_a_good_one_is_refused_all_the_same(name: str) -> None:
+    data, status = ALL[name]
+    assert [shown(found)[0] for found in read(LENGTH + data)] == ["POST", status]
+
+
+def test_one_empty_line_behind_a_body_is_passed_over_and_a_second_is_not() -> None:
+    assert len(read(LENGTH + b"\r\n" + LENGTH + b"\r\n")) == 2
+    assert [shown(found)[0] for found in read(LENGTH + b"\r\n\r\n" + LENGTH)] == ["POST", 400]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\x16\x03\x01", "tls"),
+        (b"GET / HTTP/3.0\r\n\r\n", "version"),
+        (get("/", "Transfer-Encoding: br"), "framing"),
+        (get("/", "Host: b"), "host"),
+        (get("/", "Content-Encoding: br"), "content_encoding"),
+        (get("/", "Content-Type: a", "content-type: a"), "duplicate"),
+        (get("/", "Upgrade: websocket"), "upgrade"),
+        (get("/", "Expect: 200-ok"), "expect"),
+        (get("x"), "target"),
+    ],
+)
+def test_a_refusal_names_its_reason(data: bytes, expected: str) -> None:
+    assert reason(data) == expected
+
+
+def test_every_reason_has_an_error_status_and_a_sentence() -> None:
+    for name, (status, message) in framing.REASONS.items():
+        assert 400 <= status < 600, name
+        assert message[0].isupper(), name
+
+
+def test_the_four_that_httptools_lets_pass_are_refused_by_ourselves() -> None:
+    host = (b"host", b"a")
+    length = (b"content-length", b"2")
+    coding = (b"transfer-encoding", b"chunked")
+
+    def why(headers: list[tuple[bytes, bytes]], minor: int = 1) -> str | None:
+        return head_fault("POST", b"/", headers, minor)
+
+    assert why([host, length]) is None
+    assert why([host, coding]) is None
+    assert why([], minor=0) is None
+    assert why([coding], minor=0) == "length"
+    assert why([length]) == "host"
+    assert why([host, host]) == "host"
+    # and what it refuses is looked at once more
+    assert why([host, length, coding]) == "length"
+    assert why([host, length, length]) == "length"
+    assert why([host, coding, coding]) == "length"
+    assert why([host, (b"content-length", b"+2")]) == "length"
+    assert why([host, (b"transfer-encoding", b"xchunked")]) == "coding"
+
+
+def test_the_offer_of_http2_is_passed_over_with_its_body_read() -> None:
+    # what Java's client and curl --http2 send first
+    (found,) = read(post(b"{}", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c"))
+    assert isinstance(found, Framed)
+    assert found.body == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "version", "keeps"),
+    [
+        ([], "1.1", True),
+        (["Connection: close"], "1.1", False),
+        (["Connection: Keep-Alive, Close"], "1.1", False),
+        (["Connection: keep-alive", "Connection: close"], "1.1", False),
+        ([], "1.0", False),
+        (["Connection: keep-alive"], "1.0", True),
+        (["Connection: keep-alive, close"], "1.0", False),
+    ],
+)
+def test_who_keeps_the_connection(lines: list[str], version: str, keeps: bool) -> None:
+    (found,) = read(get("/", *lines, version=version))
+    assert isinstance(found, Framed)
+    assert found.head.keeps_alive is keeps
+
+
+def test_a_head_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    head = get("/", "X: " + "y" * 100)
+    assert isinstance(read(head, header_bytes=len(head))[0], Framed)
+    assert reason(head, header_bytes=len(head) - 1) == "header_bytes"
+    # nor is a larger one waited for
+    assert reason(head[:-10], header_bytes=len(head) - 10) == "header_bytes"
+
+
+def test_there_may_be_as_many_headers_as_the_limit_and_no_more() -> None:
+    data = get("/", "A: b", "C: d")
+    assert isinstance(read(data, headers=3)[0], Framed)
+    assert reason(data, headers=2) == "headers"
+
+
+def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    assert isinstance(read(post(b"x" * 10), body_bytes=10)[0], Framed)
+    # told by its head, before it has come
+    assert reason(post(b"x" * 11)[:-11], body_bytes=10) == "body_bytes"
+    head = get("/", "Transfer-Encoding: chunked", method="POST")
+    ten = head + b"5\r\nxxxxx\r\n5\r\nxxxxx\r\n"
+    assert isinstance(read(ten + b"0\r\n\r\n", body_bytes=10)[0], Framed)
+    # told by a chunk's size, before the chunk has come
+    assert reason(ten + b"1\r\n", body_bytes=10) == "body_bytes"
+
+
+def test_only_a_request_that_came_alone_and_in_one_read_has_its_bytes() -> None:
+    def raws(*parts: bytes) -> list[bytes | None]:
+        return [found.raw for found in read(*parts) if isinstance(found, Framed)]
+
+    assert raws(LENGTH) == [LENGTH]
+    assert raws(LENGTH, LENGTH) == [LENGTH, LENGTH]
+    assert raws(LENGTH + LENGTH) == [None, None]
+    assert raws(LENGTH[:20], LENGTH[20:]) == [None]
+    assert raws(LENGTH[:-3], LENGTH[-3:]) == [None]
+    assert raws(LENGTH + LENGTH[:20], LENGTH[20:]) == [None, None]
+    assert raws(LENGTH + LENGTH[:-3], LENGTH[-3:], LENGTH) == [None, None, LENGTH]
+    assert raws(b"\r\n" + LENGTH) == [None]
+    assert raws(CHUNKED) == [None]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        get("/", version="1.0"),
+        get("/", "Connection: keep-alive", version="1.0"),
+        get("/", "Connection: close"),
+        get("/", method="HEAD"),
+        post(b"x" * (64 * 1024)),
+    ],
+)
+def test_a_request_whose_answer_others_could_not_share_has_no_bytes(data: bytes) -> None:
+    (found,) = read(data)
+    assert isinstance(found, Framed)
+    assert found.raw is None
+
+
+def test_what_is_held_is_counted_until_a_request_is_whole() -> None:
+    reader = RequestReader(limits := FrontSetting(), Heads(limits))
+    head = post(b"x" * 10)[:-10]
+    for part, held in ((head[:9], 9), (head[9:], 0), (b"xxxx", 4), (b"xxxxx", 9)):
+        reader.feed(part)
+        assert reader.next() is None
+        assert reader.held_bytes == held
+    reader.feed(b"x" + get("/")[:5])
+    assert isinstance(reader.next(), Framed)
+    assert reader.held_bytes == 5
+
+
+def test_the_word_to_send_the_body_is_owed_once_and_only_while_nothing_of_it_came() -> None:
+    data = post(b"{}", "Expect: 100-Continue")
+    reader = RequestReader(limits := FrontSetting(), Heads(limits))
+    reader.feed(data[:-2])
+    assert reader.next() is None
+    assert reader.owes_continue()
+    assert not reader.owes_continue()
+    reader.feed(data[-2:])
+    assert isinstance(reader.next(), Framed)
+    for part in (data, data[:-1]):
+        reader = RequestReader(limits := FrontSetting(), Heads(limits))
+        reader.feed(part)
+        reader.next()
+        assert not reader.owes_continue()
+
+
+def test_an_old_client_that_expects_is_not_told_what_it_would_not_understand() -> None:
+    reader = RequestReader(limits := FrontSetting(), Heads(limits))
+    reader.feed(post(b"{}", "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0")[:-2])
+    assert reader.next() is None
+    assert not reader.owes_continue()
+
+
+def test_chunks_may_be_small_or_many_but_not_both() -> None:
+    head = get("/", "Transfer-Encoding: chunked", method="POST")
+    crumb, last = b"1\r\nx\r\n", b"0\r\n\r\n"
+    # 4,096 are free, and one more for each 16 bytes before: the last one of 4,369 has 4,368 / 16 = 273 of those
+    assert isinstance(read(head + crumb * 4368 + last)[0], Framed)
+    assert reason(head + crumb * 4369 + last) == "chunks"
+    # 16 bytes each: as many as there is room for
+    assert isinstance(read(head + (b"10\r\n" + b"x" * 16 + b"\r\n") * 5000 + last)[0], Framed)

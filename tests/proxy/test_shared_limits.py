@@ -1,0 +1,99 @@
+"""What a proxy takes and gives of a limit that several share; what Redis makes of it is held by tests/contract/redis."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.proxy.shared_limits import Plan, plan
+
+A, B = b"a", b"b"
+
+
+def test_an_idle_proxy_holds_its_share_and_a_busy_one_what_the_others_leave() -> None:
+    # (holders, proxies, busy, waiting, others short, others want) -> keep, use, take, give, is_short, wants_more
+    cases = {
+        # alone it has all
+        ("----", 1, 0, 0, False, False): Plan([], 4, [0, 1, 2, 3], [], False, False),
+        # of two, idle, half of it, and no more where the other has the rest
+        ("--bb", 2, 0, 0, False, False): Plan([], 2, [0, 1], [], False, False),
+        ("aabb", 2, 0, 0, False, False): Plan([0, 1], 2, [], [], False, False),
+        # busy: of what is free as much as can be used
+        ("aa--", 2, 2, 1, False, False): Plan([0, 1], 3, [2], [], False, True),
+        # another wants more: idle ones go, and are not asked for
+        ("aabb", 2, 1, 0, False, True): Plan([0], 1, [], [1], False, False),
+        ("bbbb", 2, 0, 0, False, False): Plan([], 2, [], [], True, False),
+        ("bbbb", 2, 0, 0, False, True): Plan([], 0, [], [], False, False),
+        # another has less than its share: the idle ones beyond ours go, the busy ones are used up
+        ("aaa-", 2, 1, 0, True, False): Plan([0, 1], 2, [], [2], False, False),
+        ("aaaa", 2, 4, 5, True, True): Plan([0, 1, 2, 3], 2, [], [], False, True),
+        # less than its share, and something waits
+        ("bbbb", 2, 0, 1, False, True): Plan([], 1, [], [], True, False),
+        # more proxies than blocks: whoever has one gives it up for another's turn
+        ("a", 2, 1, 3, True, True): Plan([0], 0, [], [], False, True),
+        ("a", 2, 0, 3, True, True): Plan([], 0, [], [0], False, True),
+        ("b", 2, 0, 1, False, True): Plan([], 1, [], [], True, True),
+    }
+    for (blocks, proxies, busy, waiting, short, want), wanted in cases.items():
+        holders = [None if each == "-" else each.encode() for each in blocks]
+        found = plan(
+            holders,
+            A,
+            proxies=proxies,
+            busy=busy,
+            waiting=waiting,
+            others_short=short,
+            others_want=want,
+        )
+        assert found == wanted, (blocks, proxies, busy, waiting, short, want)
+
+
+@given(
+    blocks=st.integers(1, 12),
+    proxies=st.integers(1, 4),
+    loads=st.lists(st.integers(0, 20), min_size=4, max_size=4),
+    seed=st.integers(0, 2**32),
+)
+def test_in_any_order_no_more_are_used_than_there_are_and_everybody_gets_a_share(
+    blocks: int, proxies: int, loads: list[int], seed: int
+) -> None:
+    """A model of Redis: each proxy looks in turn; calls end by chance, and as many wait again."""
+    chance = random.Random(seed)
+    holders: list[bytes | None] = [None] * blocks
+    names = [b"%d" % number for number in range(proxies)]
+    busy = dict.fromkeys(names, 0)
+    served = dict.fromkeys(names, 0)
+    wishes: dict[str, bytes] = {}
+    for turn in range(60):
+        wishes = {} if turn % 3 == 0 else wishes
+        for number in chance.sample(range(proxies), proxies):
+            name, load = names[number], loads[number]
+            busy[name] = sum(chance.random() < 0.5 for _ in range(busy[name]))
+            waiting = max(0, load - busy[name])
+            found = plan(
+                holders,
+                name,
+                proxies=proxies,
+                busy=busy[name],
+                waiting=waiting,
+                others_short=wishes.get("short", name) != name,
+                others_want=wishes.get("more", name) != name,
+            )
+            for block in found.give:
+                holders[block] = None
+            for block in found.take:
+                assert holders[block] is None
+                holders[block] = name
+            usable = min(found.use, len(found.keep)) + len(found.take)
+            begun = max(0, min(waiting, usable - busy[name]))
+            busy[name] += begun
+            served[name] += begun
+            if found.wants_more:
+                wishes["more"] = name
+            if found.is_short:
+                wishes["short"] = name
+            assert busy[name] <= holders.count(name)
+            assert sum(busy.values()) <= blocks
+    for number, name in enumerate(names):
+        # of fewer blocks than proxies chance says who is next
+        assert served[name] > 0 or not loads[number] or blocks < proxies

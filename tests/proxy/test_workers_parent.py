@@ -1,0 +1,232 @@
+"""The parent of several workers with workers of the test's own: what it does when they fail, and when they say nothing."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.proxy import workers
+from toolkit.proxy.config import CacheSetting, Settings, UpstreamSetting
+from toolkit.proxy.workers import Workers
+
+BEGIN = """
+import json, os, socket, sys
+channel = socket.socket(fileno=int(sys.argv[1]))
+stream = channel.makefile("rwb")
+stream.read(int.from_bytes(stream.read(8)))
+number = int(sys.argv[2].removeprefix("worker-"))
+def say(**told):
+    stream.write(json.dumps(told).encode() + b"\\n")
+    stream.flush()
+def hear():
+    return stream.readline().decode().split()
+"""
+GOOD = """
+say(open=True)
+word = hear()
+while word and word[0] not in ("end", "shut" if number else "end"):
+    word = hear()
+say(counters={"counts": {"events": [["x", 1]]}, "times": {}})
+"""
+DIES = """
+if number:
+    say(open=True)
+    sys.exit(7)
+"""
+
+
+class Parent:
+    """One that runs, and what it said."""
+
+    def __init__(self, script: str, folder: Path, count: int = 2) -> None:
+        self.said: list[str] = []
+        self.ports: list[tuple[int, int]] = []
+        self.ends, self._moved = asyncio.Event(), asyncio.Event()
+        settings = Settings(
+            upstreams=(UpstreamSetting(name="u", url="http://127.0.0.1:9"),),
+            port=0,
+            admin_port=0,
+            workers=count,
+            drain_s=0.2,
+            cache=CacheSetting(file=str(folder / "c.db")),
+        )
+        self.workers = Workers(
+            settings,
+            variables={},
+            keys=[("red", "sk-red")],
+            # the standard library alone, and so soon there
+            command=[sys.executable, "-I", "-S", "-c", BEGIN + script],
+            environ={"FOLDER": str(folder)},
+            say=self._say,
+        )
+
+    def _say(self, sentence: str) -> None:
+        self.said.append(sentence)
+        self._moved.set()
+
+    async def run(self) -> None:
+        try:
+            await self.workers.start()
+            self.ports.append(self.workers.ports)
+            self._moved.set()
+            await self.ends.wait()
+        finally:
+            await self.workers.stop()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._moved.clear()
+            await self._moved.wait()
+
+
+def run(test: Callable[[], object]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
+
+
+def test_it_is_ready_once_all_listen_and_adds_up_what_all_counted(tmp_path: Path) -> None:
+    async def test() -> None:
+        parent = Parent(GOOD, tmp_path, 3)
+        running = asyncio.create_task(parent.run())
+        await parent.until(lambda: bool(parent.ports))
+        parent.ends.set()
+        await running
+        assert parent.workers.counters.total("events") == 3
+        assert len(parent.ports) == 1
+        assert min(parent.ports[0]) > 0
+        assert parent.said == []
+
+    run(test)
+
+
+def test_nobody_is_let_in_before_the_owner_has_looked_at_the_upstreams(tmp_path: Path) -> None:
+    # the primary opens once the test says so; a worker that begins earlier leaves a mark
+    script = """
+import time
+folder = os.environ["FOLDER"]
+if number:
+    if not os.path.exists(folder + "/late"):
+        open(folder + "/early", "w").close()
+else:
+    open(folder + "/begun", "w").close()
+    while not os.path.exists(folder + "/late"):
+        time.sleep(0.01)
+"""
+
+    async def test() -> None:
+        parent = Parent(script + GOOD, tmp_path)
+        running = asyncio.create_task(parent.run())
+        while not (tmp_path / "begun").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not parent.ports
+        (tmp_path / "late").touch()
+        await parent.until(lambda: bool(parent.ports))
+        parent.ends.set()
+        await running
+        assert not (tmp_path / "early").exists()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("sys.exit(3)", "ended with status 3"),
+        ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        ('say(error=["no file", "make one"]); sys.exit(1)', "no file"),
+    ],
+)
+def test_a_first_start_that_fails_ends_all(script: str, told: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        parent = Parent(f"if number == 1: {script}\n{GOOD}", tmp_path)
+        with pytest.raises(ToolkitError, match=told):
+            await parent.run()
+        assert not parent.ports
+
+    run(test)
+
+
+def test_one_that_dies_again_and_again_is_started_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(workers, "LONGEST_PAUSE_S", 0.04)
+    monkeypatch.setattr(workers, "SHUT_S", 0.04)
+
+    async def test() -> None:
+        parent = Parent(DIES + GOOD, tmp_path)
+        running = asyncio.create_task(parent.run())
+        await parent.until(lambda: len(parent.said) >= 5)
+        parent.ends.set()
+        await running
+        pauses = [line.rpartition(" in ")[2] for line in parent.said[:5]]
+        assert pauses == ["0.01 s", "0.02 s", "0.04 s", "0.04 s", "0.04 s"]
+        assert all("Worker 1" in line and "status 7" in line for line in parent.said[:5])
+
+    run(test)
+
+
+def test_nobody_waits_behind_the_door_of_a_worker_that_is_away_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "FIRST_PAUSE_S", 5.0)
+
+    async def test() -> None:
+        parent = Parent(DIES + GOOD, tmp_path)
+        running = asyncio.create_task(parent.run())
+        await parent.until(lambda: bool(parent.said) and bool(parent.ports))
+        port = parent.ports[0][0]
+        # half of 30 would wait at the dead one's door; they are all at the owner's, which is there
+        for _ in range(30):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.transport.abort()
+        assert accepted(parent.workers._listeners[0][0]) == 30
+        parent.ends.set()
+        await running
+
+    run(test)
+
+
+def accepted(door: socket.socket) -> int:
+    count = 0
+    door.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            door.accept()[0].close()
+            count += 1
+    return count
+
+
+def test_one_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "GRACE_S", 0.2)
+    deaf = """
+if number:
+    say(open=True)
+    while True:
+        hear()
+"""
+
+    async def test() -> None:
+        parent = Parent(deaf + GOOD, tmp_path)
+        running = asyncio.create_task(parent.run())
+        await parent.until(lambda: bool(parent.ports))
+        parent.ends.set()
+        await running
+        assert parent.workers.counters.total("events") == 1
+        assert not parent.workers._folder.exists()
+
+    run(test)
+
+
+def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        parent = Parent(GOOD, tmp_path)
+        parent.workers._command = [str(tmp_path / "nothing")]
+        with pytest.raises(ToolkitError, match="could not be started"):
+            await parent.run()
+
+    run(test)

@@ -1,0 +1,400 @@
+"""Words of models: what makes stored answers unreachable, what must not, and what several processes and machines agree in."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+
+from toolkit.metrics.dialects import EngineNumbers
+from toolkit.proxy.config import CacheSetting, Settings, UpstreamSetting
+from toolkit.proxy.upstream.connection import Page
+from toolkit.proxy.upstream.fingerprint import Facts, Fingerprints, Model, read_facts
+
+MODELS = b"""{"object":"list","data":[
+  {"id":"tiny","object":"model","created":1,"owned_by":"vllm","root":"/models/tiny","parent":null,"max_model_len":512},
+  {"id":"lora","object":"model","created":2,"owned_by":"vllm","root":"/loras/a","parent":"tiny"}]}"""
+NUMBERS = EngineNumbers(
+    engine="vllm",
+    dialect="v1",
+    models=("tiny",),
+    settings=(("block_size", "16"), ("cache_dtype", "auto")),
+    started_at=1000.0,
+    prompt_tokens_total=10.0,
+    generation_tokens_total=20.0,
+)
+TINY, LORA = Model(id="tiny", root="/models/tiny", max_model_len=512), Model(id="lora", root="/loras/a")  # fmt: skip
+SERVER = Facts(
+    version="0.32.0", models=(LORA, TINY), settings="f00", started_at=1000.0, tokens_total=30.0
+)
+OTHER_ROOT, OTHER_LENGTH = replace(TINY, root="/models/other"), replace(TINY, max_model_len=1024)
+A, B = "http://a:1", "http://b:1"
+WALL_S = 5000.0
+
+
+def said(body: bytes) -> Page:
+    return Page(200, "application/json", body)
+
+
+class Store:
+    """What a file holds, or a Redis."""
+
+    def __init__(
+        self, earlier: tuple[dict[str, int], dict[str, str]] | None = None, *, is_away: bool = False
+    ) -> None:
+        self.rows: dict[str, str] = {}
+        self.earlier, self.is_away = earlier, is_away
+        self.writes = 0
+
+    def fingerprints(self) -> dict[str, str]:
+        return dict(self.rows)
+
+    def keep_fingerprints(self, rows: Mapping[str, str]) -> None:
+        self.writes += 1
+        if not self.is_away:
+            self.rows |= rows
+
+    def flush(self) -> None:
+        """What is kept is written."""
+
+    def earlier_epochs(self) -> tuple[dict[str, int], dict[str, str]] | None:
+        return self.earlier
+
+
+class Redis(Store):
+    async def fingerprints(self) -> dict[str, str] | None:  # type: ignore[override]
+        return None if self.is_away else dict(self.rows)
+
+
+class Process:
+    """One proxy's fingerprints, and what they said."""
+
+    def __init__(
+        self,
+        file: Store | None = None,
+        redis: Redis | None = None,
+        *,
+        kind: Literal["restart", "change"] = "restart",
+        urls: tuple[str, ...] = (A, B),
+        **upstream: Any,
+    ) -> None:
+        upstreams = tuple(UpstreamSetting(name=url[7], url=url, **upstream) for url in urls)
+        env = None if redis is None else "REDIS"
+        settings = Settings(upstreams=upstreams, cache=CacheSetting(epoch=kind, redis_env=env))
+        self.changes, self.events = 0, list[tuple[object, object]]()
+        self.wall_s = WALL_S
+        stores: dict[str, Any] = {"file": file, "redis": redis}
+        self.prints = Fingerprints(
+            settings, **stores, changed=self.change, event=self.event, wall=lambda: self.wall_s
+        )
+
+    def change(self) -> None:
+        self.changes += 1
+
+    def event(self, _: str, told: dict[str, object]) -> None:
+        self.events.append((told["why"], told["models"]))
+
+    def sees(self, *facts: Facts, name: str = "a") -> dict[str, int]:
+        for each in facts:
+            self.prints.saw(name, each)
+        return self.prints.incarnations
+
+    def words(self) -> tuple[str, ...]:
+        return tuple(map(self.prints.of, ("tiny", "lora", "unknown", None)))
+
+    def refresh(self) -> None:
+        asyncio.run(self.prints.refresh())
+
+
+# --- facts ---------------------------------------------------------------------------------------------
+
+
+def test_facts_are_read_from_the_three_pages() -> None:
+    read = read_facts(said(b'{"version":"0.32.0"}'), said(MODELS), NUMBERS)
+    assert replace(read, settings=None) == replace(SERVER, settings=None)
+    turned = replace(NUMBERS, settings=tuple(reversed(NUMBERS.settings)))
+    others = [
+        replace(NUMBERS, settings=(("block_size", "32"), ("cache_dtype", "auto"))),
+        replace(NUMBERS, engine="sglang"),
+    ]
+    assert read_facts(None, None, turned).settings == read.settings
+    assert len({read.settings, None, *(read_facts(None, None, o).settings for o in others)}) == 4
+    assert (
+        read_facts(said(b'{"version":""}'), None, EngineNumbers(engine="tgi", dialect="tgi"))
+        == Facts()
+    )
+
+
+@pytest.mark.parametrize(
+    "page",
+    [b"", b"<html>", b"[]", b"{}", b"3", b'{"data":{}}', b"\xff", b"[" * 100_000],
+    ids=["empty", "html", "list", "object", "number", "no list", "no text", "deep"],
+)
+def test_a_page_that_is_none_tells_no_models_and_the_metrics_labels_do(page: bytes) -> None:
+    assert read_facts(None, said(page), None).models is None
+    assert read_facts(None, said(page), NUMBERS).models == (Model(id="tiny"),)
+
+
+def test_cards_that_are_none_are_left_out() -> None:
+    page = b'{"data":[1,null,{"id":3},{"id":"a","root":5,"max_model_len":"x"},{"id":"b","max_model_len":true}]}'
+    assert read_facts(None, said(page), None).models == (Model(id="a"), Model(id="b"))
+
+
+# --- one process -----------------------------------------------------------------------------------------
+
+
+def test_a_restart_raises_its_models_once_to_the_second_in_which_it_began() -> None:
+    process = Process()
+    assert process.sees(SERVER, SERVER, replace(SERVER, tokens_total=31.0)) == {}
+    before = process.words()
+    later = replace(SERVER, started_at=1060.0, tokens_total=0.0)
+    assert process.sees(later, later) == {"tiny": 1060, "lora": 1060, "*": 1060}
+    assert process.events == [("restart", ["*", "lora", "tiny"])]
+    assert not set(before) & set(process.words())
+    # a clock that went back makes no number smaller
+    assert process.sees(replace(later, started_at=900.0))["tiny"] == 1061
+
+
+@pytest.mark.parametrize(
+    ("moved_s", "is_restart"),
+    [(-1.0, False), (0.4, False), (1.0, False), (-1.5, True), (1.5, True)],
+)
+def test_a_start_that_moves_by_a_second_is_a_clocks_correction(
+    moved_s: float, is_restart: bool
+) -> None:
+    process = Process()
+    moved = replace(SERVER, started_at=1000.0 + moved_s, tokens_total=1.0)
+    assert bool(process.sees(SERVER, moved)) is is_restart
+
+
+def test_without_a_start_a_counter_that_fell_is_a_restart_and_so_is_coming_back() -> None:
+    process = Process()
+    base = replace(SERVER, started_at=None)
+    assert process.sees(base, replace(base, tokens_total=31.0)) == {}
+    assert process.sees(replace(base, tokens_total=30.0))["tiny"] == WALL_S
+    process.wall_s += 9
+    process.prints.came_back("a")
+    assert process.prints.incarnations["tiny"] == WALL_S + 9
+    assert [why for why, _ in process.events] == ["restart", "came back"]
+    known = Process()
+    known.sees(SERVER)
+    known.prints.came_back("a")
+    assert known.prints.incarnations == {}, "its start tells better"
+
+
+@pytest.mark.parametrize("kind", ["restart", "change"])
+@pytest.mark.parametrize(
+    ("changed", "models"),
+    [
+        ({"version": "0.33.0"}, ["*", "lora", "tiny"]),
+        ({"settings": "bar"}, ["*", "lora", "tiny"]),
+        ({"models": (LORA, OTHER_ROOT)}, ["*", "tiny"]),
+        ({"models": (LORA, OTHER_LENGTH)}, ["*", "tiny"]),
+    ],
+)
+def test_a_change_ends_the_answers_of_those_it_concerns(
+    kind: Any, changed: dict[str, Any], models: list[str]
+) -> None:
+    process = Process(kind=kind)
+    process.sees(SERVER)
+    before = dict(zip(("tiny", "lora", "*"), process.words(), strict=False))
+    process.sees(replace(SERVER, **changed))
+    after = dict(zip(("tiny", "lora", "*"), process.words(), strict=False))
+    assert sorted(name for name in before if before[name] != after[name]) == models
+    assert process.events == [(next(iter(changed)), models)]
+
+
+@pytest.mark.parametrize(
+    "part", ["version", "models", "settings", "started_at", "tokens_total", "all"]
+)
+def test_what_could_not_be_read_is_no_change_and_compared_when_it_is_read_again(part: str) -> None:
+    silent = Facts() if part == "all" else replace(SERVER, **{part: None})  # type: ignore[arg-type]
+    process = Process()
+    process.sees(SERVER)
+    before = process.words()
+    assert process.sees(silent, SERVER, silent) == {}
+    assert process.words() == before
+    assert process.sees(replace(SERVER, version="0.33.0"))
+
+
+def test_a_model_that_goes_and_comes_back_is_the_same_unless_it_is_another() -> None:
+    process = Process()
+    process.sees(SERVER)
+    before = process.words()
+    less = replace(SERVER, models=(Model(id="tiny"),))  # as the metrics' labels have it
+    assert process.sees(less, SERVER, less) == {}
+    assert process.words() == before
+    assert process.sees(replace(SERVER, models=(TINY, replace(LORA, root="/loras/b")))).keys() == {
+        "lora",
+        "*",
+    }
+
+
+def test_adapters_and_names_without_end_are_not_remembered_without_end() -> None:
+    process = Process(kind="change")
+    for number in range(6):
+        process.sees(Facts(models=tuple(Model(id=f"{number}-{each}") for each in range(1000))))
+    facts = process.prints.facts.get("a")
+    assert facts is not None
+    assert len(facts.models or ()) == 4096
+    assert facts.serves("5-999")
+    assert len({process.prints.of(f"model-{number}") for number in range(3000)}) == 3000
+    assert process.prints.of.cache_info().currsize <= 1024
+
+
+def test_an_upstream_that_names_no_model_raises_all_that_are_known() -> None:
+    process = Process()
+    process.sees(SERVER)
+    nameless = replace(SERVER, models=None)
+    assert process.sees(nameless, replace(nameless, started_at=2000.0), name="b").keys() == {
+        "tiny",
+        "lora",
+        "*",
+    }
+
+
+# --- several upstreams ------------------------------------------------------------------------------------
+
+
+def test_another_model_beside_it_changes_nothing_whatever_becomes_of_it() -> None:
+    process = Process()
+    big = Facts(version="8", models=(Model(id="big"),), started_at=5.0)
+    process.sees(SERVER)
+    process.sees(big, name="b")
+    before = process.prints.of("tiny"), process.prints.of("unknown")
+    process.sees(replace(big, version="9", started_at=99.0), name="b")
+    process.sees(replace(SERVER, models=(*(SERVER.models or ()), Model(id="new"))))
+    assert process.prints.of("tiny") == before[0]
+    assert process.prints.of("unknown") != before[1], "nobody is known to serve it: anybody may"
+
+
+def test_of_whom_nothing_can_be_known_the_address_counts() -> None:
+    words = {Process(urls=(url,)).prints.of("tiny") for url in (A, B)}
+    assert len(words) == 2
+    seen, unwatched = Process(urls=(A,)), Process(urls=(A, B), probes=False)
+    for process in (seen, unwatched):
+        process.sees(SERVER)
+    assert seen.prints.of("tiny") != unwatched.prints.of("tiny")
+
+
+# --- file, Redis, other processes ---------------------------------------------------------------------------
+
+
+def test_processes_on_one_file_or_redis_raise_one_restart_once_and_agree() -> None:
+    again = replace(SERVER, started_at=1060.0)
+    for stores in ({"file": Store()}, {"redis": Redis()}):
+        first, second = Process(**stores), Process(**stores)  # type: ignore[arg-type]
+        for process in (first, second):
+            process.sees(SERVER)
+        first.sees(again)
+        assert first.words() != second.words()
+        second.refresh()
+        assert second.prints.of("tiny") == first.prints.of("tiny")
+        assert second.sees(again) == first.prints.incarnations
+        assert second.events == []
+        # the number of another restart, where both see it on their own
+        third = replace(SERVER, started_at=1200.0)
+        assert first.sees(third) == second.sees(third) == dict.fromkeys(("tiny", "lora", "*"), 1200)
+
+
+def test_what_a_store_lost_or_refused_is_written_again_and_only_more_is_believed() -> None:
+    redis = Redis()
+    process = Process(redis=redis)
+    process.sees(SERVER)
+    redis.is_away = True
+    process.sees(replace(SERVER, started_at=1060.0))
+    process.refresh()
+    assert "model tiny" not in redis.rows
+    redis.is_away = False
+    redis.rows = {"model tiny": "7", "model lora": "no number"}
+    process.refresh()
+    assert {redis.rows[f"model {name}"] for name in ("tiny", "lora", "*")} == {"1060"}
+    assert process.prints.incarnations["tiny"] == 1060
+    after = Process(redis=redis)
+    after.refresh()
+    assert after.words() == process.words()
+    writes = redis.writes
+    process.refresh()
+    redis.rows[f"upstream {A}"] = "{"
+    nobody = Process(redis=redis)
+    nobody.refresh()
+    assert nobody.prints.facts.get("a") is None
+    assert redis.writes == writes
+
+
+def test_an_address_on_this_machine_is_nobody_s_on_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redis, here = Redis(), ("http://127.0.0.1:1",)
+    process = Process(redis=redis, urls=here)
+    process.sees(SERVER, name="1")
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    other = Process(redis=redis, urls=here)
+    other.refresh()
+    assert other.prints.facts.get("1") is None
+    assert other.sees(replace(SERVER, started_at=5.0), name="1") == {}
+    assert other.prints.of("tiny") == process.prints.of("tiny")
+
+
+def test_a_worker_takes_its_primary_s_numbers_and_reads_the_rest_from_the_file() -> None:
+    file = Store()
+    primary, worker = Process(file), Process(file)
+    primary.sees(SERVER)
+    worker.prints.read_file()
+    assert worker.words() == primary.words()
+    changes = worker.changes
+    worker.prints.read_file()
+    assert worker.changes == changes, "nothing new"
+    file.is_away = True
+    primary.sees(replace(SERVER, started_at=1060.0))
+    worker.prints.raise_to(primary.prints.incarnations)
+    assert worker.words() == primary.words()
+    worker.prints.raise_to({"tiny": 3})
+    assert worker.words() == primary.words()
+
+
+def test_counters_are_written_now_and_then_and_only_where_they_are_needed() -> None:
+    file = Store()
+    process = Process(file)
+    base = replace(SERVER, started_at=None)
+    process.sees(base)
+    process.wall_s += 29
+    process.sees(replace(base, tokens_total=200.0))
+    assert '"tokens_total":30.0' in file.rows[f"upstream {A}"]
+    process.wall_s += 1
+    process.sees(replace(base, tokens_total=300.0))
+    # fewer tokens than the file knows of: it began anew while the proxy was down
+    assert Process(file).sees(replace(base, tokens_total=299.0))
+    writes = file.writes
+    process.sees(*(replace(SERVER, tokens_total=10.0**power) for power in (3, 6)))
+    assert file.writes == writes + 1, "where a start tells, it is the start that is written"
+
+
+def test_serve_has_nothing_found_that_other_flags_answered() -> None:
+    file = Store()
+    process = Process(file)
+    process.sees(SERVER)
+    before = process.words()
+    Process(file, kind="change").prints.raise_all()
+    assert not set(Process(file, kind="change").words()) & set(before)
+
+
+def test_an_earlier_version_s_answers_are_found_until_anything_changes() -> None:
+    text = (
+        '{"version":"0.32.0","models":[{"id":"lora","root":"/loras/a","max_model_len":null},'
+        '{"id":"tiny","root":"/models/tiny","max_model_len":512}],"settings":"f00","started_at":1000.0,"tokens_total":0.0}'
+    )
+    file = Store(({"tiny": 3, "*": 5}, {A: text}))
+    process = Process(file)
+    assert process.words() == ("tiny@3", "lora@*5", "unknown@*5", "@*5")
+    process.sees(SERVER)
+    assert Process(file).words()[:2] == ("tiny@3", "lora@*5")
+    changed = Process(file)
+    changed.sees(replace(SERVER, version="0.33.0"))
+    assert "@3" not in changed.prints.of("tiny")
+    restarted = Process(file)
+    restarted.sees(replace(SERVER, started_at=2000.0))
+    assert restarted.words() == Process(file).words() != process.words()
+    # on other machines its numbers mean nothing
+    assert "@3" not in Process(Store(file.earlier), Redis()).prints.of("tiny")

@@ -1,0 +1,354 @@
+"""The prober over servers that are well, hang, drip, flood and lie: it costs a scrape, never another's, never the prober."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.chat import until
+from support.raw_server import Misbehave, RawServer, http, recorded, vllm_pages
+from support.watching import watching
+
+from toolkit.metrics.dialects import EngineNumbers, read_numbers
+from toolkit.metrics.parser import read_page
+from toolkit.proxy.upstream import health
+from toolkit.proxy.upstream.health import one_page
+
+RECORDED = recorded("metrics_after_load.txt").decode()
+METRICS = http(recorded("metrics_idle.txt"), content_type="text/plain; version=1.0.0")
+PAGES = vllm_pages() | {"/metrics": METRICS}
+
+
+def run(work: Coroutine[None, None, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def hang(_: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def hang_within(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\nvllm:num_requests")
+    await asyncio.Event().wait()
+
+
+async def drip_head(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"x-y: z\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def flood(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    while True:
+        writer.write(b"10000\r\n" + b"#" * 65_535 + b"\n\r\n")
+        await writer.drain()
+
+
+async def cut(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nvllm:")
+    await writer.drain()
+
+
+async def noise(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x00\xff\r\n" * 100)
+    await writer.drain()
+
+
+LATE = {"hang": hang, "within": hang_within, "head": drip_head}
+BROKEN: dict[str, Any] = {
+    "flood": flood,
+    "cut": cut,
+    "noise": noise,
+    "binary": http(bytes(range(256)) * 50),
+    "html": http("<html>It works!</html>"),
+    "nan": http('vllm:num_requests_running{engine="0"} NaN\n'),
+    "huge": http('vllm:num_requests_running{engine="0"} 1e999\n'),
+    "gzip": http(b"\x1f\x8b\x08\x00", content_encoding="gzip"),
+    "no_content": http(status="204 No Content"),
+    "error": http(status="500 Oh"),
+    "moved": http(status="302 Found", location="/health"),
+    "deep": http(b'{"data":' * 5_000),
+    "kinds": http(b'{"data": [{"id": 7}, null, [], {"id": null}], "version": {}}'),
+    "string": http(b'"tiny"'),
+}
+
+
+# --- scrapes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("misbehave", LATE.values(), ids=LATE)
+def test_a_page_without_end_delays_nobody_else_is_given_up_and_asked_again(
+    misbehave: Misbehave,
+) -> None:
+    async def work() -> None:
+        bad = vllm_pages() | {"/metrics": misbehave}
+        async with (
+            RawServer(bad) as one,
+            RawServer(PAGES) as two,
+            watching({"a": one.url, "b": two.url}, limit_s=0.3) as around,
+        ):
+            await until(lambda: two.paths().count("/metrics") >= 10)
+            await around.prober.first_scrape()
+            await until(lambda: one.connections >= 3)
+            assert around.state("a").state == "up", "late or strange, which is no refusal"
+            one.pages["/metrics"] = METRICS
+            await until(lambda: around.prober.metrics_age_s("a") is not None)
+            assert around.named("watch_failed") == []
+
+    run(work())
+
+
+@pytest.mark.parametrize("misbehave", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/version"])
+def test_a_broken_page_ends_nothing_and_is_no_change(path: str, misbehave: Misbehave) -> None:
+    async def work() -> None:
+        async with (
+            RawServer(PAGES | {path: misbehave}) as server,
+            watching({"a": server.url}, limit_s=0.3, identity_s=0.05) as around,
+        ):
+            await around.prober.first_scrape()
+            await until(lambda: server.paths().count(path) >= 1)
+            server.pages = dict(PAGES)
+            await until(lambda: around.state("a").models == {"tiny"})
+            assert around.prints.incarnations == {}
+            assert around.named("watch_failed") == []
+            assert around.state("a").state == "up"
+
+    run(work())
+
+
+def test_pages_that_change_seldom_are_read_anew_in_their_time_and_bear_the_upstream_s_own_key() -> (
+    None
+):
+    async def work() -> None:
+        async with (
+            RawServer(dict(PAGES)) as server,
+            RawServer(PAGES | {"/metrics": http(set_cookie="who=proxy")}) as other,
+            watching(
+                {"a": server.url, "b": other.url}, keys={"a": "sk-a"}, identity_s=0.05
+            ) as around,
+        ):
+            await around.prober.first_scrape()
+            card = json.loads(recorded("v1_models.json"))
+            card["data"][0]["max_model_len"] = 1024
+            server.pages["/v1/models"] = http(json.dumps(card))
+            await until(lambda: around.prints.incarnations.keys() == {"tiny", "*"})
+            heads = [headers for _, _, headers in server.requests]
+            assert {head["authorization"] for head in heads} == {"Bearer sk-a"}
+            strangers = [headers for _, _, headers in other.requests]
+            assert not any({"authorization", "cookie"} & head.keys() for head in strangers)
+
+    run(work())
+
+
+def test_a_page_that_takes_long_to_be_read_is_asked_for_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        # as if it had taken a thousand million times as long
+        monkeypatch.setattr(health, "READING_SHARE", 1e-10)
+        # 1 MB, 16 engines: read beside the loop
+        page = "".join(RECORDED.replace('engine="0"', f'engine="{number}"') for number in range(16))
+        pages = PAGES | {"/metrics": http(page)}
+        async with RawServer(pages) as server, watching({"a": server.url}) as around:
+            await around.prober.first_scrape()
+            await asyncio.sleep(0.1)  # ten scrapes' time
+            assert server.paths().count("/metrics") == 1
+            assert around.state("a").running == 0
+
+    run(work())
+
+
+def test_what_nobody_foresaw_is_reported_and_the_next_scrape_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with RawServer(PAGES) as server, watching({"a": server.url}) as around:
+            await around.prober.first_scrape()
+
+            def fail(*_: object) -> None:
+                raise RuntimeError("oh")
+
+            monkeypatch.setattr(health, "read_metrics", fail)
+            await until(lambda: around.named("watch_failed"))
+            assert around.named("watch_failed")[0] == {"upstream": "a", "error": "RuntimeError: oh"}
+            monkeypatch.undo()
+            scrapes = server.paths().count("/metrics")
+            await until(lambda: server.paths().count("/metrics") > scrapes + 2)
+
+    run(work())
+
+
+def test_it_ends_at_once_whatever_hangs_and_follows_no_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with RawServer({}) as stranger, RawServer({"/metrics": hang}) as server:
+            monkeypatch.setenv("http_proxy", stranger.url)
+            async with watching({"a": server.url}):
+                await until(lambda: "/metrics" in server.paths())
+            assert stranger.connections == 0
+            left = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+            assert not [name for name in left if name.startswith("Prober.")]
+
+    run(work())
+
+
+# --- tokens --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "made"),
+    [(cut, False), (hang, False), (http(status="302 Found", location="/"), None)],
+)
+def test_a_token_is_one_that_came(answer: Any, made: bool | None) -> None:
+    async def work() -> None:
+        pages = PAGES | {"/v1/completions": answer}
+        async with RawServer(pages) as server, watching({"a": server.url}) as around:
+            await around.prober.first_scrape()
+            around.routing.started("a", around.prober._clock())
+            await until(lambda: around.named("probe"))
+            assert around.named("probe")[0] == {"upstream": "a", "token": made}
+
+    run(work())
+
+
+# --- the engines' metrics for whoever asks ---------------------------------------------------------------------
+
+
+class Gate:
+    """A page that numbers its answers when it is asked, and gives them when it may."""
+
+    def __init__(self) -> None:
+        self.count, self.go_on, self.was_asked = 0, asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, writer: asyncio.StreamWriter) -> None:
+        self.count += 1
+        text = f"up {self.count}\n"
+        self.was_asked.set()
+        await self.go_on.wait()
+        writer.write(http(text, content_type="text/plain"))
+        await writer.drain()
+
+
+def test_who_asks_meanwhile_shares_the_next_answer_and_who_leaves_takes_nobody_s() -> None:
+    async def work() -> None:
+        gate = Gate()
+        async with (
+            RawServer({"/metrics": gate}) as server,
+            watching({"a": server.url}, runs=False) as around,
+        ):
+            first, leaver = (asyncio.create_task(around.prober.metrics_page()) for _ in range(2))
+            await gate.was_asked.wait()
+            leaver.cancel()
+            others = [asyncio.create_task(around.prober.metrics_page()) for _ in range(50)]
+            await asyncio.wait([leaver])
+            gate.go_on.set()
+            assert await first == "up 1\n"
+            assert set(await asyncio.gather(*others)) == {"up 2\n"}
+            assert (await around.prober.metrics_page(), gate.count) == ("up 3\n", 3)
+
+    run(work())
+
+
+@pytest.mark.parametrize("misbehave", [hang, http(status="404 Not Found"), http("<html>")])
+def test_an_engine_that_says_nothing_now_has_its_last_word_for_two_scrapes(
+    misbehave: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "PAGE_LIMIT_S", 0.1)
+
+    async def work() -> None:
+        good = http("up 0\n", content_type="text/plain")
+        async with (
+            RawServer({"/metrics": good}) as server,
+            watching({"a": server.url}, runs=False) as around,
+        ):
+            now_s, prober = [100.0], around.prober
+            prober._clock = lambda: now_s[0]
+            assert prober.metrics_age_s("a") is None
+            assert await prober.metrics_page() == "up 0\n"
+            server.pages["/metrics"] = misbehave
+            # two scrapes of 10 ms, and the time that one may take
+            for later_s, page in ((100.119, "up 0\n"), (100.24, "")):
+                now_s[0] = later_s
+                assert await prober.metrics_page() == page
+            assert prober.metrics_age_s("a") == pytest.approx(0.24)
+
+    run(work())
+
+
+def test_whoever_hammers_the_page_the_engines_have_their_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        slept: list[float] = []
+
+        async def sleep(span_s: float) -> None:
+            slept.append(span_s)
+
+        async with RawServer(PAGES) as server, watching({"a": server.url}, runs=False) as around:
+            clock = iter([7.0, 7.0, 7.0, 7.0, 7.04, *[7.2] * 9])
+            around.prober._clock = clock.__next__
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio, "sleep", sleep)
+                await around.prober.metrics_page()
+                await around.prober.metrics_page()
+            # it began at 7.0; at 7.04 there are 60 of 100 ms left
+            assert slept[-1] == pytest.approx(0.06)
+
+    run(work())
+
+
+# --- several pages as one ----------------------------------------------------------------------------------------
+
+
+def test_engines_add_up_as_replicas_do_and_none_loses_a_series() -> None:
+    def numbers(page: str) -> EngineNumbers:
+        found = read_numbers(read_page(page), "text/plain")
+        assert found is not None
+        return found
+
+    both = one_page({0: RECORDED, 1: RECORDED})
+    one, two = numbers(RECORDED), numbers(both)
+    assert (two.engine, two.models, two.started_at) == (one.engine, one.models, one.started_at)
+    assert (one.engines, two.engines) == (1, 2)
+    for name in "running kv_cache_tokens prompt_tokens_total generation_tokens_total".split():
+        assert getattr(two, name) == 2 * getattr(one, name), name
+    families = {each.name: len(each.samples) for each in text_string_to_metric_families(both)}
+    alone = {each.name: len(each.samples) for each in text_string_to_metric_families(RECORDED)}
+    assert families == {name: 2 * count for name, count in alone.items()}
+
+
+@pytest.mark.parametrize(
+    ("line", "numbered"),
+    [
+        ("up 1", 'up{WorkerId="1"} 1'),
+        ("up{} 1", 'up{WorkerId="1"} 1'),
+        ('up{a="}{"} 1 170', 'up{WorkerId="1",a="}{"} 1 170'),
+        ('up{WorkerId="x",a="b"} 1', 'up{WorkerId="x",a="b"} 1'),
+        ("<html>", "<html>"),
+    ],
+)
+def test_a_line_gets_its_page_s_number_among_its_labels(line: str, numbered: str) -> None:
+    assert one_page({0: "", 1: line + "\n"}) == numbered + "\n"
+
+
+def test_an_engine_that_knows_less_or_says_it_otherwise_spoils_no_family() -> None:
+    first = "# HELP a One.\n# TYPE a counter\na_total 1\n# TYPE b gauge\nb 2\nbc 3\n# EOF\n"
+    second = "# HELP a Two.\n# TYPE a counter\na_total 3\nc 4\n"
+    assert one_page({0: first, 2: second}) == (
+        "# HELP a One.\n"
+        "# TYPE a counter\n"
+        'a_total{WorkerId="0"} 1\n'
+        'a_total{WorkerId="2"} 3\n'
+        "# TYPE b gauge\n"
+        'b{WorkerId="0"} 2\n'
+        'bc{WorkerId="0"} 3\n'
+        'c{WorkerId="2"} 4\n'
+        "# EOF\n"
+    )

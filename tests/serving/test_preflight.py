@@ -1,0 +1,632 @@
+"""Preflight where a test from outside cannot build the machine: control groups, other users, full disks, containers, odd sockets."""
+
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from toolkit.serving.preflight import cgroups, check, disk, gpu, port, shared_memory, system, vllm
+from toolkit.serving.preflight.check import Check, Needs
+from toolkit.serving.preflight.gpu import GpuProcess, Gpus, NvmlGpu
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def root_of_no_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests, wherever."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for module in (gpu, shared_memory, system, check):
+        monkeypatch.setattr(module, "container", lambda: None)
+
+
+def in_container(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    for module in (gpu, shared_memory, system, check):
+        monkeypatch.setattr(module, "container", lambda: kind)
+
+
+# --- a container's limits -------------------------------------------------------------------------------------
+
+TWO = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+ONE = """31 23 0:27 / /sys/fs/cgroup/memory rw shared:10 - cgroup cgroup rw,memory
+32 23 0:28 / /sys/fs/cgroup/cpu,cpuacct rw shared:11 - cgroup cgroup rw,cpu,cpuacct
+"""
+
+
+def tree(root: Path, group: str, mounts: str, files: dict[str, str]) -> Path:
+    texts = {"proc/self/cgroup": group, "proc/self/mountinfo": mounts}
+    texts |= {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("group", "mounts", "files", "memory", "cores"),
+    [
+        (  # version 2; files' pages may go
+            "0::/a\n",
+            TWO,
+            {
+                "a/memory.max": f"{8 * GIB}\n",
+                "a/memory.current": f"{5 * GIB}\n",
+                "a/memory.stat": f"anon 100\ninactive_file {2 * GIB}\n",
+                "a/cpu.max": "250000 100000\n",
+            },
+            (8 * GIB, 3 * GIB),
+            2.5,
+        ),
+        (  # version 1
+            "4:memory:/d/x\n2:cpu,cpuacct:/d/x\n1:name=systemd:/d/x\n",
+            ONE,
+            {
+                "memory/d/x/memory.limit_in_bytes": f"{8 * GIB}\n",
+                "memory/d/x/memory.usage_in_bytes": f"{5 * GIB}\n",
+                "memory/d/x/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}\n",
+                "cpu,cpuacct/d/x/cpu.cfs_quota_us": "150000\n",
+                "cpu,cpuacct/d/x/cpu.cfs_period_us": "100000\n",
+            },
+            (8 * GIB, 4 * GIB),
+            1.5,
+        ),
+        (  # no limit in version 2, and none in version 1
+            "0::/a\n",
+            TWO,
+            {"a/memory.max": "max\n", "a/memory.current": "1\n", "a/cpu.max": "max 100000\n"},
+            (None, 0),
+            None,
+        ),
+        (
+            "4:memory:/\n2:cpu,cpuacct:/\n",
+            ONE,
+            {
+                "memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "memory/memory.usage_in_bytes": "1\n",
+                "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            (None, 0),
+            None,
+        ),
+        (  # the tightest of all levels: the pod has 1 GiB left, the box 2
+            "0::/pod/box\n",
+            TWO,
+            {
+                "pod/memory.max": f"{4 * GIB}\n",
+                "pod/memory.current": f"{3 * GIB}\n",
+                "pod/cpu.max": "400000 100000\n",
+                "pod/box/memory.max": f"{3 * GIB}\n",
+                "pod/box/memory.current": f"{GIB}\n",
+                "pod/box/cpu.max": "300000 100000\n",
+            },
+            (4 * GIB, 3 * GIB),
+            3.0,
+        ),
+        (  # a container that sees its own group as the top
+            "0::/../../elsewhere\n",
+            TWO,
+            {"memory.max": f"{2 * GIB}\n", "memory.current": f"{GIB}\n"},
+            (2 * GIB, GIB),
+            None,
+        ),
+        (  # Docker with version 1: the process is in /docker/ab, and /docker/ab is what is mounted
+            "4:memory:/docker/ab\n",
+            "31 23 0:27 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+            {
+                "memory/memory.limit_in_bytes": f"{GIB}\n",
+                "memory/memory.usage_in_bytes": "4096\n",
+            },
+            (GIB, 4096),
+            None,
+        ),
+        (  # version 2 beside version 1 does not hide it
+            "4:memory:/a\n0::/\n",
+            ONE + "33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+            {
+                "memory/a/memory.limit_in_bytes": f"{GIB}\n",
+                "memory/a/memory.usage_in_bytes": "0\n",
+                "unified/cgroup.procs": "",
+            },
+            (GIB, 0),
+            None,
+        ),
+        (  # torn files are no limit and no crash
+            "0::/a\ntorn line\n",
+            TWO + "short\n",
+            {"a/memory.max": "eight gigabytes\n", "a/cpu.max": "1 2 3\n"},
+            (None, 0),
+            None,
+        ),
+    ],
+)
+def test_a_containers_limits_are_read_as_the_kernel_lays_them_out(
+    tmp_path: Path,
+    group: str,
+    mounts: str,
+    files: dict[str, str],
+    memory: tuple[int | None, int],
+    cores: float | None,
+) -> None:
+    root = tree(tmp_path, group, mounts, files)
+    assert cgroups.memory(root) == memory
+    assert cgroups.cores(root) == cores
+
+
+# --- open files, cores ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hard", "kind", "may_lift", "fix"),
+    [
+        (-1, None, False, "ulimit -n 65535"),
+        (1024, None, True, "ulimit -n 65535"),
+        (1024, None, False, "prlimit --pid $$ --nofile=65535:65535"),
+        # root of a container has no right to lift what the container was started with
+        (1024, "docker", False, "docker run --ulimit nofile=65535:65535"),
+        # a pod has no command
+        (1024, "kubernetes", False, None),
+    ],
+)
+def test_the_limit_of_open_files_is_lifted_by_whom_it_can(
+    monkeypatch: pytest.MonkeyPatch, hard: int, kind: str | None, may_lift: bool, fix: str | None
+) -> None:
+    monkeypatch.setattr(system.resource, "getrlimit", lambda _: (1024, hard))
+    monkeypatch.setattr(system, "may", lambda _: may_lift)
+    if kind:
+        in_container(monkeypatch, kind)
+    found = system.open_files(256)
+    assert (found.status, found.fix) == ("fail", fix)
+    if hard > 0:
+        assert found.repair is not None
+        monkeypatch.setattr(system.resource, "setrlimit", lambda *_: None)
+        assert found.repair() == (
+            False,
+            "1,024 open files are all that this user may have; only root lifts the hard limit",
+        )
+
+
+def test_a_policy_that_saves_power_is_changed_as_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for core, policy in ((0, "performance"), (1, "powersave"), (10, "powersave")):
+        (tmp_path / f"cpu{core}/cpufreq").mkdir(parents=True)
+        (tmp_path / f"cpu{core}/cpufreq/scaling_governor").write_text(f"{policy}\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    cpu, governor = system.cpu_checks(Needs(), 10_000, tmp_path)
+    assert (cpu.status, "the GPU waits for the slowest" in cpu.why) == ("warn", True)
+    assert "performance, powersave" in governor.why
+    tee = "tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    assert governor.fix == f"echo performance | sudo {tee}"
+    cpu, governor = system.cpu_checks(Needs(gpu=False), 1, tmp_path / "none")
+    assert (cpu.status, governor.status) == ("ok", "warn")
+
+
+# --- shared memory --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder on the very file system that shared memory is of."""
+    place = Path("/dev/shm") / f"toolkit-test-{os.getpid()}-{tmp_path.name}"
+    place.mkdir()
+    yield place
+    for path in place.iterdir():
+        path.rmdir() if path.is_dir() else path.unlink()
+    place.rmdir()
+
+
+def leftovers(folder: Path) -> Check:
+    return {each.check: each for each in shared_memory.checks(folder)}["shm_leftovers"]
+
+
+def test_of_shared_memory_only_what_an_engine_left_is_offered_the_biggest_first(
+    folder: Path,
+) -> None:
+    for name, pages in (("sem.mp-a", 1), ("psm_b", 5), ("nccl-c", 2)):
+        (folder / name).write_bytes(b"x" * 4096 * pages)
+    for name in ("notes.txt", "my_psm_file", "psm_a b", "psm_\x1b[2J", "psm_"):
+        (folder / name).touch()
+    (folder / "psm_link").symlink_to(folder / "notes.txt")
+    (folder / "psm_folder").mkdir()
+    found = leftovers(folder)
+    wanted = " ".join(f"{folder}/{name}" for name in ("psm_b", "nccl-c", "sem.mp-a"))
+    assert found.fix == f"rm -f -- {wanted}"
+    assert "3 files" in found.why
+    assert "32 KiB" in found.why  # 8 pages of 4,096
+    assert found.repair is not None
+    assert found.repair() == (True, "removed 3 files that no process held")
+    assert (folder / "notes.txt").exists()
+    (folder / "psm_link").unlink()  # nobody can say of it
+    assert leftovers(folder).status == "ok"
+    for number in range(21):
+        (folder / f"psm_{number}").touch()
+    assert leftovers(folder).fix == "toolkit preflight --fix"
+
+
+def test_a_file_that_is_open_or_mapped_is_in_use_and_never_removed(folder: Path) -> None:
+    path = folder / "psm_1234"
+    path.write_bytes(b"x" * 4096)
+    with path.open("r+b") as file:
+        assert shared_memory.is_left(path) is False
+        held = mmap.mmap(file.fileno(), 4096)
+    assert shared_memory.is_left(path) is False  # closed, and still mapped
+    assert not shared_memory.remove_left(path)
+    held.close()
+    assert shared_memory.remove_left(path)
+    assert shared_memory.is_left(path) is False  # gone meanwhile
+
+
+def test_a_plain_user_does_not_judge_another_users_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    (folder / "psm_roots").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shared_memory.fcntl, "fcntl", refused)
+    found = leftovers(folder)
+    # sudo knows no virtual environment
+    assert (found.status, found.fix) == ("warn", 'sudo "$(command -v toolkit)" preflight')
+    assert found.why.startswith("unknown: 1 file")
+
+
+@pytest.mark.parametrize(
+    ("free", "status"),
+    [(2 * GIB, "ok"), (2 * GIB - 4096, "warn"), (GIB // 2, "warn"), (GIB // 2 - 4096, "fail")],
+)
+def test_dev_shm_wants_room_for_one_server_and_more_for_several_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
+    room = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=GIB)
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    found = next(shared_memory.checks(tmp_path))
+    assert found.status == status
+    if status != "ok":
+        assert found.fix == f"mount -o remount,size=50% {tmp_path}"
+        in_container(monkeypatch, "docker")
+        monkeypatch.setattr(shared_memory, "may", lambda _: False)
+        assert next(shared_memory.checks(tmp_path)).fix == "docker run --ipc=host"
+
+
+# --- disks ----------------------------------------------------------------------------------------------------
+
+
+class Room(SimpleNamespace):
+    """A file system of 1,000 GiB with room for many files."""
+
+    def __init__(self, free: int, total: int = 1000 * GIB, **more: Any) -> None:
+        plain = {"f_files": 10**9, "f_favail": 10**8, "f_flag": 0}
+        plain |= {"f_frsize": 1, "f_blocks": total, "f_bavail": free}
+        super().__init__(**plain | more)
+
+
+def on_disk(
+    monkeypatch: pytest.MonkeyPatch, room: Room, hub: Path, **needs: Any
+) -> dict[str, Check]:
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    environ = {
+        "HF_HUB_CACHE": str(hub),
+        "VLLM_CACHE_ROOT": str(hub.parent / "vllm"),
+        "TMPDIR": str(hub.parent / "tmp"),
+    }
+    return {each.check: each for each in disk.checks(Needs(**needs), environ)}
+
+
+@pytest.mark.parametrize(
+    ("room", "weights", "status"),
+    [
+        # the floor of a large disk is 1 GiB, and 10 GiB are to be spare; the weights come on top
+        (Room(10 * GIB), None, "ok"),
+        (Room(10 * GIB - 1), None, "warn"),
+        (Room(GIB), None, "warn"),
+        (Room(GIB - 1), None, "fail"),
+        (Room(150 * GIB), 140 * GIB, "ok"),
+        (Room(150 * GIB - 1), 140 * GIB, "warn"),
+        (Room(141 * GIB - 1), 140 * GIB, "fail"),
+        # of a small one 5 % are to be spare, and 2 % are the floor
+        (Room(GIB // 20 + 1, GIB), None, "ok"),
+        (Room(GIB // 50 + 1, GIB), None, "warn"),
+        (Room(GIB // 50, GIB), None, "fail"),
+    ],
+)
+def test_a_disk_takes_the_weights_and_something_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: Room, weights: int | None, status: str
+) -> None:
+    found = on_disk(monkeypatch, room, tmp_path / "hub", disk_bytes=weights)
+    # three places on one file system are one row
+    assert {name: each.status for name, each in found.items()} == {"disk": status}
+
+
+def test_the_biggest_that_can_be_fetched_again_goes_until_it_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {
+        "hub/models--me--mine": 9,
+        "hub/videos": 8,
+        "hub/models--a--b": 5,
+        "vllm/torch_compile_cache": 4,
+        "hub/models--c--d": 3,
+        "tmp/torchinductor_me": 2,
+        "tmp/secret-project": 7,
+    }
+    for name, mib in sizes.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "w").write_bytes(b"x" * mib * 2**20)
+    # of 100 MiB 5 are to be spare: 7 are lacking
+    room = Room(0, 160 * 2**20)
+    found = on_disk(monkeypatch, room, tmp_path / "hub", model="me/mine")["disk"]
+    assert found.fix == f"rm -rf -- {tmp_path}/hub/models--a--b {tmp_path}/vllm/torch_compile_cache"
+    assert f"`{tmp_path}/hub/models--me--mine` with 9 MiB, `{tmp_path}/hub/videos`" in found.why
+    # other people's temporary files are not named, and nothing is thrown away where that would not be enough
+    found = on_disk(monkeypatch, Room(0), tmp_path / "hub")["disk"]
+    assert "secret-project" not in found.why
+    assert found.fix is not None
+    assert found.fix.startswith("du -xhd2 /")
+    monkeypatch.setattr(disk, "LOOK_S", -1.0)
+    found = on_disk(monkeypatch, Room(0), tmp_path / "hub")["disk"]
+    assert "; it holds" not in found.why
+
+
+def test_a_folder_is_counted_as_du_counts_it(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/one").write_bytes(b"x" * 3 * 2**20)
+    (tmp_path / "a/two").write_bytes(b"x" * 2**20)
+    (tmp_path / "a/again").hardlink_to(tmp_path / "a/two")  # one file with two names
+    (tmp_path / "a/link").symlink_to(tmp_path / "a/two")
+    with (tmp_path / "a/hole").open("wb") as sparse:
+        sparse.truncate(100 * 2**20)  # takes no room
+    command = ["du", "-sB1", tmp_path / "a"]
+    du = int(subprocess.run(command, capture_output=True, check=True).stdout.split()[0])
+    folders = 2 * (tmp_path / "a").stat().st_blocks * 512  # du counts them, too
+    assert disk.measured(tmp_path / "a") == (du - folders, True)
+    assert disk.measured(tmp_path / "a", 0.0) == (0, False)
+
+
+def test_a_shut_folder_on_a_disk_that_is_shown_already_is_shown_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # root may write everywhere: the answer of access(2) is planted
+    cache = tmp_path / "vllm"
+    cache.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != cache)
+    found = on_disk(monkeypatch, Room(500 * GIB), tmp_path / "hub")
+    assert {name: each.status for name, each in found.items()} == {
+        "disk": "ok",
+        "disk_vllm_cache": "fail",
+    }
+    own = f'sudo mkdir -p {cache} && sudo chown -R "$(id -un)" {cache}'
+    assert found["disk_vllm_cache"].fix == own
+    # the simulator compiles nothing
+    found = on_disk(monkeypatch, Room(500 * GIB), tmp_path / "hub", vllm=None)
+    assert found["disk_vllm_cache"].status == "ok"
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path / "tmp")
+    (tmp_path / "tmp").mkdir()
+    # everybody's folder is given to nobody
+    found = on_disk(monkeypatch, Room(500 * GIB), tmp_path / "hub")
+    assert found["disk_tmp"].fix == 'mkdir -p "$HOME/tmp" && export TMPDIR="$HOME/tmp"'
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({"HF_HUB_CACHE": "/h", "HF_HOME": "/no", "HOME": "/home/me"}, "/h"),
+        ({"HF_HOME": "/f", "HOME": "/home/me"}, "/f/hub"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/home/me"}, "/x/huggingface/hub"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/huggingface/hub"),
+        ({"HF_HUB_CACHE": "~nobody-is-called-so/hub"}, "~nobody-is-called-so/hub"),
+    ],
+)
+def test_models_go_where_hugging_faces_library_puts_them(
+    environ: dict[str, str], place: str
+) -> None:
+    assert str(disk.hub(environ)) == place
+
+
+# --- ports ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening(address: str = "127.0.0.1", *options: int) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as server:
+        for option in options:
+            server.setsockopt(socket.SOL_SOCKET, option, 1)
+        server.bind((address, 0))
+        server.listen()
+        yield server
+
+
+def test_holders_are_found_in_either_family_and_where_several_share_a_port() -> None:
+    with listening("127.0.0.1", socket.SO_REUSEPORT) as server, socket.socket() as second:
+        # as vLLM: both sockets set SO_REUSEPORT
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        second.bind(server.getsockname())
+        second.listen()
+        found = port.probe(server.getsockname()[1], "0.0.0.0")
+        assert [each.address for each in found.holders] == ["127.0.0.1"] * 2
+        assert {each.pids for each in found.holders} == {(os.getpid(),)}
+        assert found.refusal == "EADDRINUSE"
+    with listening("::1") as server:
+        found = port.probe(server.getsockname()[1], "127.0.0.1")
+    assert [each.address for each in found.holders] == ["::1"]
+    assert found.refusal is None
+
+
+def test_a_server_that_forked_is_ended_with_all_who_share_its_socket() -> None:
+    with listening() as server:
+        number = server.getsockname()[1]
+        code = "import sys; print('there', flush=True); sys.stdin.read()"
+        child = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[server.fileno()],
+        )
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            found = next(port.checks(Needs(ports=(number,))))
+        finally:
+            child.kill()
+            child.communicate(timeout=60)
+    pids = sorted((os.getpid(), child.pid))
+    assert found.fix == f"kill {pids[0]} {pids[1]}"
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_connections_that_just_ended_take_a_port_only_of_a_server_that_did_not_allow_it(
+    reuse: bool,
+) -> None:
+    options = (socket.SO_REUSEADDR,) if reuse else ()
+    with listening("127.0.0.1", *options) as server:
+        number = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", number)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # who closes first keeps the port in TIME_WAIT
+            assert client.recv(1) == b""
+    found = port.probe(number, "127.0.0.1")
+    wanted = (None, False) if reuse else ("EADDRINUSE", True)
+    assert (found.refusal, found.is_ending) == wanted
+    if not reuse:
+        row = next(port.checks(Needs(ports=(number,), host="127.0.0.1")))
+        assert (row.status, row.fix) == ("fail", "sleep 60")
+
+
+def test_a_holder_whose_process_may_not_be_seen_stays_without_a_name(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    row = "   0: B80D01200000000067452301EFCDAB89:1F40 0:0 0A 0:0 00:0 0  1000 0 4242 1\n"
+    (tmp_path / "net/tcp6").write_text(f"  sl  local_address ...\n{row}\n   1: torn\n")
+    found = port.probe(8000, "127.0.0.1", tmp_path)  # 0x1F40 is 8000
+    assert found.holders == (port.Holder(address="2001:db8::123:4567:89ab:cdef"),)
+    assert not found.is_known
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, found: port.Port, host: str = "0.0.0.0") -> Check:
+    monkeypatch.setattr(port, "probe", lambda *_: found)
+    return next(port.checks(Needs(ports=(9,), host=host)))
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "fix"),
+    [
+        ("127.0.0.1", "127.0.0.1", "kill 41"),
+        ("127.0.0.1", "0.0.0.0", "kill 41"),
+        ("127.0.0.1", "::", "kill 41"),  # an IPv6 socket on all addresses takes IPv4, too
+        ("::1", "::1", "kill 41"),
+        ("localhost", "127.0.0.1", "kill 41"),
+        ("0.0.0.0", "127.0.0.1", "kill 41 99"),  # everybody is in the way
+    ],
+)
+def test_of_several_servers_on_a_port_only_those_in_the_way_are_ended(
+    monkeypatch: pytest.MonkeyPatch, host: str, address: str, fix: str
+) -> None:
+    holders = (
+        port.Holder(address=address, pids=(41,), command="x"),
+        port.Holder(address="10.0.0.4", pids=(99,), command="y"),
+    )
+    found = judged(monkeypatch, port.Port(refusal="EADDRINUSE", holders=holders), host)
+    assert (found.status, found.fix) == ("fail", fix)
+
+
+def test_process_1_is_never_ended_and_an_unseen_one_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for pids in ((1,), ()):
+        holder = port.Holder(address="0.0.0.0", pids=pids)
+        found = judged(monkeypatch, port.Port(refusal="EADDRINUSE", holders=(holder,)))
+        assert found.fix == "sudo ss -ltnp 'sport = :9'"
+    assert "a process of another user or container on 0.0.0.0 (IPv4)" in found.why
+    low = judged(monkeypatch, port.Port(refusal="EACCES"))
+    assert low.fix == "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=9"
+    unknown = judged(monkeypatch, port.Port(is_known=False))
+    assert (unknown.status, "unknown" in unknown.why) == ("warn", True)
+
+
+# --- GPUs and vLLM ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "cards", "kind", "fix"),
+    [
+        ("NVML Shared Library Not Found", 0, None, "toolkit serve --sim gptq-int4"),
+        ("NVML Shared Library Not Found", 2, None, "apt-get install -y nvidia-driver"),
+        ("NVML Shared Library Not Found", 2, "docker", "docker run --gpus all --ipc=host"),
+        ("Driver Not Loaded", 1, None, "modprobe nvidia"),
+        ("RM has detected an NVML/RM version mismatch.", 1, None, "reboot"),
+    ],
+)
+def test_no_gpu_fails_with_the_way_out_that_fits_the_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: str,
+    cards: int,
+    kind: str | None,
+    fix: str,
+) -> None:
+    devices = [
+        ("0x8086", "0x030000"),
+        ("0x10de", "0x040300"),
+    ]  # another maker's, and a card's sound
+    devices += [("0x10de", "0x030200"), ("0x10de", "0x030000")][:cards]
+    for number, (vendor, what) in enumerate(devices):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / str(number) / "class").write_text(f"{what}\n")
+    monkeypatch.setattr(gpu, "PCI", tmp_path)
+    if kind:
+        in_container(monkeypatch, kind)
+    (found,) = gpu.checks(Needs(), Gpus(error=error), None)
+    assert (found.status, found.fix) == ("fail", fix)
+    assert error in found.why
+    missing = Gpus(error="`nvidia-ml-py` is missing: No module named 'pynvml'")
+    if not cards:
+        (found,) = gpu.checks(Needs(), missing, None)
+        assert (found.status, found.fix) == ("warn", "pip install nvidia-ml-py")
+
+
+def test_a_neighbour_of_another_container_is_not_killed_by_its_number() -> None:
+    other = GpuProcess(pid=78, used_bytes=GIB)  # here 78 is somebody else
+    one = NvmlGpu(index=0, total_bytes=80 * GIB, free_bytes=79 * GIB, processes=(other,))
+    found = {each.check: each for each in gpu.checks(Needs(), Gpus(gpus=(one,)), None)}
+    memory = found["gpu_0_memory"]
+    assert (memory.status, memory.fix) == ("warn", "fuser -v /dev/nvidia*")
+    # a stack file says which GPUs: no shell's variable is to be unset
+    hidden = Gpus(gpus=(one,), visible="-1")
+    (found_hidden,) = gpu.checks(Needs(gpus="-1"), hidden, None)
+    assert (found_hidden.status, found_hidden.fix) == ("fail", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("#!/opt/v/bin/python3.12\n", ["/opt/v/bin/python3.12"]),
+        ("#!/usr/bin/env python3\n", ["/usr/bin/env", "python3"]),
+        ("#!/bin/sh\n'''exec' '/a long/bin/python' \"$0\" \"$@\"\n", ["/a long/bin/python"]),
+        ("#!/bin/bash\nexec docker run vllm\n", []),
+        ("\x7fELF", []),
+    ],
+)
+def test_a_scripts_python_is_read_from_its_first_lines(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    (tmp_path / "vllm").write_text(text)
+    assert vllm.python_of(tmp_path / "vllm") == words
+    assert vllm.python_of(tmp_path / "none") == []
+
+
+def test_a_missing_vllm_is_installed_where_its_command_says(tmp_path: Path) -> None:
+    command = str(tmp_path / "my env/bin/vllm")
+    engine = vllm.InstalledVllm(command=command)
+    (found,) = vllm.checks(Needs(), engine, None, has_gpu=False)
+    home = f"'{tmp_path}/my env'"
+    assert found.fix == f"python3 -m venv {home} && {home}/bin/pip install vllm"

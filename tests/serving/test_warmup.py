@@ -1,0 +1,192 @@
+"""Warming real servers up over real sockets: the simulator, and raw ones that do what no server should."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.chat import CHAT, STREAM, WHOLE, ChatServer
+from support.raw_server import RawServer, http
+
+from toolkit.profiles import Profile, Prompt
+from toolkit.records import Host
+from toolkit.serving.stack import WarmSetting
+from toolkit.serving.warmup import Warmed, Warming, warm
+
+# answers of a millisecond differ by many times that on a busy machine; so many rounds always have two that agree
+QUICK = WarmSetting(concurrency=(1, 2, 4), max_tokens=2, limit_s=60.0, tolerance=1.0, rounds=100)
+JSON_ANSWER = http(WHOLE, content_type="application/json")
+HI = Profile(
+    name="hi",
+    prompts=(Prompt(name="hi", messages=({"role": "user", "content": "Hi"},)),),
+    max_tokens=9,
+)
+
+
+class Chat(ChatServer):
+    """Streams to who asks for it, else answers whole; `answer` may decide otherwise."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], bytes | None] = lambda _: None) -> None:
+        super().__init__(self.reply)
+        self.answer = answer
+
+    async def reply(self, writer: asyncio.StreamWriter) -> bool:
+        body = json.loads(self.bodies[-1])
+        writer.write(self.answer(body) or (STREAM if body["stream"] else JSON_ANSWER))
+        return True
+
+
+def warmed(server: RawServer, setting: WarmSetting = QUICK, **more: Any) -> Warmed:
+    async def run() -> Warmed:
+        async with server:
+            return await warm(server.url, setting=setting, **more)
+
+    return asyncio.run(run())
+
+
+def phases(told: Warmed) -> list[tuple[str, int]]:
+    return [(each.phase, each.concurrency) for each in told.rounds]
+
+
+# --- cold against warm --------------------------------------------------------------------------------------
+
+
+# --- the order, and what is asked ---------------------------------------------------------------------------
+
+
+def test_a_level_is_sent_at_once() -> None:
+    most = 0
+    under_way = 0
+
+    async def slowly(writer: asyncio.StreamWriter) -> bool:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.02)
+        under_way -= 1
+        writer.write(STREAM)
+        return True
+
+    warmed(ChatServer(slowly), WarmSetting(concurrency=(1, 6), limit_s=60.0, stream=True))
+    assert most == 6
+
+
+def test_an_unsteady_server_ends_after_its_rounds_and_says_so() -> None:
+    async def run() -> Warmed:
+        count = 0
+
+        async def unsteady(writer: asyncio.StreamWriter) -> bool:
+            nonlocal count
+            count += 1
+            # each round of one takes 40 ms more than the one before: never within a fifth
+            await asyncio.sleep(0.02 * 2**count if count < 6 else 0)
+            writer.write(STREAM)
+            return True
+
+        async with ChatServer(unsteady) as server:
+            setting = WarmSetting(concurrency=(1,), rounds=3, limit_s=60.0, stream=True)
+            return await warm(server.url, setting=setting)
+
+    told = asyncio.run(run())
+    assert not told.agreed
+    assert told.error == "3 rounds, and no two in a row agree"
+    assert [phase for phase, _ in phases(told)] == ["cold", "settle", "settle", "settle", "probe"]
+
+
+# --- hosts that are down, refuse, or hang ----------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_served_is_a_reason() -> None:
+    told = warmed(Chat(), model="other")
+    assert told.error == "it does not serve `other` but `tiny`"
+
+
+def test_a_level_that_fails_as_a_whole_ends_the_ramp_and_is_told() -> None:
+    server = Chat()
+
+    def busy(_: dict[str, Any]) -> bytes | None:
+        # the third level's four requests all meet a limit
+        return (
+            http('{"error": {"message": "full"}}', "503 Busy")
+            if 4 <= len(server.asked()) < 8
+            else None
+        )
+
+    server.answer = busy
+    told = warmed(server)
+    assert phases(told)[:4] == [("cold", 1), ("cold", 2), ("cold", 4), ("settle", 2)]
+    assert told.errors >= 3
+    assert told.measure == "ttft"
+
+
+def test_one_failed_request_in_a_round_is_counted_and_ends_nothing() -> None:
+    server = Chat()
+    server.answer = lambda _: (
+        http('{"error": {"message": "no"}}', "500 Internal Server Error")
+        if len(server.asked()) == 5
+        else None
+    )
+    told = warmed(server)
+    assert (told.errors, told.agreed) == (1, True)
+    assert [each.concurrency for each in told.rounds if each.error] == [4]
+
+
+def test_a_warmup_that_is_not_done_in_time_says_so_and_keeps_what_was_measured() -> None:
+    async def run() -> Warmed:
+        count = 0
+
+        async def at_first(writer: asyncio.StreamWriter) -> bool:
+            nonlocal count
+            count += 1
+            if count > 1:
+                await asyncio.Event().wait()
+            writer.write(STREAM)
+            return True
+
+        async with ChatServer(at_first) as server:
+            setting = WarmSetting(concurrency=(1, 2), limit_s=0.5, stream=True)
+            return await warm(server.url, setting=setting)
+
+    told = asyncio.run(run())
+    assert told.error == "not done within 0.5 s"
+    assert not told.agreed
+    assert told.levels[0].cold_ms is not None
+
+
+def test_one_that_was_stopped_tells_what_it_has() -> None:
+    async def run() -> Warmed:
+        async with Chat() as server:
+            first = asyncio.Event()
+            host = Host(name="alice", url=server.url)
+            warming = Warming(host, QUICK, say=lambda _: first.set())
+            task = asyncio.create_task(warming.run())
+            await first.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return warming.result()
+
+    told = asyncio.run(run())
+    assert told.error == "it was stopped"
+    assert told.rounds
+
+
+def test_a_key_is_sent_and_told_nowhere() -> None:
+    server = Chat(lambda _: http('{"error": {"message": "bad sk-12345"}}', "401 Unauthorized"))
+    told = warmed(server, key="sk-12345")
+    assert all(
+        headers["authorization"] == "Bearer sk-12345"
+        for _, path, headers in server.requests
+        if path == CHAT
+    )
+    assert "sk-12345" not in repr(told)
+
+
+# --- the server's log ------------------------------------------------------------------------------------------
+
+LINE = "WARNING [jit_monitor.py:137] Triton kernel JIT compilation during inference: {}. This causes a latency spike; x\n"
+
+
+def test_without_a_log_nothing_is_claimed_of_compilations(tmp_path: Path) -> None:
+    told = warmed(Chat(), log=tmp_path / "none.log")
+    assert (told.compiled, told.late_compilations) == (None, None)

@@ -1,0 +1,307 @@
+"""Requests as they arrived, in real files, with plain sqlite3 as the second reader."""
+
+import dataclasses
+import math
+import sqlite3
+import tempfile
+import typing
+from contextlib import closing
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.sightings import rows
+
+from toolkit.errors import ToolkitError
+from toolkit.records import Asked, Run, Seen
+from toolkit.store import Store, captures, database
+
+S = 1_750_000_000.25
+RUN = Run(id="0123456789ab", verb="capture", started_at=S)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "toolkit.db"
+
+
+@pytest.fixture
+def store(path: Path) -> typing.Iterator[Store]:
+    with Store.open(path) as store:
+        store.add_run(RUN)
+        yield store
+
+
+def key(name: object) -> str:
+    return blake2b(str(name).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+
+
+def body(name: object, **more: typing.Any) -> Asked:
+    return Asked(**{"exact_key": key(name), "body_bytes": 100, **more})
+
+
+def prompted(name: object, prompt: str = "Hi", **more: typing.Any) -> Asked:
+    return body(name, **{"prompt_key": key(prompt), "prompt_chars": len(prompt), **more})
+
+
+FULL = Seen(ts=S + 0.1, asked=prompted("full"), client="c", server="10.0.0.4:8000", path="/x")
+
+
+def read(store: Store, run: Run = RUN, **which: typing.Any) -> list[Seen]:
+    return list(store.seen(run.id, **which))
+
+
+# --- What comes back ----------------------------------------------------------------------------
+
+
+NUMBERS = {int: st.integers(-(2**63), 2**63 - 1), float: st.floats(allow_nan=False)}
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+
+
+def values_of(hint: object) -> st.SearchStrategy:
+    """Any value that a column can hold."""
+    if typing.get_origin(hint) is tuple:
+        return st.lists(WORDS, max_size=2).map(tuple)
+    if typing.get_origin(hint) is typing.Literal:
+        return st.from_type(hint)
+    kinds = typing.get_args(hint) or (hint,)
+    known = {**NUMBERS, str: WORDS, Asked: BODIES}
+    return st.one_of(
+        *(
+            values_of(kind) if typing.get_args(kind) else known.get(kind, st.from_type(kind))
+            for kind in kinds
+        )
+    )
+
+
+def any_of(record: type, **known: st.SearchStrategy) -> st.SearchStrategy:
+    """Records with any value in each field that is not `known`."""
+    hints = typing.get_type_hints(record)
+    return st.builds(
+        record,
+        **{name: known.get(name, values_of(hints[name])) for name in hints if name != "asked"},
+        **({"asked": st.none() | BODIES} if record is Seen else {}),
+    )
+
+
+def told_alike(asked: Asked) -> Asked:
+    """Of one exact body and of one prompt's text the store takes one word only."""
+    text = f"{asked.prompt_key}\x00" if asked.prompt_key else None
+    return dataclasses.replace(asked, exact_key=key(asked), prompt_text=text)
+
+
+KEYS = st.sampled_from([key(number) for number in range(3)])
+BODIES = st.deferred(
+    lambda: any_of(Asked, exact_key=KEYS, request_key=st.none() | KEYS, prompt_key=st.none() | KEYS)
+).map(told_alike)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(any_of(Seen), max_size=4), max_size=3))
+def test_whatever_is_written_is_read(batches):
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "a.db")) as store:
+        store.add_run(RUN)
+        for batch in batches:
+            store.add_seen(RUN.id, batch)
+        written = [one for batch in batches for one in batch]
+        # a sort keeps the order of what arrived at one moment
+        assert read(store) == sorted(written, key=lambda one: one.ts)
+        assert store.content(RUN.id).requests == len(written)
+
+
+def test_what_no_column_can_hold_does_not_cost_the_batch(store):
+    odd = prompted("odd", max_tokens=2**63, seed=2**70, temperature=math.nan, model="m\ud800")
+    odd = dataclasses.replace(odd, prompt_text="\udfff", prompt_chars=2**64)
+    store.add_seen(
+        RUN.id, [Seen(ts=S, asked=odd, client="\ud800", path="/\ud800", in_flight=2**63)]
+    )
+    [one] = read(store)
+    assert (one.client, one.path, one.in_flight) == ("\\ud800", "/\\ud800", None)
+    assert one.asked == dataclasses.replace(
+        odd,
+        max_tokens=None,
+        seed=None,
+        temperature=None,
+        model="m\\ud800",
+        prompt_text="\\udfff",
+        prompt_chars=None,
+    )
+
+
+# --- One body, one prompt -----------------------------------------------------------------------
+
+
+def test_equal_bodies_are_one_row_and_one_object(store, path):
+    store.add_seen(RUN.id, [Seen(ts=S + n, asked=prompted("a")) for n in range(3)])
+    store.add_seen(
+        RUN.id, [Seen(ts=S + 9, asked=prompted("a")), Seen(ts=S + 10, asked=prompted("b"))]
+    )
+    assert rows(path, "SELECT count(*) FROM bodies") == [(2,)]
+    assert rows(path, "SELECT count(*) FROM prompts") == [(1,)]
+    found = [one.asked for one in read(store)]
+    assert found == [prompted("a")] * 4 + [prompted("b")]
+    assert len({id(asked) for asked in found}) == 2
+
+
+def test_a_text_that_comes_later_is_added_to_its_prompt(store, path):
+    silent, speaking = prompted("a"), prompted("a", prompt_text="Hi")
+    store.add_seen(RUN.id, [Seen(ts=S, asked=silent), Seen(ts=S + 1, asked=prompted("b"))])
+    assert {one.asked.prompt_text for one in read(store)} == {None}
+    store.add_seen(RUN.id, [Seen(ts=S + 2, asked=speaking), Seen(ts=S + 3, asked=silent)])
+    # the other body has the same prompt
+    assert [one.asked.prompt_text for one in read(store)] == ["Hi"] * 4
+    assert rows(path, "SELECT prompt_text FROM prompts") == [("Hi",)]
+
+
+def test_a_text_is_stored_only_where_one_came_and_left_in_the_file_where_none_is_wanted(
+    store, path
+):
+    store.add_seen(
+        RUN.id,
+        [Seen(ts=S, asked=prompted("a")), Seen(ts=S, asked=prompted("b", "Ho", prompt_text="Ho"))],
+    )
+    assert rows(path, "SELECT prompt_text FROM prompts ORDER BY id") == [(None,), ("Ho",)]
+    assert [one.asked for one in read(store, texts=False)] == [prompted("a"), prompted("b", "Ho")]
+
+
+def test_one_prompt_asked_of_two_models_keeps_the_blocks_of_each(store):
+    asked = [
+        prompted("a", model="x", prompt_blocks=b"1" * 8),
+        prompted("b", model="y", prompt_blocks=b"2" * 8),
+    ]
+    store.add_seen(RUN.id, [Seen(ts=S + n, asked=one) for n, one in enumerate(asked)])
+    assert [one.asked for one in read(store)] == asked
+
+
+def test_a_text_reaches_each_row_of_its_prompt(store):
+    asked = [
+        prompted("a", prompt_blocks=b"1" * 8, prompt_text="Hi"),
+        prompted("b", prompt_blocks=b"2" * 8, prompt_text="Hi"),
+    ]
+    for n, one in enumerate(asked):  # the second's row is made when the text is known already
+        store.add_seen(RUN.id, [Seen(ts=S + n, asked=one)])
+    assert [one.asked for one in read(store)] == asked
+
+
+# --- Which are read -----------------------------------------------------------------------------
+
+
+def test_a_stretch_of_time_includes_both_its_ends(store):
+    store.add_seen(RUN.id, [Seen(ts=S + n) for n in (0, 1, 1, 2, 3)])
+    found = read(store, from_ts=S + 1, to_ts=S + 2)
+    assert [one.ts - S for one in found] == [1, 1, 2]
+    assert read(store, from_ts=S + 3.5) == []
+    assert [one.ts - S for one in read(store, to_ts=S)] == [0]
+
+
+def test_other_runs_requests_are_theirs(store):
+    other = dataclasses.replace(RUN, id="other")
+    store.add_run(other)
+    store.add_seen(RUN.id, [Seen(ts=S, asked=body("a"))])
+    store.add_seen("other", [Seen(ts=S, asked=body("a")), Seen(ts=S, path="/x")])
+    assert read(store) == [Seen(ts=S, asked=body("a"))]
+    assert [one.path for one in read(store, other)] == [None, "/x"]
+    assert [store.content(name).requests for name in (RUN.id, "other", "none")] == [1, 2, 0]
+    assert list(store.seen("none")) == []
+
+
+def test_a_reader_that_stops_half_way_keeps_nobody_from_writing(store, path):
+    store.add_seen(RUN.id, [Seen(ts=S), Seen(ts=S + 1)])
+    with Store.open_readonly(path) as reader:
+        stream = reader.seen(RUN.id)
+        assert next(stream).ts == S
+        store.add_seen(RUN.id, [Seen(ts=S + 2)])
+        with closing(sqlite3.connect(path)) as connection:
+            # busy 0: no reader holds the log
+            assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+        assert [one.ts - S for one in reader.seen(RUN.id)] == [0, 1, 2]
+
+
+def test_no_batch_is_found_or_sorted_by_looking_at_every_row(store):
+    values = {"run": RUN.id, "ts": S, "number": 0, "to_ts": S}
+    plan = [row[3] for row in store._rows(f"EXPLAIN QUERY PLAN {captures._SEEN_OF_RUN}", values)]
+    assert "SEARCH seen USING PRIMARY KEY (run_number=? AND (ts,number)>(?,?) AND ts<?)" in plan
+    assert not [step for step in plan if step.startswith(("SCAN seen", "USE TEMP"))]
+
+
+# --- All or nothing -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (Seen(ts=math.nan), "NOT NULL"),
+        (Seen(ts=S, asked=Asked(exact_key="Xy", body_bytes=1)), "`Xy` is not hexadecimal"),
+        (Seen(ts=S, asked=body("a", request_key="AB")), "`AB` is not hexadecimal"),
+    ],
+)
+def test_a_batch_with_one_bad_request_leaves_nothing_not_even_in_memory(store, path, bad, message):
+    good = Seen(ts=S, asked=prompted("good"), client="c", path="/x")
+    with pytest.raises(ToolkitError, match=message):
+        store.add_seen(RUN.id, [good, bad])
+    for table in ("seen", "bodies", "prompts", "clients", "targets", "captures"):
+        assert rows(path, f"SELECT count(*) FROM {table}") == [(0,)]
+    # the ids that the failed batch drew are not used again for what is not there
+    store.add_seen(RUN.id, [dataclasses.replace(good, asked=prompted("new"), client="d"), good])
+    assert [one.client for one in read(store)] == ["d", "c"]
+    assert read(store)[1] == good
+
+
+def test_an_unknown_run_is_refused(store):
+    for write in (lambda: store.add_seen("x", [FULL]), lambda: store.set_capture("x", {})):
+        with pytest.raises(ToolkitError, match="has no run `x`") as caught:
+            write()
+        assert RUN.id in caught.value.hint
+    store.add_seen("x", [])  # nothing to refuse
+
+
+def test_a_body_that_another_process_removed_is_stored_again(store, path):
+    other = dataclasses.replace(RUN, id="other")
+    store.add_run(other)
+    store.add_seen("other", [FULL])
+    with Store.open_existing(path) as pruner:
+        pruner.remove_run("other")
+    # the file has no body now, while the store met it before
+    store.add_seen(RUN.id, [FULL])
+    assert read(store) == [FULL]
+
+
+def test_a_body_that_the_store_itself_removed_is_stored_again(store):
+    store.add_run(dataclasses.replace(RUN, id="other"))
+    store.add_seen("other", [FULL])
+    store.remove_run("other")
+    store.add_seen(RUN.id, [FULL])
+    assert read(store) == [FULL]
+
+
+def test_more_bodies_than_are_held_in_memory_are_still_one_row_each(store, path, monkeypatch):
+    monkeypatch.setattr(database, "REMEMBERED", 3)
+    batch = [
+        Seen(ts=S + n, asked=body(n % 5), client=str(n % 4), path=str(n % 6)) for n in range(60)
+    ]
+    store.add_seen(RUN.id, batch)
+    assert read(store) == batch
+    assert rows(path, "SELECT (SELECT count(*) FROM bodies), (SELECT count(*) FROM clients)") == [
+        (5, 4)
+    ]
+    assert rows(path, "SELECT count(*) FROM targets") == [(6,)]
+    assert len(store._known["bodies"]) <= 3
+
+
+# --- Losses and counts --------------------------------------------------------------------------
+
+
+def test_a_captures_last_word_on_itself_stays(store):
+    assert store.capture(RUN.id) is None
+    store.add_seen(RUN.id, [Seen(ts=S)])
+    assert store.capture(RUN.id) is None
+    store.set_capture(RUN.id, {"gaps": 1, "kernel_drops": None})
+    store.add_seen(RUN.id, [Seen(ts=S)])
+    assert store.capture(RUN.id) == {"gaps": 1, "kernel_drops": None}
+    last = {"gaps": 2**70, "iface": "lo\ud800", "top": [[1, 0.5]]}
+    store.set_capture(RUN.id, last)
+    assert store.capture(RUN.id) == last
+    assert store.content(RUN.id).requests == 2
+    assert store.capture("none") is None

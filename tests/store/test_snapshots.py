@@ -1,0 +1,221 @@
+"""The store against real files, with plain sqlite3 as the second reader."""
+
+import dataclasses
+import math
+import tempfile
+import typing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.sightings import AT, reading, rows, seen
+
+from toolkit.records import Finding, Host, Ledger, Reading, Run, Sighting
+from toolkit.store import Store, snapshots
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "toolkit.db"
+
+
+# --- What comes back ----------------------------------------------------------------------------
+
+
+NAMES = st.text(min_size=1, max_size=12)
+VALUES = {
+    str: st.text(max_size=20),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+}
+FINDINGS = st.builds(Finding, code=st.text(max_size=8), text=st.text(max_size=20))
+READINGS = st.lists(
+    st.builds(
+        Reading,
+        name=NAMES,
+        labels=st.dictionaries(NAMES, st.text(max_size=8), max_size=3).map(
+            lambda labels: tuple(sorted(labels.items()))
+        ),
+        value=st.floats(allow_nan=False),
+    ),
+    max_size=6,
+    unique_by=lambda one: (one.name, one.labels),
+)
+
+
+def strategy(hint: object) -> st.SearchStrategy:
+    """Values for a record's field of this type; fails on a type that nobody has thought of here."""
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        kinds = {
+            str: st.lists(st.text(max_size=8), max_size=3),
+            Finding: st.lists(FINDINGS),
+            Reading: READINGS,
+        }
+        return kinds[typing.get_args(hint)[0]].map(tuple)
+    kinds = typing.get_args(hint) or (hint,)
+    return st.one_of([st.none() if kind is type(None) else VALUES[kind] for kind in kinds])
+
+
+SIGHTINGS = st.builds(
+    Sighting, **{name: strategy(hint) for name, hint in typing.get_type_hints(Sighting).items()}
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch=st.lists(SIGHTINGS, min_size=1, max_size=3, unique_by=lambda s: (s.name, s.at)))
+def test_whatever_is_written_is_read(batch):
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "a.db")) as store:
+        store.add_sightings(batch)
+        for one in batch:
+            assert dataclasses.replace(one, readings=()) in store.sightings(one.name)
+            assert set(store.readings(one)) == set(one.readings)
+        assert store.known_names() == sorted({one.name for one in batch})
+
+
+def test_nan_and_infinity_of_a_page_are_kept(path):
+    page = (reading("a", math.nan), reading("b", math.inf), reading("c", -math.inf))
+    with Store.open(path) as store:
+        store.add_sightings([seen(readings=page)])
+        a, b, c = store.readings(seen())
+    assert math.isnan(a.value)
+    assert (b.value, c.value) == (math.inf, -math.inf)
+    # SQLite has no NaN: a NULL stands for it
+    assert rows(path, "SELECT value FROM readings ORDER BY series_id") == [
+        (None,),
+        (math.inf,),
+        (-math.inf,),
+    ]
+
+
+def test_a_hosts_nonsense_does_not_cost_the_batch(path):
+    # 2**63 is one more than SQLite's largest integer; a lone surrogate has no UTF-8
+    with Store.open(path) as store:
+        store.add_sightings(
+            [seen(max_model_len=2**63, model="bad\ud800", models=("bad\ud800",)), seen(name="bob")]
+        )
+        [back] = store.sightings("alice")
+        assert store.known_names() == ["alice", "bob"]
+    assert back.max_model_len is None
+    assert back.model == "bad\\ud800"
+    assert back.models == ("bad\ud800",)
+
+
+def test_a_series_that_stands_twice_on_a_page_counts_once(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(readings=(reading("a", 1.0), reading("a", 2.0)))])
+        assert store.readings(seen()) == (reading("a", 1.0),)
+
+
+def test_series_are_stored_once_however_often_they_are_read(path):
+    page = (reading("a", 1.0, model="m"), reading("a", 2.0, model="n"))
+    with Store.open(path) as store:
+        for second in range(3):
+            store.add_sightings(
+                [seen(AT + second, readings=page), seen(AT + second, "bob", readings=page)]
+            )
+    with Store.open(path) as store:  # with an empty cache
+        store.add_sightings([seen(AT + 9, readings=page)])
+    assert rows(path, "SELECT count(*) FROM series") == [(2,)]
+    assert rows(path, "SELECT count(*) FROM readings") == [(7 * 2,)]
+
+
+# --- History ------------------------------------------------------------------------------------
+
+
+def test_history_is_oldest_first_whatever_the_order_of_writing(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen(3.0), seen(1.0), seen(2.0), seen(9.0, name="bob")])
+        assert [s.at for s in store.sightings("alice")] == [1.0, 2.0, 3.0]
+
+
+def test_a_host_that_moved_keeps_one_history(path):
+    old, new = "http://10.0.0.4:8000", "http://10.0.0.5:8000"
+    with Store.open(path) as store:
+        store.add_sightings([seen(1.0, url=old), seen(2.0, url=new), seen(3.0, url=old)])
+        assert [(s.at, s.url) for s in store.sightings("alice")] == [
+            (1.0, old),
+            (2.0, new),
+            (3.0, old),
+        ]
+        assert store.last_telling("alice", new).at == 2.0
+
+
+def test_the_last_telling_look_is_found_past_an_outage_and_a_cut_one(path: Path) -> None:
+    told = {"config_hash": "abc"}
+    with Store.open(path) as store:
+        assert store.last_telling("alice", "http://10.0.0.4:8000") is None
+        store.add_sightings([seen(at=1.0, **told), seen(at=2.0, status="degraded", **told)])
+        store.add_sightings([seen(at=3.0, status="degraded"), seen(at=4.0, status="down", **told)])
+        last = store.last_telling("alice", "http://10.0.0.4:8000")
+    assert last is not None
+    assert (last.at, last.status) == (2.0, "degraded")
+
+
+def test_a_host_that_never_told_its_settings_is_compared_with_its_last_answer(path: Path) -> None:
+    with Store.open(path) as store:
+        store.add_sightings([seen(at=1.0), seen(at=2.0), seen(at=3.0, status="down")])
+        last = store.last_telling("alice", "http://10.0.0.4:8000")
+    assert last is not None
+    assert last.at == 2.0
+
+
+def test_what_a_host_last_told_and_what_was_seen_of_it_are_found_in_an_index(path):
+    with Store.open(path) as store:
+        for question, values in (
+            (snapshots._LAST_UP, ("alice", "u", 1)),
+            (snapshots._BETWEEN, (0.0, 1.0)),
+        ):
+            plan = " ".join(
+                str(step[3]) for step in store._rows("EXPLAIN QUERY PLAN " + question, values)
+            )
+            assert "USING INDEX idx_sightings_host_id_at" in plan
+            assert "TEMP B-TREE" not in plan
+
+
+def test_an_unknown_host_has_no_past(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen()])
+        assert store.last_telling("alice", "http://elsewhere:1") is None
+        assert store.sightings("bob") == []
+        assert store.known_names() == ["alice"]
+
+
+def test_a_host_that_was_only_benched_is_no_name_to_ask_a_history_of(path):
+    with Store.open(path) as store:
+        store.add_sightings([seen()])
+        store.add_run(Run(id="a", verb="bench", started_at=1.0))
+        store.add_ledgers([Ledger(run="a", name="bob", url="http://b")])
+        assert store.known_names() == ["alice"]
+
+
+# --- Hosts --------------------------------------------------------------------------------------
+
+
+def test_what_hosts_txt_says_is_kept_and_the_key_is_not(path):
+    host = Host(
+        name="alice",
+        url="http://10.0.0.4:8000",
+        team="red",
+        model="m",
+        note="rack-3",
+        api_key_env="SECRET_NAME",
+    )
+    with Store.open(path) as store:
+        store.add_sightings([seen()], [host])
+    assert rows(path, "SELECT team, model, note FROM hosts") == [("red", "m", "rack-3")]
+    assert b"SECRET_NAME" not in path.read_bytes()
+    columns = {name for (name,) in rows(path, "SELECT name FROM pragma_table_info('hosts')")}
+    assert columns == {"id", "name", "url", "team", "model", "note", "first_seen_at"}
+
+
+def test_a_changed_hosts_txt_changes_the_host_and_not_its_first_day(path):
+    host = Host(name="alice", url="http://10.0.0.4:8000", team="red")
+    with Store.open(path) as store:
+        store.add_sightings([seen(1.0)], [host])
+        store.add_sightings([seen(2.0)], [dataclasses.replace(host, team=None, note="n")])
+        store.add_sightings([seen(3.0)])
+    assert rows(path, "SELECT team, note, first_seen_at FROM hosts") == [(None, "n", 1.0)]

@@ -1,0 +1,1 @@
+"""Any engine's /metrics page, read into the same named numbers. No I/O."""

@@ -1,1 +1,0 @@
-"""How one request gets its answer: a hit, a call, one of the proxy's own pages, or a refusal."""

@@ -1,0 +1,1 @@
+"""One upstream answer: recorded as it comes, judged at its end, given in whichever form a client wants. No socket, no clock."""

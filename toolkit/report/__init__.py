@@ -1,0 +1,1 @@
+"""All that people look at, made once: charts and pages."""

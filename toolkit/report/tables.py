@@ -1,0 +1,132 @@
+"""Tables that fit the terminal, or stand whole in a pipe. Writes to standard output and error; only verbs that print a table load it."""
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from toolkit.safe_text import cleaned, drawing_on
+
+GAP = 3
+"""Characters between two columns."""
+PIPE_WIDTH = 200
+"""Columns of a table that goes into a file or a pipe, where rich would assume 80 and cut."""
+Record = TypeVar("Record")
+Cell = str | Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table: its title, and how soon it gives way on a narrow screen."""
+
+    title: str
+    right: bool = False
+    spare: int = 0
+    """0 always stays; of the others the largest goes first."""
+    widest: int | None = None
+    """Longer cells are folded: one host's long path must not cost all hosts their other columns."""
+
+
+class Screen(Console):
+    """A console whose own escape sequences are the only ones: what is shown has none left."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Clean what rich makes of anything, and leave its colours and its cursor alone."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else cleaned(text), style, control)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a terminal folds a sentence between words, in a pipe it stays one line unless a width is given."""
+        keeps_line = not self.is_terminal and all(isinstance(one, str | Text) for one in objects)
+        options.setdefault("soft_wrap", keeps_line and "width" not in options)
+        super().print(*objects, **options)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+        """Print a table that fits."""
+        self.print(fit_table(columns, rows, self))
+
+
+def screen() -> Screen:
+    """The console for data: coloured and as wide as the terminal, or plain and wide in a pipe."""
+    if sys.stdout is None:
+        return Screen(width=PIPE_WIDTH, highlight=False, color_system=None, force_terminal=False)
+    stream = drawing_on(sys.stdout)
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")  # a host's name need not fit the screen's alphabet
+    if stream.isatty():
+        return Screen(highlight=False, file=stream)
+    # force_terminal: FORCE_COLOR in the environment would make a pipe a terminal
+    return Screen(
+        width=PIPE_WIDTH, highlight=False, color_system=None, force_terminal=False, file=stream
+    )
+
+
+def side_screen() -> Screen:
+    """The console on standard error, for what moves."""
+    return Screen(file=drawing_on(sys.stderr))
+
+
+def table_of(
+    columns: Sequence[tuple[Column, Callable[[Record], Cell]]],
+    records: Sequence[Record],
+    console: Console,
+) -> Table:
+    """A row for each record; each column comes with the function that makes its cell."""
+    rows = [[cell(record) for _, cell in columns] for record in records]
+    return fit_table([column for column, _ in columns], rows, console)
+
+
+def notes(
+    found: Iterable[tuple[str, str, str]], *, most_names: int = sys.maxsize
+) -> Iterator[Text]:
+    """(host, title, sentence) -> one line a sentence, with the hosts it stands for; of many only the first few are named."""
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for name, title, sentence in found:
+        hosts.setdefault((title, sentence), []).append(name)
+    for (title, sentence), names in hosts.items():
+        more = len(names) - most_names
+        listed = ", ".join(names[:most_names]) + (f" and {more} more" if more > 0 else "")
+        yield Text.assemble((title, "bold"), f"  {listed}: {sentence}")
+
+
+def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], console: Console) -> Table:
+    """Lay out rows; leave out spare columns until the rest fits the console unfolded."""
+    # rich would lay the table out to know its widths (35 ms)
+    widths = [
+        min(
+            max(cell_len(str(text)) for text in (column.title, *cells)),
+            column.widest or sys.maxsize,
+        )
+        for column, *cells in zip(columns, *rows, strict=True)
+    ]
+    kept = list(range(len(columns)))
+    while sum(widths[i] + GAP for i in kept) - GAP > console.width:
+        spare = [i for i in kept if columns[i].spare]
+        if not spare:
+            break
+        kept.remove(max(spare, key=lambda i: columns[i].spare))
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for column in (columns[i] for i in kept):
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, overflow="fold", max_width=column.widest)
+    for row in rows:
+        cells = (row[i] for i in kept)
+        # Text, not str: a host's `[red]` is a name, not a colour; nor does a line's end in a name begin another row
+        table.add_row(
+            *(
+                cell if isinstance(cell, Text) else Text(cleaned(cell).replace("\n", "?"))
+                for cell in cells
+            )
+        )
+    return table

@@ -1,1 +1,0 @@
-"""Is this machine fit to serve: what it has, what that means, and what mends it."""

@@ -1,1 +1,0 @@
-"""The whole stack of `toolkit serve`: engines, the proxy's gate, orders, and what is told of it."""

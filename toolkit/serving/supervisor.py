@@ -1,0 +1,318 @@
+"""The whole stack from beginning to end: checked, the proxy opened, engines up and warm, orders carried out, and an orderly end.
+
+    orphans of a killed serve ended -> preflight -> proxy -> engines, those on one GPU in turn -> watchdogs and orders -> stop
+
+The proxy runs in this process, and opens first: what is stored is answered while the engines load, and all else waits for them.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from toolkit.errors import ToolkitError
+from toolkit.proxy.app import Proxy
+from toolkit.proxy.config import Settings
+from toolkit.serving import swap
+from toolkit.serving.control import Order, heard
+from toolkit.serving.engine import LaunchConfig, ManagedEngine
+from toolkit.serving.gate import TrafficGate
+from toolkit.serving.orphans import answered, end_orphans, write_answered
+from toolkit.serving.stack import SLOTS, EngineSetting, Stack, turns, upstream_name
+
+DRAIN_S = 30.0
+"""Where no proxy says how long answers under way are waited for."""
+
+
+class OpenProxy(Protocol):
+    """The proxy of a stack, alone or with front workers; made by the command line, which knows its log and its database."""
+
+    primary: Proxy
+    url: str
+    """For clients."""
+    admin_url: str
+
+    async def reload(self, settings: Settings) -> None:
+        """Take over other settings. Raises ToolkitError, and then nothing has changed."""
+
+    async def stop(self) -> None:
+        """Take no more, end what is under way, and close."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What a stack needs of the command line."""
+
+    launch: LaunchConfig
+    open_proxy: Callable[[Settings, bool], Awaitable[OpenProxy]]
+    """True: what is stored in the proxy's file was answered by others, and must not be given."""
+    read: Callable[[], Stack]
+    """The stack as its file has it now, with the ports of this one."""
+    preflight: Callable[[], Awaitable[None]]
+    """Raises ToolkitError where the machine is not fit."""
+    changed: Callable[[EngineSetting, Mapping[str, Any]], EngineSetting]
+    """An engine's setting, and what a swap changes in it in a stack file's words."""
+    blasting: Callable[[], str | None]
+    """The run of a blast that is on at this moment."""
+
+
+class StackSupervisor:
+    """One stack that is served; `run` it once."""
+
+    def __init__(self, stack: Stack, outside: Outside) -> None:
+        self.stack, self._outside = stack, outside
+        self.folder = Path(stack.folder)
+        self.gate = TrafficGate()
+        self.engines = {
+            each.name: ManagedEngine(each, SLOTS[0], outside.launch, self.gate)
+            for each in stack.engines
+        }
+        """Who serves under each name."""
+        self._proxy: OpenProxy | None = None
+        self._under_order: dict[str, str] = {}
+        """Engines that an order is carried out on, and how they are called then."""
+        self._stop = asyncio.Event()
+        self._is_open = False
+        self._began = time.time()
+
+    @property
+    def url(self) -> str:
+        """Where clients ask."""
+        return self._proxy.url if self._proxy else self.stack.engines[0].url
+
+    def stop(self) -> None:
+        """Have it end in order."""
+        self._stop.set()
+
+    async def wanted_to_stop(self) -> None:
+        """Wait until somebody wants its end, by a signal or an order."""
+        await self._stop.wait()
+
+    async def is_well(self) -> bool:
+        """Whether each engine that serves is watched."""
+        return all(each.is_well_watched for each in self.engines.values())
+
+    def in_a_line(self) -> str:
+        """What it does, in one line."""
+        engines = ", ".join(f"{name} {each.state}" for name, each in self.engines.items())
+        if self._stop.is_set():
+            return f"Ending: {engines}"
+        return f"Clients on {self.url}: {engines}" if self._is_open else f"Starting: {engines}"
+
+    async def run(self, ready: Callable[[str], None]) -> None:
+        """Serve until `stop`; the folder must be held. `ready` is called with the clients' URL once all engines are warm.
+
+        Raises ToolkitError where nothing can be served.
+        """
+        for line in await end_orphans(self.folder):
+            self._outside.launch.say(line)
+        try:
+            # no order may start an engine while all are being ended
+            async with heard(self.folder, self._carry):
+                opening = asyncio.create_task(self._open())
+                stopping = asyncio.create_task(self._stop.wait())
+                try:
+                    await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    if opening.done():
+                        opening.result()
+                        self._is_open = True
+                        ready(self.url)
+                        await stopping
+                finally:
+                    opening.cancel()
+                    stopping.cancel()
+                    await asyncio.gather(opening, stopping, return_exceptions=True)
+        finally:
+            self._is_open = False
+            for each in self.engines.values():
+                await each.unwatch()
+            try:
+                # the proxy first: what is under way wants its engine
+                if self._proxy is not None:
+                    await self._proxy.stop()
+            finally:
+                ends = [each.close() for each in self.engines.values()]
+                for result in await asyncio.gather(*ends, return_exceptions=True):
+                    if isinstance(result, ToolkitError):
+                        self._outside.launch.say(result.message)
+                    elif isinstance(result, BaseException):
+                        raise result
+
+    async def _open(self) -> None:
+        if self.stack.preflight:
+            await self._outside.preflight()
+        if self.stack.proxy is not None:
+            before = answered(self.folder)
+            is_others = before is not None and before != self._meanings()
+            if is_others:
+                # killed before it is noted who answers now, the next serve must not show it either
+                write_answered(self.folder, {})
+            self._proxy = await self._outside.open_proxy(self.stack.proxy, is_others)
+            self.gate.proxy = self._proxy.primary
+            for each in self.engines.values():
+                self.gate.keep_out(each.upstream, "restart")
+                if each.stack_setting.spare_port is not None:
+                    self.gate.keep_out(upstream_name(each.name, SLOTS[1]), "spare")
+            self._note_who_answers({})
+
+        failures: list[ToolkitError] = []
+
+        async def in_turn(engines: list[EngineSetting]) -> None:
+            for setting in engines:
+                try:
+                    await self.engines[setting.name].open()
+                except ToolkitError as error:
+                    failures.append(error)
+                    if len(self.engines) > 1:
+                        self._outside.launch.say(f"{error.message}; the others go on without it")
+
+        async with asyncio.TaskGroup() as tasks:
+            for engines in turns(self.stack.engines):
+                tasks.create_task(in_turn(engines))
+        if len(failures) == len(self.engines):
+            raise failures[0]
+
+    def _meanings(self) -> dict[str, str]:
+        """Who answers."""
+        return {name: swap.meaning(each.stack_setting) for name, each in self.engines.items()}
+
+    def _note_who_answers(self, but: Mapping[str, str]) -> None:
+        if self._proxy is not None:
+            write_answered(self.folder, self._meanings() | dict(but))
+
+    # --- orders --------------------------------------------------------------------------------------
+
+    async def _carry(self, order: Order, say: Callable[[str], None]) -> Mapping[str, Any]:
+        word = order.get("order")
+        if word == "status":
+            return self.status()
+        if word == "stop":
+            self.stop()
+            return {"pid": os.getpid()}
+        if word == "reload":
+            await self._reload()
+            return {}
+        if word not in ("restart", "swap"):
+            raise ToolkitError(f"serve knows no order `{word}`", "Is it of this version?")
+        if not self._is_open:
+            raise ToolkitError(
+                "the stack is not open yet", "Wait until `toolkit serve status` says so"
+            )
+        name = order.get("engine")
+        if name is None and len(self.engines) == 1:
+            (name,) = self.engines
+        if name not in self.engines:
+            problem = "name the engine" if name is None else f"there is no engine `{name}`"
+            raise ToolkitError(problem, f"There are: {', '.join(self.engines)}")
+        engine = self.engines[str(name)]
+        setting = engine.stack_setting
+        if word == "swap":
+            # refused before anything is touched; a model that bears another name than clients ask for would fail all of them
+            changes = order.get("changes") or {}
+            setting = self._outside.changed(setting, changes)
+            if "served_name" not in changes and setting.model != engine.setting.model:
+                setting = replace(setting, served_name=engine.served_name)
+        with self._alone(engine.name, "swapped" if word == "swap" else "restarted"):
+            # in a thread: a database that is locked must hold up no answer
+            run = None if order.get("yes") else await asyncio.to_thread(self._outside.blasting)
+            if run is not None:
+                raise ToolkitError(
+                    f"a blast is on (run `{run}`), and clients would notice",
+                    "Wait for its end, or say --yes; `toolkit impact` tells what a downtime costs",
+                )
+            if word == "swap":
+                question = await self._swap(engine, setting, order, say)
+                return question or self.engines[engine.name].status()
+            say(f"{engine.name}: finishes what is under way, and is started again")
+            await engine.restart(self._drain_s)
+            return engine.status()
+
+    async def _reload(self) -> None:
+        """Take over the file's settings of the proxy; what else differs there is refused, and then nothing has changed."""
+        stack = await asyncio.to_thread(self._outside.read)
+        if self._proxy is None or stack.proxy is None:
+            raise ToolkitError(
+                "there is no proxy whose settings could be taken over", "Restart `toolkit serve`"
+            )
+        for name in ("engines", "warm", "guard", "folder", "database"):
+            if getattr(stack, name) != getattr(self.stack, name):
+                raise ToolkitError(
+                    f"the file has another `{name.removesuffix('s')}`, and only `[proxy]` is taken over",
+                    "`toolkit serve swap` changes an engine, a restart all of it",
+                )
+        await self._proxy.reload(stack.proxy)
+        self.stack = stack
+
+    def status(self) -> dict[str, Any]:
+        """All engines, and the proxy."""
+        lately = self.gate.last_minute()
+        return {
+            "pid": os.getpid(),
+            "since": self._began,
+            "open": self._is_open,
+            "url": self.url if self._is_open else None,
+            "admin_url": self._proxy.admin_url if self._proxy else None,
+            "hit_ratio": lately.get("hit_ratio"),
+            "requests_per_s": lately.get("requests_per_s"),
+            "engines": [each.status() for each in self.engines.values()],
+        }
+
+    @contextlib.contextmanager
+    def _alone(self, name: str, doing: str) -> Iterator[None]:
+        """Refuse a second order while one is carried out."""
+        if name in self._under_order:
+            raise ToolkitError(
+                f"`{name}` is being {self._under_order[name]} at this moment",
+                "Wait until that is done",
+            )
+        self._under_order[name] = doing
+        try:
+            yield
+        finally:
+            del self._under_order[name]
+
+    async def _swap(
+        self, old: ManagedEngine, setting: EngineSetting, order: Order, say: Callable[[str], None]
+    ) -> Mapping[str, Any] | None:
+        """Swap; what is to be asked first where it would leave a gap that nobody agreed to."""
+        why: str | None
+        if order.get("in_place"):
+            why = "--in-place asks for it"
+        elif old.state != "up":
+            why = f"`{old.name}` is {old.state} anyway"
+        else:
+            why = await asyncio.to_thread(swap.why_no_room, old, setting)
+        if why is not None and not (order.get("yes") or order.get("agreed")):
+            rps = self.gate.last_minute().get("requests_per_s")
+            return {"ask": {"why": why, "downtime_s": old.took_s, "rps": rps}}
+
+        place = old.slot if why is not None else SLOTS[1 - SLOTS.index(old.slot)]
+        new = ManagedEngine(setting, place, self._outside.launch, self.gate)
+        # one that starts beside it is no restart
+        new.launches = old.launches - (why is None)
+        forget = old.served_name if len(self.engines) > 1 else None
+
+        def take(engine: ManagedEngine) -> None:
+            self.engines[engine.name] = engine
+
+        # killed in between, nobody could say whose answers are stored
+        both = swap.meaning(setting) + swap.meaning(old.stack_setting)
+        self._note_who_answers({old.name: both})
+        try:
+            if why is None:
+                say(f"{old.name}: the new engine starts beside the old one, which serves on")
+                await swap.beside(old, new, self.gate, self._drain_s, take, forget)
+            else:
+                say(f"{old.name}: the old engine ends, and the new one starts in its place")
+                await swap.in_place(old, new, self.gate, self._drain_s, take, forget)
+        finally:
+            self._note_who_answers({})
+        return None
+
+    @property
+    def _drain_s(self) -> float:
+        return self.stack.proxy.drain_s if self.stack.proxy is not None else DRAIN_S

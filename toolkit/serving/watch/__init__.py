@@ -1,1 +1,0 @@
-"""Whether an engine makes progress, and when it is restarted."""

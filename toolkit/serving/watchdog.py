@@ -1,0 +1,361 @@
+"""Watches one engine, and brings it back when it is in trouble. It probes as the proxy's prober does; what a probe proves is decided here.
+
+Noticed -> clients kept out -> its whole family ended, its memory free -> the backoff's wait -> started -> ready -> warmed up -> clients
+let in again. An engine that does not come up again counts as one more crash.
+
+/health answers 200 while decoding hangs, so it is believed only where it says that the engine is dead. The rule for a hang is the
+proxy's (StallDetector): work is under way, nothing that the engine counts has moved for `stuck_s`, and a token that it is then
+asked for does not come within `answer_s` while still nothing moves. A busy server is in no trouble, however slow: its counters move,
+and through a long prefill, which moves no counter of tokens, its KV blocks fill up step by step. A page that comes too late is no
+refused connection. An engine without /metrics can't be told from a busy one: of such only its end, and refused connections, count.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Protocol, Self
+
+from toolkit.errors import ToolkitError
+from toolkit.proxy.config import UpstreamSetting
+from toolkit.proxy.errors import Fault
+from toolkit.proxy.upstream.connection import Upstream
+from toolkit.proxy.upstream.health import Engine
+from toolkit.proxy.upstream.routing import Signs, StallDetector
+from toolkit.records import Event, EventKind, Host
+from toolkit.serving.stack import GuardSetting
+from toolkit.serving.warmup import Warmed, sentence
+
+PROBE_LIMIT_S: Final = 10.0
+"""A vLLM on a machine that is loaded answers late; a page that comes within this tells more than one given up after 2 s."""
+EXIT_LOOK_S = 0.1
+"""How soon the end of a process of ours is noticed."""
+
+
+# --- probing it ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """What one probe of an engine saw."""
+
+    answer: Literal["came", "late", "refused", "ill"]
+    """`came`: the pages. `late`: a connection, but no page in time. `refused`: nobody listens. `ill`: /health says 5xx."""
+    signs: Signs = ()
+    """What it counts: prompt tokens, output tokens, steps, share of KV blocks; None where it does not tell."""
+    under_way: float | None = None
+    """Requests that run or wait there, as it says."""
+
+
+class LivenessProbe:
+    """Reads one engine's pages and asks it for a token, each within a limit; use it as `async with`."""
+
+    def __init__(
+        self,
+        host: Host,
+        guard: GuardSetting,
+        *,
+        key: str | None = None,
+        limit_s: float | None = None,
+    ) -> None:
+        """`limit_s`: for the pages of one probe."""
+        setting = UpstreamSetting(name=host.name, url=host.url, model=host.model)
+        self._upstream = Upstream(setting, key=key)
+        self._engine = Engine(self._upstream, user_agent=b"llm-serving-toolkit-watchdog")
+        self._answer_s = guard.answer_s
+        self._limit_s = limit_s or min(PROBE_LIMIT_S, guard.stuck_s)
+        self.at_s = time.monotonic()
+        """When its pages were asked for last."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._upstream.close()
+
+    async def pages(self) -> ProbeResult:
+        """Read /health and /metrics once. Raises nothing."""
+        engine, self.at_s = self._engine, time.monotonic()
+        try:
+            async with asyncio.timeout(self._limit_s):
+                if await engine.is_ill():
+                    return ProbeResult(answer="ill")
+                await engine.metrics()
+        except TimeoutError:
+            return ProbeResult(answer="late")
+        except Fault as fault:
+            # one that is cut, garbled or not taken in time proves no more than that somebody is late
+            return ProbeResult(answer="refused" if fault.kind == "connect" else "late")
+        except Exception:  # noqa: BLE001 (the one boundary to a stranger's page: what nobody foresaw says nothing)
+            return ProbeResult(answer="came")
+        if engine.numbers is None:
+            return ProbeResult(answer="came")
+        engine.model = engine.model or next(iter(engine.numbers.models), None)
+        loads = [n for n in (engine.load.running, engine.load.waiting) if n is not None]
+        under_way = sum(loads) if loads else None
+        return ProbeResult(answer="came", signs=engine.load.signs, under_way=under_way)
+
+    async def token(self) -> bool | None:
+        """Ask for one token. True: it came. False: not in time, or no token. None: it could not be asked for."""
+        return await self._engine.token(self._answer_s)
+
+
+# --- what its probes prove -------------------------------------------------------------------------------
+
+
+class EngineProgress:
+    """One engine's. It returns the trouble that it is in as a sentence, None where it is in none. All times are of the caller's clock."""
+
+    def __init__(self, guard: GuardSetting) -> None:
+        self._stalls = StallDetector(stuck_s=guard.stuck_s, probe_s=guard.answer_s)
+        self._guard = guard
+        self._down_s: float | None = None
+        self._asked_s: float | None = None
+        """When a token was asked for last, or anything moved."""
+        self._last = ProbeResult(answer="came")
+        """The last that was not down; `signs` and `under_way` of the last that came."""
+
+    def probed(self, now: float, seen: ProbeResult) -> str | None:
+        """Take a probe; what it proves by itself."""
+        if self._asked_s is None:
+            self._asked_s = now
+        if seen.answer in ("refused", "ill"):
+            # one clock for both: vLLM's /health says 503 for half a second before its port closes
+            if self._down_s is None:
+                self._down_s = now
+            down_s = now - self._down_s
+            if down_s < self._guard.refused_s:
+                return None
+            what = "/health said 5xx" if seen.answer == "ill" else "connections were refused"
+            return f"{what} for {down_s:.1f} s"
+        self._down_s = None
+        if seen.answer == "late":
+            self._stalls.missed_scrape(now)
+            signs, under_way = self._last.signs, self._last.under_way
+            self._last = ProbeResult(answer="late", signs=signs, under_way=under_way)
+            return None
+        self._last = seen
+        if self._stalls.scraped(seen.signs, busy=bool(seen.under_way), now=now):
+            self._asked_s = now
+        return None
+
+    def wants_token(self, now: float) -> bool:
+        """Whether to ask it for one token now; then call `token`. Not again before that."""
+        stalls = self._stalls
+        if self._down_s is not None or stalls.probe_began_s is not None:
+            return False
+        idle_s = now - (now if self._asked_s is None else self._asked_s)
+        idle_too_long = not stalls.has_work and idle_s >= self._guard.ask_s
+        if not (idle_too_long or stalls.wants_probe(now)):
+            return False
+        if idle_too_long:
+            # the question is all the work that it has: silence counts from now
+            stalls.alive_s, stalls.in_flight = now, 1
+        stalls.probe_began_s = self._asked_s = now
+        return True
+
+    def token(self, now: float, made: bool | None) -> str | None:
+        """How that went: True, it came; False, it did not in time; None, it could not be asked for."""
+        stalls, last = self._stalls, self._last
+        silent_s = now - stalls.alive_s
+        is_stuck = stalls.probed(made, now)
+        stalls.in_flight = 0
+        self._asked_s = now
+        is_late = last.answer == "late"
+        if not is_stuck or not (is_late or any(sign is not None for sign in last.signs)):
+            return None
+        if is_late:
+            return f"no page for {silent_s:.1f} s, and no token when it was asked for one"
+        what = f"{last.under_way:.0f} requests under way" if last.under_way else "idle, it says"
+        return f"{what}, and no token for {silent_s:.1f} s, nor one when it was asked"
+
+
+def ended(code: int) -> str:
+    """What an exit code says."""
+    if code < 0:
+        return f"its process was ended by signal {-code}"
+    return f"its process ended by itself with exit code {code}"
+
+
+async def noticed(
+    probe: LivenessProbe,
+    guard: GuardSetting,
+    code: Callable[[], int | None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """Probe until it is in trouble: which. `code`: its process's exit code; None while that runs, or is not ours."""
+    progress = EngineProgress(guard)
+    asking: asyncio.Task[bool | None] | None = None
+    try:
+        while True:
+            seen = await probe.pages() if code() is None else None
+            found = code()
+            if seen is None or found is not None:
+                # the end of its process says it all
+                return ended(found or 0)
+            trouble = progress.probed(clock(), seen)
+            if asking is not None and asking.done() and trouble is None:
+                trouble, asking = progress.token(clock(), asking.result()), None
+            if trouble is not None:
+                return trouble
+            if asking is None and progress.wants_token(clock()):
+                asking = asyncio.create_task(probe.token())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(guard.look_s):
+                    while code() is None:  # noqa: ASYNC110 (an exit code is read, it tells nobody)
+                        await asyncio.sleep(min(EXIT_LOOK_S, guard.look_s))
+    finally:
+        if asking is not None:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
+async def well_again(probe: LivenessProbe, look_s: float) -> None:
+    """Probe until it made a token again; of one that cannot be asked for any, until its pages come."""
+    while True:
+        if (await probe.pages()).answer == "came" and await probe.token() is not False:
+            return
+        await asyncio.sleep(look_s)
+
+
+# --- bringing it back ------------------------------------------------------------------------------------
+
+
+class Backoff:
+    """One engine's restarts: each wait is twice the one before, up to a cap; too many within a window are a crash loop.
+
+    After a stretch of being well as long as the cap, the waits begin anew; the window does not forget so soon.
+    """
+
+    def __init__(self, guard: GuardSetting) -> None:
+        self._guard = guard
+        self._most_s = max(guard.backoff_s, guard.backoff_most_s)
+        self._at_s: deque[float] = deque()
+        self._in_a_row = 0
+        self.well_s: float | None = None
+        """Since when it is well."""
+
+    def next(self, now: float) -> float | None:
+        """Count one restart and say how long to wait before it; None: it is a crash loop, and not to be started again."""
+        while self._at_s and now - self._at_s[0] >= self._guard.restarts_s:
+            self._at_s.popleft()
+        if len(self._at_s) >= self._guard.restarts:
+            return None
+        if self.well_s is not None and now - self.well_s >= self._most_s:
+            self._in_a_row = 0
+        self.well_s = None
+        self._at_s.append(now)
+        wait_s = min(self._most_s, self._guard.backoff_s * 2.0 ** min(self._in_a_row, 60))
+        self._in_a_row += 1
+        return wait_s
+
+    def refusal(self) -> str:
+        """Why it is not started again."""
+        if not self._guard.restarts:
+            return "no restart is allowed"
+        return f"{len(self._at_s)} restarts within {self._guard.restarts_s:g} s: a crash loop"
+
+
+class Watched(Protocol):
+    """What a watchdog brings back: an engine of a stack, or the command of `toolkit watchdog`. What raises ToolkitError has failed."""
+
+    @property
+    def host(self) -> Host:
+        """As whom its events name it."""
+
+    def code(self) -> int | None:
+        """The exit code of its process; None while that runs."""
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready."""
+
+    async def stop(self) -> None:
+        """End its whole family, be there any left or not, and see their memory free."""
+
+    async def warm(self) -> Warmed | None:
+        """Warm it up; None: nobody wants that."""
+
+    def fell(self, cause: str) -> None:
+        """Send it nothing more."""
+
+    async def back(self) -> None:
+        """Let clients in again."""
+
+    def gave_up(self, cause: str) -> None:
+        """It stays down."""
+
+
+class Watchdog:
+    """Around one engine that runs and is warm."""
+
+    def __init__(
+        self,
+        engine: Watched,
+        probe: LivenessProbe,
+        guard: GuardSetting,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`tell` gets every event, for the store and the screen."""
+        self._engine, self._probe, self._guard = engine, probe, guard
+        self._tell, self._clock = tell, clock
+        self._backoff = Backoff(guard)
+
+    async def run(self) -> str:
+        """Watch until cancelled, or until it is given up: then why."""
+        while True:
+            trouble = await noticed(self._probe, self._guard, self._engine.code, self._clock)
+            why = await self._bring_back(trouble)
+            if why is not None:
+                self._event("mark", f"stays down: {why}")
+                self._engine.gave_up(why)
+                return why
+
+    async def _bring_back(self, trouble: str) -> str | None:
+        """All that follows; why it was given up, or None: it serves again."""
+        engine, clock, fell_s = self._engine, self._clock, self._clock()
+        self._event("restart", trouble)
+        engine.fell(trouble)
+        while True:
+            try:
+                await engine.stop()
+            except ToolkitError as error:
+                return error.message
+            wait_s = self._backoff.next(clock())
+            if wait_s is None:
+                return self._backoff.refusal()
+            await asyncio.sleep(wait_s)
+            try:
+                began_s = clock()
+                await engine.start()
+                self._event("mark", f"ready after {clock() - began_s:.1f} s")
+                warmed = await engine.warm()
+                if warmed is not None:
+                    if warmed.measure is None:
+                        raise ToolkitError(  # noqa: TRY301 (as if it had not started)
+                            f"it answered nothing when it was warmed up: {warmed.error}"
+                        )
+                    self._event("mark", sentence(warmed))
+                await engine.back()
+            except ToolkitError as error:
+                self._event("mark", f"did not come back: {error.message}")
+                continue
+            self._backoff.well_s = clock()
+            self._event("mark", f"back after {clock() - fell_s:.1f} s")
+            return None
+
+    def _event(self, kind: EventKind, text: str) -> None:
+        self._tell(event(self._engine.host, kind, text))
+
+
+def event(host: Host, kind: EventKind, text: str) -> Event:
+    """Something that happened to an engine now; of no run, so that whatever blast is on shows it."""
+    return Event(name=host.name, url=host.url, at=time.time(), kind=kind, text=text)
