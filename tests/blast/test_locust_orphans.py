@@ -4,6 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from contract.harness.programs import runs
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -31,7 +32,7 @@ def test_forked_workers_end_with_their_master(tmp_path: Path) -> None:
             workers = psutil.Process(master.pid).children()
             assert len(workers) == 2
             master.kill()
-            until(lambda: not any(worker.is_running() for worker in workers))
+            until(lambda: not any(runs(worker.pid) for worker in workers))
 
 
 def test_a_worker_leaves_the_hosts_alone_when_its_master_is_silent(tmp_path: Path) -> None:

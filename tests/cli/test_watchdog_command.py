@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from contract.harness.programs import runs
 from support.dogs import PATIENCE_S, TOOLKIT, watchdog
 from support.raw_server import serving, vllm_pages
 from support.served import free_port
@@ -107,7 +108,7 @@ def test_a_frozen_engine_is_ended_with_its_family_and_comes_back(tmp_path: Path)
         frozen = listener(port)
         frozen.send_signal(signal.SIGSTOP)
         dog.wait_for("no page for ", "ready after ", "back after ")
-        assert not psutil.pid_exists(frozen.pid)
+        assert not runs(frozen.pid)
         assert listener(port).pid != frozen.pid
         assert dog.end(signal.SIGTERM) == 0
     assert engines(port) == []

@@ -9,7 +9,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 lock=$here/vllm-lock.txt
-maker=$here/make_tiny_model.py
+maker=$here/../../toolkit/serving/make_tiny_model.py
 home=${TOOLKIT_VLLM_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/toolkit/vllm-0.32.0}
 
 fail() {

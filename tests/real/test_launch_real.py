@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.families import runs
+from contract.harness.programs import runs
 from support.real_vllm import engine_environment
 from support.served import free_port
 

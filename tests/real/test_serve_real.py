@@ -6,9 +6,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
-from support.served import PATIENCE_S, TOOLKIT, Crowd, Served, free_ports, runs, serving, wait_until
+from contract.harness.programs import runs
+from support.served import PATIENCE_S, TOOLKIT, Crowd, Served, free_ports, serving, wait_until
 
 from toolkit.store import Store
 
@@ -39,7 +39,7 @@ def test_from_nothing_to_a_warmed_stack_that_survives_the_death_of_its_worker(
         left = served.family()
         assert served.order("stop").returncode == 0
         assert served.process.wait(60) == 0
-    assert [each for each in left if each.is_running() and runs(each.pid)] == []
+    assert [each for each in left if runs(each.pid)] == []
     with Store.open_readonly(tmp_path / "toolkit.db") as store:
         (run,) = store.runs(verb="serve")
         texts = [event.text for _, event in store.events(run.id) if event.run]
@@ -78,4 +78,4 @@ def killed_under_load(served: Served) -> None:
     engine = served.engines()["tiny"]
     assert new.answers[0][0] == new.answers[-1][0] == 200, (new.refusals, served.said, engine)
     assert engine["restarts"] == 1
-    assert psutil.pid_exists(engine["pid"])
+    assert runs(engine["pid"])

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from contract.harness.programs import runs
 from support.dogs import Dog, watchdog
 from support.real_vllm import ANSWER_LIMIT_S, engine_environment
 from support.served import free_port
@@ -169,7 +170,7 @@ def test_killed_it_leaves_no_orphan_and_is_back_warm(guarded: Guarded) -> None:
         "back after ",
         after=count,
     )
-    assert not [each for each in before if each.is_running()]
+    assert not [each for each in before if runs(each.pid)]
     assert guarded.chat("Hi")["choices"]
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
-from support.families import command, environment, runs
+from contract.harness.programs import runs
+from support.families import command, environment
 
 from toolkit.errors import ToolkitError
 from toolkit.serving import launch, processes

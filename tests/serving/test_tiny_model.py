@@ -62,9 +62,3 @@ def test_a_python_without_torch_is_told_with_its_own_last_word(tmp_path: Path) -
 def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError, match="can't be started: no such file or directory"):
         asyncio.run(tiny(tmp_path / "models", "/nowhere/python"))
-
-
-def test_the_real_tests_make_the_very_same_model() -> None:
-    # install_vllm.sh knows a finished install by the maker's bytes
-    twin = Path(__file__).parents[1] / "real" / "make_tiny_model.py"
-    assert twin.read_bytes() == MAKER.read_bytes()

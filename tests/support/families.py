@@ -2,11 +2,6 @@
 
 import os
 import sys
-from contextlib import suppress
-
-import psutil
-
-from toolkit.serving.processes import DEAD
 
 # Every member says `NAME PID` once its signals are set, so that a test waits for lines and never for time.
 MEMBER = """
@@ -30,9 +25,3 @@ def command(name: str, manners: str, *children: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     return {**os.environ, "MEMBER": MEMBER}
-
-
-def runs(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() not in DEAD
-    return False

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from contract.harness.programs import runs
 
 TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 PATIENCE_S = 120
@@ -143,15 +144,7 @@ def serving(folder: Path, *words: str) -> Iterator[Served]:
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-    assert [each for each in family if each.is_running() and runs(each.pid)] == []
-
-
-def runs(pid: int) -> bool:
-    """Whether it does more than wait to be buried."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert [each for each in family if runs(each.pid)] == []
 
 
 FAST = 'model = "gptq-int4"\nname = "{}"\nserved_name = "{}"\n[engine.flags]\ntime-scale = 0.01\n'

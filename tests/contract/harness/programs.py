@@ -44,6 +44,14 @@ def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, 
     return kept | own | dict(more or {})
 
 
+def runs(pid: int) -> bool:
+    """Whether it does more than wait to be buried: an orphan stays in the table as long as the machine's first process likes."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def installed(name: str) -> Path:
     """`dashboards/leaderboard.py` or `locustfiles/blast.py`: the wheel's own copy, or the checkout's where that is installed."""
     package = importlib.util.find_spec("toolkit")

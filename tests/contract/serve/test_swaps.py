@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from contract.harness.clients import BODY, Client, ask, request
 from contract.harness.databases import select
-from contract.harness.programs import run, toolkit, until
+from contract.harness.programs import run, runs, toolkit, until
 from contract.harness.stacks import ENGINE, Crowd, Stack, stack
 
 KNOWN = {**BODY, "temperature": 0}
@@ -79,7 +79,7 @@ def test_a_successor_takes_over_without_a_gap_and_its_answers_are_its_own(tmp_pa
         # they stand in two places in turn, and nobody is left in the other one
         assert first["port"] != third["port"] == second["port"]
         assert len({each["pid"] for each in (first, second, third)}) == 3
-        assert [psutil.pid_exists(each["pid"]) for each in (first, second, third)] == [0, 0, 1]
+        assert [runs(each["pid"]) for each in (first, second, third)] == [0, 0, 1]
         assert (third["model"], third["served_name"], third["state"]) == ("awq", "tiny", "up")
         # whoever took over is watched, too
         os.kill(third["pid"], signal.SIGKILL)

@@ -1,1 +1,0 @@
-../../toolkit/serving/make_tiny_model.py
