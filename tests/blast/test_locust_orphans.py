@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract.harness.programs import runs
+from contract.harness.programs import gone
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -32,7 +32,7 @@ def test_forked_workers_end_with_their_master(tmp_path: Path) -> None:
             workers = psutil.Process(master.pid).children()
             assert len(workers) == 2
             master.kill()
-            until(lambda: not any(runs(worker.pid) for worker in workers))
+            assert gone(workers)
 
 
 def test_a_worker_leaves_the_hosts_alone_when_its_master_is_silent(tmp_path: Path) -> None:

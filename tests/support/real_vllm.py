@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from contract.harness.programs import runs
 from support.served import free_port
 
 from toolkit.cli.demo.real import environment
@@ -147,10 +148,12 @@ def stop(server: Server, shared: set[Path]) -> list[str]:
     shared |= shared_memory(family)
     server.process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        server.process.wait(
-            STOP_LIMIT_S
-        )  # before psutil does, which would keep the exit code to itself
-    _, stubborn = psutil.wait_procs(family, timeout=STOP_LIMIT_S)
+        server.process.wait(STOP_LIMIT_S)
+    give_up = time.monotonic() + STOP_LIMIT_S
+    while (
+        stubborn := [member for member in family if runs(member.pid)]
+    ) and time.monotonic() < give_up:
+        time.sleep(0.05)
     for member in stubborn:
         member.kill()
     server.process.wait(STOP_LIMIT_S)

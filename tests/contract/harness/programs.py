@@ -266,3 +266,9 @@ def until(holds: Any, *, patience_s: float = PATIENCE_S, step_s: float = 0.05) -
             return found
         assert time.monotonic() < give_up, f"never became true: {holds}"
         time.sleep(step_s)
+
+
+def gone(family: Sequence[psutil.Process]) -> bool:
+    """Wait until all of them have ended; psutil's own wait counts an unburied orphan as alive."""
+    until(lambda: not any(runs(each.pid) for each in family))
+    return True

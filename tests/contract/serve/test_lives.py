@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from contract.harness.clients import BODY, Reply, ask
-from contract.harness.programs import Program, free_port, rows, run, runs, toolkit, until
+from contract.harness.programs import Program, free_port, gone, rows, run, runs, toolkit, until
 from contract.harness.stacks import ENGINE, stack, write_stack
 
 KNOWN = {**BODY, "temperature": 0}
@@ -86,7 +86,7 @@ def test_of_several_engines_those_that_can_serve_do_and_one_that_fell_is_not_rep
         served.program.line("Ending")
         served.program.process.send_signal(signal.SIGINT)
         assert served.program.wait() in (0, 130)
-        assert psutil.wait_procs(family, timeout=60)[1] == []
+        assert gone(family)
 
 
 def test_where_no_engine_comes_up_the_cause_is_the_error(tmp_path: Path) -> None:
@@ -265,4 +265,4 @@ def test_a_front_worker_that_dies_comes_back_and_no_engine_notices(tmp_path: Pat
         )
         family = served.family()[1:]
         assert served.end(signal.SIGTERM) == 0
-        assert psutil.wait_procs(family, timeout=60)[1] == []
+        assert gone(family)

@@ -8,9 +8,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 from contract.harness.clients import BODY, Client, ask, request
-from contract.harness.programs import rows, run, until
+from contract.harness.programs import gone, rows, run, until
 from contract.harness.servers import RECORDED
 from contract.harness.stacks import ENGINE, Crowd, Stack, stack
 
@@ -82,7 +81,7 @@ def test_a_killed_engine_costs_its_clients_time_and_no_request(tmp_path: Path) -
         assert reply.is_whole
         assert reply.body.endswith(b"data: [DONE]\n\n")
         assert served.program.wait() == 0
-        assert psutil.wait_procs(family, timeout=60)[1] == []
+        assert gone(family)
 
 
 def test_what_cannot_wait_for_an_engine_is_told_when_to_come_again(tmp_path: Path) -> None:
@@ -120,7 +119,7 @@ def test_what_cannot_wait_for_an_engine_is_told_when_to_come_again(tmp_path: Pat
         family = served.engine_processes()
         assert len(family) >= 2
         served.program.process.kill()
-        assert psutil.wait_procs(family, timeout=60)[1] == []
+        assert gone(family)
     # the run says so itself: nobody ended it
     listed = rows(run("runs", "--db", "toolkit.db", "--json", cwd=tmp_path).stdout)
     assert [(each["verb"], each["state"]) for each in listed] == [("serve", "cut")]

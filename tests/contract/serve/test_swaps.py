@@ -6,10 +6,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 from contract.harness.clients import BODY, Client, ask, request
 from contract.harness.databases import select
-from contract.harness.programs import run, runs, toolkit, until
+from contract.harness.programs import gone, run, runs, toolkit, until
 from contract.harness.stacks import ENGINE, Crowd, Stack, stack
 
 KNOWN = {**BODY, "temperature": 0}
@@ -158,5 +157,5 @@ def test_one_order_at_a_time_and_the_end_waits_for_none(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
             assert waiting.wait() == 1
             assert served.program.wait() == 0
-            assert psutil.wait_procs(family, timeout=60)[1] == []
+            assert gone(family)
         assert "no serve runs in `serve`" in refused(served, "status")

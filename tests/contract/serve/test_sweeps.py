@@ -4,9 +4,18 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 from contract.harness.databases import is_sound, select
-from contract.harness.programs import TOOLKIT, Program, free_port, rows, run, runs, toolkit, until
+from contract.harness.programs import (
+    TOOLKIT,
+    Program,
+    free_port,
+    gone,
+    rows,
+    run,
+    runs,
+    toolkit,
+    until,
+)
 
 SWEEP = """
 look_at = ["output_tokens_per_s"]
@@ -42,8 +51,7 @@ def killed(program: Program) -> None:
     family = program.family()[1:]
     assert family
     program.process.kill()
-    _, alive = psutil.wait_procs(family, timeout=60)
-    assert alive == []
+    assert gone(family)
 
 
 def test_a_sweep_that_was_killed_goes_on_and_measures_everything_once(tmp_path: Path) -> None:
@@ -102,7 +110,7 @@ def test_a_watchdog_starts_an_engine_again_tells_it_and_leaves_nobody(tmp_path: 
         assert not runs(served.pid)
         family = dog.family()[1:]
         dog.end(signal.SIGTERM)
-        assert psutil.wait_procs(family, timeout=60)[1] == []
+        assert gone(family)
         told = rows("\n".join(dog.out))
     assert {"name", "url", "at", "kind", "text"} <= set.intersection(*map(set, told))
     kinds = [each["kind"] for each in told]

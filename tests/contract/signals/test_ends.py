@@ -10,7 +10,7 @@ from pathlib import Path
 from contract.harness.clients import Client, request
 from contract.harness.databases import select
 from contract.harness.fleets import fleet
-from contract.harness.programs import rows, run, runs, toolkit, until
+from contract.harness.programs import gone, rows, run, toolkit, until
 from contract.harness.servers import Asked, server
 
 
@@ -90,4 +90,4 @@ def test_a_second_interrupt_of_a_proxy_leaves_no_folder(tmp_path: Path) -> None:
                 family = running.family()
                 assert running.end(signal.SIGINT) == 130
                 assert list(temporary.iterdir()) == []
-                until(lambda: not any(runs(each.pid) for each in family))
+                assert gone(family)
