@@ -10,10 +10,10 @@ from support import blasted
 from support.browser import Tab, files_opened, overflow
 
 from toolkit.cli import main
-from toolkit.improve.configurations import Configuration, Serving
-from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_page import page as sweep_page
-from toolkit.improve.sweep_table import MeasuredConfiguration, moved, table
+from toolkit.tuning.configurations import Configuration, Serving
+from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_page import page as sweep_page
+from toolkit.tuning.sweep_table import MeasuredConfiguration, moved, table
 
 TOKENS = "output_tokens_per_s"
 Opened = Callable[..., Tab]

@@ -23,7 +23,7 @@ SLOW = {
         *(f"{STORE}.content", f"{STORE}.remove_run"),
         f"{STORE}.shrink",
     ),
-    "compare RUN:memory OTHER:memory": (f"{STORE}.tallies", "toolkit.improve.compare:compare"),
+    "compare RUN:memory OTHER:memory": (f"{STORE}.tallies", "toolkit.tuning.compare:compare"),
     "impact --host restarter": (f"{STORE}.tallies",),
     "board": (f"{FEED}.board",),
     "board --watch --count 1": (f"{FEED}.board",),
@@ -31,7 +31,7 @@ SLOW = {
     "plan qwen2.5-7b --gpu l4 --run RUN --host memory": (f"{STORE}.tallies",),
     "report RUN --html report.html": (
         *(f"{STORE}.tallies", f"{FEED}.board"),
-        "toolkit.improve.report_page:page",
+        "toolkit.tuning.report_page:page",
     ),
     "workload --from bodies.jsonl --html report.html --profile made.toml": (
         *("toolkit.cli.workload.run:arrived", "toolkit.cli.workload.run:summarise"),

@@ -11,8 +11,8 @@ import pytest
 
 from toolkit.cli.sweep.asks import invalid_json
 from toolkit.errors import ToolkitError
-from toolkit.improve.configurations import Serving
-from toolkit.improve.sweep_file import JsonAsking
+from toolkit.tuning.configurations import Serving
+from toolkit.tuning.sweep_file import JsonAsking
 
 SCHEMA = '{"type": "object", "required": ["urgent"], "properties": {"urgent": {"type": "boolean"}}}'
 ASKING = JsonAsking(requests=4, concurrency=2, max_tokens=9, prompts=("Sort it.",), schema=SCHEMA)

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli import main
-from toolkit.improve.sweep import Sweep
 from toolkit.records import Run
 from toolkit.store import Store
+from toolkit.tuning.sweep import Sweep
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "sweep"]
 SMALL = """

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from toolkit.improve.sweep_state import Kept
 from toolkit.store import Store
+from toolkit.tuning.sweep_state import Kept
 
 ROUNDS = {"short": 3, "full": 12}[os.environ.get("TOOLKIT_LONG", "short")]
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()"]

@@ -23,9 +23,9 @@ from support.blasted import blasted
 
 from toolkit.cli import main
 from toolkit.cli.sweep.show import print_objects
-from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_table import Compared, Moved, SweepRow
 from toolkit.sim.app import serve_in_thread
+from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_table import Compared, Moved, SweepRow
 
 ROOT = Path(__file__).parents[2]
 TOOLKIT = [sys.executable, "-m", "toolkit.cli"]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config_file import TOP, allowed, resolved, schema
-from toolkit.improve.sweep_file import SweepFile
 from toolkit.profiles import ProfileFile
 from toolkit.proxy.config import Settings
 from toolkit.serving.stack import Stack
+from toolkit.tuning.sweep_file import SweepFile
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES: dict[str, tuple[str, type]] = {

@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from toolkit.improve.glances import LoadSample, glance_of_page
 from toolkit.metrics.parser import read_page
 from toolkit.sim.engine import EngineCore, EngineRequest
 from toolkit.sim.metrics_page import EngineMetrics, HttpMetrics, page
 from toolkit.sim.presets import Setup, setup_for
 from toolkit.sim.state import FrontCpu
+from toolkit.tuning.glances import LoadSample, glance_of_page
 
 Ask = tuple[tuple[int, ...], int]
 """Ids of a prompt, and tokens of its answer."""

@@ -6,10 +6,10 @@ from pathlib import Path
 from toolkit.cli.named_run import run_of, settings_of
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
-from toolkit.improve.cells import Cell, cells_of_shots, cells_of_tallies, seconds_of
-from toolkit.improve.compare import Side
 from toolkit.records import Run
 from toolkit.store import Store
+from toolkit.tuning.cells import Cell, cells_of_shots, cells_of_tallies, seconds_of
+from toolkit.tuning.compare import Side
 
 PLAN = {
     "bench": (

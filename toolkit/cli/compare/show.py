@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from toolkit.cli.output import print_json, say
-from toolkit.improve.compare import ComparedMetric, Comparison
+from toolkit.tuning.compare import ComparedMetric, Comparison
 from toolkit.units import milliseconds, rate, share
 
 WORDS = {

@@ -57,8 +57,8 @@ def command(**options: Any) -> None:
     from toolkit.cli.compare.read import pairs_of
     from toolkit.cli.compare.show import show
     from toolkit.cli.waiting import waiting_for
-    from toolkit.improve.compare import compare
     from toolkit.store import Store
+    from toolkit.tuning.compare import compare
 
     chosen = CompareOptions(**options)
     with waiting_for("Comparing"):

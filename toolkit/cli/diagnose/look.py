@@ -12,13 +12,13 @@ from toolkit.cli.diagnose.options import DiagnoseOptions
 from toolkit.cli.diagnose.seen import HostFacts
 from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
 from toolkit.cli.waiting import waiting_for
-from toolkit.improve.evidence import Evidence, merged
-from toolkit.improve.glances import LoadSample, evidence_of, glance_of_page
 from toolkit.records import Host
 from toolkit.scout.answers import Scrape
 from toolkit.scout.evidence import examine
 from toolkit.scout.look import Crowd, QuietMoments, Scout, follow
 from toolkit.scout.sighting import sight
+from toolkit.tuning.evidence import Evidence, merged
+from toolkit.tuning.glances import LoadSample, evidence_of, glance_of_page
 
 EVERY_S = 1.0
 LEAST_LOOKS = 5

@@ -12,17 +12,17 @@ from toolkit.cli.named_run import run_of, settings_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.improve.evidence import Evidence, merged
-from toolkit.improve.glances import evidence_of, glance_of_sighting
-from toolkit.improve.measured import (
+from toolkit.records import Run, Verdict
+from toolkit.store import Store
+from toolkit.tuning.evidence import Evidence, merged
+from toolkit.tuning.glances import evidence_of, glance_of_sighting
+from toolkit.tuning.measured import (
     evidence_of_ledger,
     evidence_of_profile,
     evidence_of_seconds,
     evidence_of_shots,
     evidence_of_verdicts,
 )
-from toolkit.records import Run, Verdict
-from toolkit.store import Store
 
 SWEPT = re.compile(r"sweep ([0-9a-f]{12}): ")
 """How a sweep labels the runs of its loads."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from toolkit.improve.evidence import Evidence
+from toolkit.tuning.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

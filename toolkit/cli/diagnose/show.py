@@ -11,7 +11,7 @@ import click
 
 from toolkit.cli.diagnose.cases import Case
 from toolkit.cli.output import print_json
-from toolkit.improve.diagnose import Diagnosis, Unknown
+from toolkit.tuning.diagnose import Diagnosis, Unknown
 
 NOTHING: dict[str, Any] = {
     "lever": None, "risk": None, "watch": None, "what": None, "source": None, "unknown": None,

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.improve.evidence import Evidence, merged
 from toolkit.serving.startup_log import Startup
+from toolkit.tuning.evidence import Evidence, merged
 
 MOST_LOG_BYTES = 16 * 2**20
 """A start is told in its first kilobytes; what follows are requests."""

@@ -5,7 +5,7 @@ import os
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host
-from toolkit.improve.criteria import ClientCall
+from toolkit.tuning.criteria import ClientCall
 from toolkit.units import milliseconds
 
 CALL_S = 60.0

@@ -15,7 +15,9 @@ from toolkit.cli.places import command_on
 from toolkit.cli.report.options import ReportOptions
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.improve.criteria import (
+from toolkit.records import Event, Run, Tally, Verdict
+from toolkit.store import Store
+from toolkit.tuning.criteria import (
     Boundaries,
     ClientCall,
     Costs,
@@ -24,11 +26,9 @@ from toolkit.improve.criteria import (
     Starts,
     criteria,
 )
-from toolkit.improve.log_facts import LogFacts, log_facts
-from toolkit.improve.report_series import HostReport, host_report, tallied
-from toolkit.improve.report_words import Report
-from toolkit.records import Event, Run, Tally, Verdict
-from toolkit.store import Store
+from toolkit.tuning.log_facts import LogFacts, log_facts
+from toolkit.tuning.report_series import HostReport, host_report, tallied
+from toolkit.tuning.report_words import Report
 
 READY = re.compile(r"\bready after ([\d.]+) s\b")
 TTFT = re.compile(r"\bcold TTFT ([\d.]+) ms, warm TTFT ([\d.]+) ms")

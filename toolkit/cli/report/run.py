@@ -10,7 +10,7 @@ from toolkit.cli.report.options import ReportOptions
 from toolkit.cli.report.read import report_of
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.improve.report_words import Report, text_lines
+from toolkit.tuning.report_words import Report, text_lines
 
 
 def run_report(options: ReportOptions) -> None:
@@ -22,7 +22,7 @@ def run_report(options: ReportOptions) -> None:
         for line in text_lines(report):
             say(line)
     if options.html:
-        from toolkit.improve.report_page import page
+        from toolkit.tuning.report_page import page
 
         with waiting_for("Drawing"):
             text = page(report)

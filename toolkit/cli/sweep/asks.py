@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.improve.configurations import Serving
-from toolkit.improve.figures import Figures
-from toolkit.improve.json_answers import body_of, is_valid
-from toolkit.improve.sweep_file import JsonAsking
 from toolkit.stats import nearest_rank
+from toolkit.tuning.configurations import Serving
+from toolkit.tuning.figures import Figures
+from toolkit.tuning.json_answers import body_of, is_valid
+from toolkit.tuning.sweep_file import JsonAsking
 
 ASK_S = 120.0
 MOST_BYTES = 4 * 2**20

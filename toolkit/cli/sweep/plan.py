@@ -8,10 +8,10 @@ from collections.abc import Callable
 from toolkit.cli.plan.gpu import gpu_of
 from toolkit.cli.plan.model import model_of
 from toolkit.errors import ToolkitError
-from toolkit.improve.configurations import Configuration, Serving
-from toolkit.improve.sweep_file import SweepPlan
 from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.planner import plan
+from toolkit.tuning.configurations import Configuration, Serving
+from toolkit.tuning.sweep_file import SweepPlan
 
 WHOLE = {
     "max-model-len": "max_model_len",

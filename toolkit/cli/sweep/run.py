@@ -21,13 +21,13 @@ from toolkit.cli.sweep.options import NEWEST, SweepOptions
 from toolkit.cli.sweep.tools import tools_for
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.improve.metrics import METRICS, metric
-from toolkit.improve.sweep import Sweep
-from toolkit.improve.sweep_file import SweepPlan, read_sweep
-from toolkit.improve.sweep_state import VERB, Kept
-from toolkit.improve.sweep_steps import foreseen
 from toolkit.records import Run
 from toolkit.store import Store
+from toolkit.tuning.metrics import METRICS, metric
+from toolkit.tuning.sweep import Sweep
+from toolkit.tuning.sweep_file import SweepPlan, read_sweep
+from toolkit.tuning.sweep_state import VERB, Kept
+from toolkit.tuning.sweep_steps import foreseen
 
 
 def run_sweep(options: SweepOptions) -> int:

@@ -10,13 +10,13 @@ from rich.text import Text
 from toolkit.cli.output import print_json, say
 from toolkit.cli.sweep.options import SweepOptions
 from toolkit.errors import ToolkitError
-from toolkit.improve.configurations import Configuration
-from toolkit.improve.metrics import meant, metric
-from toolkit.improve.sweep_file import SweepPlan
-from toolkit.improve.sweep_steps import estimate_s, foreseen
-from toolkit.improve.sweep_table import MeasuredConfiguration, Moved, SweepRow, moved, table
-from toolkit.improve.sweep_words import difference, figure, lever, progression
 from toolkit.report.tables import Column, screen
+from toolkit.tuning.configurations import Configuration
+from toolkit.tuning.metrics import meant, metric
+from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_steps import estimate_s, foreseen
+from toolkit.tuning.sweep_table import MeasuredConfiguration, Moved, SweepRow, moved, table
+from toolkit.tuning.sweep_words import difference, figure, lever, progression
 from toolkit.units import span
 
 
@@ -31,11 +31,11 @@ def show(
     else:
         _print(plan, rows, levers)
     if options.chart:
-        from toolkit.improve.sweep_chart import draw
+        from toolkit.tuning.sweep_chart import draw
 
         _written(lambda path: draw(plan, rows, path), options.chart, "Chart")
     if options.html:
-        from toolkit.improve.sweep_page import page
+        from toolkit.tuning.sweep_page import page
 
         text = page(plan, rows, levers)
         _written(lambda path: _write(path, text), options.html, "Page")

@@ -12,16 +12,16 @@ import click
 
 from toolkit.cli.blast.child import LEASH
 from toolkit.cli.demo.children import TOOLKIT
-from toolkit.improve.configurations import Configuration
-from toolkit.improve.figures import counters
-from toolkit.improve.sweep import Tools
 from toolkit.metrics.parser import read_page
+from toolkit.tuning.configurations import Configuration
+from toolkit.tuning.figures import counters
+from toolkit.tuning.sweep import Tools
 
 if TYPE_CHECKING:
     from toolkit.cli.sweep.options import SweepOptions
-    from toolkit.improve.configurations import Serving
-    from toolkit.improve.figures import Figures
-    from toolkit.improve.sweep_file import SweepPlan
+    from toolkit.tuning.configurations import Serving
+    from toolkit.tuning.figures import Figures
+    from toolkit.tuning.sweep_file import SweepPlan
 
 PAGE_S = 5.0
 MOST_PAGE_BYTES = 16 * 2**20

@@ -27,7 +27,7 @@ a file, or a recipe's name.
   toolkit sweep --show 3f9c2a7b1d04       the table of a sweep that was run
 
 A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
-`python -m pydoc toolkit.improve.sweep_file` prints a whole one.
+`python -m pydoc toolkit.tuning.sweep_file` prints a whole one.
 """
 
 

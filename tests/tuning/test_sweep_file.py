@@ -1,0 +1,155 @@
+"""A sweep's file as people write it, and what of it is refused."""
+
+import tomllib
+from importlib.resources import files
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.tuning.metrics import metric
+from toolkit.tuning.sweep_file import as_toml, read_sweep
+from toolkit.tuning.sweep_steps import foreseen
+
+WHOLE = """
+summary = "Two"
+look_at = ["rps", "ttft_p95_ms:short"]
+blocks = 5
+how = "grid"
+profile = "mixed"
+stage = "quantization"
+warm = false
+
+[load]
+users = 64
+duration = "2m"
+settle = "500ms"
+rate = 1.5
+mix = 0
+
+[base]
+model = "m"
+flags = { max-model-len = 512, "--enforce-eager" = true, speculative-config = { method = "ngram" } }
+
+[[configurations]]
+name = "fp8"
+settings = { time_scale = 0.1, prefix_caching = false }
+
+[[levers]]
+name = "batch"
+values = [{ name = "16", flags = { max-num-seqs = 16 } }]
+
+[profiles.mixed]
+prompts = [{ text = "Hi" }]
+
+[plan]
+gpu = "a100-80gb"
+gpus = 2
+"""
+
+
+def test_everything_that_a_sweep_can_say_is_read() -> None:
+    plan = read_sweep(WHOLE, "mine.toml")
+    assert (plan.summary, plan.look_at, plan.blocks, plan.how) == (
+        "Two",
+        ("rps", "ttft_p95_ms:short"),
+        5,
+        "grid",
+    )
+    assert (plan.load.users, plan.load.duration_s, plan.load.settle_s) == (64, 120.0, 0.5)
+    assert (plan.load.rate, plan.load.mix, plan.warm) == (1.5, 0, False)
+    assert dict(plan.base.flags) == {
+        "max-model-len": "512",
+        "enforce-eager": True,
+        "speculative-config": '{"method": "ngram"}',
+    }
+    (fp8,) = plan.configurations
+    assert dict(fp8.settings) == {"time_scale": "0.1", "prefix_caching": "false"}
+    assert plan.levers[0].values[0].flags == (("max-num-seqs", "16"),)
+    assert (plan.machine.gpu, plan.machine.gpus, plan.stage) == ("a100-80gb", 2, "quantization")
+    (name, text), *_ = plan.profiles
+    assert (name, tomllib.loads(text)) == ("mixed", {"prompts": [{"text": "Hi"}]})
+
+
+def test_the_first_seconds_that_do_not_count_are_a_fifth_and_at_most_ten() -> None:
+    some = 'configurations = [{name = "a", sim = "fp8"}]\n[load]\nduration = '
+    assert read_sweep(f'{some}"20s"', "f").load.settle_s == 4
+    assert read_sweep(f'{some}"10m"', "f").load.settle_s == 10
+
+
+ONE = 'configurations = [{name = "a", sim = "fp8"}]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        # tests/contract/settings has all kinds of mistakes; these lead through a sweep's own tables
+        (f"{ONE}blocks = true", " line 2: `blocks` is not a whole number from 1 to 100"),
+        (f'{ONE}how = "all"', " line 2: `how` is not `one at a time` or `grid`"),
+        (f"{ONE}look_at = []", " line 2: `look_at` is not a list"),
+        (f'{ONE}[load]\nduration = "20"', " line 3: `load.duration` is not a duration"),
+        (f"{ONE}[load]\nrate = 0", " line 3: `load.rate` is not a number from 1e-06"),
+        ('configurations = [{name = "a/b"}]', " line 1: configurations 1: `name` holds a slash"),
+        ("configurations = [{}]", " line 1: configurations 1 has no `name`"),
+        ("configurations = 3", " line 1: `configurations` is no list of tables"),
+        ('levers = [{name = "x", values = [{name = "a", sims = 1}]}]', " line 1: levers 1: values 1: unknown key `sims`"),
+        ('levers = [{name = "x"}]', " line 1: levers 1 has no `values`"),
+        (f"{ONE}[base]\nflags = 3", " line 3: `base.flags` is no table"),
+        (f"{ONE}[base]\nflags = {{a = [1979-05-27]}}", " line 3: `base.flags`: `a` is no word and no number"),
+        (f"{ONE}[profiles.p]\nsummary = 1979-05-27", " line 2: `profiles`: `p` holds a date"),
+        (f"{ONE}[profiles.p]\nprompts = []", ": profiles.p` holds no prompt"),
+        (f'{ONE}[asking]\nprompts = ["x"]\nschema = "no"', " line 4: `asking.schema` is not JSON"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_its_name(text: str, told: str) -> None:
+    with pytest.raises(ToolkitError) as refused:
+        read_sweep(text, "mine.toml")
+    assert told in refused.value.message
+    assert "mine.toml" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"text": 'quotes " and \\ and\nlines\tand \x7f and \x01', "more": "ü 🙂 \u2028"},
+        {"list": [1, 2.5, True, "x"], "table": {"a b": {"c": []}}},
+    ],
+)
+def test_written_toml_reads_back_equal(table: dict[str, object]) -> None:
+    assert tomllib.loads(as_toml(table)) == table
+
+
+RECIPES = sorted(
+    entry.name for entry in (files("toolkit") / "catalog" / "sweeps").iterdir() if entry.is_file()
+)
+
+
+def test_the_labs_of_the_course_are_all_there() -> None:
+    wanted = "batch-sizes chunked-prefill contest max-model-len prefix-caching quantizations"
+    wanted += " speculative-decoding structured-output"
+    assert [f"{name}.toml" for name in wanted.split()] == RECIPES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_tries_and_what_to_look_at(name: str) -> None:
+    text = (files("toolkit") / "catalog" / "sweeps" / name).read_text("utf-8")
+    plan = read_sweep(text, name)
+    assert plan.summary
+    assert all(metric(one) for one in plan.look_at)
+    configurations = [one for stage in foreseen(plan) for one in stage]
+    assert len(configurations) >= 2
+    assert all(one.serving.kind() == "serve" for one in configurations)
+    assert len({one.serving for one in foreseen(plan)[0]}) == len(foreseen(plan)[0])
+
+
+def test_the_long_prompts_of_the_chunked_prefill_lab_have_more_than_twenty_thousand_tokens() -> (
+    None
+):
+    text = (files("toolkit") / "catalog" / "sweeps" / "chunked-prefill.toml").read_text("utf-8")
+    mixed = tomllib.loads(text)["profiles"]["mixed"]
+    (long,) = (one for one in mixed["prompts"] if one["name"] == "long-summary")
+    words = sum(len(mixed["passages"][name].split()) for name in long["passages"])
+    # English has about 1.3 tokens a word with such models' tokenizers, and never fewer than one
+    assert words == 88 * 219
+    assert words * 1.3 > 20_000
+    # and it must fit: the base serves 32,768 tokens
+    assert words * 1.5 < 32_768

@@ -1,0 +1,236 @@
+"""A sweep's file: which configurations, under which load, how often, and what to look at. It reads text, never a file.
+
+summary = "Three quantizations of one model"
+look_at = ["output_tokens_per_s", "ttft_p95_ms"]   # the first decides which one is best
+blocks = 5                                         # A B C A B C ...: what drifts meets all of them alike
+how = "one at a time"                              # or "grid": every lever with every other
+profile = "contest"                                # of the catalog, or a file; or a table [profile] like such a file
+stage = "quantization"                             # how the lever is called that [[configurations]] are values of
+
+[load]                                             # as the options of `toolkit blast`
+users = 64
+duration = "60s"
+settle = "10s"                                     # users come evenly so long, and it does not count
+
+[base]                                             # what all configurations have in common
+model = "Qwen/Qwen3.5-35B-A3B-FP8"                 # `toolkit serve` runs it; or: url = "http://10.0.0.4:8000"
+flags = {max-model-len = "512"}                    # of vLLM
+sim = "fp8"                                        # the simulator's personality, for `--sim`
+settings = {time_scale = 0.1}                      # of the simulator
+
+[[configurations]]                                 # models, tried first; each changes the base
+name = "fp8"
+[[levers]]                                         # then these, around the best of them
+name = "batch"
+values = [{name = "16", flags = {max-num-seqs = 16}}, {name = "64", flags = {max-num-seqs = 64}}]
+
+[plan]                                             # what cannot fit is skipped
+gpu = "a100-80gb"
+[asking]                                           # structured output: how often is the answer no valid JSON?
+requests = 40
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSchema
+
+from toolkit.config_file import (
+    DECLARED,
+    FieldError,
+    Line,
+    Number,
+    OrNone,
+    Seconds,
+    Switch,
+    Text,
+    Whole,
+    record,
+    toml_tables,
+)
+from toolkit.errors import ToolkitError
+from toolkit.profiles import read_profile
+from toolkit.safe_text import printable
+from toolkit.tuning.configurations import How, LeverValue, Serving, SweepLever
+
+EXAMPLE = (
+    'A lever is, e.g., `[[levers]]` and below it `name = "batch"` and `values = [{name = "16", flags = '
+    "{max-num-seqs = 16}}]`; the head of toolkit/tuning/sweep_file.py holds a whole sweep"
+)
+LOOK_AT = ("output_tokens_per_s", "rps", "ttft_p95_ms", "e2e_p95_ms", "error_rate")
+Many = Annotated[Whole, Field(ge=1, le=1_000_000)]
+"""Beyond any that one machine could send."""
+Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+def _is_json(text: str) -> str:
+    try:
+        json.loads(text)
+    except ValueError:
+        raise FieldError(
+            "is not JSON", """Write, e.g., `schema = '{"type": "object"}'`"""
+        ) from None
+    return text
+
+
+def _profiles(value: object) -> tuple[tuple[str, str], ...]:
+    """Each as the text of a profile's file."""
+    if not isinstance(value, Mapping):
+        raise FieldError("is no table", EXAMPLE)
+    found = []
+    for key, each in value.items():
+        if not isinstance(each, Mapping) or "/" in key:
+            raise FieldError(f"`{printable(key)}` is no profile", EXAMPLE)
+        try:
+            found.append((key, as_toml(each)))
+        except TypeError:
+            raise FieldError(f"`{printable(key)}` holds a date", "Texts stand in quotes") from None
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepLoad:
+    """The evaluator's own load, as `toolkit blast` has it."""
+
+    __pydantic_config__ = DECLARED
+
+    duration_s: Seconds = 60.0
+    """Of each load."""
+    settle_s: Seconds = 0.0
+    """Its first seconds, in which users come evenly; they do not count. By default a fifth of `duration`, 10 s at most."""
+    users: Many = 32
+    """At once."""
+    rate: OrNone[Annotated[Number, Field(ge=1e-6, le=1e9)]] = None
+    """Requests a second, whatever answers take."""
+    mix: OrNone[Annotated[Whole, Field(ge=0, le=100)]] = None
+    """Of 100 requests so many are streamed."""
+    max_tokens: OrNone[Many] = None
+    """Of each answer."""
+    canaries: Annotated[Number, Field(ge=0, le=1e9)] = 0.0
+    """Per cent. None are needed: who serves is known."""
+    timeout_s: Seconds = 60.0
+    """Of a request."""
+    processes: Annotated[Whole, Field(ge=1, le=256)] = 1
+    """Of the loader."""
+    start_s: OrNone[Seconds] = None
+    """How long a start takes, for `--dry-run`."""
+
+    def __post_init__(self) -> None:
+        if not self.settle_s:
+            object.__setattr__(self, "settle_s", min(10.0, self.duration_s / 5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonAsking:
+    """Requests for JSON, sent after the load, whose answers are parsed."""
+
+    __pydantic_config__ = DECLARED
+
+    requests: Many = 40
+    """How many."""
+    concurrency: Many = 4
+    """At once."""
+    max_tokens: Many = 300
+    """Of each answer."""
+    prompts: Texts
+    """In turn."""
+    schema: Annotated[str, Strict(), AfterValidator(_is_json)]
+    """JSON Schema, as JSON text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where it would run: what cannot fit is skipped."""
+
+    __pydantic_config__ = DECLARED
+
+    gpu: OrNone[Text] = None
+    """A GPU of `toolkit plan --list`, or its memory."""
+    gpus: Many = 1
+    """How many."""
+    model: OrNone[Text] = None
+    """The planner's name for the model, where the configurations' own names are none that it knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFile:
+    """`toolkit sweep FILE`."""
+
+    __pydantic_config__ = DECLARED
+
+    summary: Line = ""
+    """In one line, for its report."""
+    look_at: Texts = LOOK_AT
+    """Figures; the first decides which configuration is best."""
+    blocks: Annotated[Whole, Field(ge=1, le=100)] = 3
+    """A B C A B C ...: how often each is measured. What drifts meets all of them alike."""
+    how: How = "one at a time"
+    """One lever at a time, or `grid`: every lever with every other."""
+    profile: Text = "contest"
+    """Prompts: one of `profiles`, else the catalog's name or a file."""
+    profiles: Annotated[
+        tuple[tuple[str, str], ...],
+        BeforeValidator(_profiles),
+        WithJsonSchema({"type": "object", "x-allowed": "tables as in a profile's file"}),
+    ] = ()
+    """Prompts of its own: `[profiles.NAME]` with the keys of a profile's file."""
+    stage: Text = "configuration"
+    """How the lever is called that `configurations` are values of."""
+    warm: Switch = True
+    """Each is warmed up before its load."""
+    load: SweepLoad = field(default_factory=SweepLoad)
+    base: Serving = field(default_factory=Serving)
+    configurations: tuple[LeverValue, ...] = ()
+    levers: tuple[SweepLever, ...] = ()
+    machine: Annotated[Machine, Field(validation_alias="plan")] = field(default_factory=Machine)
+    asking: OrNone[JsonAsking] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan(SweepFile):
+    """All that a sweep's file says, and its name."""
+
+    name: str
+
+
+def read_sweep(text: str, name: str) -> SweepPlan:
+    """Read a sweep's text; raises ToolkitError naming the line and the key at fault."""
+    told = record(SweepFile, toml_tables(text, name, EXAMPLE), f"`{name}`", text=text)
+    plan = SweepPlan(name=name, **{each.name: getattr(told, each.name) for each in fields(told)})
+    for key, profile in plan.profiles:
+        read_profile(profile, f"{name}: profiles.{printable(key)}", "toml")
+    if not plan.configurations and not plan.levers:
+        raise ToolkitError(f"`{name}` names no configuration and no lever", EXAMPLE)
+    names = [value.name for value in plan.configurations] + [
+        f"{lever.name} {value.name}" for lever in plan.levers for value in lever.values
+    ]
+    twice = next((one for one in names if names.count(one) > 1), None)
+    if twice is not None:
+        raise ToolkitError(f"`{name}`: `{twice}` stands twice", "Give each its own name")
+    if plan.load.settle_s >= plan.load.duration_s:
+        raise ToolkitError(
+            f"`{name}`: `load`: `settle` leaves nothing of `duration`", "Make one longer"
+        )
+    return plan
+
+
+# --- TOML, written --------------------------------------------------------------------------------
+
+
+def as_toml(table: Mapping[str, Any]) -> str:
+    """A table of words, numbers, lists and tables as TOML text that reads back equal."""
+    return "".join(f"{json.dumps(key)} = {_value(value)}\n" for key, value in table.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        inside = ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in value.items())
+        return f"{{{inside}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(_value(one) for one in value)}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # JSON's strings are TOML's, but for DEL, which JSON leaves as it is
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
