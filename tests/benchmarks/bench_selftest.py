@@ -13,21 +13,26 @@ RATIO sse_event_cpu_<tool> and ttft_delay_mean_<tool> are ours over theirs. A ro
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from at_length import at_length
+from timing_rivals import TOOLS, Peer, compared, installed, ourselves
+
+from toolkit.bench.selftest import stamped_server
+from toolkit.bench.stamps import TokenPace
 
 ROUNDS = at_length(3, 1)
 LEVELS = (1, 10, 100, 500)
-PEERS = ("guidellm", "aiperf", "vllm")
 CROWD = 100
 """Streams of the comparison with other tools."""
+TOKENS = 100
+"""Of each of their answers, 10 ms apart, as `toolkit selftest` has them."""
 BAR_P50_MS, BAR_P99_MS, BAR_MEAN_MS, BAR_CPU_US = 2.0, 10.0, 20.0, 25.0
 
 Part = dict[str, Any]
@@ -35,24 +40,22 @@ Told = dict[Any, list[Part]]
 """Streams, a tool's name, or `rate` -> what each round told."""
 
 
-def installed() -> list[str]:
-    """The tools that are here, as `--against` takes them."""
-    path = os.pathsep.join(filter(None, (os.environ.get("TOOLKIT_PEERS"), os.environ["PATH"])))
-    found = {name: shutil.which(name, path=path) for name in PEERS}
-    return [f"--against={name}={file}" for name, file in found.items() if file]
-
-
-def one_round(against: list[str]) -> list[Part]:
-    """Run the whole command; 1 is the exit status of a clock that misses a bar."""
+def one_round(rivals: list[Peer]) -> list[Part]:
+    """Run the whole command, and the others beside our own client; 1 is the exit status of a clock that misses a bar."""
     toolkit = Path(sys.executable).with_name("toolkit")
-    words = [f"--streams={','.join(map(str, LEVELS))}", f"--against-streams={CROWD}", "--json"]
+    words = [f"--streams={','.join(map(str, LEVELS))}", "--json"]
     done = subprocess.run(
-        [toolkit, "selftest", *words, *against], stdout=subprocess.PIPE, text=True, check=False
+        [toolkit, "selftest", *words], stdout=subprocess.PIPE, text=True, check=False
     )
     parts = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode in (0, 1), done.returncode
     assert parts[-1]["part"] == "verdict", parts[-1:]
     assert all(not part["errors"] for part in parts if part["part"] == "level"), parts
+    if rivals:
+        with stamped_server(TokenPace(tokens=TOKENS)) as server:
+            beside = [ourselves(server, CROWD, tokens=TOKENS)]
+            beside += [compared(each, server, CROWD, tokens=TOKENS) for each in rivals]
+        parts += [{"part": "peer"} | asdict(each) for each in beside]
     return parts
 
 
@@ -110,19 +113,21 @@ def print_ratio(name: str, value: float | None, bar: float | None) -> None:
 
 def main() -> None:
     """Print the medians, then the ratios."""
-    against = installed()
-    told = told_by([one_round(against) for _ in range(ROUNDS)])
+    rivals = installed()
+    told = told_by([one_round(rivals) for _ in range(ROUNDS)])
     print(f"{ROUNDS} rounds, {os.cpu_count()} CPUs")
     for streams in LEVELS:
         print_level(streams, told[streams])
     print(
         f"without pauses: {median(told['rate'], 'events_per_cpu_s') or 0:,.0f} events a CPU second"
     )
-    names = [tool for tool in ("toolkit", *PEERS) if tool in told]
+    names = [tool for tool in ("toolkit", *(each.name for each in TOOLS)) if tool in told]
     for tool in names:
         print_peer(tool, told[tool])
     if not names:
-        print(f"no other tool is here: none of {', '.join(PEERS)} on the PATH or in TOOLKIT_PEERS")
+        print(
+            f"no other tool is here: none of {', '.join(each.name for each in TOOLS)} on the PATH or in TOOLKIT_PEERS"
+        )
     hundred, crowd = told[100], told[500]
     print_ratio("ttft_delay_p50_100", median(hundred, "ttft_delay_p50_ms"), BAR_P50_MS)
     print_ratio("ttft_delay_p99_100", median(hundred, "ttft_delay_p99_ms"), BAR_P99_MS)

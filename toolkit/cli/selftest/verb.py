@@ -1,22 +1,19 @@
 """`toolkit selftest`: say whether the bench's clock is right on this machine."""
 
 import sys
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
 from toolkit.cli.output import print_json
 from toolkit.cli.units import DURATION, Levels
 from toolkit.units import DASH, latency, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from toolkit.bench.peers import Peer, PeerLevel
     from toolkit.bench.selftest import Rate, SelftestLevel
-    from toolkit.report.tables import Column
 
 MOST_STREAMS = 10_000
 LEGEND = (
@@ -34,23 +31,10 @@ clock, so the difference is the client's. Nothing but this machine is contacted.
 \b
   toolkit selftest
   toolkit selftest --streams 1,10,100 --json
-  toolkit selftest --against guidellm --against vllm=/opt/vllm/bin/vllm
 
 Exits with 1 when the clock is not fit at one of the levels: up to 100 streams, more than 2 ms
 added to TTFT at p50 or 10 ms at p99; beyond, more than 20 ms on average.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelftestOptions:
-    """The command line of one self-test, fields named as its options."""
-
-    streams: tuple[int, ...]
-    tokens: int
-    interval: float
-    against: tuple[str, ...]
-    against_streams: int
-    as_json: bool
 
 
 @click.command("selftest", help=EXAMPLES, short_help="Prove that the bench's clock is right here.")
@@ -69,86 +53,41 @@ class SelftestOptions:
     "--interval", type=DURATION, default="10ms", show_default=True, help="Between two tokens."
 )
 @click.option(
-    "--against",
-    multiple=True,
-    metavar="NAME[=PATH]",
-    help="Let guidellm, aiperf or vllm (its `bench serve`) time the same server; may be repeated.",
-)
-@click.option(
-    "--against-streams",
-    type=click.IntRange(1, MOST_STREAMS),
-    default=100,
-    show_default=True,
-    help="How many, with --against.",
-)
-@click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a level, and one of all."
 )
-def command(**options: Any) -> None:
+def command(*, streams: tuple[int, ...], tokens: int, interval: float, as_json: bool) -> None:
     """Test the clock (the help text is EXAMPLES)."""
-    chosen = SelftestOptions(**options)
-    if not chosen.streams or not all(0 < each <= MOST_STREAMS for each in chosen.streams):
+    if not streams or not all(0 < each <= MOST_STREAMS for each in streams):
         raise click.UsageError(f"--streams takes numbers from 1 to {MOST_STREAMS:,}")
-    _selftest(chosen)
-
-
-@dataclass(slots=True)
-class Results:
-    """What was measured so far."""
-
-    levels: "list[SelftestLevel]" = field(default_factory=list)
-    peers: "list[PeerLevel]" = field(default_factory=list)
-    rate: "Rate | None" = None
-
-
-def _selftest(options: SelftestOptions) -> None:
-    from toolkit.bench.peers import peer
-    from toolkit.bench.selftest import faults
-
-    peers = [peer(word) for word in options.against]  # one that is missing is told at once
-    allow_open_files()
-    occupy_standard_files()
-    results = Results()
-    try:
-        for part, record in _measured(options, peers, results):
-            if options.as_json:
-                print_json({"part": part} | asdict(record))
-    except KeyboardInterrupt:
-        sys.exit(130)  # what a shell calls an interrupted command
-    finally:  # a tool that fails, or a Ctrl-C, costs nothing of what came before
-        if results.levels and options.as_json:
-            _print_conclusion(results.levels)
-        elif results.levels:
-            _print_tables(results)
-    if faults(results.levels):
-        sys.exit(1)
-
-
-def _measured(
-    options: SelftestOptions, peers: "list[Peer]", results: Results
-) -> "Iterator[tuple[str, SelftestLevel | PeerLevel | Rate]]":
-    """Measure one thing after the other; each is told once it is there."""
-    from toolkit.bench.peers import compared, ourselves
-    from toolkit.bench.selftest import measured, rate, stamped_server
+    from toolkit.bench.selftest import faults, fit_up_to, measured, rate, stamped_server
     from toolkit.bench.stamps import TokenPace
 
-    pace = TokenPace(interval_ms=options.interval * 1000, tokens=options.tokens)
-    crowd, tokens = options.against_streams, options.tokens
-    with stamped_server(pace) as server:
-        for streams in options.streams:
-            _announce(f"{streams} streams")
-            results.levels.append(measured(server, streams, tokens=tokens))
-            yield "level", results.levels[-1]
-        for number, one in enumerate(peers):
-            _announce(f"{one.tool.name} with {crowd} streams")
-            if number == 0:
-                results.peers.append(ourselves(server, crowd, tokens=tokens))
-                yield "peer", results.peers[-1]
-            results.peers.append(compared(one, server, crowd, tokens=tokens))
-            yield "peer", results.peers[-1]
-    _announce("a server that does not pause")
-    results.rate = rate()
-    yield "rate", results.rate
+    allow_open_files()
+    occupy_standard_files()
+    levels: list[SelftestLevel] = []
+    unpaced = None
+    try:
+        with stamped_server(TokenPace(interval_ms=interval * 1000, tokens=tokens)) as server:
+            for count in streams:
+                _announce(f"{count} streams")
+                levels.append(measured(server, count, tokens=tokens))
+                if as_json:
+                    print_json({"part": "level"} | asdict(levels[-1]))
+        _announce("a server that does not pause")
+        unpaced = rate()
+        if as_json:
+            print_json({"part": "rate"} | asdict(unpaced))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:  # a Ctrl-C costs nothing of what came before
+        wrong = faults(levels)
+        if levels and as_json:
+            fit = {"fit": not wrong, "fit_up_to_streams": fit_up_to(levels), "faults": wrong}
+            print_json({"part": "verdict"} | fit)
+        elif levels:
+            _print_table(levels, unpaced)
+    if wrong:
+        sys.exit(1)
 
 
 def _announce(what: str) -> None:
@@ -157,33 +96,9 @@ def _announce(what: str) -> None:
         click.echo(f"measuring: {what} ...", err=True)
 
 
-def _print_conclusion(levels: "list[SelftestLevel]") -> None:
-    from toolkit.bench.selftest import faults, fit_up_to
-
-    wrong, upto = faults(levels), fit_up_to(levels)
-    print_json({"part": "verdict", "fit": not wrong, "fit_up_to_streams": upto, "faults": wrong})
-
-
-def _print_tables(results: Results) -> None:
+def _print_table(levels: "list[SelftestLevel]", unpaced: "Rate | None") -> None:
     from toolkit.bench.selftest import conclusion
-    from toolkit.report.tables import screen
-
-    console = screen()
-    for columns, rows in (_level_rows(results.levels), _peer_rows(results.peers)):
-        if rows:
-            console.table(columns, rows)
-            console.print()
-    if rate := results.rate:
-        console.print(
-            f"Without pauses, with {rate.streams} streams, one core reads "
-            f"{rate.events_per_cpu_s or 0:,.0f} events a second."
-        )
-    console.print(LEGEND)
-    console.print(conclusion(results.levels))
-
-
-def _level_rows(levels: "list[SelftestLevel]") -> "tuple[list[Column], list[list[str]]]":
-    from toolkit.report.tables import Column
+    from toolkit.report.tables import Column, screen
 
     columns = [
         Column(title="streams", right=True),
@@ -210,43 +125,19 @@ def _level_rows(levels: "list[SelftestLevel]") -> "tuple[list[Column], list[list
             latency(one.token_delay_p99_ms),
             latency(one.itl_error_p50_ms),
             latency(one.itl_error_p99_ms),
-            _microseconds(one.cpu_us_per_event),
+            DASH if one.cpu_us_per_event is None else f"{one.cpu_us_per_event:,.1f} us",
             percent(one.cpu_share),
             latency(one.server_late_p99_ms),
         ]
         for one in levels
     ]
-    return columns, rows
-
-
-def _peer_rows(peers: "list[PeerLevel]") -> "tuple[list[Column], list[list[str]]]":
-    from toolkit.report.tables import Column
-
-    columns = [
-        Column(title="tool"),
-        Column(title="streams", right=True),
-        Column(title="answers", right=True, spare=1),
-        Column(title="its TTFT p50", right=True, spare=2),
-        Column(title="TTFT +p50", right=True),
-        Column(title="+p99", right=True),
-        Column(title="+mean", right=True),
-        Column(title="CPU/event", right=True),
-    ]
-    rows = [
-        [
-            one.tool,
-            str(one.streams),
-            f"{one.requests:,}",
-            latency(one.ttft_p50_ms),
-            latency(one.ttft_delay_p50_ms),
-            latency(one.ttft_delay_p99_ms),
-            latency(one.ttft_delay_mean_ms),
-            _microseconds(one.cpu_us_per_event),
-        ]
-        for one in peers
-    ]
-    return columns, rows
-
-
-def _microseconds(value: float | None) -> str:
-    return DASH if value is None else f"{value:,.1f} us"
+    console = screen()
+    console.table(columns, rows)
+    console.print()
+    if unpaced:
+        console.print(
+            f"Without pauses, with {unpaced.streams} streams, one core reads "
+            f"{unpaced.events_per_cpu_s or 0:,.0f} events a second."
+        )
+    console.print(LEGEND)
+    console.print(conclusion(levels))

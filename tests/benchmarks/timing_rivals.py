@@ -23,7 +23,6 @@ from typing import Any
 
 from toolkit.bench.selftest import ROUNDS, StampedServer, loaded, mean, quantile
 from toolkit.bench.stamps import MODEL, Truth
-from toolkit.errors import ToolkitError
 
 LOOK_EVERY_S = 0.1
 """A look costs 1.5 ms among 73 processes."""
@@ -67,8 +66,6 @@ class Tool:
     """One tool that we know how to run and to read."""
 
     name: str
-    hint: str
-    """How to install it."""
     words: Callable[[Job], list[str]]
     """Its command line after its name."""
     report: str
@@ -87,7 +84,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLevel:
-    """What one tool added at one number of streams. Field names are the keys of `toolkit selftest --json`."""
+    """What one tool added at one number of streams."""
 
     tool: str
     streams: int
@@ -178,21 +175,18 @@ def _vllm_claim(report: Any) -> Claim:
 TOOLS = (
     Tool(
         name="guidellm",
-        hint="pip install guidellm",
         words=_guidellm,
         report="guidellm.json",
         read=_guidellm_claim,
     ),
     Tool(
         name="aiperf",
-        hint="pip install aiperf",
         words=_aiperf,
         report="aiperf/profile_export_aiperf.json",
         read=_aiperf_claim,
     ),
     Tool(
         name="vllm",
-        hint="pip install vllm",
         words=_vllm,
         report="vllm.json",
         read=_vllm_claim,
@@ -200,21 +194,11 @@ TOOLS = (
 )
 
 
-def peer(word: str) -> Peer:
-    """Read `guidellm` or `guidellm=/path/to/guidellm`; ToolkitError when it is unknown or not there."""
-    name, _, path = word.partition("=")
-    tool = next((each for each in TOOLS if each.name == name), None)
-    if tool is None:
-        known = ", ".join(each.name for each in TOOLS)
-        raise ToolkitError(f"`{name}` is no tool that can be compared", f"Known are {known}")
-    found = shutil.which(path or name)
-    if found is None:
-        raise ToolkitError(
-            f"`{path or name}` is not installed here, or cannot be run",
-            f"Install it apart (`python -m venv peers && peers/bin/{tool.hint}`) and name it:"
-            f" `--against {name}=peers/bin/{name}`",
-        )
-    return Peer(tool=tool, path=str(Path(found).absolute()))
+def installed() -> "list[Peer]":
+    """Those on the PATH, or in a folder that TOOLKIT_PEERS names (several: separated as in PATH)."""
+    path = os.pathsep.join(filter(None, (os.environ.get("TOOLKIT_PEERS"), os.environ["PATH"])))
+    found = ((tool, shutil.which(tool.name, path=path)) for tool in TOOLS)
+    return [Peer(tool=tool, path=str(Path(file).absolute())) for tool, file in found if file]
 
 
 # --- running one ---------------------------------------------------------------------------------------
@@ -230,7 +214,7 @@ class CpuMark:
 
 
 def compared(one: Peer, server: StampedServer, streams: int, *, tokens: int) -> PeerLevel:
-    """Let a tool put a level's load on the server; ToolkitError when it fails."""
+    """Let a tool put a level's load on the server; RuntimeError when it fails."""
     began_ns = time.monotonic_ns()
     with tempfile.TemporaryDirectory(prefix="toolkit-selftest-") as name:
         folder = Path(name)
@@ -257,10 +241,7 @@ def ourselves(server: StampedServer, streams: int, *, tokens: int) -> PeerLevel:
     began_ns = time.monotonic_ns()
     load = loaded(server, streams, tokens=tokens, spread_s=0.0)
     if load.failed:
-        raise ToolkitError(
-            f"`toolkit` failed beside the other tools: {load.error}",
-            "Try it with fewer streams: `--against-streams`",
-        )
+        raise RuntimeError(f"`toolkit` failed beside the other tools: {load.error}")
     ttft = [one.client_ms[0] - one.sent_ms for one in load.timed]
     claim = Claim(
         requests=len(ttft),
@@ -327,14 +308,11 @@ def _claim(tool: Tool, folder: Path) -> Claim:
     try:
         return tool.read(json.loads((folder / tool.report).read_text()))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ToolkitError(
-            f"`{tool.name}` wrote no report that can be read",
-            "Its version may be too new or too old; guidellm 0.8, aiperf 0.13 and vLLM 0.32 are known to work",
-        ) from error
+        raise RuntimeError(f"`{tool.name}` wrote no report that can be read") from error
 
 
 def _run(one: Peer, job: Job) -> list[CpuMark]:
-    """Run a tool to its end, looking at its CPU now and then; ToolkitError when it fails."""
+    """Run a tool to its end, looking at its CPU now and then; RuntimeError when it fails."""
     log = job.folder / "output.txt"
     marks: list[CpuMark] = []
     before_s = _ended_children_cpu_s()
@@ -342,10 +320,7 @@ def _run(one: Peer, job: Job) -> list[CpuMark]:
     with _started(one, job, log) as process:
         while process.poll() is None:
             if time.monotonic() > end_s:
-                raise ToolkitError(
-                    f"`{one.tool.name}` did not end within {TIMEOUT_S:g} s",
-                    "Try it with fewer streams: `--against-streams`",
-                )
+                raise RuntimeError(f"`{one.tool.name}` did not end within {TIMEOUT_S:g} s")
             cpu_s = session_cpu_s(process.pid)
             if cpu_s is not None:
                 marks.append(CpuMark(at_ns=time.monotonic_ns(), cpu_s=cpu_s))
@@ -356,9 +331,9 @@ def _run(one: Peer, job: Job) -> list[CpuMark]:
         marks.append(CpuMark(at_ns=time.monotonic_ns(), cpu_s=cpu_s))
     if process.returncode:
         said = log.read_text(errors="replace").strip().splitlines()[-TOLD_LINES:]
-        raise ToolkitError(
-            f"`{one.tool.name}` failed with exit status {process.returncode}",
-            "It said:\n" + "\n".join(said),
+        raise RuntimeError(
+            f"`{one.tool.name}` failed with exit status {process.returncode}. It said:\n"
+            + "\n".join(said)
         )
     return marks
 
@@ -369,7 +344,7 @@ def _started(one: Peer, job: Job, log: Path) -> Iterator["subprocess.Popen[bytes
     process = None
     try:
         with log.open("wb") as output, _interrupted_later():
-            process = subprocess.Popen(  # noqa: S603 (the user named it; no shell)
+            process = subprocess.Popen(
                 [one.path, *one.tool.words(job)],
                 cwd=job.folder,
                 env=offline(os.environ, job.folder),
