@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.shots import HOST, accused, books, no_books, told, uniques
 
-from toolkit.bench.identity import differ
+from toolkit.bench.verdicts.model_mismatch import differ
 from toolkit.records import Host, Ledger, ServedModel
 
 QWEN = "Qwen/Qwen3.5-35B-A3B"

@@ -22,7 +22,7 @@ from support.shots import (
 )
 
 from toolkit.bench.counters import ledger
-from toolkit.bench.verdicts import verdicts
+from toolkit.bench.verdicts.judgement import verdicts
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Ledger, Shot
 

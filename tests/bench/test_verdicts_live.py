@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientSession, web
 from support.benching import lane_at, measured, plan
 
-from toolkit.bench.verdicts import verdicts
+from toolkit.bench.verdicts.judgement import verdicts
 from toolkit.records import Verdict
 from toolkit.sim.app import SimServer
 from toolkit.sim.presets import setup_for

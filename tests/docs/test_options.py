@@ -71,7 +71,7 @@ def test_every_bottleneck_that_diagnose_knows_is_told() -> None:
 
 @pytest.mark.parametrize("folder", ["scout", "bench", "board"])
 def test_every_code_of_a_finding_or_a_verdict_is_told(folder: str) -> None:
-    sources = (ROOT / "toolkit" / folder).glob("*.py")
+    sources = (ROOT / "toolkit" / folder).rglob("*.py")
     codes = {code for file in sources for code in re.findall(r'code="([a-z_]+)"', file.read_text())}
     assert codes or folder == "board"
     assert {code for code in codes if f"`{code}`" not in CODE} == set()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit.bench.ladder import Rung
-from toolkit.bench.verdicts import verdicts
+from toolkit.bench.verdicts.judgement import verdicts
 from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
 
 AT = 1_750_000_000.0

@@ -15,6 +15,8 @@ from toolkit.records import START_SLACK_S, Ledger, ServedModel, Shot
 
 NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})
 """Kinds of errors after which no host has seen a request."""
+ONE_A_REQUEST = 1
+"""Engines differ in whether the first or the end-of-text token is counted: a difference in tokens alone must be larger."""
 
 Count = Callable[[EngineNumbers], float | None]
 """One counter of a page: a number that never falls while the process lives."""

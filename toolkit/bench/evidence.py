@@ -3,7 +3,7 @@
 It accuses nobody: no threshold stands here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from toolkit.records import Shot
@@ -11,6 +11,9 @@ from toolkit.safe_text import printable
 
 LONGEST_QUOTE = 80
 """Characters. A host may call its model what it likes, and a sentence must stay one."""
+
+LEAST_LATER = 3
+"""Answers after the first wave, to compare that with."""
 
 NOT_TWINS = frozenset({"unique", "repeat"})
 """Kinds of measured requests whose slot names the same prompt at every host; which one a twin repeats differs."""
@@ -41,6 +44,14 @@ def ended_at(shot: Shot) -> float | None:
 def over_at(shot: Shot) -> float:
     """When it was answered, failed or was given up; its own start where nobody noted that."""
     return started_at(shot) + (shot.took_ms or 0.0) / 1000
+
+
+def first_wave(shots: Sequence[Shot]) -> frozenset[Shot]:
+    """What was sent before anything came back; a timeout is an answer's time, too, an error is none."""
+    timed = [shot for shot in shots if shot.ok or shot.error_kind == "timeout"]
+    ends = [ended for shot in timed if (ended := ended_at(shot)) is not None]
+    first_end = min(ends, default=0.0)
+    return frozenset(s for s in timed if s.sent_at is not None and s.sent_at < first_end)
 
 
 def served_ms(shot: Shot, rtt_ms: float | None) -> float | None:

@@ -8,9 +8,9 @@ from toolkit.bench.counters import account
 from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.ladder import Rung, best_level, knee, ladder
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.shared import own_share, same_engine, shared_engines
 from toolkit.bench.summary import HostSummary, summary
-from toolkit.bench.verdicts import verdicts
+from toolkit.bench.verdicts.judgement import verdicts
+from toolkit.bench.verdicts.same_engine import own_share, same_engine, shared_engines
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Host, Ledger, Shot
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.bench.evidence import ended_at
-from toolkit.bench.replays import LEAST_REPLAYS
-from toolkit.bench.shared import same_engine
-from toolkit.bench.verdicts import ACQUITTING, COUNTERS, Gap, judgement, not_judged
+from toolkit.bench.verdicts.judgement import ACQUITTING, COUNTERS, Gap, judgement, not_judged
+from toolkit.bench.verdicts.response_cache import LEAST_REPLAYS
+from toolkit.bench.verdicts.same_engine import same_engine
 from toolkit.board.books import CounterDeltas
 from toolkit.board.looks import BoardSnapshot
 from toolkit.records import Event, Host, Ledger, ServedModel, Shot, Verdict

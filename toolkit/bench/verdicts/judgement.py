@@ -14,12 +14,16 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.counters import Account, account
 from toolkit.bench.evidence import sentence, usage
-from toolkit.bench.identity import is_opaque, model_mismatch
-from toolkit.bench.integrity import foreign_traffic, hidden_backend, inflated_usage
 from toolkit.bench.ladder import Rung
-from toolkit.bench.replays import Replays, replays, response_cache, why_not_told
-from toolkit.bench.speed import cold, fast_failures, has_later, may_be_cold, saturated
-from toolkit.bench.truncation import are_short_and_alone, truncated_output
+from toolkit.bench.verdicts.cold import cold, has_later, may_be_cold
+from toolkit.bench.verdicts.fast_failures import fast_failures
+from toolkit.bench.verdicts.foreign_traffic import foreign_traffic
+from toolkit.bench.verdicts.hidden_backend import hidden_backend
+from toolkit.bench.verdicts.inflated_usage import inflated_usage
+from toolkit.bench.verdicts.model_mismatch import is_opaque, model_mismatch
+from toolkit.bench.verdicts.response_cache import Replays, replays, response_cache, why_not_told
+from toolkit.bench.verdicts.saturated import saturated
+from toolkit.bench.verdicts.truncated_output import are_short_and_alone, truncated_output
 from toolkit.records import MOST_ERRORS, Host, Ledger, ServedModel, Shot, Verdict
 from toolkit.units import whole
 

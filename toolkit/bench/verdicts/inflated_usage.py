@@ -1,4 +1,4 @@
-"""Whether what a host answers is what its engine made: claims against its own counters, exactly.
+"""Whether a host claims more tokens than it delivered, by chunks, text and counters.
 
 Counting allows no excuses on a host that nobody else uses, so bounds are exact; where a tolerance stands, its reason
 stands with it. Broken requests may have cost anything up to their `max_tokens`: they are never held against a host.
@@ -6,16 +6,14 @@ stands with it. Broken requests may have cost anything up to their `max_tokens`:
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolkit.bench.counters import Account, least_tokens
-from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share, usage
-from toolkit.bench.replays import Replays, tokens_of
-from toolkit.records import Confidence, Ledger, Shot, Verdict
+from toolkit.bench.counters import ONE_A_REQUEST, Account
+from toolkit.bench.evidence import NOT_TWINS, middle, sentence, share, usage
+from toolkit.bench.verdicts.response_cache import Replays
+from toolkit.records import Confidence, Shot, Verdict
 from toolkit.units import whole
 
 LEAST_SHARE = 0.05
 """Of the tokens or requests: what is less explains no speed, and an engine's count may trail its last step."""
-ONE_A_REQUEST = 1
-"""Engines differ in whether the first or the end-of-text token is counted: a difference in tokens alone must be larger."""
 LEAST_TOKENS = 16
 """An answer of fewer tokens has too little text to judge a claim by."""
 CLAIMED_MORE = 0.10
@@ -28,113 +26,6 @@ LEAST_CHARS = 1.0
 BESIDE_PEERS = 0.6
 """Characters per claimed token / the peers': another model's tokenizer makes some difference, but not almost a half."""
 LEAST_SLOTS = 4
-
-
-# --- tokens from elsewhere ------------------------------------------------------------------------------
-
-
-def hidden_backend(
-    answers: Sequence[Shot], account: Account, found: Replays, *, explained: bool
-) -> Verdict | None:
-    """Accuse a host whose engine has not made what it answered; `answers` are those not replayed.
-
-    `explained`: the claims themselves are known to be wrong, so tokens alone prove no other engine.
-    """
-    if account.missing_tokens is None:
-        return None
-    # a cache that was warm before the run answered the first of the repeats, too
-    cached = list(found.shots)
-    cached += [shot for shot in answers if shot.kind == "repeat" and found.taken]
-    missing = account.missing_tokens - sum(map(least_tokens, cached))
-    lost = (account.missing_requests or 0.0) - len(cached)
-    counted_too = lost >= max(1.0, LEAST_SHARE * account.answers)
-    slack = 0.0 if counted_too else ONE_A_REQUEST * account.answers
-    if missing <= max(LEAST_SHARE * account.tokens, slack):
-        return None
-    if not counted_too and (explained or _claims_more_than_shown(answers)):
-        return None
-    if explained and (account.generation_tokens or 0) >= _shown(answers):
-        # it broke the requests off: they are not counted, but what was shown of them is
-        return None
-    evidence = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
-    if counted_too:
-        evidence += f" and {of(lost, account.answers, 'answered requests')}"
-    confidence: Confidence = "high" if counted_too else "medium"
-    if missing <= _in_doubt(found):
-        confidence = "low"
-        evidence += ", and equal answers to repeated requests may be among them"
-    return Verdict(code="hidden_backend", confidence=confidence, evidence=evidence)
-
-
-def _in_doubt(found: Replays) -> float:
-    """Tokens of equal answers that were not called replayed; one that merely took half the time is not among them."""
-    taken = found.shots
-    doubted = (pair.again for pair in found.pairs if pair.signs - {"half"})
-    return sum(least_tokens(shot) for shot in doubted if shot not in taken)
-
-
-def _shown(answers: Iterable[Shot]) -> int:
-    """Tokens that were delivered at least, whatever is claimed."""
-    return sum(min(least_tokens(s), s.token_chunks or least_tokens(s)) for s in answers)
-
-
-def _claims_more_than_shown(answers: Sequence[Shot]) -> bool:
-    return _by_chunks(answers) is not None or _by_text(answers, {}) is not None
-
-
-# --- somebody else's load --------------------------------------------------------------------------------
-
-
-def foreign_traffic(
-    ledger: Ledger, account: Account, found: Replays, *, truncated: bool
-) -> Verdict | None:
-    """Tell of load that is not ours: counters that moved by more than all our requests can have caused.
-
-    Replayed answers cannot have moved them, so what the counters lack too little for them, others have filled up.
-    """
-    ours = () if found.contradicted else found.proven
-    requests = _plus(account.surplus_requests, len(ours))
-    tokens = _plus(account.surplus_tokens, tokens_of(ours))
-    beyond = list(_beyond_ours(account, requests, tokens, truncated=truncated))
-    clauses = list(beyond)
-    if ledger.running_before and (beyond or not account.agrees):
-        # alone it proves nothing: vLLM leaves the gauge as it was when all requests were aborted at once
-        clauses.append(f"{whole(ledger.running_before)} requests were under way before we sent any")
-    if not clauses:
-        return None
-    exact = (account.surplus_requests or 0.0) > 0
-    # requests that made no token: some engines count what they refuse, too
-    idle = account.generation_tokens == account.tokens
-    confidence: Confidence = "high" if exact and not idle else "medium"
-    if idle or not beyond:
-        confidence = "low"
-    return Verdict(code="foreign_traffic", confidence=confidence, evidence=sentence(clauses))
-
-
-def _beyond_ours(
-    account: Account, requests: float | None, tokens: float | None, *, truncated: bool
-) -> Iterable[str]:
-    more = requests is not None and requests > 0
-    if more:
-        yield (
-            f"the server counted {whole(account.requests or 0)} requests, of which at least"
-            f" {whole(requests or 0)} cannot be ours"
-        )
-    sent = account.answers + account.broken
-    # an answer that the front cut short was made whole by the engine
-    slack = 0 if more else ONE_A_REQUEST * sent
-    if tokens is not None and tokens > slack and (more or not truncated):
-        yield (
-            f"{whole(tokens)} of its {whole(account.generation_tokens or 0)} generated tokens"
-            " are beyond what we can have caused"
-        )
-
-
-def _plus(known: float | None, more: float) -> float | None:
-    return None if known is None else known + more
-
-
-# --- claims beyond the text --------------------------------------------------------------------------------
 
 
 def inflated_usage(
@@ -162,6 +53,11 @@ def inflated_usage(
         return None
     confidence: Confidence = "low" if len(clauses) == 1 else "high" if by_counter else "medium"
     return Verdict(code="inflated_usage", confidence=confidence, evidence=sentence(clauses))
+
+
+def claims_more_than_shown(answers: Sequence[Shot]) -> bool:
+    """Whether chunks or text alone speak against the claims."""
+    return _by_chunks(answers) is not None or _by_text(answers, {}) is not None
 
 
 def _counted_all(account: Account) -> bool:

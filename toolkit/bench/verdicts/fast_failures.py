@@ -1,0 +1,38 @@
+"""Whether a host fails sooner than it answers, which a mean over all requests would reward."""
+
+from collections.abc import Collection, Iterable
+
+from toolkit.bench.evidence import middle, of, share
+from toolkit.records import Shot, Verdict
+from toolkit.units import spoken_ms
+
+LEAST_FAILURES = 2
+LEAST_FAILED = 0.05
+"""Two failures, and one request in twenty: less than that moves no median."""
+SOONER = 0.5
+"""A failure in half the time of an answer."""
+
+
+def fast_failures(shots: Iterable[Shot], replayed: Collection[Shot]) -> Verdict | None:
+    """Accuse a host that fails sooner than it answers; one that answers nothing is dead, not fast."""
+    measured = [shot for shot in shots if shot.kind != "warmup" and shot.sent_at is not None]
+    usual = middle(shot.took_ms for shot in measured if shot.ok and shot not in replayed)
+    if usual is None:
+        usual = middle(shot.took_ms for shot in measured if shot.ok)
+    if usual is None:
+        return None
+    fast = [
+        shot
+        for shot in measured
+        if not shot.ok and shot.took_ms is not None and shot.took_ms <= SOONER * usual
+    ]
+    if len(fast) < LEAST_FAILURES or share(len(fast), len(measured)) < LEAST_FAILED:
+        return None
+    failed = middle(shot.took_ms for shot in fast) or 0.0
+    kinds = ", ".join(f"`{kind}`" for kind in sorted({shot.error_kind or "?" for shot in fast}))
+    return Verdict(
+        code="fast_failures",
+        confidence="high",
+        evidence=f"{of(len(fast), len(measured), 'requests')} failed ({kinds}) after"
+        f" {spoken_ms(failed)} where answers take {spoken_ms(usual)} (medians)",
+    )

@@ -1,0 +1,61 @@
+"""Whether a host's engine made what the host answered, by the engine's own counters.
+
+Counting allows no excuses on a host that nobody else uses, so bounds are exact; where a tolerance stands, its reason
+stands with it. Broken requests may have cost anything up to their `max_tokens`: they are never held against a host.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from toolkit.bench.counters import ONE_A_REQUEST, Account, least_tokens
+from toolkit.bench.evidence import of
+from toolkit.bench.verdicts.inflated_usage import claims_more_than_shown
+from toolkit.bench.verdicts.response_cache import Replays
+from toolkit.records import Confidence, Shot, Verdict
+
+LEAST_SHARE = 0.05
+"""Of the tokens or requests: what is less explains no speed, and an engine's count may trail its last step."""
+
+
+def hidden_backend(
+    answers: Sequence[Shot], account: Account, found: Replays, *, explained: bool
+) -> Verdict | None:
+    """Accuse a host whose engine has not made what it answered; `answers` are those not replayed.
+
+    `explained`: the claims themselves are known to be wrong, so tokens alone prove no other engine.
+    """
+    if account.missing_tokens is None:
+        return None
+    # a cache that was warm before the run answered the first of the repeats, too
+    cached = list(found.shots)
+    cached += [shot for shot in answers if shot.kind == "repeat" and found.taken]
+    missing = account.missing_tokens - sum(map(least_tokens, cached))
+    lost = (account.missing_requests or 0.0) - len(cached)
+    counted_too = lost >= max(1.0, LEAST_SHARE * account.answers)
+    slack = 0.0 if counted_too else ONE_A_REQUEST * account.answers
+    if missing <= max(LEAST_SHARE * account.tokens, slack):
+        return None
+    if not counted_too and (explained or claims_more_than_shown(answers)):
+        return None
+    if explained and (account.generation_tokens or 0) >= _shown(answers):
+        # it broke the requests off: they are not counted, but what was shown of them is
+        return None
+    evidence = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
+    if counted_too:
+        evidence += f" and {of(lost, account.answers, 'answered requests')}"
+    confidence: Confidence = "high" if counted_too else "medium"
+    if missing <= _in_doubt(found):
+        confidence = "low"
+        evidence += ", and equal answers to repeated requests may be among them"
+    return Verdict(code="hidden_backend", confidence=confidence, evidence=evidence)
+
+
+def _in_doubt(found: Replays) -> float:
+    """Tokens of equal answers that were not called replayed; one that merely took half the time is not among them."""
+    taken = found.shots
+    doubted = (pair.again for pair in found.pairs if pair.signs - {"half"})
+    return sum(least_tokens(shot) for shot in doubted if shot not in taken)
+
+
+def _shown(answers: Iterable[Shot]) -> int:
+    """Tokens that were delivered at least, whatever is claimed."""
+    return sum(min(least_tokens(s), s.token_chunks or least_tokens(s)) for s in answers)

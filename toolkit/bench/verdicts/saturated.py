@@ -1,0 +1,159 @@
+"""Whether a host had more to do than it could: more load made it slower and nothing else.
+
+Times are compared within one host only, and every rule asks for a ratio and for an absolute difference, so that a
+busy machine on either side is no accusation.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, sentence, share
+from toolkit.bench.ladder import Rung, knee
+from toolkit.records import Confidence, Ledger, Shot, Verdict
+from toolkit.units import counted, spoken_ms, whole
+
+EXCESS_MS = 500.0
+"""How much later the last third's answers must come, so that no hiccup of either machine is an accusation."""
+LEAST_PLANNED = 12
+"""Requests of an open loop, for thirds of at least four."""
+GROWS = 1.3
+"""From third to third. A loop that starts on an idle host slows down at first, and then no more."""
+DOUBLED = 2.0
+QUEUE_SHARE = 0.2
+"""Of an answer's time in the server's queue; everybody waits for the next step to begin, which is a trifle."""
+QUEUE_STEPS = 2.0
+"""A request that comes while a step runs waits for its end, on any host, and a slow step of others' prompts besides."""
+MOSTLY_QUEUE = 0.6
+"""Answers of one token take a step or two, so that a wait of one is half their time."""
+STEADY = 0.5
+"""Half of what a steady queue would show: it stands all the time, and serves a first wave in turns."""
+REDONE = 0.05
+"""Preemptions per request: work that was thrown away and done twice."""
+
+
+def saturated(
+    shots: Sequence[Shot],
+    ledger: Ledger,
+    rungs: Sequence[Rung],
+    replayed: Collection[Shot],
+    *,
+    was_cold: bool,
+) -> Verdict | None:
+    """Tell of a host that had more to do than it could: more load made it slower and nothing else."""
+    own = [shot for shot in shots if shot not in replayed]
+    clauses = [
+        *_by_ladder(rungs),
+        *_by_falling_behind(own),
+        *_by_queue(own, ledger, was_cold=was_cold),
+        *_by_preemptions(own, ledger),
+    ]
+    if not clauses:
+        return None
+    confidence: Confidence = "high" if len(clauses) > 1 else "medium"
+    return Verdict(code="saturated", confidence=confidence, evidence=sentence(clauses))
+
+
+def _by_ladder(rungs: Sequence[Rung]) -> Iterator[str]:
+    level = knee(rungs)
+    if level is None:
+        return
+    top = max(rungs, key=lambda rung: rung.concurrency)
+    at = next(rung for rung in rungs if rung.concurrency == level)
+    yield (
+        f"beyond {level} requests at once it answers no more a second ({at.rps or 0:.2f},"
+        f" with {top.concurrency} {top.rps or 0:.2f}) and takes longer"
+        f" ({spoken_ms(at.e2e_p50_ms or 0)}, then {spoken_ms(top.e2e_p50_ms or 0)})"
+    )
+
+
+def _by_falling_behind(shots: Iterable[Shot]) -> Iterator[str]:
+    """Latencies from the planned send that grow from third to third of an open loop."""
+    planned = sorted(
+        (shot for shot in shots if shot.concurrency is None and shot.kind != "warmup"),
+        key=lambda shot: shot.planned_at,
+    )
+    waits = [wait for shot in planned if (wait := _waited_ms(shot)) is not None]
+    third = len(waits) // 3
+    if len(waits) < LEAST_PLANNED:
+        return
+    parts = (waits[:third], waits[third:-third], waits[-third:])
+    start, mid, end = (middle(part) or 0.0 for part in parts)
+    grows = mid >= GROWS * start and end >= GROWS * mid
+    if grows and end >= DOUBLED * start and end - start >= EXCESS_MS:
+        yield (
+            f"answers fell ever further behind the plan, from {spoken_ms(start)} in the first third"
+            f" to {spoken_ms(end)} in the last (medians)"
+        )
+
+
+def _waited_ms(shot: Shot) -> float | None:
+    """How long a client would have waited; errors other than timeouts end early and say nothing of a queue."""
+    if shot.ok:
+        return shot.e2e_ms
+    return shot.took_ms if shot.error_kind == "timeout" else None
+
+
+def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Iterator[str]:
+    """The server's own queue; while a host is cold everything waits, and that is not for want of room."""
+    waits = [shot.e2e_ms for shot in shots if shot.ok and shot.e2e_ms is not None]
+    queued = ledger.queue_mean_ms
+    if was_cold or not waits or queued is None or not ledger.waiting_max:
+        return
+    mean = sum(waits) / len(waits)
+    # a few that stood behind a stall lift the mean above what most answers took
+    if share(queued, mean) < QUEUE_SHARE or queued > (middle(waits) or 0.0):
+        return
+    step = middle(
+        s.e2e_ms / s.output_tokens for s in shots if s.ok and s.e2e_ms and s.output_tokens
+    )
+    if queued < QUEUE_STEPS * (step or 0.0) and share(queued, mean) < MOSTLY_QUEUE:
+        return
+    steady = _steady_share(shots, queued)
+    if steady is not None and steady < QUEUE_SHARE:
+        return
+    if _is_for_want_of_room(shots, share(queued, mean), ledger.waiting_max):
+        yield (
+            f"requests waited {spoken_ms(queued)} of their {spoken_ms(mean)} in the server's queue"
+            f" (means), {whole(ledger.waiting_max)} of them at once"
+        )
+
+
+def _steady_share(shots: Sequence[Shot], queued: float) -> float | None:
+    """How much of the later answers' time the queue can be; None without any.
+
+    Prompts that come all at once are read one after the other on any host: what the first wave took longer than
+    later answers is no more than that.
+    """
+    wave = first_wave(shots)
+    took = [(shot, shot.e2e_ms) for shot in shots if shot.ok and shot.e2e_ms is not None]
+    later = [e2e_ms for shot, e2e_ms in took if shot not in wave]
+    if len(later) < LEAST_LATER:
+        return None
+    usual = middle(later) or 0.0
+    burst = sum(max(0.0, e2e_ms - usual) for shot, e2e_ms in took if shot in wave)
+    return share(max(0.0, queued * len(took) - burst), sum(later))
+
+
+def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: float) -> bool:
+    """Whether a queue is that of a full host, and not of one that stood still for a while.
+
+    A full host always has about as many waiting, and of a first wave it serves some at once and the others after
+    them. Where more wait than we ever sent at once, or in an open loop, the queue is not ours alone to reckon with.
+    """
+    widest = max(shot.concurrency or 0 for shot in shots)
+    room = widest - waiting_max
+    wave = first_wave(shots)
+    if not widest and 2 * len(wave) > len(shots):
+        return False  # most of a plan was sent before the first answer: that may be a cold start
+    if room <= 0:
+        return True
+    first = [shot.e2e_ms for shot in wave if shot.ok and shot.e2e_ms]
+    in_turns = not first or max(first) / min(first) >= STEADY * widest / room
+    # by Little's law so many of ours wait on average
+    return in_turns and waited * widest >= STEADY * waiting_max
+
+
+def _by_preemptions(shots: Iterable[Shot], ledger: Ledger) -> Iterator[str]:
+    sent = sum(shot.sent_at is not None for shot in shots)
+    if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
+        preemptions = counted(round(ledger.preemptions), "preemption")
+        yield f"{preemptions}: its KV cache ran out and work was done twice"
