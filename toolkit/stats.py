@@ -75,6 +75,15 @@ class Sketch:
         self.counts[bucket] = self.counts.get(bucket, 0) + count
         self._count += count
 
+    @classmethod
+    def of(cls, values_ms: Iterable[float | None]) -> Self:
+        """A sketch of what is known of these and finite; a negative one, of a clock that was set back, counts as 0."""
+        sketch = cls()
+        for value_ms in values_ms:
+            if value_ms is not None and math.isfinite(value_ms):
+                sketch.add(max(0.0, value_ms))
+        return sketch
+
     def merge(self, other: "Sketch") -> None:
         """Add all that the other one holds."""
         for bucket, count in other.counts.items():

@@ -1,8 +1,8 @@
 """A simulated server under a load, in simulated time: clients that ask again when they are answered, and looks at its page.
 
-    glances = looks_at("kv_starved", seed=3)                         32 clients, the contest's prompts, six looks
-    glances = looks_at("gptq-int4", seed=3, clients=1)
-    glances = looks_at("long_prefill", seed=3, asks=mixed)           prompts of one's own
+    samples = looks_at("kv_starved", seed=3)                         32 clients, the contest's prompts, six looks
+    samples = looks_at("gptq-int4", seed=3, clients=1)
+    samples = looks_at("long_prefill", seed=3, asks=mixed)           prompts of one's own
 
 Engine, metrics and page are the simulator's own, so that what is read here is what a socket would tell.
 """
@@ -18,7 +18,7 @@ from toolkit.sim.engine import EngineCore, EngineRequest
 from toolkit.sim.metrics_page import EngineMetrics, HttpMetrics, page
 from toolkit.sim.presets import Setup, setup_for
 from toolkit.sim.state import FrontCpu
-from toolkit.tuning.glances import LoadSample, glance_of_page
+from toolkit.tuning.evidence import LoadSample, sample_of_page
 
 Ask = tuple[tuple[int, ...], int]
 """Ids of a prompt, and tokens of its answer."""
@@ -86,7 +86,7 @@ class _House:
         while self.coming and self.coming[0][0] <= now:
             self.engine.submit(heapq.heappop(self.coming)[2])
 
-    def glance(self, now: float) -> LoadSample:
+    def sample(self, now: float) -> LoadSample:
         process = (
             "# TYPE process_cpu_seconds_total counter\n"
             f"process_cpu_seconds_total {5.0 + self.cpu.spent_s(now) + 0.1 * now}\n"
@@ -94,7 +94,7 @@ class _House:
             f"process_start_time_seconds {STARTED_AT}\n"
         )
         text = page(self.setup, [(self.engine, self.metrics)], self.http, process).decode()
-        found = glance_of_page(
+        found = sample_of_page(
             read_page(text),
             at_s=now,
             wall_s=STARTED_AT + now,
@@ -119,7 +119,7 @@ def looks_at(
     house = _House(setup_for(name, seed=seed, **changes), asks, seed)
     ready = [(0.0, number) for number in range(clients)]
     due = [warm_s + second for second in range(looks)]
-    glances: list[LoadSample] = []
+    samples: list[LoadSample] = []
     now = 0.0
     for _ in range(MOST_STEPS):
         while ready and ready[0][0] <= now:
@@ -130,10 +130,10 @@ def looks_at(
         nexts = [ready[0][0]] if ready else []
         nexts += [house.coming[0][0]] if house.coming else []
         after = now + step.duration_s if step else min(nexts, default=due[-1] + 1)
-        while due[len(glances)] <= after:
-            glances.append(house.glance(due[len(glances)]))
-            if len(glances) == len(due):
-                return glances
+        while due[len(samples)] <= after:
+            samples.append(house.sample(due[len(samples)]))
+            if len(samples) == len(due):
+                return samples
         now = after
         if step is None:
             continue

@@ -13,10 +13,8 @@ from support.simulated_load import (
 )
 
 from toolkit.cli.catalog import table
-from toolkit.tuning.bottlenecks import read_table
-from toolkit.tuning.diagnose import Diagnosis, diagnose
-from toolkit.tuning.evidence import Evidence, merged
-from toolkit.tuning.glances import evidence_of
+from toolkit.tuning.diagnose import Diagnosis, diagnose, read_table
+from toolkit.tuning.evidence import Evidence, evidence_of_samples, merged
 
 TABLE = read_table(table("bottlenecks"))
 SEEDS = range(10)
@@ -82,7 +80,7 @@ HEALTHY: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 def diagnosis(name: str, seed: int, load: dict[str, Any], told: dict[str, Any]) -> Diagnosis:
     return diagnose(
-        merged((evidence_of(looks_at(name, seed=seed, **load)), Evidence(**told))), TABLE
+        merged((evidence_of_samples(looks_at(name, seed=seed, **load)), Evidence(**told))), TABLE
     )
 
 
@@ -114,7 +112,7 @@ def test_a_crowd_that_comes_at_once_to_a_cold_server_is_told_from_one_that_waits
     assert (found.code, found.confidence) == ("cold", "medium")
     # warm, and all their prompts in one step: the first answers take 2.5 s, later ones a twentieth of that
     crowd = CROWD | {"max_num_batched_tokens": 32_768}
-    evidence = evidence_of(looks_at("gptq-int4", seed=1, **crowd))
+    evidence = evidence_of_samples(looks_at("gptq-int4", seed=1, **crowd))
     assert (evidence.first_over_later or 0) > 20
     assert (evidence.first_excess_ms or 0) > 2000
     # 64 that are read alone would have taken longer

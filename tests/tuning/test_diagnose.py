@@ -6,8 +6,7 @@ import pytest
 
 from toolkit.cli.catalog import table
 from toolkit.errors import ToolkitError
-from toolkit.tuning.bottlenecks import read_table
-from toolkit.tuning.diagnose import amount, diagnose, looked_at
+from toolkit.tuning.diagnose import amount, diagnose, looked_at, read_table
 from toolkit.tuning.evidence import NAMES, Evidence, merged
 
 WORDS = {
@@ -151,15 +150,15 @@ def test_every_bottleneck_of_the_catalog_says_all_that_a_user_needs() -> None:
     assert len({each.name for each in rules.bottlenecks}) == len(codes)
     for each in rules.bottlenecks:
         assert all((each.name, each.lever, each.risk, each.watch, each.source)), each.code
-        assert all(need.says for need in each.needs), each.code
-        assert all(more.says for more in each.also), each.code
+        assert all(need["says"] for need in each.needs), each.code
+        assert all(more["says"] for more in each.also), each.code
 
 
 def test_every_fact_of_the_catalog_is_one_that_something_finds_out() -> None:
     rules = read_table(table("bottlenecks"))
     assert set(rules.facts) <= NAMES
     used = {
-        condition.fact
+        condition["fact"]
         for each in rules.bottlenecks
         for condition in (*each.needs, *each.also, *each.unless)
     }

@@ -1,4 +1,7 @@
-"""Before and after: is B better than A, worse, or is no difference shown? Figures of two runs -> rows. No store, no clock.
+"""Before and after: is B better than A, worse, or is no difference shown? Answers of two runs -> rows. No store, no clock.
+
+A host's answers in a run are a row of cells: what came in each second of a blast, or in each wave of a bench. Cells hold sums
+and histograms only, which merge: a stretch of any length is a sum of cells.
 
 A figure is taken of all the cells that both sides have, and how sure the difference is by stats.spread. A verdict asks for
 more than an interval without 0: all of it must lie beyond 2 % of A's figure (error rates: beyond a tenth of a point), for
@@ -6,31 +9,157 @@ what stays the same during a run (a clock, a temperature, a neighbour) moves all
 in them. Each row is 95 % sure on its own: of many rows of equal servers, without that margin, one in twenty would accuse.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, pairwise
 from typing import Any, Literal
 
+from toolkit.records import Shot, Tally
 from toolkit.stats import (
     ALPHA,
     LEAST_BLOCKS,
     Sketch,
-    Spread,
     at_least,
     half_interval,
     of_difference,
     spread,
 )
-from toolkit.tuning.cells import MOST_CELLS, Cell, stretches, summed
 
 Verdict = Literal["better", "worse", "no difference shown"]
 
+MORE_IS_BETTER = {
+    "rps": True,
+    "output_tokens_per_s": True,
+    "ttft_p50_ms": False,
+    "ttft_p95_ms": False,
+    "e2e_p50_ms": False,
+    "e2e_p95_ms": False,
+    "tpot_p50_ms": False,
+    "error_rate": False,
+}
+"""The metrics, in the order of the table."""
+PERCENTILE_ANSWERS = {"p50": 10, "p95": 40}
+"""Answers that a block needs for a percentile: two of 40 lie beyond the 95th."""
 LEAST_SHARE = 0.02
 """Of A's figure; a smaller difference is called none."""
 LEAST_ERROR_RATE = 0.001
 LEAST_SILENT, SILENT_SHARE = 3, 0.1
 """Cells in which one side answered nothing and the other did; of a slow host a few are chance."""
-AT_LEAST = {50: 10, 95: 40}
-"""Answers that a block needs for a percentile: two of 40 lie beyond the 95th."""
+MOST_CELLS = 120
+"""A longer row is merged: stats.spread cuts no finer."""
+
+
+# --- cells ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Cell:
+    """What happened in one stretch of a run."""
+
+    elapsed_s: float = 0.0
+    ok: int = 0
+    errors: int = 0
+    output_tokens: int = 0
+    e2e: Sketch = field(default_factory=Sketch)
+    ttft: Sketch = field(default_factory=Sketch)
+    tpot: Sketch = field(default_factory=Sketch)
+
+
+def summed(cells: Iterable[Cell]) -> Cell:
+    """One cell of all these."""
+    whole = Cell()
+    for cell in cells:
+        whole.elapsed_s += cell.elapsed_s
+        whole.ok += cell.ok
+        whole.errors += cell.errors
+        whole.output_tokens += cell.output_tokens
+        whole.e2e.merge(cell.e2e)
+        whole.ttft.merge(cell.ttft)
+        whole.tpot.merge(cell.tpot)
+    return whole
+
+
+def seconds_of(known: Collection[int], skipped: Collection[int]) -> Mapping[int, int]:
+    """Place in the run, from 0 -> second, of the known ones; the first and the last, which are cut, are left out."""
+    if len(known) < 3:
+        return {}
+    first, last = min(known), max(known)
+    counted = (at_s for at_s in sorted(known) if first < at_s < last and at_s not in skipped)
+    return {at_s - first: at_s for at_s in counted}
+
+
+def cells_of_tallies(
+    tallies: Iterable[Tally], seconds: Sequence[int], shots: Iterable[Shot] = ()
+) -> list[Cell]:
+    """A cell for each of these seconds, of a host's ranked tallies; one without a tally answered nothing.
+
+    Tallies know no time per token: it comes from the canaries among `shots`, which are few.
+    """
+    cells = {second: Cell(elapsed_s=1.0) for second in seconds}
+    for tally in tallies:
+        if cell := cells.get(tally.at_s):
+            cell.ok += tally.ok
+            cell.errors += tally.errors
+            cell.output_tokens += tally.output_tokens
+            cell.e2e.merge(Sketch.from_bytes(tally.e2e))
+            cell.ttft.merge(Sketch.from_bytes(tally.ttft))
+    for shot in shots:
+        if shot.ok and shot.kind == "unique" and (cell := cells.get(math.floor(_ended_at(shot)))):
+            cell.tpot.merge(Sketch.of([shot.tpot_ms]))
+    return [cells[second] for second in seconds]
+
+
+def cells_of_shots(shots: Iterable[Shot]) -> list[Cell]:
+    """A cell for each wave of a host's shots in a bench: as many slots as were under way at once.
+
+    Answers go by their slot, so that equal slots meet; time by the moments at which so many were over: a wave's own requests
+    overlap with the next one's, so that no wave has a beginning and an end of its own.
+    """
+    measured = sorted(
+        (shot for shot in shots if shot.kind != "warmup"),
+        key=lambda shot: (shot.concurrency or 0, shot.slot, shot.kind),
+    )
+    cells = []
+    for level, found in groupby(measured, key=lambda shot: shot.concurrency):
+        group = list(found)
+        ends = sorted(map(_ended_at, group))
+        before = min(shot.planned_at for shot in group)
+        wave = level
+        if not wave:
+            # an open loop: requests under way at once, by Little's law
+            window_s = ends[-1] - before
+            busy_s = sum(_ended_at(shot) - shot.planned_at for shot in group)
+            at_once = busy_s / window_s if window_s > 0 else 1.0
+            wave = max(1, math.ceil(at_once)) if math.isfinite(at_once) else 1
+
+        for start in range(0, len(group), wave):
+            those = group[start : start + wave]
+            answers = [shot for shot in those if shot.ok]
+            over = ends[start + len(those) - 1]
+            cells.append(
+                Cell(
+                    elapsed_s=max(0.0, over - before),
+                    ok=len(answers),
+                    errors=len(those) - len(answers),
+                    output_tokens=sum(shot.output_tokens or 0 for shot in answers),
+                    e2e=Sketch.of(shot.e2e_ms for shot in answers),
+                    ttft=Sketch.of(shot.ttft_ms for shot in answers),
+                    tpot=Sketch.of(shot.tpot_ms for shot in answers),
+                )
+            )
+            before = max(before, over)
+    return cells
+
+
+def _ended_at(shot: Shot) -> float:
+    closed = shot.concurrency is not None and shot.sent_at is not None
+    start = shot.sent_at if closed and shot.sent_at is not None else shot.planned_at
+    return start + (shot.took_ms or 0.0) / 1000
+
+
+# --- two sides ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +180,21 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMetric:
-    """One metric; the first six are the keys that `toolkit compare --json` promises."""
+    """One metric; the first seven are the keys that `toolkit compare --json` promises."""
 
     metric: str
     a: float | None
     b: float | None
     difference: float | None
     """b - a."""
-    low: float | None
+    low: float | None = None
     """95 % confidence interval of the difference; None: too little data."""
-    high: float | None
-    verdict: Verdict
+    high: float | None = None
+    verdict: Verdict = "no difference shown"
     """Of B, seen from A."""
     change: float | None
     """difference / a."""
-    blocks: int | None
+    blocks: int | None = None
     """That the interval rests on."""
     why: str | None = None
     """Why nothing could be shown."""
@@ -92,125 +221,43 @@ class Comparison:
         return not self.not_comparable
 
 
-class _Cells:
-    """One side's row of cells; each way to cut it is worked out once for all metrics."""
-
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        self.whole = summed(cells)
-        self._cells = stretches(cells, MOST_CELLS)
-        self._cuts: dict[int, list[Cell]] = {}
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    def cut(self, count: int) -> list[Cell]:
-        """So many stretches."""
-        if count not in self._cuts:
-            self._cuts[count] = stretches(self._cells, count)
-        return self._cuts[count]
-
-
-Figure = Callable[[Cell], float | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ComparedFigure:
-    name: str
-    of: Figure
-    more_is_better: bool
-    answers: int
-    """Answers a block needs."""
-    sketch: Callable[[Cell], Sketch] | None = None
-
-
-def _quantile(part: str, percent: int) -> _ComparedFigure:
-    def sketch(cell: Cell) -> Sketch:
-        found: Sketch = getattr(cell, part)
-        return found
-
-    def of(cell: Cell) -> float | None:
-        return sketch(cell).quantile(percent / 100)
-
-    return _ComparedFigure(
-        name=f"{part}_p{percent}_ms",
-        of=of,
-        more_is_better=False,
-        answers=AT_LEAST[percent],
-        sketch=sketch,
-    )
-
-
-def _rps(cell: Cell) -> float | None:
-    return cell.ok / cell.elapsed_s if cell.elapsed_s > 0 else None
-
-
-def _tokens_per_s(cell: Cell) -> float | None:
-    return cell.output_tokens / cell.elapsed_s if cell.elapsed_s > 0 else None
-
-
-def _error_rate(cell: Cell) -> float | None:
-    asked = cell.ok + cell.errors
-    return cell.errors / asked if asked else None
-
-
-METRICS = (
-    _ComparedFigure(name="rps", of=_rps, more_is_better=True, answers=1),
-    _ComparedFigure(name="output_tokens_per_s", of=_tokens_per_s, more_is_better=True, answers=1),
-    _quantile("ttft", 50),
-    _quantile("ttft", 95),
-    _quantile("e2e", 50),
-    _quantile("e2e", 95),
-    _quantile("tpot", 50),
-    _ComparedFigure(name="error_rate", of=_error_rate, more_is_better=False, answers=1),
-)
-
-
 def compare(a: Side, b: Side, *, least_share: float = LEAST_SHARE) -> Comparison:
     """Compare what both sides have; `least_share` is the smallest difference that is called one."""
-    reasons = not_comparable(a, b)
+    reasons = []
+    if a.verb != b.verb:
+        reasons.append(f"A is a {a.verb}, B a {b.verb}")
+    else:
+        for name in dict.fromkeys((*a.plan, *b.plan)):
+            ours, theirs = a.plan.get(name), b.plan.get(name)
+            if ours != theirs:
+                reasons.append(f"`{name}` is {_setting(ours)} in A and {_setting(theirs)} in B")
+        for letter, side in (("A", a), ("B", b)):
+            if side.client_ok is False:
+                reasons.append(f"the measuring machine was the limit in {letter}")
+
     # other prompts in another order: block j of the one is nothing to block j of the other
     paired = not reasons and a.seed == b.seed
     places = sorted(a.cells.keys() & b.cells.keys()) if a.verb == b.verb else []
     if places:
-        sides = _row(a, places), _row(b, places)
+        one, other = (_Row([side.cells[place] for place in places]) for side in (a, b))
     else:
-        paired, sides = False, (_row(a, sorted(a.cells)), _row(b, sorted(b.cells)))
-    rows = [_compared(metric, sides, paired=paired, least_share=least_share) for metric in METRICS]
+        paired = False
+        one, other = (_Row([cell for _, cell in sorted(side.cells.items())]) for side in (a, b))
     return Comparison(
         a=a,
         b=b,
-        rows=tuple(rows),
+        rows=tuple(
+            _compared(metric, one, other, paired=paired, least_share=least_share)
+            for metric in MORE_IS_BETTER
+        ),
         paired=paired,
         cells=len(places),
-        not_comparable=reasons,
+        not_comparable=tuple(reasons),
         notes=_notes(a, b, places, paired=paired),
     )
 
 
-def _row(side: Side, places: Sequence[int]) -> _Cells:
-    return _Cells([side.cells[place] for place in places])
-
-
-# --- may they be compared? --------------------------------------------------------------------------
-
-
-def not_comparable(a: Side, b: Side) -> tuple[str, ...]:
-    """Why not, a sentence each; nothing where the two did the same."""
-    if a.verb != b.verb:
-        return (f"A is a {a.verb}, B a {b.verb}",)
-    names = [*a.plan, *(name for name in b.plan if name not in a.plan)]
-    reasons = [
-        f"`{name}` is {_said(a.plan.get(name))} in A and {_said(b.plan.get(name))} in B"
-        for name in names
-        if a.plan.get(name) != b.plan.get(name)
-    ]
-    for letter, side in (("A", a), ("B", b)):
-        if side.client_ok is False:
-            reasons.append(f"the measuring machine was the limit in {letter}")
-    return tuple(reasons)
-
-
-def _said(value: object) -> str:
+def _setting(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
@@ -222,7 +269,7 @@ def _notes(a: Side, b: Side, places: Sequence[int], *, paired: bool) -> tuple[st
             f"compared are the {common:,} {what} that both have; A has {len(a.cells):,}, B {len(b.cells):,}"
         )
     if not paired and a.seed != b.seed and a.verb == b.verb:
-        notes.append(f"A drew with seed {_said(a.seed)}, B with {_said(b.seed)}: not paired")
+        notes.append(f"A drew with seed {_setting(a.seed)}, B with {_setting(b.seed)}: not paired")
     for letter, side, other in (("A", a, b), ("B", b, a)):
         silent = sum(not side.cells[place].ok and other.cells[place].ok > 0 for place in places)
         if silent >= LEAST_SILENT and silent > SILENT_SHARE * common:
@@ -235,125 +282,116 @@ def _notes(a: Side, b: Side, places: Sequence[int], *, paired: bool) -> tuple[st
 # --- one metric ----------------------------------------------------------------------------------------
 
 
+def _stretches(cells: Sequence[Cell], count: int) -> list[Cell]:
+    """At most so many stretches of neighbours, as equal as can be."""
+    if len(cells) <= count:
+        return list(cells)
+    edges = [index * len(cells) // count for index in range(count + 1)]
+    return [summed(cells[start:end]) for start, end in pairwise(edges)]
+
+
+class _Row:
+    """One side's cells; each way to cut them is worked out once for all metrics."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.whole = summed(cells)
+        self.cells = _stretches(cells, MOST_CELLS)
+        self._cuts: dict[int, list[Cell]] = {}
+
+    def figures(self, metric: str, count: int) -> list[float] | None:
+        """A metric in each of so many stretches; None where one of them knows none."""
+        if count not in self._cuts:
+            self._cuts[count] = _stretches(self.cells, count)
+        found = [_figure(metric, cell) for cell in self._cuts[count]]
+        known = [value for value in found if value is not None]
+        return known if len(known) == len(found) else None
+
+
+def _percentile(metric: str) -> tuple[str, str] | None:
+    """`e2e_p95_ms` -> the cell's histogram and the percentile; None: it is a rate."""
+    part, _, percent = metric.removesuffix("_ms").partition("_p")
+    return (part, f"p{percent}") if f"p{percent}" in PERCENTILE_ANSWERS else None
+
+
+def _figure(metric: str, cell: Cell) -> float | None:
+    """One metric of a stretch; None: it tells none."""
+    if found := _percentile(metric):
+        sketch: Sketch = getattr(cell, found[0])
+        return sketch.quantile(int(found[1][1:]) / 100)
+    if metric == "error_rate":
+        asked = cell.ok + cell.errors
+        return cell.errors / asked if asked else None
+    amount = cell.ok if metric == "rps" else cell.output_tokens
+    return amount / cell.elapsed_s if cell.elapsed_s > 0 else None
+
+
 def _compared(
-    metric: _ComparedFigure, sides: tuple[_Cells, _Cells], *, paired: bool, least_share: float
+    metric: str, one: _Row, other: _Row, *, paired: bool, least_share: float
 ) -> ComparedMetric:
-    wholes = sides[0].whole, sides[1].whole
-    before, after = (metric.of(whole) for whole in wholes)
-    if before is None or after is None:
-        missing = [
-            letter for letter, value in zip("AB", (before, after), strict=True) if value is None
-        ]
-        return _untold(metric, before, after, f"{' and '.join(missing)} told none")
-    found = _spread(metric, sides, paired=paired)
-    if found is None:
-        return _untold(metric, before, after, _too_little(metric, sides))
-    found = at_least(found, _least_variance(metric, wholes))
-    difference, half = after - before, half_interval(found)
-    low, high = difference - half, difference + half
-    least = LEAST_ERROR_RATE if metric.name == "error_rate" else least_share * abs(before)
-    return ComparedMetric(
-        metric=metric.name,
+    before, after = _figure(metric, one.whole), _figure(metric, other.whole)
+    difference = None if before is None or after is None else after - before
+    told = partial(
+        ComparedMetric,
+        metric=metric,
         a=before,
         b=after,
         difference=difference,
-        low=low,
-        high=high,
-        verdict=_verdict(low, high, least, more_is_better=metric.more_is_better),
-        change=difference / before if before else None,
-        blocks=found.blocks,
+        change=difference / before if difference is not None and before else None,
     )
+    if before is None or after is None or difference is None:
+        missing = [letter for letter, value in (("A", before), ("B", after)) if value is None]
+        return told(why=f"{' and '.join(missing)} told none")
 
-
-def _untold(metric: _ComparedFigure, a: float | None, b: float | None, why: str) -> ComparedMetric:
-    difference = None if a is None or b is None else b - a
-    return ComparedMetric(
-        metric=metric.name,
-        a=a,
-        b=b,
-        difference=difference,
-        low=None,
-        high=None,
-        verdict="no difference shown",
-        change=difference / a if a and difference is not None else None,
-        blocks=None,
-        why=why,
-    )
-
-
-def _verdict(low: float, high: float, least: float, *, more_is_better: bool) -> Verdict:
-    if low <= least and high >= -least:
-        return "no difference shown"
-    return "better" if (low > least) == more_is_better else "worse"
-
-
-def _spread(
-    metric: _ComparedFigure, sides: tuple[_Cells, _Cells], *, paired: bool
-) -> Spread | None:
-    one, other = sides
-    if not paired:
-        alone, beside = _own_spread(metric, one), _own_spread(metric, other)
-        return None if alone is None or beside is None else of_difference(alone, beside)
+    # into how many blocks each row may be cut so that each of them can tell the figure
+    percentile = _percentile(metric)
+    needed = PERCENTILE_ANSWERS[percentile[1]] if percentile else 1
+    answers = [
+        getattr(row.whole, percentile[0]).count if percentile else row.whole.ok + row.whole.errors
+        for row in (one, other)
+    ]
+    most = [
+        min(len(row.cells), count // needed)
+        for row, count in zip((one, other), answers, strict=True)
+    ]
 
     def differences(count: int) -> list[float] | None:
-        early, late = _figures(metric, one.cut(count)), _figures(metric, other.cut(count))
+        early, late = one.figures(metric, count), other.figures(metric, count)
         if early is None or late is None:
             return None
-        return [after - before for before, after in zip(early, late, strict=True)]
+        return [b - a for a, b in zip(early, late, strict=True)]
 
-    before, after = metric.of(one.whole) or 0.0, metric.of(other.whole) or 0.0
-    return spread(after - before, differences, most=min(_most(metric, each) for each in sides))
+    if paired:
+        found = spread(difference, differences, most=min(most))
+    else:
+        alone = spread(before, lambda count: one.figures(metric, count), most=most[0])
+        beside = spread(after, lambda count: other.figures(metric, count), most=most[1])
+        found = of_difference(alone, beside) if alone and beside else None
+    if found is None:
+        shortest = min(len(one.cells), len(other.cells))
+        if min(answers) < LEAST_BLOCKS * needed:
+            why = f"{min(answers):,} answers of one side, and {LEAST_BLOCKS * needed} are needed"
+        elif shortest < LEAST_BLOCKS:
+            why = f"{shortest} blocks of one side, and {LEAST_BLOCKS} are needed"
+        else:
+            why = "in some part of the run one side answered nothing"
+        return told(why=f"too little data: {why}")
 
+    # uncertain though all blocks agree: a percentile is told within 1 %, evenly spread; and no error among n requests is no
+    # proof of an error rate of 0, so one success and one failure are added to each side (Agresti and Caffo 2000)
+    variance = 0.0
+    if percentile:
+        variance = sum((value * ALPHA) ** 2 / 3 for value in (before, after))
+    elif metric == "error_rate":
+        for row in (one, other):
+            asked = row.whole.ok + row.whole.errors + 2
+            share = (row.whole.errors + 1) / asked
+            variance += share * (1 - share) / asked
+    found = at_least(found, variance)
 
-def _own_spread(metric: _ComparedFigure, side: _Cells) -> Spread | None:
-    return spread(
-        metric.of(side.whole) or 0.0,
-        lambda count: _figures(metric, side.cut(count)),
-        most=_most(metric, side),
-    )
-
-
-def _figures(metric: _ComparedFigure, cells: Sequence[Cell]) -> list[float] | None:
-    found = [metric.of(cell) for cell in cells]
-    known = [value for value in found if value is not None]
-    return known if len(known) == len(found) else None
-
-
-def _answers(metric: _ComparedFigure, whole: Cell) -> int:
-    if metric.sketch is not None:
-        return metric.sketch(whole).count
-    return whole.ok + whole.errors
-
-
-def _most(metric: _ComparedFigure, side: _Cells) -> int:
-    """Into how many blocks a row may be cut so that each can tell the figure."""
-    return min(len(side), _answers(metric, side.whole) // metric.answers)
-
-
-def _least_variance(metric: _ComparedFigure, wholes: tuple[Cell, Cell]) -> float:
-    """What is uncertain though all blocks agree.
-
-    A percentile is told within 1 %, evenly spread. No error among n requests is no proof of an error rate of 0: one
-    success and one failure are added to each side (Agresti and Caffo 2000).
-    """
-    if metric.sketch is not None:
-        return sum(((metric.of(whole) or 0.0) * ALPHA) ** 2 / 3 for whole in wholes)
-    if metric.name != "error_rate":
-        return 0.0
-    total = 0.0
-    for whole in wholes:
-        asked = whole.ok + whole.errors + 2
-        share = (whole.errors + 1) / asked
-        total += share * (1 - share) / asked
-    return total
-
-
-def _too_little(metric: _ComparedFigure, sides: tuple[_Cells, _Cells]) -> str:
-    answers = min(_answers(metric, side.whole) for side in sides)
-    needed = LEAST_BLOCKS * metric.answers
-    if answers < needed:
-        return f"too little data: {answers:,} answers of one side, and {needed:,} are needed"
-    shortest = min(map(len, sides))
-    if shortest < LEAST_BLOCKS:
-        return f"too little data: {shortest} blocks of one side, and {LEAST_BLOCKS} are needed"
-    return "too little data: in some part of the run one side answered nothing"
+    half = half_interval(found)
+    low, high = difference - half, difference + half
+    least = LEAST_ERROR_RATE if metric == "error_rate" else least_share * abs(before)
+    verdict: Verdict = "no difference shown"
+    if low > least or high < -least:
+        verdict = "better" if (low > least) == MORE_IS_BETTER[metric] else "worse"
+    return told(low=low, high=high, verdict=verdict, blocks=found.blocks)

@@ -1,16 +1,84 @@
-"""Which bottleneck is it? Evidence and the decision table -> findings, and what cannot be known. No store, no clock.
+"""Which bottleneck is it? Evidence and the catalog's decision table -> findings, and what cannot be known. No store, no clock.
 
 A rule holds where all that it needs is known and seen. Where all that is known of it is seen and something else is
 unknown, it is left open: that fact is told, with what would tell it. A rule that anything speaks against is closed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, get_args
 
+from toolkit.errors import ToolkitError
 from toolkit.records import Confidence
-from toolkit.tuning.bottlenecks import Bottleneck, BottleneckTable, Condition, Fact
-from toolkit.tuning.evidence import Evidence
+from toolkit.tuning.evidence import NAMES, Evidence
 from toolkit.units import digits, milliseconds, share, span
+
+UNITS = frozenset({"s", "ms", "share", "count", "times", "yes"})
+BOUNDS = ("least", "most", "is")
+
+Condition = Mapping[str, Any]
+"""What one fact must be, as the table has it: `fact`, one of BOUNDS, and in `says` a few words for when it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """One row of the table."""
+
+    code: str
+    name: str
+    needs: tuple[Condition, ...]
+    also: tuple[Condition, ...] = ()
+    """One of these makes it sure."""
+    unless: tuple[Condition, ...] = ()
+    base: Confidence = "medium"
+    """Without any of `also`."""
+    lever: str
+    risk: str
+    watch: str
+    source: str
+    """Texts by their full names, each with the place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BottleneckTable:
+    """All rows, and what their facts mean."""
+
+    bottlenecks: tuple[Bottleneck, ...]
+    facts: Mapping[str, Mapping[str, str]]
+    """Name -> its `unit`, `what` it is, and what `tells` it where it is unknown."""
+
+
+def read_table(told: Mapping[str, Any]) -> BottleneckTable:
+    """Read the catalog's table.
+
+    Raises ToolkitError for one that asks for what no Evidence holds: a rule that can never hold would never be missed.
+    """
+    facts, rows = told["facts"], []
+    for name, fact in facts.items():
+        if name not in NAMES or fact["unit"] not in UNITS:
+            raise ToolkitError(f"`{name}` in `{fact['unit']}` is no fact of the evidence")
+    for row in told["bottlenecks"]:
+        code = row["code"]
+        if row.get("base", "medium") not in get_args(Confidence) or not row["needs"]:
+            raise ToolkitError(f"`{code}` needs nothing, or has no confidence")
+        conditions = {key: tuple(row.get(key, ())) for key in ("needs", "also", "unless")}
+        for condition in (each for group in conditions.values() for each in group):
+            name = condition["fact"]
+            if sum(bound in condition for bound in BOUNDS) != 1:
+                raise ToolkitError(f"`{name}` must have exactly one of least, most and is")
+            if name not in facts:
+                raise ToolkitError(f"`{code}` asks for `{name}`, which is explained nowhere")
+        # `gauntlet, lesson 9; week 11: queues` with each text's full name, and the place in brackets
+        sources = []
+        for part in row["source"].split("; "):
+            name, _, place = part.replace(":", ",", 1).partition(",")
+            if name not in told["sources"] or not place.strip():
+                raise ToolkitError(f"`{part}` is no source and its place")
+            where = part.removeprefix(name).lstrip(",: ")
+            sources.append(f"{told['sources'][name]} ({where})")
+        rows.append(Bottleneck(**{**row, **conditions, "source": "; ".join(sources)}))
+    return BottleneckTable(bottlenecks=tuple(rows), facts=facts)
+
 
 SURE: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 LOOKED_AT = {
@@ -82,49 +150,56 @@ def diagnose(evidence: Evidence, table: BottleneckTable) -> Diagnosis:
             continue
         known = [_holds(each, evidence) for each in rule.needs]
         if all(known):
-            found.append(_found(rule, evidence, table))
+            more = [each for each in rule.also if _holds(each, evidence)]
+            clauses = [
+                each.get("says", "").replace(
+                    "{}",
+                    amount(getattr(evidence, each["fact"]), table.facts[each["fact"]]["unit"]),
+                )
+                for each in (*rule.needs, *more)
+            ]
+            found.append(
+                FoundBottleneck(
+                    code=rule.code,
+                    confidence="high" if more else rule.base,
+                    evidence="; ".join(clauses),
+                    lever=rule.lever,
+                    risk=rule.risk,
+                    watch=rule.watch,
+                    what=rule.name,
+                    source=rule.source,
+                )
+            )
         elif False not in known:
             for each, held in zip(rule.needs, known, strict=True):
                 if held is None:
-                    missing.setdefault(each.fact, []).append(rule.code)
+                    missing.setdefault(each["fact"], []).append(rule.code)
     return Diagnosis(
         found=tuple(sorted(found, key=lambda each: SURE[each.confidence])),
         looked_at=looked_at(evidence),
-        unknown=tuple(_unknown(table.facts[name], codes) for name, codes in missing.items()),
+        unknown=tuple(
+            Unknown(
+                fact=name,
+                what=table.facts[name]["what"],
+                tells=table.facts[name]["tells"],
+                codes=tuple(codes),
+            )
+            for name, codes in missing.items()
+        ),
         is_short=evidence.short_load_s is not None,
     )
 
 
 def _holds(condition: Condition, evidence: Evidence) -> bool | None:
     """Whether a fact is as it must be; None: it is unknown."""
-    value = getattr(evidence, condition.fact)
+    value = getattr(evidence, condition["fact"])
     if value is None:
         return None
-    if condition.is_ is not None:
-        return bool(value) == condition.is_
-    if condition.least is not None:
-        return bool(value >= condition.least)
-    return bool(value <= (condition.most or 0.0))
-
-
-def _found(rule: Bottleneck, evidence: Evidence, table: BottleneckTable) -> FoundBottleneck:
-    more = [each for each in rule.also if _holds(each, evidence)]
-    clauses = [_said(each, evidence, table) for each in (*rule.needs, *more)]
-    return FoundBottleneck(
-        code=rule.code,
-        confidence="high" if more else rule.base,
-        evidence="; ".join(clauses),
-        lever=rule.lever,
-        risk=rule.risk,
-        watch=rule.watch,
-        what=rule.name,
-        source=rule.source,
-    )
-
-
-def _said(condition: Condition, evidence: Evidence, table: BottleneckTable) -> str:
-    unit = table.facts[condition.fact].unit
-    return condition.says.replace("{}", amount(getattr(evidence, condition.fact), unit))
+    if "is" in condition:
+        return bool(value == condition["is"])
+    if "least" in condition:
+        return bool(value >= condition["least"])
+    return bool(value <= condition["most"])
 
 
 def amount(value: float, unit: str) -> str:
@@ -136,13 +211,9 @@ def amount(value: float, unit: str) -> str:
     return span(value) if unit == "s" else digits(value).removesuffix(".00")
 
 
-def _unknown(fact: Fact, codes: Iterable[str]) -> Unknown:
-    return Unknown(fact=fact.name, what=fact.what, tells=fact.tells, codes=tuple(codes))
-
-
 def looked_at(evidence: Evidence) -> str:
     """What was seen, in one sentence: all that is known of the usual indicators."""
-    known: Sequence[str] = [
+    known = [
         f"{words} {amount(value, unit)}"
         for name, (words, unit) in LOOKED_AT.items()
         if (value := getattr(evidence, name)) is not None

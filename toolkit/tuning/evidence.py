@@ -1,11 +1,25 @@
-"""What is known of one host over one interval: the facts that bottlenecks are told by. It judges nothing.
+"""What is known of one host over one interval, and how each source tells it. It judges nothing.
 
-Each source (looks at `/metrics`, timed requests, a workload, a GPU) fills in what it knows; None is unknown, and
-diagnose.py says what would tell it.
+No network, no store, no clock: times come with what is read. Each source (pages of `/metrics`, timed requests, the seconds of a
+blast, counters, verdicts, prompts) fills in what it knows; None is unknown, and diagnose.py says what would tell it. Where a server tells histograms
+there are percentiles; of a stored sighting only sums are left, and so means.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+from toolkit.metrics.dialects import EngineNumbers, read_cache, read_numbers
+from toolkit.metrics.names import PEERS, VLLM, VLLM_PREFIXES
+from toolkit.metrics.parser import Histogram, MetricsPage
+from toolkit.profiles import Profile
+from toolkit.records import Ledger, Reading, Shot, Sighting, Tally
+from toolkit.stats import Sketch
+from toolkit.tuning.compare import Cell, summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +132,38 @@ class Evidence:
 
 
 NAMES = frozenset(field.name for field in fields(Evidence))
+RATIOS = (
+    ("model_len_factor", "max_model_len", "longest_request_tokens"),
+    ("prefix_hits_of_possible", "prefix_hit_ratio", "shared_prefix_share"),
+    ("ttft_p95_over_p50", "client_ttft_p95_ms", "client_ttft_p50_ms"),
+    ("ttft_p95_over_p50", "ttft_p95_ms", "ttft_p50_ms"),
+    ("client_over_engine_ttft", "client_ttft_p50_ms", "ttft_p50_ms"),
+    ("queue_share", "queue_mean_ms", "ttft_mean_ms"),
+)
+"""Facts that follow from two others, the upper and the lower one; of two rows of one fact the later goes first."""
 
+
+def merged(found: Iterable[Evidence]) -> Evidence:
+    """Of each fact what the first one says that knows it; what follows from several is worked out anew."""
+    known: dict[str, float | bool] = {}
+    for each in found:
+        for name in NAMES:
+            value = getattr(each, name)
+            if value is not None:
+                known.setdefault(name, value)
+    for name, above, below in RATIOS:
+        if above in known and known.get(below):
+            known[name] = known[above] / known[below]
+    return Evidence(**known)  # type: ignore[arg-type]  # a fact's kind is its field's
+
+
+# --- was it cold? -------------------------------------------------------------------------------------
 
 LEAST_FIRST = 3
 """Answers at the beginning, and later ones, to compare the two."""
 
 
-def first_rank(at_once: float, answers: float) -> float:
+def _first_rank(at_once: float, answers: float) -> float:
     """Which of so many first answers, sorted by TTFT, tells how long the server itself kept the first requests waiting.
 
     Clients that come all at once wait for each other, on a warm server, too: for a slot, or until the prompts before theirs are
@@ -135,7 +174,7 @@ def first_rank(at_once: float, answers: float) -> float:
     return max(LEAST_FIRST, answers - max(at_once, LEAST_FIRST) + LEAST_FIRST)
 
 
-def beginning(before_ms: float, after_ms: float, at_once: float) -> Evidence:
+def _beginning(before_ms: float, after_ms: float, at_once: float) -> Evidence:
     """The third of the first requests against the median of later ones; the time of none is nothing to compare with.
 
     One step may read all prompts of the row together, and then the third waits for all of them. That takes at most as long as if
@@ -150,28 +189,434 @@ def beginning(before_ms: float, after_ms: float, at_once: float) -> Evidence:
     )
 
 
-def merged(found: Iterable[Evidence]) -> Evidence:
-    """Of each fact what the first one says that knows it; what follows from several is worked out anew."""
-    known: dict[str, float | bool] = {}
-    for each in found:
-        for name in NAMES:
-            value = getattr(each, name)
-            if value is not None:
-                known.setdefault(name, value)
-    return _derived(known)
+# --- pages of /metrics, some seconds apart ---------------------------------------------------------------
+
+HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
+    "ttft": (*VLLM["ttft"], *(name for _, names in PEERS for name in names.get("ttft", ()))),
+    "queue": (*VLLM["queue"], *(name for _, names in PEERS for name in names.get("queue", ()))),
+    "gap": (
+        "vllm:inter_token_latency_seconds",
+        "vllm:time_per_output_token_seconds",
+        "sglang:inter_token_latency_seconds",
+        "tgi_request_mean_time_per_token_duration",
+    ),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "prompt": ("vllm:request_prompt_tokens", "tgi_request_input_length"),
+    "output": ("vllm:request_generation_tokens", "tgi_request_generated_tokens"),
+}
+"""What -> names to try, the newest first."""
+LEAST_IDLE, LEAST_BUSY = 2, 3
+"""Samples in a row at an end, from which on the load was not there yet, or has ended; and under load: of fewer a share says nothing."""
 
 
-def _derived(known: dict[str, float | bool]) -> Evidence:
-    ratios = (
-        ("model_len_factor", "max_model_len", "longest_request_tokens"),
-        ("prefix_hits_of_possible", "prefix_hit_ratio", "shared_prefix_share"),
-        ("ttft_p95_over_p50", "client_ttft_p95_ms", "client_ttft_p50_ms"),
-        ("ttft_p95_over_p50", "ttft_p95_ms", "ttft_p50_ms"),
-        ("client_over_engine_ttft", "client_ttft_p50_ms", "ttft_p50_ms"),
-        ("queue_share", "queue_mean_ms", "ttft_mean_ms"),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSample:
+    """One look at one host."""
+
+    at_s: float
+    """By a clock that never jumps; of stored looks the wall clock."""
+    wall_s: float | None = None
+    numbers: EngineNumbers
+    """Totals count since the process began, as histograms do."""
+    cpu_s: float | None = None
+    response_cache: bool | None = None
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+
+    @property
+    def under_way(self) -> float:
+        """Requests that run or wait."""
+        return (self.numbers.running or 0.0) + (self.numbers.waiting or 0.0)
+
+
+def sample_of_page(
+    page: MetricsPage,
+    *,
+    at_s: float,
+    wall_s: float | None = None,
+    max_model_len: int | None = None,
+    content_type: str = "",
+) -> LoadSample | None:
+    """Read a metrics page; None where it is no engine's."""
+    numbers = read_numbers(page, content_type)
+    if numbers is None:
+        return None
+    cache = read_cache(page)
+    return LoadSample(
+        at_s=at_s,
+        wall_s=wall_s,
+        numbers=replace(numbers, max_model_len=max_model_len or numbers.max_model_len),
+        # vLLM's first generation computed in the process that answers: its CPU says nothing of the front
+        cpu_s=None if numbers.dialect == "v0" else page.total("process_cpu_seconds_total"),
+        response_cache=None if cache is None else cache.off == 0 and cache.cacheable > 0,
+        histograms=_histograms(page.histogram),
     )
-    for name, above, below in ratios:
-        whole = known.get(below)
-        if above in known and whole:
-            known[name] = known[above] / whole
-    return Evidence(**known)  # type: ignore[arg-type]  # a fact's kind is its field's
+
+
+def sample_of_sighting(sighting: Sighting, readings: Sequence[Reading]) -> LoadSample | None:
+    """Read a stored look; None where the host was not up."""
+    if sighting.engine is None or sighting.running is None:
+        return None
+    totals: dict[str, float] = {}
+    for reading in readings:
+        totals[reading.name] = totals.get(reading.name, 0.0) + reading.value
+
+    def sums_only(name: str) -> Histogram | None:
+        count = totals.get(f"{name}_count")
+        if count is None:
+            return None
+        return Histogram(edges=(), counts=(), sum=totals.get(f"{name}_sum"), count=count)
+
+    told: dict[str, Any] = {
+        each.name: getattr(sighting, each.name)
+        for each in fields(EngineNumbers)
+        if hasattr(sighting, each.name)
+    }
+    for counter in ("prefix_queries_total", "prefix_hits_total"):
+        names = (*VLLM.get(counter, ()), *(n for _, peer in PEERS for n in peer.get(counter, ())))
+        told[counter] = next((totals[name] for name in names if name in totals), None)
+    return LoadSample(
+        at_s=sighting.at,
+        wall_s=sighting.at,
+        numbers=EngineNumbers(**told),
+        response_cache=any(found.code == "response_cache" for found in sighting.findings) or None,
+        histograms=_histograms(sums_only),
+    )
+
+
+def _histograms(look_up: Callable[[str], Histogram | None]) -> dict[str, Histogram]:
+    found: dict[str, Histogram] = {}
+    for what, names in HISTOGRAMS.items():
+        spelled = (name.replace("vllm:", prefix) for name in names for prefix in VLLM_PREFIXES)
+        if told := next((each for name in spelled if (each := look_up(name))), None):
+            found[what] = told
+    return found
+
+
+def evidence_of_samples(samples: Sequence[LoadSample]) -> Evidence:
+    """What the looks say, in their order; of a process that began anew only what came since."""
+    start = 0
+    for place, (before, now) in enumerate(pairwise(samples), start=1):
+        then, later = before.numbers, now.numbers
+        is_another = None not in (then.started_at, later.started_at) and (
+            abs((later.started_at or 0.0) - (then.started_at or 0.0)) > 1
+        )
+        totals = (
+            (then.requests_total, later.requests_total),
+            (then.generation_tokens_total, later.generation_tokens_total),
+        )
+        fell = any(old is not None and new is not None and new < old for old, new in totals)
+        if is_another or fell:
+            start = place
+    every = samples[start:]
+    if not every:
+        return Evidence()
+
+    seen, busy = _under_load(every)
+    extent = Evidence()
+    if 0 < len(busy) < LEAST_BUSY and len(seen) < len(every):
+        extent = Evidence(short_load_s=seen[-1].at_s - seen[0].at_s)
+        seen = busy = every
+    elif len(seen) < len(every):
+        extent = Evidence(watched_s=every[-1].at_s - every[0].at_s)
+
+    # gauges, over the looks under load
+    gauges = Evidence(looks=len(busy))
+    both = [
+        (each.numbers.running, each.numbers.waiting)
+        for each in busy
+        if each.numbers.running is not None and each.numbers.waiting is not None
+    ]
+    if both:
+        usage = [n for each in busy if (n := each.numbers.kv_cache_usage) is not None]
+        most = max(running for running, _ in both)
+        gauges = Evidence(
+            looks=len(busy),
+            running_mean=fmean(running for running, _ in both),
+            running_min=min(running for running, _ in both),
+            running_max=most,
+            waiting_mean=fmean(waiting for _, waiting in both),
+            waiting_share=fmean(waiting >= 1 for _, waiting in both),
+            at_ceiling_share=fmean(waiting >= 1 and running == most for running, waiting in both),
+            idle_share=fmean(running == waiting == 0 for running, waiting in both),
+            kv_cache_usage_max=max(usage, default=None),
+            kv_cache_with_one_more=max(usage) * (most + 1) / most if usage and most else None,
+            kv_cache_usage_mean=fmean(usage) if usage else None,
+        )
+
+    last = every[-1]
+    lengths = (each.numbers.max_model_len for each in every)
+    lived = last.wall_s is not None and last.numbers.started_at is not None
+    settings = Evidence(
+        uptime_s=(last.wall_s or 0.0) - (last.numbers.started_at or 0.0) if lived else None,
+        prefix_caching=last.numbers.prefix_caching,
+        max_model_len=next((length for length in lengths if length), None),
+        gpu_memory_utilization=last.numbers.gpu_memory_utilization,
+        kv_cache_tokens=last.numbers.kv_cache_tokens,
+        response_cache=last.response_cache,
+    )
+    return merged((extent, gauges, settings, _rates(seen[0], seen[-1]), _latencies(seen)))
+
+
+def _under_load(every: Sequence[LoadSample]) -> tuple[Sequence[LoadSample], Sequence[LoadSample]]:
+    """Of looks before, while and after requests came: those between which counters moved, and those under load.
+
+    A load that ends, or begins, in the midst would else be judged by idle looks, too, and by those at which its last requests
+    were answered and no other came: at such an end the load lasts as long as half of the most requests were under way. All
+    looks where there are no idle ones at either end.
+    """
+    under_way = [each.under_way for each in every]
+    if not any(under_way):
+        return every, every
+    full = [count > 0 and 2 * count >= max(under_way) for count in under_way]
+    # as each look tells it of the time since the one before; some servers count our own looks as requests, but not as tokens
+    active = [count > 0 for count in under_way]
+    for place, (before, now) in enumerate(pairwise(every), start=1):
+        moved = _moved(before, now, "generation_tokens_total")
+        if moved is None:
+            moved = _moved(before, now, "requests_total")
+        active[place] = active[place] or bool(moved)
+    first, last = active.index(True), len(every) - active[::-1].index(True)
+    low, high = full.index(True), len(every) - full[::-1].index(True)
+    if first < LEAST_IDLE:
+        first = low = 0
+    if len(every) - last < LEAST_IDLE:
+        last = high = len(every)
+    return every[max(0, first - 1) : last], every[low:high]
+
+
+def _moved(first: LoadSample, last: LoadSample, counter: str) -> float | None:
+    """By how much a counter rose; None where it is not told, or fell."""
+    before: float | None = getattr(first.numbers, counter)
+    now: float | None = getattr(last.numbers, counter)
+    return None if before is None or now is None or now < before else now - before
+
+
+def _rates(first: LoadSample, last: LoadSample) -> Evidence:
+    """What the counters moved by."""
+    seconds = last.at_s - first.at_s
+    if seconds <= 0:
+        return Evidence()
+    requests = _moved(first, last, "requests_total")
+    generated = _moved(first, last, "generation_tokens_total")
+    preemptions = _moved(first, last, "preemptions_total")
+    queries = _moved(first, last, "prefix_queries_total")
+    hits = _moved(first, last, "prefix_hits_total")
+    cpu_s = None
+    if first.cpu_s is not None and last.cpu_s is not None and last.cpu_s >= first.cpu_s:
+        cpu_s = last.cpu_s - first.cpu_s
+    return Evidence(
+        interval_s=seconds,
+        requests=requests,
+        requests_per_s=None if requests is None else requests / seconds,
+        output_tokens_per_s=None if generated is None else generated / seconds,
+        # of no request that ended in the interval, each one that was preempted counts
+        preemptions_per_request=None
+        if preemptions is None or requests is None
+        else preemptions / max(1.0, requests),
+        prefix_hit_ratio=hits / queries if hits is not None and queries else None,
+        api_cpu_cores=None if cpu_s is None else cpu_s / seconds,
+    )
+
+
+def _latencies(seen: Sequence[LoadSample]) -> Evidence:
+    """What the histograms took in from the first look to the last, and its first answers against the later ones."""
+    found = {name: _since(seen[0], seen[-1], name) for name in HISTOGRAMS}
+    ttft, gap, prompt, output = (found[name] for name in ("ttft", "gap", "prompt", "output"))
+    gap_ms, usual_ms = _mean_ms(gap), _quantile(gap, 0.5, 1000)
+    prompt_most, output_most = _quantile(prompt, 0.99), _quantile(output, 0.99)
+    told = Evidence(
+        ttft_p50_ms=_quantile(ttft, 0.5, 1000),
+        ttft_p95_ms=_quantile(ttft, 0.95, 1000),
+        ttft_mean_ms=_mean_ms(ttft),
+        queue_mean_ms=_mean_ms(found["queue"]),
+        tpot_p50_ms=_quantile(found["tpot"], 0.5, 1000) or _mean_ms(found["tpot"]),
+        gap_p50_ms=usual_ms,
+        gap_stretch=gap_ms / usual_ms if gap_ms is not None and usual_ms else None,
+        prompt_tokens_mean=prompt.mean() if prompt else None,
+        prompt_tokens_p95=_quantile(prompt, 0.95),
+        output_tokens_mean=output.mean() if output else None,
+        longest_request_tokens=None
+        if prompt_most is None or output_most is None
+        else prompt_most + output_most,
+    )
+    for place in range(1, len(seen) - 1):
+        early = _since(seen[0], seen[place], "ttft")
+        if early is None or early.count < LEAST_FIRST:
+            continue
+        late = _since(seen[place], seen[-1], "ttft")
+        after_ms = _quantile(late, 0.5, 1000)
+        at_once = max(each.under_way for each in seen[: place + 1])
+        rank = _first_rank(at_once, early.count)
+        buckets = zip(early.edges, early.counts, strict=True)
+        edge_s = next((edge for edge, count in buckets if count >= rank), None)
+        if late is None or late.count < LEAST_FIRST or after_ms is None:
+            break
+        if edge_s is None or early.sum is None:
+            break
+        # the bucket's upper edge, and no longer than these waited on average
+        before_s = min(edge_s, early.sum / (early.count - rank + LEAST_FIRST))
+        return merged((told, _beginning(1000 * before_s, after_ms, at_once)))
+    return told
+
+
+def _since(first: LoadSample, last: LoadSample, name: str) -> Histogram | None:
+    then, now = first.histograms.get(name), last.histograms.get(name)
+    if now is None or first is last:
+        return None
+    found = now if then is None else now.since(then)
+    return found if found is not None and found.count > 0 else None
+
+
+def _mean_ms(histogram: Histogram | None) -> float | None:
+    mean = histogram.mean() if histogram else None
+    return None if mean is None else mean * 1000
+
+
+def _quantile(histogram: Histogram | None, share: float, times: float = 1.0) -> float | None:
+    """A quantile; of the first bucket its upper edge, of the last its lower one."""
+    if histogram is None:
+        return None
+    told = histogram.quantile(share)
+    value = next((each for each in (told.value, told.below, told.above) if each is not None), None)
+    return None if value is None else value * times
+
+
+# --- as the client saw it ------------------------------------------------------------------------------
+
+REFUSED = frozenset({"connect"})
+"""Kinds of errors at a door that was not open."""
+FIRST_SHARE = 0.1
+"""Of a blast's seconds, that count as its beginning; the last half is what they are compared with."""
+
+
+def evidence_of_shots(shots: Iterable[Shot]) -> Evidence:
+    """What a bench's requests at one host say."""
+    measured = [shot for shot in shots if shot.kind != "warmup"]
+    answers = [shot for shot in measured if shot.ok]
+    if not measured:
+        return Evidence()
+    gaps = Sketch()
+    for shot in answers:
+        if shot.itl is not None:
+            gaps.merge(Sketch.from_bytes(shot.itl))
+    ttft = Sketch.of(shot.ttft_ms for shot in answers)
+    tokens = [shot.prompt_tokens for shot in answers if shot.prompt_tokens is not None]
+    longest = [
+        shot.prompt_tokens + shot.max_tokens for shot in answers if shot.prompt_tokens is not None
+    ]
+    found = Evidence(
+        requests=len(measured),
+        client_ttft_p50_ms=ttft.quantile(0.5),
+        client_ttft_p95_ms=ttft.quantile(0.95),
+        client_e2e_p50_ms=Sketch.of(shot.e2e_ms for shot in answers).quantile(0.5),
+        tpot_p50_ms=Sketch.of(shot.tpot_ms for shot in answers).quantile(0.5),
+        gap_p50_ms=gaps.quantile(0.5),
+        error_share=1 - len(answers) / len(measured),
+        refused_share=sum(shot.error_kind in REFUSED for shot in measured) / len(measured),
+        prompt_tokens_mean=sum(tokens) / len(tokens) if tokens else None,
+        prompt_tokens_p95=Sketch.of(tokens).quantile(0.95),
+        longest_request_tokens=max(longest, default=None),
+    )
+    # the first wave against the last half
+    streams = sorted(
+        (shot for shot in answers if shot.ttft_ms is not None and shot.sent_at is not None),
+        key=lambda shot: shot.sent_at or 0.0,
+    )
+    wave = max(LEAST_FIRST, streams[0].concurrency or LEAST_FIRST) if streams else 0
+    first = sorted(shot.ttft_ms or 0.0 for shot in streams[:wave])
+    late = [shot.ttft_ms or 0.0 for shot in streams[max(wave, len(streams) // 2) :]]
+    if len(late) < LEAST_FIRST:
+        return merged((found,))
+    return merged((found, _beginning(first[LEAST_FIRST - 1], median(late), len(first))))
+
+
+def evidence_of_seconds(cells: Sequence[Cell], tallies: Iterable[Tally] = ()) -> Evidence:
+    """What a blast's seconds at one host say; only tallies know in which way requests failed."""
+    whole = summed(cells)
+    asked = whole.ok + whole.errors
+    if not asked:
+        return Evidence()
+    ended = refused = 0
+    for tally in tallies:
+        ended += tally.ok + tally.errors
+        refused += sum(error.count for error in tally.error_kinds if error.kind in REFUSED)
+    found = Evidence(
+        interval_s=whole.elapsed_s,
+        requests=asked,
+        requests_per_s=whole.ok / whole.elapsed_s if whole.elapsed_s else None,
+        output_tokens_per_s=whole.output_tokens / whole.elapsed_s if whole.elapsed_s else None,
+        client_ttft_p50_ms=whole.ttft.quantile(0.5),
+        client_ttft_p95_ms=whole.ttft.quantile(0.95),
+        client_e2e_p50_ms=whole.e2e.quantile(0.5),
+        tpot_p50_ms=whole.tpot.quantile(0.5),
+        error_share=whole.errors / asked,
+        refused_share=refused / ended if ended else None,
+    )
+    # the first seconds against the last half: of streams where there are any, else of whole answers
+    streams = whole.ttft.count > 0
+    told = [each for cell in cells if (each := cell.ttft if streams else cell.e2e).count]
+    first, later = told[: math.ceil(len(told) * FIRST_SHARE)], told[len(told) // 2 :]
+    answers = Sketch()
+    for each in first:
+        answers.merge(each)
+    if answers.count < LEAST_FIRST or len(first) < LEAST_FIRST or len(later) < LEAST_FIRST:
+        return merged((found,))
+    # under way at once, on average (Little's law): by the median answer, as the mean is not kept
+    e2e_s = (whole.e2e.quantile(0.5) or 0.0) / 1000
+    at_once = round(whole.ok / whole.elapsed_s * e2e_s) if whole.elapsed_s else 0
+    before = answers.quantile(min(1.0, _first_rank(at_once, answers.count) / answers.count))
+    after = median(each.quantile(0.5) or 0.0 for each in later)
+    return merged((found, _beginning(before or 0.0, after, at_once)))
+
+
+def evidence_of_ledger(ledger: Ledger) -> Evidence:
+    """What a host's own counters moved by during a bench."""
+    requests, queries = ledger.requests, ledger.prefix_queries
+    preemptions, hits = ledger.preemptions, ledger.prefix_hits
+    return Evidence(
+        preemptions_per_request=preemptions / requests
+        if preemptions is not None and requests
+        else None,
+        prefix_hit_ratio=hits / queries if hits is not None and queries else None,
+        queue_mean_ms=ledger.queue_mean_ms,
+    )
+
+
+def evidence_of_verdicts(codes: Iterable[str], *, client_ok: bool | None) -> Evidence:
+    """What a run's verdicts on a host say; with none at all nobody judged it."""
+    told = set(codes)
+    judged = bool(told - {"not_judged"})
+    return Evidence(
+        truncated="truncated_output" in told if judged else None,
+        response_cache="response_cache" in told if judged else None,
+        client_limited=None if client_ok is None else not client_ok,
+    )
+
+
+BLOCK_CHARS = 64
+"""Of text, taken for a KV block of 16 tokens."""
+
+
+def evidence_of_profile(profile: Profile, requests: float) -> Evidence:
+    """What a blast's profile says of so many requests at one host.
+
+    By characters, 64 to a block: how much of a prompt's text an earlier one began with, whole blocks only.
+    """
+    if requests < 1:
+        return Evidence()
+    repeats = max(0.0, 1 - len(profile.prompts) / requests) * (1 - profile.unique_share)
+    texts = [
+        "\n".join(str(each.get("content")) for each in one.messages) for one in profile.prompts
+    ]
+    length = sum(map(len, texts))
+    known = 0
+    for place, text in enumerate(texts):
+        common = [os.path.commonprefix([text, one]) for one in texts[:place]]  # noqa: RUF071 (of texts, no paths)
+        known += max(map(len, common), default=0) // BLOCK_CHARS * BLOCK_CHARS
+    again = sum(len(text) // BLOCK_CHARS * BLOCK_CHARS for text in texts) / length if length else 0
+    shared = known / length if length else 0.0
+    return Evidence(
+        repeat_share=repeats,
+        shared_prefix_share=repeats * again + (1 - repeats) * shared,
+        chained=any(prompt.then for prompt in profile.prompts),
+    )

@@ -8,8 +8,13 @@ from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
-from toolkit.tuning.cells import Cell, cells_of_shots, cells_of_tallies, seconds_of
-from toolkit.tuning.compare import Side
+from toolkit.tuning.compare import (
+    Cell,
+    Side,
+    cells_of_shots,
+    cells_of_tallies,
+    seconds_of,
+)
 
 PLAN = {
     "bench": (

@@ -9,8 +9,7 @@ from toolkit.cli.diagnose.options import DiagnoseOptions
 from toolkit.cli.diagnose.seen import HostFacts
 from toolkit.errors import ToolkitError
 from toolkit.hosts import looks_like_url
-from toolkit.tuning.bottlenecks import read_table
-from toolkit.tuning.diagnose import Diagnosis, diagnose
+from toolkit.tuning.diagnose import Diagnosis, diagnose, read_table
 from toolkit.tuning.evidence import Evidence, merged
 
 RUN = re.compile(r"[0-9a-f]{12}(:.+)?")

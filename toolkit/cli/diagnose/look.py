@@ -17,8 +17,13 @@ from toolkit.scout.answers import Scrape
 from toolkit.scout.evidence import examine
 from toolkit.scout.look import Crowd, QuietMoments, Scout, follow
 from toolkit.scout.sighting import sight
-from toolkit.tuning.evidence import Evidence, merged
-from toolkit.tuning.glances import LoadSample, evidence_of, glance_of_page
+from toolkit.tuning.evidence import (
+    Evidence,
+    LoadSample,
+    evidence_of_samples,
+    merged,
+    sample_of_page,
+)
 
 EVERY_S = 1.0
 LEAST_LOOKS = 5
@@ -67,22 +72,25 @@ async def _look(
 
 
 def _seen(host: Host, looks: Sequence[Scrape], gpu: Evidence) -> HostFacts:
-    glances = [glance for look in looks if (glance := _glance(look)) is not None]
+    samples = [sample for look in looks if (sample := _sample(look)) is not None]
     error = None
-    if len(glances) < 2:
+    if len(samples) < 2:
         last = sight(examine(looks[-1])).error if looks else "it was not looked at"
         error = last or "its `/metrics` was no engine's, or came only once"
     return HostFacts(
-        name=host.name, url=host.url, evidence=merged((evidence_of(glances), gpu)), error=error
+        name=host.name,
+        url=host.url,
+        evidence=merged((evidence_of_samples(samples), gpu)),
+        error=error,
     )
 
 
-def _glance(look: Scrape) -> LoadSample | None:
+def _sample(look: Scrape) -> LoadSample | None:
     evidence = examine(look)
     page, at_s = evidence.page, evidence.metrics.answered_at
     if page is None or at_s is None:
         return None
-    return glance_of_page(
+    return sample_of_page(
         page,
         at_s=at_s,
         wall_s=look.at,

@@ -14,14 +14,16 @@ from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Verdict
 from toolkit.store import Store
-from toolkit.tuning.evidence import Evidence, merged
-from toolkit.tuning.glances import evidence_of, glance_of_sighting
-from toolkit.tuning.measured import (
+from toolkit.tuning.evidence import (
+    Evidence,
     evidence_of_ledger,
     evidence_of_profile,
+    evidence_of_samples,
     evidence_of_seconds,
     evidence_of_shots,
     evidence_of_verdicts,
+    merged,
+    sample_of_sighting,
 )
 
 SWEPT = re.compile(r"sweep ([0-9a-f]{12}): ")
@@ -128,8 +130,8 @@ def _of_sightings(store: Store, run: Run, name: str) -> Evidence:
     if last is None:
         return Evidence()
     seen = store.sightings_between(run.started_at - SLACK_S, last + SLACK_S, names=[name])
-    glances = [glance_of_sighting(each, store.readings(each)) for each in seen]
-    return evidence_of([glance for glance in glances if glance is not None])
+    samples = [sample_of_sighting(each, store.readings(each)) for each in seen]
+    return evidence_of_samples([sample for sample in samples if sample is not None])
 
 
 def _of_profile(run: Run, requests: float) -> Evidence:
