@@ -16,7 +16,7 @@ from hashlib import blake2b
 import orjson
 
 from toolkit.capture.bodies import Bodies
-from toolkit.capture.exchange import HttpRequest
+from toolkit.capture.records import HttpRequest
 from toolkit.protocol.request import asked
 from toolkit.protocol.request_key import Canonical, canonical, request_key
 

@@ -13,9 +13,9 @@ from capture_traffic import PORT, Digest
 
 def ours(path: str, digest: Digest) -> None:
     """File -> frames -> streams -> HTTP, as `toolkit capture FILE` does before it reads the bodies' JSON."""
-    from toolkit.capture.exchange import HttpRequest, Losses, MemoryBounds
     from toolkit.capture.files import replay
     from toolkit.capture.flows import Streams
+    from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
 
     def take(request: HttpRequest) -> None:
         if request.body is not None and not request.damaged:
@@ -29,8 +29,8 @@ def ours(path: str, digest: Digest) -> None:
 
 def frames(path: str, digest: Digest) -> None:
     """File -> segments on the port: the part before streams and HTTP."""
-    from toolkit.capture.exchange import Losses
     from toolkit.capture.files import replay
+    from toolkit.capture.records import Losses
 
     def take(*_: object) -> None:
         digest.bodies += 1

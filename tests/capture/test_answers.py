@@ -7,7 +7,7 @@ from support.answer_bytes import OK, STREAM, chunk, events, json_answer, streame
 from support.recordings import recorded
 
 from toolkit.capture.answers import TAIL_BYTES, AnswerReader
-from toolkit.capture.exchange import HttpAnswer
+from toolkit.capture.records import HttpAnswer
 
 
 def read(

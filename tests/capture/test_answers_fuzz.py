@@ -8,7 +8,7 @@ from support.answer_bytes import json_answer, streamed
 from support.recordings import recorded
 
 from toolkit.capture.answers import AnswerReader
-from toolkit.capture.exchange import HttpAnswer
+from toolkit.capture.records import HttpAnswer
 
 ROUNDS = 100
 Sent = tuple[str, int, bytes]

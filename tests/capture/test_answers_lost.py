@@ -6,7 +6,7 @@ from support.answer_bytes import STREAM, chunk, events, json_answer, streamed, t
 from support.recordings import recorded
 
 from toolkit.capture.answers import AnswerReader
-from toolkit.capture.exchange import HttpAnswer
+from toolkit.capture.records import HttpAnswer
 
 CHAT = json_answer(recorded("chat.json"))
 EVENTS = events(recorded("chat_stream.txt"))

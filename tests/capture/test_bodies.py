@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.capture import bodies as module
 from toolkit.capture.bodies import ENTRY_BYTES, Bodies
-from toolkit.capture.exchange import HttpAnswer, HttpRequest
+from toolkit.capture.records import HttpAnswer, HttpRequest
 from toolkit.protocol.request import asked
 from toolkit.records import Asked
 

@@ -12,8 +12,8 @@ from support.packets import ETHERNET, Conversation, Frame, ok, pcap, post
 from toolkit.capture import drive
 from toolkit.capture.bodies import Bodies
 from toolkit.capture.drive import CaptureFilter, FrameReader, Intake, Queue, follow_live, read_files
-from toolkit.capture.exchange import HttpRequest, Losses
 from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.records import HttpRequest, Losses
 from toolkit.capture.summary import RequestCounter
 from toolkit.errors import ToolkitError
 

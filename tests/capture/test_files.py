@@ -18,7 +18,7 @@ from support import packets
 from support.packets import START, Conversation, Frame, ethernet, ipv4, tcp, zipped
 from support.segments import Segment, replayed
 
-from toolkit.capture.exchange import Losses
+from toolkit.capture.records import Losses
 from toolkit.errors import ToolkitError
 
 
@@ -130,7 +130,7 @@ def test_packets_that_lack_a_fragment_at_the_end_are_told(write: Callable[[bytes
 
 IN_A_PROCESS = """
 import sys
-from toolkit.capture.exchange import Losses
+from toolkit.capture.records import Losses
 from toolkit.capture.files import replay
 told = replay("-", lambda *segment: print(len(segment[5])), ports=[8000], follow_answers=False, losses=Losses())
 print(told.notes)

@@ -3,7 +3,7 @@
 from support.packets import ok
 from support.streams import ACK, FIN, RST, SYN, Capture, key, post
 
-from toolkit.capture.exchange import HttpRequest, MemoryBounds
+from toolkit.capture.records import HttpRequest, MemoryBounds
 
 ONE, TWO, THREE = b'{"n": 1}', b'{"n": 2}', b'{"n": 3}'
 ANSWER = ok(b'{"usage": {"prompt_tokens": 5, "completion_tokens": 7}}')

@@ -2,7 +2,7 @@
 
 from support.streams import ACK, FIN, RST, SYN, Capture, key, opened, post
 
-from toolkit.capture.exchange import MemoryBounds
+from toolkit.capture.records import MemoryBounds
 
 ONE, TWO = b'{"n": 1}', b'{"n": 2}'
 HALF = post(b"x" * 1000)[:500]

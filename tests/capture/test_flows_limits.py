@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 from support.streams import ACK, SYN, Capture, key, opened, post
 
-from toolkit.capture.exchange import MemoryBounds
+from toolkit.capture.records import MemoryBounds
 
 ONE = b'{"n": 1}'
 

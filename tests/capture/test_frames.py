@@ -29,10 +29,9 @@ from support.packets import (
     tcp,
     udp,
 )
-from support.segments import Segment, catch, segments_of
+from support.segments import Segment, segments_of
 
-from toolkit.capture.exchange import Losses, MemoryBounds
-from toolkit.capture.frames import Frames
+from toolkit.capture.records import Losses, MemoryBounds
 from toolkit.errors import ToolkitError
 
 PAYLOAD = b"POST / HTTP/1.1\r\n"
@@ -124,15 +123,6 @@ def test_wrong_checksums_are_right_enough() -> None:
     packet = bytearray(ipv4(tcp(40000, 8000, 1000, PAYLOAD, checksum=0xBAD)))
     packet[10] ^= 0xFF
     assert one(ethernet(bytes(packet))).payload == PAYLOAD
-
-
-def test_a_frame_that_is_a_view_gives_bytes() -> None:
-    found: list[Segment] = []
-    for packet in (ipv4(SEGMENT), ipv6(SEGMENT)):
-        frame = memoryview(ethernet(packet))
-        frames = Frames(1, catch(found), ports=[8000], follow_answers=False, losses=Losses())
-        frames.frame(START, frame, len(frame))
-    assert [(type(each.key), type(each.payload)) for each in found] == [(bytes, bytes)] * 2
 
 
 # --- fragments --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from support.packets import chunked
 from support.streams import Capture, post
 
-from toolkit.capture.exchange import HttpRequest, MemoryBounds
+from toolkit.capture.records import HttpRequest, MemoryBounds
 
 ONE, TWO, THREE = b'{"n": 1}', b'{"n": 2}', b'{"n": 3}'
 CHUNKED = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"

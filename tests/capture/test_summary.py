@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.capture import summary as module
 from toolkit.capture.counting import Counting
-from toolkit.capture.exchange import Losses
+from toolkit.capture.records import Losses
 from toolkit.capture.summary import (
     LOSS_CLASSES,
     MORE_CLASSES,

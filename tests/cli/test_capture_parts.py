@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.capture.exchange import Losses
 from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.records import Losses
 from toolkit.capture.summary import RequestCounter
 from toolkit.cli.capture import progress as capture_progress
 from toolkit.cli.capture import sinks as capture_sinks

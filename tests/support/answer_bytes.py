@@ -1,6 +1,6 @@
 """Answers as bytes on the wire, from what a real vLLM said: whole, and as the chunks of a stream."""
 
-from toolkit.capture.exchange import HttpAnswer
+from toolkit.capture.records import HttpAnswer
 
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = (

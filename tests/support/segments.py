@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from support.packets import ETHERNET, Frame
 
-from toolkit.capture.exchange import Losses, MemoryBounds
 from toolkit.capture.files import Replayed, replay
-from toolkit.capture.frames import Frames
+from toolkit.capture.packets import Frames
+from toolkit.capture.records import Losses, MemoryBounds
+from toolkit.errors import ToolkitError
 
 
 class Segment(NamedTuple):
@@ -101,3 +104,32 @@ def replayed(
         stop=stop,
     )
     return Caught(found, losses, told)
+
+
+class Reading:
+    """What a capture file of these bytes gives, read in blocks of a size; an error of its own waits in `error`."""
+
+    def __init__(self, file: bytes, size: int = 1 << 20, name: str = "x.pcap") -> None:
+        self.found: list[Segment] = []
+        self.losses = Losses()
+        self.error: str | None = None
+        self.notes: list[str] = []
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_bytes(file)
+            try:
+                with patch("toolkit.capture.files.BLOCK_BYTES", size):
+                    told = replay(
+                        str(path),
+                        catch(self.found),
+                        ports=(8000,),
+                        follow_answers=False,
+                        losses=self.losses,
+                    )
+                self.notes = [note.replace(f"{folder}/", "") for note in told.notes]
+            except ToolkitError as error:
+                self.error = error.message.replace(f"{folder}/", "")
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [segment.payload for segment in self.found]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from toolkit.capture.answer_ends import Told, told_by_body, told_by_stream, told_by_tail
-from toolkit.capture.exchange import HttpAnswer
+from toolkit.capture.records import HttpAnswer
 from toolkit.protocol.completion import Completion
 
 HEAD_BYTES = 256 * 1024

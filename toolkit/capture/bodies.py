@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
-from toolkit.capture.exchange import HttpAnswer, HttpRequest
+from toolkit.capture.records import HttpAnswer, HttpRequest
 from toolkit.protocol.cache_status import says_hit
 from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen, SeenCache

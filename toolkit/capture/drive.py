@@ -14,11 +14,11 @@ from typing import Protocol
 
 from toolkit.capture.bodies import Bodies
 from toolkit.capture.engine import LiveCapture
-from toolkit.capture.exchange import HttpRequest, Losses, MemoryBounds
 from toolkit.capture.files import Replayed, replay
 from toolkit.capture.flows import Streams
-from toolkit.capture.frames import Frames
 from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.packets import Frames
+from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
 from toolkit.capture.summary import RequestCounter
 
 BATCH_S = 0.2

@@ -1,13 +1,14 @@
-"""Capture files, pipes and files that still grow -> TCP segments. The only file of the room that opens a capture.
+"""Capture files, pipes and files that still grow -> TCP segments. The only file here that opens a capture.
 
-It reads in blocks and keeps no more than two: memory is the same for a file of any size. It decides nothing about
-packets; pcap.py and pcapng.py read what it hands them.
+It reads in blocks and keeps no more than two, or one block of pcapng: memory is the same for a file of any size. pcapng is
+read here, too: scapy's reader passes over what a file tells of drops, and takes damage for the file's end.
 """
 
 import codecs
 import os
 import select
 import stat
+import struct
 import time
 import zlib
 from collections import Counter
@@ -15,33 +16,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
 
-from toolkit.capture.exchange import Losses, MemoryBounds
-from toolkit.capture.frames import Frames
-from toolkit.capture.other_ports import http_ports
-from toolkit.capture.pcap import MAGICS, Pcap, damaged
-from toolkit.capture.pcapng import MAGIC, Pcapng
+from toolkit.capture.packets import Frames
+from toolkit.capture.records import Losses, MemoryBounds
 from toolkit.errors import ToolkitError
 
 BLOCK_BYTES = 1 << 17
 STDIN = "-"
+_PIPE = "standard input"
 _SILENT_S = 0.2
 """How often a silent source asks whether to stop."""
-_SAMPLE = 1000
-"""Requests on other ports that are enough to name the ports."""
 _GZIP = b"\x1f\x8b"
 _NORMAL = MemoryBounds()
-
-_TOOLS = {
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"),
-    b"\xfd7zX": ("xz", "xzcat"),
-    b"BZh": ("bzip2", "bzcat"),
-    b"\x04\x22\x4d\x18": ("lz4", "lz4cat"),
-}
-_READ = (
-    "pcap and pcapng files are read, plain or gz; `editcap IN OUT.pcapng` makes them of other kinds"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +38,6 @@ class Replayed:
     """Full sentences without a stop: how the file ends, what of it is not read."""
     http_ports: tuple[int, ...] = ()
     """Where nothing was on the ports watched: ports that HTTP requests went to instead, the busiest first."""
-
-
-class _Reader(Protocol):
-    def feed(self, data: bytes) -> None: ...
-    def ending(self) -> str | None: ...
-    def notes(self) -> list[str]: ...
 
 
 def replay(
@@ -78,19 +58,11 @@ def replay(
     handed on; a file cut in its last record is none: it is told in the notes.
     """
     name = _PIPE if path == STDIN else f"`{path}`"
-    told: list[str] = []
-    file = _FileProgress(
-        name,
-        lambda link_type: Frames(
-            link_type,
-            segment,
-            ports=ports,
-            follow_answers=follow_answers,
-            losses=losses,
-            limits=limits,
-        ),
-        losses,
-    )
+    notes: list[str] = []
+    ends: list[str] = []
+    all_frames: dict[int, Frames] = {}
+    elsewhere = Counter[int]()
+    segments_before = losses.segments
     stopped = False
 
     def asked_to_stop() -> bool:
@@ -98,76 +70,295 @@ def replay(
         stopped = stopped or stop()
         return stopped
 
-    with _opened(path, name) as descriptor:
-        blocks = _blocks(descriptor, path, name, follow=follow, stop=asked_to_stop, told=told)
-        for data in _unzipped(blocks, name, told):
-            file.feed(data)
-            if asked_to_stop():
-                break
-    file.end(stopped=stopped)
-    return Replayed(notes=(*file.notes, *told), http_ports=file.http_ports())
-
-
-class _FileProgress:
-    """What was read of one file so far."""
-
-    def __init__(self, name: str, make_frames: Callable[[int], Frames], losses: Losses) -> None:
-        self._name, self._make_frames, self._losses = name, make_frames, losses
-        self._segments_before = losses.segments
-        self._frames: dict[int, Frames] = {}
-        """By link type."""
-        self._reader: _Reader | None = None
-        self._first = b""
-        self._elsewhere: Counter[int] = Counter()
-        self.notes: list[str] = []
-
-    def feed(self, data: bytes) -> None:
-        """Take its next bytes, unzipped."""
-        if self._reader is None:
-            data = self._first + data
-            if len(data) < 4:
-                self._first = data
-                return
-            self._reader = self._reader_of(data)
-            self._first = b""
-        self._reader.feed(data)
-        if self._nothing_yet() and self._elsewhere.total() < _SAMPLE:
-            self._elsewhere.update(http_ports(data, _SAMPLE))
-
-    def end(self, *, stopped: bool) -> None:
-        """All was fed, or its reading was stopped."""
-        for frames in self._frames.values():
-            frames.close()
-        if self._reader is not None:
-            self.notes = self._reader.notes()
-            ending = self._reader.ending()
-            if ending is not None and not stopped:
-                self.notes.append(f"{self._name} was read to its end, but {ending}")
-        elif not stopped:
-            raise _no_capture(self._name, self._first)
-
-    def http_ports(self) -> tuple[int, ...]:
-        found = self._elsewhere.most_common() if self._nothing_yet() else []
-        return tuple(port for port, _ in found)
-
-    def _nothing_yet(self) -> bool:
-        return self._losses.segments == self._segments_before
-
-    def _reader_of(self, first: bytes) -> _Reader:
-        if first[:4] in MAGICS:
-            return Pcap(self._name, self._frames_of, self._losses)
-        if first[:4] == MAGIC:
-            return Pcapng(self._name, self._frames_of, self._losses)
-        raise _no_capture(self._name, first)
-
-    def _frames_of(self, link_type: int) -> Frames:
+    def frames_of(link_type: int) -> Frames:
         """One Frames for all interfaces of a link type: a packet's fragments may come in by two of them."""
-        if link_type not in self._frames:
-            self._frames[link_type] = self._make_frames(link_type)
-        return self._frames[link_type]
+        if link_type not in all_frames:
+            all_frames[link_type] = Frames(
+                link_type,
+                segment,
+                ports=ports,
+                follow_answers=follow_answers,
+                losses=losses,
+                limits=limits,
+            )
+        return all_frames[link_type]
+
+    def looked_at(blocks: Iterable[bytes]) -> Iterator[bytes]:
+        for data in blocks:
+            yield data
+            if losses.segments == segments_before and elsewhere.total() < SAMPLE:
+                elsewhere.update(http_ports(data))
+            if asked_to_stop():
+                return
+
+    with _opened(path, name) as descriptor:
+        raw = _blocks(descriptor, path, name, follow=follow, stop=asked_to_stop, ends=ends)
+        blocks = _unzipped(raw, name, ends)
+        first = b""
+        for data in blocks:
+            first += data
+            if len(first) >= 4:
+                break
+        whole = looked_at(chain((first,), blocks))
+        ending = None
+        if first[:4] in PCAP_MAGICS:
+            ending = _read_pcap(whole, name, frames_of)
+        elif first[:4] == PCAPNG_MAGIC:
+            ending = _read_pcapng(whole, name, frames_of, losses, notes)
+        elif not stopped or len(first) >= 4:
+            raise _no_capture(name, first)
+    for frames in all_frames.values():
+        frames.close()
+    if ending is not None and not stopped:
+        notes.append(f"{name} was read to its end, but {ending}")
+    ports_elsewhere = elsewhere.most_common() if losses.segments == segments_before else []
+    return Replayed(notes=(*notes, *ends), http_ports=tuple(port for port, _ in ports_elsewhere))
 
 
-_PIPE = "standard input"
+# --- pcap -------------------------------------------------------------------------------------------
+
+PCAP_MAGICS = {
+    b"\xd4\xc3\xb2\xa1": ("<", 10**6),
+    b"\xa1\xb2\xc3\xd4": (">", 10**6),
+    b"\x4d\x3c\xb2\xa1": ("<", 10**9),
+    b"\xa1\xb2\x3c\x4d": (">", 10**9),
+}
+"""A file's first bytes -> its byte order, and how many parts of a second its times count."""
+LARGEST_FRAME = 1 << 20
+"""tcpdump keeps 262,144 bytes of a frame at most: a length beyond this is damaged, and is not waited for."""
+_HEADER, _RECORD = 24, 16
+
+
+def _read_pcap(
+    blocks: Iterable[bytes], name: str, frames_of: Callable[[int], Frames]
+) -> str | None:
+    """Hand on every frame; what is wrong with the file's end, or None."""
+    rest = b""
+    place = 0  # of the first byte of `rest` in the file
+    frames: Frames | None = None
+    for data in blocks:
+        block = rest + data
+        at, end = 0, len(block)
+        if frames is None:
+            if end < _HEADER:
+                rest = block
+                continue
+            order, parts = PCAP_MAGICS[block[:4]]
+            record = struct.Struct(f"{order}IIII").unpack_from
+            # the upper 6 bits tell how long the frame check sequences are
+            link_type = struct.unpack_from(f"{order}I", block, 20)[0] & 0x03FFFFFF
+            try:
+                frames = frames_of(link_type)
+            except ToolkitError as problem:
+                raise _not_read(name, problem) from None
+            at = _HEADER
+        frame = frames.frame
+        while at + _RECORD <= end:
+            seconds, fraction, kept, wire_length = record(block, at)
+            if kept > LARGEST_FRAME:
+                raise _damaged(name, f"at byte {place + at:,} a frame of {kept:,} bytes begins")
+            following = at + _RECORD + kept
+            if following > end:
+                break
+            frame(seconds + fraction / parts, block[at + _RECORD : following], wire_length)
+            at = following
+        rest = block[at:]
+        place += at
+    if frames is None:
+        return f"it ends within its header, after {len(rest)} bytes"
+    return f"its last record, at byte {place:,}, is cut off" if rest else None
+
+
+# --- pcapng -----------------------------------------------------------------------------------------
+
+PCAPNG_MAGIC = b"\x0a\x0d\x0d\x0a"
+"""A section's first bytes, the same in both byte orders."""
+_ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
+LARGEST_BLOCK = 16 << 20
+"""Wireshark's own limit: a length beyond this is damaged, and is not waited for."""
+MOST_INTERFACES = 1 << 16
+"""An old packet block counts no further; so that a file of nothing else cannot fill the memory."""
+YEAR_10000 = 253_402_300_800.0
+"""No calendar goes beyond it, and a clock whose units are damaged easily does."""
+
+_INTERFACE, _OLD_PACKET, _SIMPLE, _STATISTICS, _ENHANCED = 1, 2, 3, 5, 6
+_RESOLUTION, _OFFSET_S = 9, 14
+_DROPPED_BY_INTERFACE, _DROPPED_BY_SYSTEM = 5, 7
+_SMALLEST = 12
+
+
+@dataclass(slots=True, kw_only=True)
+class _Interface:
+    """What an interface's block says of its frames."""
+
+    frames: Frames | None = None
+    problem: ToolkitError | None = None
+    """Why its frames are not read, where they are not."""
+    ticks_per_s: int = 10**6
+    offset_s: int = 0
+    snaplen: int
+    """0: frames are whole."""
+    drops: int = 0
+
+
+def _read_pcapng(
+    blocks: Iterable[bytes],
+    name: str,
+    frames_of: Callable[[int], Frames],
+    losses: Losses,
+    notes: list[str],
+) -> str | None:
+    """Hand on every frame, whatever the sections, interfaces and byte orders; what is wrong with the file's end, or None.
+
+    What it does not know is passed over, decryption secrets among it. What a reader should know goes to `notes`.
+    """
+    rest = b""
+    place = timeless = 0
+    now = 0.0  # time of the last frame that has one
+    unread = Counter[str]()
+    order = "<"
+    interfaces: list[_Interface] = []
+
+    def broken(at: int, what: str) -> ToolkitError:
+        return _damaged(name, f"at byte {place + at:,} {what}")
+
+    def interface_of(number: int, at: int) -> _Interface:
+        if number >= len(interfaces):
+            raise broken(at, f"a block names interface {number:,} of {len(interfaces)}")
+        return interfaces[number]
+
+    def hand_on(interface: _Interface, frame: bytes, wire_length: int) -> None:
+        if interface.frames is not None:
+            interface.frames.frame(now, frame, wire_length)
+            return
+        assert interface.problem is not None
+        if all(each.frames is None for each in interfaces):
+            raise _not_read(name, interface.problem)
+        unread[interface.problem.message] += 1
+
+    for read in blocks:
+        data = rest + read
+        at = 0
+        while len(data) - at >= _SMALLEST:
+            if data[at : at + 4] == PCAPNG_MAGIC:
+                known = _ORDERS.get(data[at + 8 : at + 12])
+                if known is None:
+                    raise broken(at, "a section tells no byte order")
+                order, interfaces = known, []
+            kind, length = struct.unpack_from(f"{order}II", data, at)
+            if not _SMALLEST <= length <= LARGEST_BLOCK:
+                raise broken(at, f"a block says it is {length:,} bytes long")
+            following = at + length
+            if following > len(data):
+                break
+            (repeated,) = struct.unpack_from(f"{order}I", data, following - 4)
+            if repeated != length:
+                raise broken(
+                    at, f"a block says it is {length:,} bytes long, and {repeated:,} at its end"
+                )
+            body = data[at + 8 : following - 4]
+
+            if kind in (_ENHANCED, _OLD_PACKET):
+                if len(body) < 20:
+                    raise broken(at, "a packet's block is cut off")
+                number, high, low, kept, wire_length = struct.unpack_from(f"{order}IIIII", body)
+                if kind == _OLD_PACKET:
+                    number, drops = struct.unpack_from(f"{order}HH", body)
+                    if drops != 0xFFFF:  # which stands for unknown
+                        losses.kernel_drops += drops
+                if kept > len(body) - 20:
+                    raise broken(at, f"a block of {length:,} bytes holds a frame of {kept:,}")
+                interface = interface_of(number, at)
+                ts = (high << 32 | low) / interface.ticks_per_s + interface.offset_s
+                if 0 <= ts < YEAR_10000:
+                    now = ts
+                else:
+                    timeless += 1
+                hand_on(interface, body[20 : 20 + kept], wire_length)
+            elif kind == _SIMPLE:
+                interface = interface_of(0, at)
+                if len(body) < 4:
+                    raise broken(at, "a packet's block is cut off")
+                (wire_length,) = struct.unpack_from(f"{order}I", body)
+                # it tells its length on the wire only: what was kept is that, up to the snaplen, without the padding
+                kept = min(wire_length, interface.snaplen or wire_length)
+                timeless += 1
+                hand_on(interface, body[4 : 4 + kept], wire_length)
+            elif kind == _INTERFACE:
+                if len(body) < 8 or len(interfaces) == MOST_INTERFACES:
+                    raise broken(at, "an interface's block is cut off, or one too many")
+                link_type, snaplen = struct.unpack_from(f"{order}H2xI", body)
+                interface = _Interface(snaplen=snaplen)
+                for code, value in _options(body[8:], order):
+                    if code == _RESOLUTION and len(value) == 1:
+                        # the top bit tells powers of 2 from powers of 10
+                        power = value[0]
+                        interface.ticks_per_s = 2 ** (power & 0x7F) if power & 0x80 else 10**power
+                    elif code == _OFFSET_S and len(value) == 8:
+                        (interface.offset_s,) = struct.unpack(f"{order}q", value)
+                try:
+                    interface.frames = frames_of(link_type)
+                except ToolkitError as problem:
+                    interface.problem = problem
+                interfaces.append(interface)
+            elif kind == _STATISTICS:
+                # what the capturing program says that it lost on an interface, counted since its start
+                if len(body) < 12:
+                    raise broken(at, "statistics are cut off")
+                interface = interface_of(struct.unpack_from(f"{order}I", body)[0], at)
+                drops = sum(
+                    struct.unpack(f"{order}Q", value)[0]
+                    for code, value in _options(body[12:], order)
+                    if code in (_DROPPED_BY_INTERFACE, _DROPPED_BY_SYSTEM) and len(value) == 8
+                )
+                losses.kernel_drops += max(0, drops - interface.drops)
+                interface.drops = max(drops, interface.drops)
+            at = following
+        rest = data[at:]
+        place += at
+
+    notes += [f"{name}: {count:,} {problem}" for problem, count in unread.items()]
+    if timeless:
+        notes.append(
+            f"{name}: {timeless:,} frames have no time that can be; each is taken for as late as the one before"
+        )
+    if rest and not place:
+        return f"it ends within its header, after {len(rest)} bytes"
+    return f"its last block, at byte {place:,}, is cut off" if rest else None
+
+
+def _options(options: bytes, order: str) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + 4 <= len(options):
+        code, length = struct.unpack_from(f"{order}HH", options, at)
+        if code == 0:
+            return
+        yield code, options[at + 4 : at + 4 + length]
+        at += 4 + length + -length % 4
+
+
+# --- what is wrong with a file ----------------------------------------------------------------------
+
+
+def _damaged(name: str, what: str) -> ToolkitError:
+    """Say that a capture file holds what cannot be; what came before it has been handed on."""
+    hint = "All before it was read; copy the file anew, or capture again"
+    return ToolkitError(f"{name} is damaged: {what}", hint)
+
+
+def _not_read(name: str, problem: ToolkitError) -> ToolkitError:
+    return ToolkitError(f"{name}: {problem.message}", problem.hint)
+
+
+_TOOLS = {
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"),
+    b"\xfd7zX": ("xz", "xzcat"),
+    b"BZh": ("bzip2", "bzcat"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4cat"),
+}
+_READ = (
+    "pcap and pcapng files are read, plain or gz; `editcap IN OUT.pcapng` makes them of other kinds"
+)
 _EMPTY_PIPE = "What writes into it ended at once; if it is tcpdump, it says why: no right, or no such interface"
 _EMPTY_FILE = (
     "tcpdump writes a file's header at its start; `--follow` waits for a file that is yet to grow"
@@ -182,36 +373,35 @@ def _no_capture(name: str, first: bytes) -> ToolkitError:
         if first.startswith(magic):
             hint = f"Unpack it on the way: `{command} FILE | toolkit capture -`"
             return ToolkitError(f"{name} is compressed with {program}, which is not read", hint)
-    if _is_text(first[:512]):
+    try:
+        # an incremental decoder takes a last character that is cut for one that is yet to come
+        text = codecs.getincrementaldecoder("utf-8")().decode(first[:512])
+    except UnicodeDecodeError:
+        text = "\0"
+    if all(letter >= " " or letter in "\t\n\r\f\x1b" for letter in text):
         hint = f"Is it a log of requests or a trace? `toolkit workload --from` reads those; here {_READ}"
         return ToolkitError(f"{name} is no capture file, but text", hint)
     return ToolkitError(f"{name} is no capture file", _READ[0].upper() + _READ[1:])
 
 
-def _is_text(first: bytes) -> bool:
-    try:
-        # an incremental decoder takes a last character that is cut for one that is yet to come
-        text = codecs.getincrementaldecoder("utf-8")().decode(first)
-    except UnicodeDecodeError:
-        return False
-    return all(letter >= " " or letter in "\t\n\r\f\x1b" for letter in text)
+# --- bytes of a file ---------------------------------------------------------------------------------
 
 
-def _unzipped(blocks: Iterator[bytes], name: str, told: list[str]) -> Iterator[bytes]:
-    """The blocks as they are, or what their gz data hold; what is wrong with their end goes to `told`."""
+def _unzipped(blocks: Iterator[bytes], name: str, ends: list[str]) -> Iterator[bytes]:
+    """The blocks as they are, or what their gz data hold; what is wrong with their end goes to `ends`."""
     first = b""
     for data in blocks:
         first += data
         if len(first) >= len(_GZIP):
             break
     if first.startswith(_GZIP):
-        yield from _gunzipped(chain((first,), blocks), name, told)
+        yield from _gunzipped(chain((first,), blocks), name, ends)
     elif first:
         yield first
         yield from blocks
 
 
-def _gunzipped(blocks: Iterable[bytes], name: str, told: list[str]) -> Iterator[bytes]:
+def _gunzipped(blocks: Iterable[bytes], name: str, ends: list[str]) -> Iterator[bytes]:
     """What one or several gz members hold, in blocks of bounded size whatever they blow up to."""
     member, held, members = zlib.decompressobj(31), 0, 0
     for block in blocks:
@@ -222,10 +412,10 @@ def _gunzipped(blocks: Iterable[bytes], name: str, told: list[str]) -> Iterator[
                 plain = member.decompress(data, BLOCK_BYTES)
             except zlib.error as error:
                 if members and not held:
-                    told.append(f"{name} holds more after its gz data, which was not read")
+                    ends.append(f"{name} holds more after its gz data, which was not read")
                     return
                 yield from _good_part(before, data)
-                raise damaged(name, f"its gz data cannot be unpacked: {error}") from None
+                raise _damaged(name, f"its gz data cannot be unpacked: {error}") from None
             held += len(plain)
             if plain:
                 yield plain
@@ -237,7 +427,7 @@ def _gunzipped(blocks: Iterable[bytes], name: str, told: list[str]) -> Iterator[
             if not data and len(plain) < BLOCK_BYTES:  # a full block may have more behind it
                 break
     if held:
-        told.append(f"{name} was read to its end, but its gz data are cut off")
+        ends.append(f"{name} was read to its end, but its gz data are cut off")
 
 
 def _good_part(member: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
@@ -277,7 +467,7 @@ def _blocks(
     *,
     follow: bool,
     stop: Callable[[], bool],
-    told: list[str],
+    ends: list[str],
 ) -> Iterator[bytes]:
     """What can be read, as soon as it can, until the end or `stop`; without seeking."""
     try:
@@ -296,7 +486,7 @@ def _blocks(
             elif not grows:
                 return
             elif _is_gone(descriptor, path):
-                told.append(
+                ends.append(
                     f"{name} was replaced or cut short while it was read; what it held before was read"
                 )
                 return
@@ -324,3 +514,33 @@ def _unreadable(name: str, error: OSError) -> ToolkitError:
     reason = (error.strerror or "no reason given").lower()
     hint = "Name the files in it" if isinstance(error, IsADirectoryError) else ""
     return ToolkitError(f"{name} cannot be read: {reason}", hint)
+
+
+# --- where else requests went -----------------------------------------------------------------------
+
+SAMPLE = 1000
+"""Requests on other ports that are enough to name the ports."""
+
+
+def http_ports(block: bytes) -> Iterator[int]:
+    """Destination port of each request line in bytes of a capture, at most SAMPLE of each method.
+
+    It searches request lines with a TCP and an IP header before them, whatever the file and link around: a hint to a
+    person, by which nothing is counted.
+    """
+    for method in (b"POST /", b"GET /"):
+        found, payload = 0, block.find(method)
+        while payload >= 0 and found < SAMPLE:
+            for length in range(20, 64, 4):
+                tcp = payload - length
+                if tcp < 20:
+                    break
+                if block[tcp + 12] >> 4 != length // 4:
+                    continue
+                # an IPv4 or IPv6 header without options ends there and announces TCP
+                is_ipv4 = block[tcp - 20] == 0x45 and block[tcp - 11] == 6
+                if is_ipv4 or (tcp >= 40 and block[tcp - 40] >> 4 == 6 and block[tcp - 34] == 6):
+                    found += 1
+                    yield int.from_bytes(block[tcp + 2 : tcp + 4], "big")
+                    break
+            payload = block.find(method, payload + 1)

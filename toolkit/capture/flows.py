@@ -7,11 +7,11 @@ reassembly.py's, their meaning http.py's. It never reads a clock: time is that o
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from toolkit.capture.exchange import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
 from toolkit.capture.http import ConnectionRequests
 from toolkit.capture.messages import CaptureState
 from toolkit.capture.pairing import NOTHING, InFlight, NoAnswers, Pairs
 from toolkit.capture.reassembly import MASK, Direction, Reassembly, Segment, Span, is_of
+from toolkit.capture.records import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
 
 SPECIAL = SYN | FIN | RST
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 
-from toolkit.capture.exchange import HttpRequest
 from toolkit.capture.messages import CaptureState, Ends, Message
+from toolkit.capture.records import HttpRequest
 from toolkit.units import counted
 
 REQUEST_LINE = re.compile(rb"(?:\r\n){0,2}([A-Z][A-Z-]{2,19}) ([^\x00-\x20]+) HTTP/1\.[0-9]\r\n")

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from httptools import HttpRequestParser
 
 from toolkit.capture.codings import NotDecodedError, decoded
-from toolkit.capture.exchange import HttpRequest, Losses, MemoryBounds
+from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
 
 SPARE_PARSERS = 64
 """Parsers kept for the next message."""

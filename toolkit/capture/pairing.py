@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolkit.capture.answers import AnswerReader
-from toolkit.capture.exchange import HttpAnswer, HttpRequest
+from toolkit.capture.records import HttpAnswer, HttpRequest
 
 if TYPE_CHECKING:
     from toolkit.capture.http import ConnectionRequests

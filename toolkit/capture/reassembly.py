@@ -7,7 +7,7 @@ fills a hole and never waits for ever.
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple, Protocol
 
-from toolkit.capture.exchange import FIN, Losses, MemoryBounds
+from toolkit.capture.records import FIN, Losses, MemoryBounds
 
 MASK = 0xFFFFFFFF
 HALF = 0x80000000

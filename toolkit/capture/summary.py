@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from toolkit.capture.counting import Counting
-from toolkit.capture.exchange import Losses
 from toolkit.capture.lines import PREVIEW_CHARS
+from toolkit.capture.records import Losses
 from toolkit.records import Seen
 from toolkit.units import counted, share
 

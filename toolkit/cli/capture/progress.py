@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.capture.exchange import Losses
+from toolkit.capture.records import Losses
 from toolkit.capture.summary import LOSS_CLASSES, RequestCounter
 from toolkit.safe_text import cleaned, drawing_on
 from toolkit.units import counted, rate, share

@@ -29,9 +29,9 @@ from toolkit.capture.drive import (
     read_files,
 )
 from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, LiveCapture
-from toolkit.capture.exchange import HttpRequest, Losses
 from toolkit.capture.files import Replayed
 from toolkit.capture.jsonl import RotatedFile
+from toolkit.capture.records import HttpRequest, Losses
 from toolkit.capture.summary import CaptureSummary, RequestCounter
 from toolkit.cli.capture.end import EndOf, tell
 from toolkit.cli.capture.options import ANY, KEEP, ROTATE, CaptureOptions
