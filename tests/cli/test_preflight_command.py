@@ -8,7 +8,7 @@ from contract.harness.nvml import A100, environment, machine, needs_gcc
 from contract.harness.planted import TOOLKIT
 
 from toolkit.cli.preflight.run import conclusion, with_weights
-from toolkit.serving.preflight.check import Needs, bad, doubtful, good
+from toolkit.serving.preflight.check import Needs, fail, ok, warn
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -40,12 +40,12 @@ def test_a_failing_check_is_exit_1_and_its_command_stands_alone_on_a_line(tmp_pa
 
 
 def test_the_last_line_counts_and_concludes() -> None:
-    found = (good("a", "x"), good("b", "x"), doubtful("c", "x"))
+    found = (ok("a", "x"), ok("b", "x"), warn("c", "x"))
     assert conclusion(found, Needs(users=1500)) == (
-        "2 ok, 1 doubtful, 0 failed: fit to serve a model to 1,500 users."
+        "2 ok, 1 warning, 0 failed: fit to serve a model to 1,500 users."
     )
-    assert conclusion((*found, bad("d", "x")), Needs(model="m")) == (
-        "2 ok, 1 doubtful, 1 failed: not fit to serve m."
+    assert conclusion((*found, fail("d", "x")), Needs(model="m")) == (
+        "2 ok, 1 warning, 1 failed: not fit to serve m."
     )
 
 

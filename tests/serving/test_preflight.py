@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from toolkit.serving.preflight import cgroups, check, disk, gpu, port, shared_memory, system, vllm
+from toolkit.serving.preflight import check, disk, gpu, kernel, port, shared_memory, system, vllm
 from toolkit.serving.preflight.check import Check, Needs
-from toolkit.serving.preflight.gpu import GpuProcess, Gpus, NvmlGpu
+from toolkit.serving.preflight.gpu import Gpus, NvmlGpu
 
 GIB = 2**30
 
@@ -24,13 +24,11 @@ GIB = 2**30
 def root_of_no_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests, wherever."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    for module in (gpu, shared_memory, system, check):
-        monkeypatch.setattr(module, "container", lambda: None)
+    monkeypatch.setattr(check, "container", lambda: None)
 
 
 def in_container(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    for module in (gpu, shared_memory, system, check):
-        monkeypatch.setattr(module, "container", lambda: kind)
+    monkeypatch.setattr(check, "container", lambda: kind)
 
 
 # --- a container's limits -------------------------------------------------------------------------------------
@@ -157,8 +155,8 @@ def test_a_containers_limits_are_read_as_the_kernel_lays_them_out(
     cores: float | None,
 ) -> None:
     root = tree(tmp_path, group, mounts, files)
-    assert cgroups.memory(root) == memory
-    assert cgroups.cores(root) == cores
+    assert kernel.memory_limit(root) == memory
+    assert kernel.core_limit(root) == cores
 
 
 # --- open files, cores ----------------------------------------------------------------------------------------
@@ -259,9 +257,10 @@ def test_a_file_that_is_open_or_mapped_is_in_use_and_never_removed(folder: Path)
         assert shared_memory.is_left(path) is False
         held = mmap.mmap(file.fileno(), 4096)
     assert shared_memory.is_left(path) is False  # closed, and still mapped
-    assert not shared_memory.remove_left(path)
+    assert not shared_memory.is_left(path, remove=True)
     held.close()
-    assert shared_memory.remove_left(path)
+    assert shared_memory.is_left(path, remove=True)
+    assert not path.exists()
     assert shared_memory.is_left(path) is False  # gone meanwhile
 
 
@@ -314,12 +313,10 @@ def on_disk(
     monkeypatch: pytest.MonkeyPatch, room: Room, hub: Path, **needs: Any
 ) -> dict[str, Check]:
     monkeypatch.setattr(os, "statvfs", lambda _: room)
-    environ = {
-        "HF_HUB_CACHE": str(hub),
-        "VLLM_CACHE_ROOT": str(hub.parent / "vllm"),
-        "TMPDIR": str(hub.parent / "tmp"),
-    }
-    return {each.check: each for each in disk.checks(Needs(**needs), environ)}
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(hub.parent / "vllm"))
+    monkeypatch.setenv("TMPDIR", str(hub.parent / "tmp"))
+    return {each.check: each for each in disk.checks(Needs(**needs))}
 
 
 @pytest.mark.parametrize(
@@ -428,9 +425,13 @@ def test_a_shut_folder_on_a_disk_that_is_shown_already_is_shown_by_itself(
     ],
 )
 def test_models_go_where_hugging_faces_library_puts_them(
-    environ: dict[str, str], place: str
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], place: str
 ) -> None:
-    assert str(disk.hub(environ)) == place
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert str(disk.hub()) == place
 
 
 # --- ports ----------------------------------------------------------------------------------------------------
@@ -595,8 +596,9 @@ def test_no_gpu_fails_with_the_way_out_that_fits_the_reason(
 
 
 def test_a_neighbour_of_another_container_is_not_killed_by_its_number() -> None:
-    other = GpuProcess(pid=78, used_bytes=GIB)  # here 78 is somebody else
-    one = NvmlGpu(index=0, total_bytes=80 * GIB, free_bytes=79 * GIB, processes=(other,))
+    # no process here has such a number, which is beyond the kernel's largest (4,194,304)
+    other = {5_000_000: GIB}
+    one = NvmlGpu(index=0, total_bytes=80 * GIB, free_bytes=79 * GIB, processes=other)
     found = {each.check: each for each in gpu.checks(Needs(), Gpus(gpus=(one,)), None)}
     memory = found["gpu_0_memory"]
     assert (memory.status, memory.fix) == ("warn", "fuser -v /dev/nvidia*")

@@ -331,7 +331,7 @@ class ManagedEngine:
 
             def is_free() -> bool:
                 # a driver frees memory after the process
-                held = [each.pid for gpu in gpus(setting.gpus).gpus for each in gpu.processes]
+                held = [pid for gpu in gpus(setting.gpus).gpus for pid in gpu.processes]
                 return pids.isdisjoint(held)
 
         await process.stop(self._config.guard.stop_s, is_free=is_free)

@@ -13,6 +13,7 @@ from toolkit.errors import ToolkitError
 from toolkit.serving.preflight.check import Check, Needs
 from toolkit.serving.preflight.checks import checks
 from toolkit.serving.preflight.disk import expanded, hub, measured
+from toolkit.units import counted
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -69,7 +70,7 @@ def with_weights(
     if model and os.path.isdir(model):  # noqa: PTH112 (Path's own raises behind another user's folder)
         to_come = 0
     elif model:
-        cache = expanded(needs.disk_path) if needs.disk_path else hub(os.environ)
+        cache = expanded(needs.disk_path) if needs.disk_path else hub()
         to_come -= measured(cache / ("models--" + model.replace("/", "--")))[0]
     return replace(
         needs,
@@ -138,7 +139,8 @@ def _print_table(found: tuple[Check, ...], needs: Needs) -> None:
 def conclusion(found: tuple[Check, ...], needs: Needs) -> str:
     """One sentence at the end."""
     counts = {state: sum(check.status == state for check in found) for state in COLOURS}
-    said = f"{counts['ok']} ok, {counts['warn']} doubtful, {counts['fail']} failed"
+    warnings = counted(counts["warn"], "warning")
+    said = f"{counts['ok']} ok, {warnings}, {counts['fail']} failed"
     what = needs.model or "a model"
     if counts["fail"]:
         return f"{said}: not fit to serve {what}."

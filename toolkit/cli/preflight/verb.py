@@ -25,9 +25,9 @@ that fix it, to be pasted. Nothing is changed without --fix, and nobody else is 
   toolkit preflight --json
 
 --fix does only what needs no risk: more open files for what it starts, files of killed servers
-in /dev/shm, GPUs that stay awake (as root). What it did and what it left is told.
+in /dev/shm, GPUs that stay awake (as root). It says what it did and what it left to you.
 
-Exits with 1 when a check fails; what is only doubtful serves.
+Exits with 1 when a check fails; a machine with warnings serves.
 """
 
 

@@ -36,7 +36,7 @@ async def refuse_unfit(stack: Stack, say: Callable[[str], None]) -> None:
             f"this machine is not fit: {failed[0].why.rstrip('.')}",
             failed[0].fix or "`toolkit preflight` tells more; --no-preflight starts all the same",
         )
-    say(f"Preflight: {len(found)} things looked at, nothing in the way")
+    say(f"Preflight: {len(found)} checks, none failed")
 
 
 def needs_of(stack: Stack) -> list[Needs]:

@@ -54,17 +54,17 @@ class Check:
     """What `--fix` does; None: the command is left to the user."""
 
 
-def good(check: str, why: str) -> Check:
+def ok(check: str, why: str) -> Check:
     """Nothing to do."""
     return Check(check=check, status="ok", why=why)
 
 
-def doubtful(check: str, why: str, fix: str | None = None, repair: Repair | None = None) -> Check:
+def warn(check: str, why: str, fix: str | None = None, repair: Repair | None = None) -> Check:
     """It serves, but worse, or nobody can tell."""
     return Check(check=check, status="warn", why=why, fix=fix, repair=repair)
 
 
-def bad(check: str, why: str, fix: str | None = None, repair: Repair | None = None) -> Check:
+def fail(check: str, why: str, fix: str | None = None, repair: Repair | None = None) -> Check:
     """It does not serve, or breaks under load."""
     return Check(check=check, status="fail", why=why, fix=fix, repair=repair)
 
@@ -83,7 +83,9 @@ def container() -> str | None:
     return "podman" if Path("/run/.containerenv").exists() else None
 
 
-def started_with(options: str) -> str | None:
-    """How this container is started with what it lacks; a pod has no such command, its description says it."""
+def unless_contained(command: str, options: str = "") -> str | None:
+    """The command as root; in a container, which it would not reach, how that is started instead. A pod has no such command."""
     kind = container()
-    return f"{kind} run {options}" if kind in {"docker", "podman"} else None
+    if kind is None:
+        return as_root(command)
+    return f"{kind} run {options}" if options and kind != "kubernetes" else None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from toolkit.serving.preflight import cgroups, kernel
-from toolkit.serving.preflight.check import Check, as_root, bad, doubtful, good
+from toolkit.serving.preflight import kernel
+from toolkit.serving.preflight.check import Check, as_root, fail, ok, warn
 from toolkit.units import size
 
 LEAST = 2 * 2**30
@@ -39,7 +39,7 @@ def memory() -> Memory:
     with suppress(OSError, psutil.Error):
         machine = psutil.virtual_memory()
         total, free = machine.total, machine.available
-    limit, used = cgroups.memory()
+    limit, used = kernel.memory_limit()
     if limit is None or (free is not None and free <= max(0, limit - used)):
         return Memory(total_bytes=total, free_bytes=free)
     return Memory(total_bytes=total, free_bytes=max(0, limit - used), limit_bytes=limit)
@@ -54,28 +54,21 @@ def checks(wanted: int | None) -> Iterator[Check]:
         machine = f" (the machine has {size(found.total_bytes)})" if found.total_bytes else ""
         whose = f" of the {size(found.limit_bytes)} that this container may use{machine}"
     if found.free_bytes is None:
-        yield doubtful("memory", "unknown: `/proc/meminfo` cannot be read")
+        yield warn("memory", "unknown: `/proc/meminfo` cannot be read")
     elif found.free_bytes < wanted:
-        yield bad(
-            "memory",
-            f"{size(found.free_bytes)} free{whose}, and {size(wanted)} are needed: the kernel ends a process that takes"
-            " more, often without a word in vLLM's log",
-            fix,
-        )
+        why = "the kernel ends a process that takes more, often without a word in vLLM's log"
+        said = f"{size(found.free_bytes)} free{whose}, and {size(wanted)} are needed"
+        yield fail("memory", f"{said}: {why}", fix)
     else:
-        yield good("memory", f"{size(found.free_bytes)} free{whose}; {size(wanted)} are needed")
+        yield ok("memory", f"{size(found.free_bytes)} free{whose}; {size(wanted)} are needed")
     if left:
         held = 0
         for each, _ in left:
             with suppress(psutil.Error):
                 held += each.memory_info().rss
         named = ", ".join(f"{name} ({each.pid})" for each, name in left[:4])
-        yield doubtful(
-            "orphans",
-            f"{len(left)} engine processes without a server: {named}; they hold {size(held)} of memory, and"
-            " their GPU's, until somebody ends them",
-            fix,
-        )
+        why = f"they hold {size(held)} of memory, and their GPU's, until somebody ends them"
+        yield warn("orphans", f"{len(left)} engine processes without a server: {named}; {why}", fix)
 
 
 def orphans() -> list[tuple[psutil.Process, str]]:

@@ -5,16 +5,16 @@ It binds for a moment, listens to nothing, asks nobody.
 
 import errno
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
 
 from toolkit.serving.preflight import kernel
-from toolkit.serving.preflight.check import Check, Needs, as_root, bad, doubtful, good
+from toolkit.serving.preflight.check import Check, Needs, as_root, fail, ok, warn
 
 PROC = Path("/proc")
 LISTEN = "0A"
@@ -62,20 +62,10 @@ def probe(number: int, host: str, proc: Path = PROC) -> Port:
     tables = [kernel.text(proc / "net" / name) for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in (table or "").splitlines()[1:]]
     own = [row for row in rows if len(row) > 9 and row[1].endswith(f":{number:04X}")]
-    listening = {row[9]: row[1].partition(":")[0] for row in own if row[3] == LISTEN}
-    holders = tuple(_holders(listening, proc))
-    refusal, is_known = _refusal(host, number, reuse=True), tables[0] is not None
-    if refusal or own:
-        is_ending = refusal == "EADDRINUSE" and bool(own) and not holders
-        return Port(refusal=refusal, is_ending=is_ending, holders=holders, is_known=is_known)
-    refusal = _refusal(host, number, reuse=False)
-    return Port(refusal=refusal, is_loading=refusal == "EADDRINUSE", is_known=is_known)
-
-
-def _holders(listening: dict[str, str], proc: Path) -> Iterator[Holder]:
-    """By inode, addresses in the kernel's writing. psutil names one process a socket, and all who share it must end."""
-    owners: dict[str, list[int]] = {f"socket:[{inode}]": [] for inode in listening}
-    for pid in psutil.pids() if listening else ():
+    addresses = {f"socket:[{row[9]}]": row[1].partition(":")[0] for row in own if row[3] == LISTEN}
+    # psutil names one process a socket, and all who share it must end
+    owners: dict[str, list[int]] = {inode: [] for inode in addresses}
+    for pid in psutil.pids() if owners else ():
         links = set()
         with suppress(OSError):  # another user's, or it ended meanwhile
             for each in (proc / str(pid) / "fd").iterdir():
@@ -83,12 +73,25 @@ def _holders(listening: dict[str, str], proc: Path) -> Iterator[Holder]:
                     links.add(str(each.readlink()))
         for link in links & owners.keys():
             owners[link].append(pid)
-    for inode, word in listening.items():
+    holders = []
+    for inode, word in addresses.items():
         # `0100007F` is 127.0.0.1: each four bytes stand in the machine's order (little-endian)
         raw = b"".join(bytes.fromhex(word[i : i + 8])[::-1] for i in range(0, len(word), 8))
-        pids = tuple(owners[f"socket:[{inode}]"])
-        command = kernel.command(pids[0]) if pids else None
-        yield Holder(address=str(ip_address(raw)), pids=pids, command=command)
+        pids = tuple(owners[inode])
+        command = kernel.command(pids[0], LONGEST_COMMAND) if pids else None
+        holders.append(Holder(address=str(ip_address(raw)), pids=pids, command=command))
+
+    refusal, is_loading = _refusal(host, number, reuse=True), False
+    if refusal is None and not own:
+        refusal = _refusal(host, number, reuse=False)
+        is_loading = refusal == "EADDRINUSE"
+    return Port(
+        refusal=refusal,
+        is_loading=is_loading,
+        is_ending=refusal == "EADDRINUSE" and bool(own) and not holders,
+        holders=tuple(holders),
+        is_known=tables[0] is not None,
+    )
 
 
 def _refusal(host: str, number: int, *, reuse: bool) -> str | None:
@@ -108,65 +111,108 @@ def _refusal(host: str, number: int, *, reuse: bool) -> str | None:
 
 def checks(needs: Needs) -> Iterator[Check]:
     """The ports first, then what many clients run into."""
-    ports = dict.fromkeys(needs.ports)
-    lent = kernel.numbers(PROC / "sys/net/ipv4/ip_local_port_range") or [0, 0]
+    ports, users = tuple(dict.fromkeys(needs.ports)), needs.users
+    low, *_, high = kernel.numbers(PROC / "sys/net/ipv4/ip_local_port_range") or [0, 0]
+    # like `8000-8010,9000`
     reserved = (kernel.text(PROC / "sys/net/ipv4/ip_local_reserved_ports") or "").strip()
-    may_be_lent = [
-        number for number in ports if lent[0] <= number <= lent[-1] and not _is_in(number, reserved)
-    ]
+    kept: set[int] = set()
+    for part in reserved.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            kept.update(range(int(first), int(last or first) + 1))
+    may_be_lent = [number for number in ports if low <= number <= high and number not in kept]
     # the kernel's list is written whole: what stands there stays, and all wanted ports come at once
     words = ",".join([reserved, *map(str, may_be_lent)]).strip(",")
     reserve = as_root(f"sysctl -w net.ipv4.ip_local_reserved_ports={words}")
     for number in ports:
-        code, port = f"port_{number}", probe(number, needs.host)
-        if port.refusal == "EADDRINUSE":
-            yield _taken(number, port, needs.host)
-        elif port.refusal == "EACCES":
-            why = f"port {number} is kept for root: ports below 1,024 usually are"
-            fix = f"sudo sysctl -w net.ipv4.ip_unprivileged_port_start={number}"
-            yield bad(code, why, fix)
-        elif port.refusal:
-            why = f"`{needs.host}` cannot be listened on with port {number}: {port.refusal}"
-            yield bad(code, why)
-        elif port.holders:
-            why = f"port {number} is free there, but {_named(port.holders)} listens on it elsewhere"
-            fix = _end(port.holders, number)
-            yield doubtful(code, f"{why}: clients of `localhost` may reach that one", fix)
-        elif not port.is_known:
-            why = "who listens beside it is unknown: `/proc/net/tcp` cannot be read"
-            yield doubtful(code, f"port {number} can be bound; {why}")
-        elif number in may_be_lent:
-            why = f"port {number} is free, but the kernel may give it to an outgoing connection before the server starts"
-            yield doubtful(code, why, reserve)
+        yield _port(number, needs.host, reserve if number in may_be_lent else None)
+
+    # each connection that the proxy opens, or a load generator on this machine, takes a port for its life and a minute
+    code, count, most = (
+        "ephemeral_ports",
+        high - low + 1,
+        1 + EPHEMERAL_RANGE[1] - EPHEMERAL_RANGE[0],
+    )
+    said = f"{count:,} ports for outgoing connections ({low} to {high})"
+    if not high:
+        yield warn(code, "unknown: the range of ports for outgoing connections cannot be read")
+    elif count >= min(most, max(EPHEMERAL_LEAST, 16 * users)):
+        yield ok(code, said)
+    else:
+        why = f"{said}: each stays taken for a minute after its connection, and {users:,} users soon find none"
+        wide = "{} {}".format(*EPHEMERAL_RANGE)
+        fix = as_root(f'sysctl -w net.ipv4.ip_local_port_range="{wide}"')
+        yield (fail if count <= users else warn)(code, why, fix)
+
+    queue = f"{{:,}} connections may wait %s; {users:,} users are expected"
+    accepted, half_open = queue % "to be accepted", queue % "half open"
+    slow = ": the rest wait seconds for a second try"
+    for name, least, wanted, good, poor in (
+        (
+            "net.ipv4.tcp_tw_reuse",
+            1,
+            1,
+            "ports of ended connections are used again (tcp_tw_reuse is {})",
+            "ports of ended connections stay unused for a minute: a proxy runs out of them under short requests",
+        ),
+        ("net.core.somaxconn", users, max(4096, users), accepted, accepted + slow),
+        ("net.ipv4.tcp_max_syn_backlog", users, max(4096, users), half_open, half_open + slow),
+    ):
+        code, value = name.rpartition(".")[2], kernel.number(PROC / "sys" / name.replace(".", "/"))
+        if value is None:
+            yield warn(code, f"unknown: `{name}` cannot be read")
+        elif value >= least:
+            yield ok(code, good.format(value))
         else:
-            yield good(code, f"port {number} is free")
-    yield _ephemeral(lent, needs.users)
-    yield from _settings(needs.users)
+            yield warn(code, poor.format(value), as_root(f"sysctl -w {name}={wanted}"))
 
 
-def _is_in(number: int, ranges: str) -> bool:
-    """Whether `8000-8010,9000` holds it."""
-    for part in ranges.split(","):
-        low, _, high = part.partition("-")
-        if low.isdigit() and int(low) <= number <= int(high or low):
-            return True
-    return False
+def _port(number: int, host: str, reserve: str | None) -> Check:
+    """Whether a server can listen there, and be alone; `reserve` keeps the kernel from giving the port away."""
+    code, port = f"port_{number}", probe(number, host)
+    is_taken, taken = port.refusal == "EADDRINUSE", f"port {number} is taken"
+    rivals = [each for each in port.holders if _is_rival(each.address, host)]
+    holders = rivals if is_taken and rivals else port.holders
+    named = []
+    for each in holders:
+        who = "a process of another user or container"
+        if each.pids:
+            who = f"`{each.command or '?'}` (pid {each.pids[0]})"
+        where = f"[{each.address}] (IPv6)" if ":" in each.address else f"{each.address} (IPv4)"
+        named.append(f"{who} on {where}")
+    listed = "; ".join(dict.fromkeys(named))
+    # never process 1, which is the container or the machine
+    pids = sorted({pid for each in holders for pid in each.pids})
+    end = "kill " + " ".join(map(str, pids))
+    if not pids or 1 in pids:
+        end = f"sudo ss -ltnp 'sport = :{number}'"
 
-
-def _taken(number: int, port: Port, host: str) -> Check:
-    code, start = f"port_{number}", f"port {number} is taken"
     if port.is_loading:
         why = "by a server that does not listen yet, as vLLM while it loads: two servers would share the clients"
-        return bad(code, f"{start} {why}")
+        return fail(code, f"{taken} {why}")
     if port.is_ending:
         why = "by connections of a server that is gone: the kernel lets go of them within a minute"
-        return bad(code, f"{start} {why}", "sleep 60")
-    rivals = [each for each in port.holders if _is_rival(each.address, host)]
-    holders = rivals or port.holders
-    if not holders:
-        return bad(code, f"{start}, and `/proc` does not show by whom", _end((), number))
-    why = f"{start} by {_named(holders)}: a server cannot start there, or takes only part of the clients"
-    return bad(code, why, _end(holders, number))
+        return fail(code, f"{taken} {why}", "sleep 60")
+    if is_taken and not holders:
+        return fail(code, f"{taken}, and `/proc` does not show by whom", end)
+    if is_taken:
+        why = f"{taken} by {listed}: a server cannot start there, or takes only part of the clients"
+        return fail(code, why, end)
+    if port.refusal == "EACCES":
+        why = f"port {number} is kept for root, as ports below 1,024 usually are"
+        return fail(code, why, f"sudo sysctl -w net.ipv4.ip_unprivileged_port_start={number}")
+    if port.refusal:
+        return fail(code, f"`{host}` cannot be listened on with port {number}: {port.refusal}")
+    if holders:
+        why = f"port {number} is free there, but {listed} listens on it elsewhere"
+        return warn(code, f"{why}: clients of `localhost` may reach that one", end)
+    if not port.is_known:
+        why = "who listens beside it is unknown: `/proc/net/tcp` cannot be read"
+        return warn(code, f"port {number} can be bound; {why}")
+    if reserve:
+        why = f"port {number} is free, but the kernel may give it to an outgoing connection before the server starts"
+        return warn(code, why, reserve)
+    return ok(code, f"port {number} is free")
 
 
 def _is_rival(address: str, host: str) -> bool:
@@ -176,72 +222,10 @@ def _is_rival(address: str, host: str) -> bool:
     0.32.0), so a second one starts without an error, and each of the two gets half of the clients.
     """
     try:
-        own: IPv4Address | IPv6Address = ip_address("127.0.0.1" if host == "localhost" else host)
+        own = ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         return True
     other = ip_address(address)
     if own.version == other.version:
         return own == other or own.is_unspecified or other.is_unspecified
     return any(each.is_unspecified and each.version == 6 for each in (own, other))
-
-
-def _named(holders: Sequence[Holder]) -> str:
-    named = []
-    for each in holders:
-        is_six = ":" in each.address
-        where = f"[{each.address}] (IPv6)" if is_six else f"{each.address} (IPv4)"
-        command = each.command or "?"
-        if len(command) > LONGEST_COMMAND:
-            command = command[: LONGEST_COMMAND - 1] + "\N{HORIZONTAL ELLIPSIS}"
-        who = (
-            f"`{command}` (pid {each.pids[0]})"
-            if each.pids
-            else "a process of another user or container"
-        )
-        named.append(f"{who} on {where}")
-    return "; ".join(dict.fromkeys(named))
-
-
-def _end(holders: Sequence[Holder], number: int) -> str:
-    """End them; never process 1, which is the container or the machine."""
-    pids = sorted({pid for each in holders for pid in each.pids})
-    if not pids or 1 in pids:
-        return f"sudo ss -ltnp 'sport = :{number}'"
-    return "kill " + " ".join(map(str, pids))
-
-
-def _ephemeral(lent: list[int], users: int) -> Check:
-    """Each connection that the proxy opens, or a load generator on this machine, takes a port for its life and a minute."""
-    code, (low, *_, high) = "ephemeral_ports", lent
-    if not high:
-        return doubtful(code, "unknown: the range of ports for outgoing connections cannot be read")
-    count, most = high - low + 1, EPHEMERAL_RANGE[1] - EPHEMERAL_RANGE[0] + 1
-    said = f"{count:,} ports for outgoing connections ({low} to {high})"
-    if count >= min(most, max(EPHEMERAL_LEAST, 16 * users)):
-        return good(code, said)
-    why = f"{said}: each stays taken for a minute after its connection, and {users:,} users soon find none"
-    wide = "{} {}".format(*EPHEMERAL_RANGE)
-    fix = as_root(f'sysctl -w net.ipv4.ip_local_port_range="{wide}"')
-    return (bad if count <= users else doubtful)(code, why, fix)
-
-
-def _settings(users: int) -> Iterator[Check]:
-    """Whether ports of ended connections are used again, and how many clients may knock at the same moment."""
-    reuse = kernel.number(PROC / "sys/net/ipv4/tcp_tw_reuse")
-    if reuse is None:
-        yield doubtful("tcp_tw_reuse", "unknown: `net.ipv4.tcp_tw_reuse` cannot be read")
-    elif reuse:
-        where = "on this machine" if reuse == 2 else "everywhere"
-        yield good("tcp_tw_reuse", f"ports of ended connections are used again {where}")
-    else:
-        why = "ports of ended connections stay unused for a minute: a proxy runs out of them under short requests"
-        yield doubtful("tcp_tw_reuse", why, as_root("sysctl -w net.ipv4.tcp_tw_reuse=1"))
-    for name in ("net.core.somaxconn", "net.ipv4.tcp_max_syn_backlog"):
-        code, value = name.rpartition(".")[2], kernel.number(PROC / "sys" / name.replace(".", "/"))
-        if value is None:
-            yield doubtful(code, f"unknown: `{name}` cannot be read")
-        elif value >= users:
-            yield good(code, f"{value:,} clients may knock at once; {users:,} are expected")
-        else:
-            why = f"{value:,} clients may knock at once, and {users:,} are expected: the rest wait seconds for a second try"
-            yield doubtful(code, why, as_root(f"sysctl -w {name}={max(4096, users)}"))

@@ -11,20 +11,13 @@ import re
 import shlex
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from toolkit.serving.preflight.check import (
-    Check,
-    as_root,
-    bad,
-    container,
-    doubtful,
-    good,
-    started_with,
-)
-from toolkit.serving.preflight.system import MAY_MOUNT, may
+from toolkit.serving.preflight.check import Check, as_root, fail, ok, unless_contained, warn
+from toolkit.serving.preflight.kernel import MAY_MOUNT, may
 from toolkit.units import counted, size
 
 FOLDER = Path("/dev/shm")  # noqa: S108 (looked at, not written to)
@@ -44,20 +37,19 @@ def checks(folder: Path = FOLDER) -> Iterator[Check]:
     """Room, and what is left over."""
     try:
         room = os.statvfs(folder)
-        files = sorted(folder.iterdir())
+        files = [path for path in sorted(folder.iterdir()) if KINDS.fullmatch(path.name)]
     except OSError as error:
         reason = (error.strerror or "?").lower()
-        yield bad("shm", f"`{folder}` cannot be read: {reason}: vLLM's processes talk there")
+        why = f"`{folder}` cannot be read: {reason}: vLLM's processes exchange their data there"
+        yield fail("shm", why)
         return
-    judged = {
-        path: is_left(path)
-        for path in [each for each in files if KINDS.fullmatch(each.name)][:MOST_FILES]
-    }
-    left = sorted(
-        ((_used(path), path) for path, answer in judged.items() if answer),
-        key=lambda pair: (-pair[0], pair[1]),
-    )
-    held, free = sum(used for used, _ in left), room.f_bavail * room.f_frsize
+    answers = {path: is_left(path) for path in files[:MOST_FILES]}
+    left = []
+    for path in (path for path, answer in answers.items() if answer):
+        with suppress(OSError):
+            left.append((-path.lstat().st_blocks * 512, path))
+    left.sort()
+    held, free = -sum(used for used, _ in left), room.f_bavail * room.f_frsize
     tidy = "toolkit preflight --fix"
     if len(left) <= MOST_NAMED:
         tidy = "rm -f -- " + " ".join(shlex.quote(str(path)) for _, path in left)
@@ -65,66 +57,46 @@ def checks(folder: Path = FOLDER) -> Iterator[Check]:
     said = f"{size(free)} of {size(room.f_blocks * room.f_frsize)} free in `{folder}`"
     # what is left over goes first where that alone makes room; a container without rights must be started anew.
     # A share of the memory, not a size: a mount that may outgrow the memory ends in the kernel's choice of a victim
-    larger = as_root(f"mount -o remount,size=50% {folder}")
+    remount = f"mount -o remount,size=50% {folder}"
+    larger: str | None = as_root(remount)
     if free + held >= WANTED:
         larger = tidy
-    elif container() and not may(MAY_MOUNT):
-        larger = started_with("--ipc=host") or ""
+    elif not may(MAY_MOUNT):
+        larger = unless_contained(remount, "--ipc=host")
     if free >= WANTED:
-        yield good("shm", f"{said}; vLLM and NCCL lay their messages there")
+        yield ok("shm", f"{said}; vLLM and NCCL exchange their data there")
     elif free >= LEAST:
-        yield doubtful(
-            "shm", f"{said}: too little for several GPUs, which want 2 GiB", larger or None
-        )
+        yield warn("shm", f"{said}: too little for several GPUs, which want 2 GiB", larger)
     else:
-        why = "vLLM's processes talk there, and one that finds it full ends with a bus error"
-        yield bad("shm", f"{said}: {why}", larger or None)
+        why = "vLLM's processes exchange their data there, and one that finds it full ends with a bus error"
+        yield fail("shm", f"{said}: {why}", larger)
 
-    unclear = sum(answer is None for answer in judged.values())
+    code, unclear = "shm_leftovers", sum(answer is None for answer in answers.values())
     if left:
-        yield doubtful(
-            "shm_leftovers",
+        why = (
             f"{counted(len(left), 'file')} in `{folder}` that no process holds any more, {size(held)}: a killed vLLM"
-            " leaves them, and they fill the memory until somebody removes them",
-            tidy,
-            partial(_removed, [path for _, path in left]),
+            " leaves them, and they fill the memory until somebody removes them"
         )
+        yield warn(code, why, tidy, partial(_removed, [path for _, path in left]))
     elif unclear:
-        yield doubtful(
-            "shm_leftovers",
-            f"unknown: {counted(unclear, 'file')} in `{folder}` of which only their owner can tell whether they are still"
-            " in use",
-            None if os.geteuid() == 0 else 'sudo "$(command -v toolkit)" preflight',
-        )
+        why = f"unknown: {counted(unclear, 'file')} in `{folder}` may still be in use; only their owner and root can tell"
+        fix = None if os.geteuid() == 0 else 'sudo "$(command -v toolkit)" preflight'
+        yield warn(code, why, fix)
     else:
-        yield good("shm_leftovers", f"no killed server left files in `{folder}`")
-
-
-def _used(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except OSError:
-        return 0
+        yield ok(code, f"no killed server left files in `{folder}`")
 
 
 def _removed(paths: list[Path]) -> tuple[bool, str]:
-    gone = sum(remove_left(path) for path in paths)
+    gone = sum(is_left(path, remove=True) is True for path in paths)
     kept = f"; {len(paths) - gone} could not be removed" if gone < len(paths) else ""
     return not kept, f"removed {counted(gone, 'file')} that no process held{kept}"
 
 
-def is_left(path: Path) -> bool | None:
-    """Whether nobody holds a file any more; None where the kernel does not tell this user."""
-    return _while_alone(path, lambda: None)
+def is_left(path: Path, *, remove: bool = False) -> bool | None:
+    """Whether nobody has a file open any more; None where the kernel does not tell this user.
 
-
-def remove_left(path: Path) -> bool:
-    """Remove a file while the kernel keeps everybody else out; False: somebody holds it, or it is another's."""
-    return _while_alone(path, path.unlink) is True
-
-
-def _while_alone(path: Path, act: Callable[[], None]) -> bool | None:
-    """Act while nobody has the file open; False: somebody has. Who opens it meanwhile waits for us."""
+    With `remove` it goes, too, while the kernel keeps everybody else out: who opens it meanwhile waits for us.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -137,7 +109,8 @@ def _while_alone(path: Path, act: Callable[[], None]) -> bool | None:
         # somebody who opens it while we hold the lease sends SIGIO, which would end this process; SIGURG is ignored
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        act()
+        if remove:
+            path.unlink()
     except BlockingIOError:
         return False
     except OSError:  # another user's file, or a kernel without leases

@@ -10,9 +10,8 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from toolkit.serving.preflight.check import Check, Needs, bad, doubtful, good
+from toolkit.serving.preflight.check import Check, Needs, fail, ok, warn
 
 LIMIT_S = 15.0
 SCRIPT = "/bin/vllm"
@@ -30,9 +29,9 @@ if torch and torch.origin:
     names = {}
     try:
         exec(open(os.path.join(os.path.dirname(torch.origin), "version.py")).read(), names)
-        found["cuda"] = names.get("cuda")
+        found["cuda"] = names.get("cuda") and str(names["cuda"])
     except Exception as error:
-        found["error"] = "PyTorch does not tell what it was built for: %r" % error
+        found["error"] = "PyTorch does not say what it was built for: %r" % error
 print(json.dumps(found))
 """
 
@@ -62,7 +61,6 @@ def installed(command: str) -> InstalledVllm:
     python = python_of(Path(path))
     if not python:
         return InstalledVllm(command=command, path=path, is_script=False)
-    said: dict[str, Any] = {}
     try:
         done = subprocess.run(  # noqa: S603
             [*python, "-c", ASK],
@@ -73,22 +71,18 @@ def installed(command: str) -> InstalledVllm:
             timeout=LIMIT_S,
             check=True,
         )
-        said = dict(json.loads(done.stdout.strip().splitlines()[-1]))
+        answer = json.loads(done.stdout.strip().splitlines()[-1])
+        return InstalledVllm(command=command, path=path, **answer)
     except subprocess.TimeoutExpired:
-        said["error"] = f"`{python[0]}` did not answer within {LIMIT_S:.0f} s"
+        problem = f"did not answer within {LIMIT_S:.0f} s"
     except subprocess.CalledProcessError as error:
         last = (error.stderr or "").strip().splitlines() or [f"it ended with {error.returncode}"]
-        said["error"] = f"`{python[0]}` failed: {last[-1]}"
+        problem = f"failed: {last[-1]}"
     except OSError as error:
-        said["error"] = f"`{python[0]}` cannot be run: {(error.strerror or '?').lower()}"
+        problem = f"cannot be run: {(error.strerror or '?').lower()}"
     except (ValueError, IndexError, TypeError):
-        said["error"] = f"`{python[0]}` answered something else"
-    names = ("version", "torch", "cuda", "error")
-    texts = (None if said.get(name) is None else str(said[name]) for name in names)
-    version, torch, cuda, problem = texts
-    return InstalledVllm(
-        command=command, path=path, version=version, torch=torch, cuda=cuda, error=problem
-    )
+        problem = "answered something else"
+    return InstalledVllm(command=command, path=path, error=f"`{python[0]}` {problem}")
 
 
 def python_of(script: Path) -> list[str]:
@@ -127,30 +121,27 @@ def checks(
     """Nothing where no vLLM is needed. `driver`: the newest CUDA that it runs."""
     if engine is None:
         return
+    # a folder of its own: vLLM pins a hundred packages
+    install = 'python3 -m venv vllm-env && vllm-env/bin/pip install vllm && export PATH="$PWD/vllm-env/bin:$PATH"'
+    if not needs.gpu:
+        install = 'export PATH="$(tests/real/install_vllm.sh)/bin:$PATH"'  # in a checkout
+    elif engine.command.endswith(SCRIPT):
+        home = shlex.quote(engine.command.removesuffix(SCRIPT))
+        install = f"python3 -m venv {home} && {home}/bin/pip install vllm"
     if engine.path is None:
-        why = f"`{engine.command}` is not to be found: there is nothing to serve with"
-        yield bad("vllm", why, _install(engine, needs))
+        why = f"the command `{engine.command}` was not found: there is nothing to serve with"
+        yield fail("vllm", why, install)
     elif not engine.is_script:
-        why = f"unknown: `{engine.path}` is no Python script, so its version cannot be asked"
-        yield doubtful("vllm", why)
+        why = f"unknown: `{engine.path}` is not a Python script, so its version cannot be asked"
+        yield warn("vllm", why)
     elif engine.version is None:
         reason = engine.error or "its Python has no package `vllm`"
-        yield bad("vllm", f"`{engine.path}` is there, but {reason}", _install(engine, needs))
+        yield fail("vllm", f"`{engine.path}` is there, but {reason}", install)
     else:
         torch = f" with PyTorch {engine.torch}" if engine.torch else ""
-        yield good("vllm", f"vLLM {engine.version}{torch} at `{engine.path}`")
+        yield ok("vllm", f"vLLM {engine.version}{torch} at `{engine.path}`")
         if needs.gpu and has_gpu:
             yield _cuda(engine, driver)
-
-
-def _install(engine: InstalledVllm, needs: Needs) -> str:
-    """A folder of its own: vLLM pins a hundred packages."""
-    if not needs.gpu:
-        return 'export PATH="$(tests/real/install_vllm.sh)/bin:$PATH"'  # in a checkout
-    if engine.command.endswith(SCRIPT):
-        home = shlex.quote(engine.command.removesuffix(SCRIPT))
-        return f"python3 -m venv {home} && {home}/bin/pip install vllm"
-    return 'python3 -m venv vllm-env && vllm-env/bin/pip install vllm && export PATH="$PWD/vllm-env/bin:$PATH"'
 
 
 def _cuda(engine: InstalledVllm, driver: tuple[int, int] | None) -> Check:
@@ -159,17 +150,19 @@ def _cuda(engine: InstalledVllm, driver: tuple[int, int] | None) -> Check:
     # `--torch-backend=auto` takes the PyTorch that this driver runs, as vLLM's own guide says
     again = f"pip install uv && uv pip install --python {shlex.quote(python)} --torch-backend=auto --reinstall vllm"
     if engine.error:
-        return doubtful(code, f"unknown: {engine.error}")
+        return warn(code, f"unknown: {engine.error}")
     if engine.cuda is None:
-        return bad(code, "this vLLM was built for the CPU: it leaves the GPU alone", again)
+        return fail(code, "this vLLM was built for the CPU: it leaves the GPU alone", again)
     numbers = [int(part) for part in engine.cuda.split(".")[:2] if part.isdigit()]
     if driver is None or not numbers:
-        why = f"unknown: it was built for CUDA {engine.cuda}, and the driver does not tell what it runs"
-        return doubtful(code, why)
+        why = f"unknown: vLLM was built for CUDA {engine.cuda}, and the driver does not say what it runs"
+        if driver is not None:
+            why = f"unknown: vLLM was built for CUDA `{engine.cuda}`, which is no version"
+        return warn(code, why)
     said = f"vLLM was built for CUDA {engine.cuda}, the driver runs up to {driver[0]}.{driver[1]}"
     if tuple(numbers) <= driver:
-        return good(code, said)
+        return ok(code, said)
     if numbers[0] == driver[0]:
         why = f"{said}: kernels that are compiled at the start may fail to load"
-        return doubtful(code, why, again)
-    return bad(code, f"{said}: it ends at the start, or sees no GPU", again)
+        return warn(code, why, again)
+    return fail(code, f"{said}: vLLM ends at the start, or sees no GPU", again)
