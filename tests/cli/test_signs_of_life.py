@@ -31,7 +31,7 @@ SLOW = {
     "plan qwen2.5-7b --gpu l4 --run RUN --host memory": (f"{STORE}.tallies",),
     "report RUN --html report.html": (
         *(f"{STORE}.tallies", f"{FEED}.board"),
-        "toolkit.tuning.report_page:page",
+        "toolkit.tuning.pages:report_page",
     ),
     "workload --from bodies.jsonl --html report.html --profile made.toml": (
         *("toolkit.cli.workload.run:arrived", "toolkit.cli.workload.run:summarise"),

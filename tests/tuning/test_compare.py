@@ -251,6 +251,15 @@ def test_a_bench_is_cut_into_waves_of_as_many_as_ran_at_once() -> None:
     assert found[0].ttft.quantile(0.5) == found[1].ttft.quantile(0.5)
 
 
+def test_a_request_that_was_sent_late_is_over_late() -> None:
+    # one at a time, both planned for the start; the second, sent after 5 s, takes 2,080 ms, too
+    late = [
+        shots.shot(slot, concurrency=1, planned_at=shots.AT, sent_at=shots.AT + 5 * slot)
+        for slot in range(2)
+    ]
+    assert [round(each.elapsed_s, 3) for each in cells_of_shots(late)] == [2.08, 5.0]
+
+
 def test_a_failure_takes_its_place_in_a_wave_and_no_place_among_latencies() -> None:
     wave = [*shots.uniques(7), shots.failed(7, "timeout")]
     [cell] = cells_of_shots(wave)

@@ -11,11 +11,11 @@ from toolkit.tuning.criteria import (
     Costs,
     Criterion,
     Grounds,
+    LogFacts,
     RequestOutcomes,
     Starts,
     criteria,
 )
-from toolkit.tuning.log_facts import LogFacts
 
 GOOD = RequestOutcomes(ok=990, errors=10, error_kinds={"timeout": 10}, streamed=500, window_s=60.0)
 LOG = LogFacts(

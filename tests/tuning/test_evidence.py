@@ -287,9 +287,20 @@ def test_a_load_that_ends_or_begins_in_the_midst_is_judged_by_its_own_looks() ->
     found = evidence_of_samples(ends)
     assert (found.looks, found.waiting_share, found.watched_s) == (5, 1.0, 10)
     assert (found.interval_s, found.output_tokens_per_s) == (5, 40)
+    # as the load ends its last requests run on, and no other comes: of 11 at once 6 are more than half, 4 and 2 are not
+    tail = [
+        *ends[:5],
+        *(
+            sample(at, running=8.0 - 2 * (at - 4), generation_tokens_total=200.0)
+            for at in range(5, 8)
+        ),
+        *ends[8:],
+    ]
+    assert evidence_of_samples(tail).looks == 6
     begins = evidence_of_samples(looks(*[False] * 6, *[True] * 5))
     assert (begins.looks, begins.waiting_share, begins.interval_s) == (5, 1.0, 5)
-    # one idle look at the end may be chance, and two busy ones are too few
+    # one idle look at an end may be chance, and two busy ones are too few
+    assert evidence_of_samples(looks(False, *[True] * 5)).looks == 6
     assert evidence_of_samples(ends[:6]).watched_s is None
     short = evidence_of_samples(looks(*[False] * 4, True, True, *[False] * 5))
     assert (short.looks, short.short_load_s, short.watched_s) == (11, 3, None)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from toolkit.proxy.telemetry.access_log import request_line as proxy_line
-from toolkit.tuning.log_facts import log_facts
+from toolkit.tuning.criteria import log_facts
 
 WHOLE: dict[str, Any] = {
     "ts": 100.0,

@@ -1,14 +1,15 @@
 """Does a run pass the lab? Seven criteria of a course on vLLM (week 11), each met, not met or unknown, with what says so.
 
-Unknown is an answer: it names what would settle it. Facts in, criteria out; it reads nothing.
+Unknown is an answer: it names what would settle it. Facts in, criteria out; it reads nothing. Of a request log, whose lines come as
+objects, it holds counts and moments only; another tool's log is read alike where it uses the proxy's words.
 """
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from toolkit.tuning.log_facts import LogFacts
 from toolkit.units import counted, milliseconds, share, span
 
 Status = Literal["met", "not met", "unknown"]
@@ -123,6 +124,114 @@ class Boundaries:
     """Engines that run code which came with the weights."""
 
 
+# --- the request log ------------------------------------------------------------------------------------
+
+NEAR_S = 30.0
+"""A request is beside a rejection when it came within so long of one."""
+TURNED_AWAY = (413, 429, 503)
+MOST_MOMENTS = 200_000
+"""Of rejections and of served requests; later ones are counted, but not placed."""
+LAST_MOMENT_S = 1e12
+"""A `ts` beyond it is no moment of anybody's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """One log."""
+
+    name: str
+    requests: int = 0
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """What requests do not tell, and how many of them."""
+    turned_away: int = 0
+    rejected: int = 0
+    """With their reason."""
+    unlogged_rejections: int = 0
+    """Answered 413, 429 or 503 without a reason."""
+    own_rejections: int = 0
+    """By the queue of a team."""
+    nameless_rejections: int = 0
+    """By a queue, of a request that is no team's."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    rejected_teams: tuple[str, ...] = ()
+    served_beside: tuple[str, ...] = ()
+    """Teams that were not rejected, and asked while others were."""
+    beside_ok_share: float | None = None
+    """Of their requests then, those that were served."""
+
+
+def log_facts(name: str, lines: Iterable[Mapping[str, Any]]) -> LogFacts:
+    """Count a log's lines; events of their own, without a `request_id`, are no requests, and pages that ask no model neither."""
+    requests = turned_away = unlogged = own = nameless = 0
+    missing, reasons = Counter[str](), Counter[str]()
+    rejected_teams: set[str] = set()
+    rejected_at: list[float] = []
+    others: list[tuple[str, float, bool]] = []
+    for line in lines:
+        # a `GET` of /v1/models or /metrics has no tokens to tell; who logs no method logs what was asked of the model
+        is_event = "event" in line and "request_id" not in line
+        if is_event or line.get("method") not in (None, "POST"):
+            continue
+        requests += 1
+        status, reason, left = line.get("status"), line.get("rejected"), line.get("left")
+        is_ok = isinstance(status, int) and status < 400
+
+        # a client that left has no latency to be told, and only an answered request can tell tokens and a model
+        if not left:
+            missing.update(key for key in ("request_id", "latency_ms") if line.get(key) is None)
+        if is_ok and not left:
+            output = line.get("completion_tokens", line.get("output_tokens"))
+            if not line.get("model"):
+                missing["model"] += 1
+            if None in (line.get("prompt_tokens"), output):
+                missing["tokens"] += 1
+
+        team, ts = line.get("team"), line.get("ts")
+        at = float(ts) if isinstance(ts, int | float) and abs(ts) < LAST_MOMENT_S else None
+        if reason:
+            turned_away += 1
+            reasons[str(reason)] += 1
+            if str(reason).startswith("team_"):
+                own += 1
+            elif reason in ("queue_full", "too_slow", "expired") and not team:
+                nameless += 1
+            if team and at is not None:
+                rejected_teams.add(str(team))
+                if len(rejected_at) < MOST_MOMENTS:
+                    rejected_at.append(at)
+            continue
+        if status in TURNED_AWAY:
+            turned_away += 1
+            unlogged += 1
+        if team and at is not None and len(others) < MOST_MOMENTS:
+            others.append((str(team), at, is_ok))
+
+    rejected_at.sort()
+    beside = []
+    for team, at, is_ok in others:
+        place = bisect_left(rejected_at, at - NEAR_S)
+        is_near = place < len(rejected_at) and rejected_at[place] <= at + NEAR_S
+        if team not in rejected_teams and is_near:
+            beside.append((team, is_ok))
+    return LogFacts(
+        name=name,
+        requests=requests,
+        missing=dict(sorted(missing.items())),
+        turned_away=turned_away,
+        rejected=sum(reasons.values()),
+        unlogged_rejections=unlogged,
+        own_rejections=own,
+        nameless_rejections=nameless,
+        reasons=dict(reasons.most_common()),
+        rejected_teams=tuple(sorted(rejected_teams)),
+        served_beside=tuple(sorted({team for team, is_ok in beside if is_ok})),
+        beside_ok_share=sum(is_ok for _, is_ok in beside) / len(beside) if beside else None,
+    )
+
+
+# --- the judgement -------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grounds:
     """All that a report rests on. None: nobody recorded it."""
@@ -177,16 +286,20 @@ def _criterion(code: str, status: Status, evidence: str, settle: str | None = No
 
 def model_loading(starts: Starts | None) -> Criterion:
     """Both times, the cold and the warm one."""
-    told = partial(_criterion, "model_loading")
     again = "Start it once more, e.g., `toolkit serve restart`; its events tell how long that took"
     if starts is None:
-        return told(
+        return _criterion(
+            "model_loading",
             "unknown",
             "no start of an engine is recorded here",
             "Serve with `toolkit serve` on the same database: its events tell how long each start took",
         )
     times = {"cold start": starts.cold_s, "warm restart": starts.warm_s}
-    known = [f"{name} {_seconds(value)}" for name, value in times.items() if value is not None]
+    known = [
+        f"{name} {f'{value:.1f} s' if value < 120 else span(value)}"
+        for name, value in times.items()
+        if value is not None
+    ]
     if starts.cold_ttft_ms is not None and starts.warm_ttft_ms is not None:
         ttft = (
             f"{milliseconds(starts.cold_ttft_ms)} cold and {milliseconds(starts.warm_ttft_ms)} warm"
@@ -195,45 +308,52 @@ def model_loading(starts: Starts | None) -> Criterion:
     recorded = ", ".join(known) or "no time"
     missing = [name for name, value in times.items() if value is None]
     if not missing:
-        return told("met", f"{recorded}, recorded by {starts.by}")
-    return told(
-        "not met", f"{starts.by} recorded {recorded}, but no {' and no '.join(missing)}", again
+        return _criterion("model_loading", "met", f"{recorded}, recorded by {starts.by}")
+    return _criterion(
+        "model_loading",
+        "not met",
+        f"{starts.by} recorded {recorded}, but no {' and no '.join(missing)}",
+        again,
     )
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value < 120 else span(value)
 
 
 def compatibility(requests: RequestOutcomes, call: ClientCall | None) -> Criterion:
     """The official client's own word goes first."""
-    told = partial(_criterion, "api_compatibility")
     if call is not None:
         mend = None if call.ok else "Ask the same by hand, e.g., `toolkit bench URL --requests 1`"
-        return told("met" if call.ok else "not met", call.told, mend)
+        return _criterion("api_compatibility", "met" if call.ok else "not met", call.told, mend)
     if requests.ok:
         whole = requests.ok - requests.streamed
-        return told(
+        return _criterion(
+            "api_compatibility",
             "met",
             f"{requests.ok:,} chat calls of OpenAI's form were answered to their finish reason, {requests.streamed:,} of "
             f"them as streams and {whole:,} whole, as our own reader saw them; `--call URL` asks with the official client",
         )
     if requests.errors:
-        return told(
+        return _criterion(
+            "api_compatibility",
             "not met",
             f"none of {requests.errors:,} chat calls was answered: {_kinds(requests.error_kinds)}",
             "`toolkit scout` tells what is at that address",
         )
-    return told(
-        "unknown", "no chat call was made", "Name the server: `toolkit report RUN --call URL`"
+    return _criterion(
+        "api_compatibility",
+        "unknown",
+        "no chat call was made",
+        "Name the server: `toolkit report RUN --call URL`",
     )
 
 
 def stability(requests: RequestOutcomes) -> Criterion:
     """Timeouts and out-of-memory errors of 100 requests; errors that might be either leave it open."""
-    told = partial(_criterion, "stability")
     if not requests.all:
-        return told("unknown", "no request ended", "Load it: `toolkit blast` or `toolkit bench`")
+        return _criterion(
+            "stability",
+            "unknown",
+            "no request ended",
+            "Load it: `toolkit blast` or `toolkit bench`",
+        )
     timeouts = sum(requests.error_kinds.get(kind, 0) for kind in OUT_OF_TIME)
     sure = timeouts + requests.out_of_memory
     perhaps = sum(requests.error_kinds.get(kind, 0) for kind in MAY_BE_MEMORY)
@@ -243,17 +363,20 @@ def stability(requests: RequestOutcomes) -> Criterion:
         f"{rate:.2f} of 100"
     )
     if rate > MOST_FAILURES:
-        return told("not met", found, "`toolkit diagnose` tells which bottleneck this is")
+        return _criterion(
+            "stability", "not met", found, "`toolkit diagnose` tells which bottleneck this is"
+        )
     if requests.all < LEAST_REQUESTS:
         more = f"Send {LEAST_REQUESTS} or more, e.g., `toolkit bench HOST --requests 100`"
-        return told("unknown", f"{found}; too few to judge", more)
+        return _criterion("stability", "unknown", f"{found}; too few to judge", more)
     if most > MOST_FAILURES:
-        return told(
+        return _criterion(
+            "stability",
             "unknown",
             f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {_kinds(requests.error_kinds)}",
             "Look for `out of memory` in the engine's log; `toolkit serve` records each restart's cause",
         )
-    return told("met", found)
+    return _criterion("stability", "met", found)
 
 
 def _kinds(kinds: Mapping[str, int]) -> str:
@@ -263,28 +386,31 @@ def _kinds(kinds: Mapping[str, int]) -> str:
 
 def cost(costs: Costs | None, requests: RequestOutcomes) -> Criterion:
     """The table stands in the report once both prices are told and something was answered."""
-    told = partial(_criterion, "cost")
     if costs is None and requests.of_several:
-        return told(
+        return _criterion(
+            "cost",
             "unknown",
             "what several hosts answered together is no one GPU's work",
             "Report on one of them: `RUN:HOST`",
         )
     if costs is None or costs.api_per_million_tokens is None:
         missing = "the price of a GPU hour" if costs is None else "an API's price"
-        return told(
+        return _criterion(
+            "cost",
             "unknown",
             f"{missing} was not told",
             "Say both: `--gpu-hour 2.00 --api-price 0.15/0.60` (prices for a million prompt and answer tokens)",
         )
     if costs.per_million_tokens is None:
-        return told(
+        return _criterion(
+            "cost",
             "not met",
             f"nothing was answered for {costs.gpu_hour * costs.gpus:.2f} an hour, so there is no price to compare",
             "Compare a run that has ok answers",
         )
     cheaper = costs.per_million_tokens < costs.api_per_million_tokens
-    return told(
+    return _criterion(
+        "cost",
         "met",
         f"a million tokens cost {costs.per_million_tokens:.3f} at the rate of this run ({requests.ok:,} answers in "
         f"{span(requests.window_s)}), {costs.api_per_million_tokens:.3f} at the API: "
@@ -294,30 +420,38 @@ def cost(costs: Costs | None, requests: RequestOutcomes) -> Criterion:
 
 def observability(log: LogFacts | None) -> Criterion:
     """Each line of the request log tells id, model, tokens and latency; a request that failed has no tokens to tell."""
-    told = partial(_criterion, "observability")
     if log is None:
-        return told(
+        return _criterion(
+            "observability",
             "unknown",
             "no request log was given",
             "Give the proxy's: `--log requests.jsonl` (`toolkit proxy --log FILE` writes one)",
         )
     if not log.requests:
-        return told("unknown", f"`{log.name}` holds no request", "Give the log of this run's time")
+        return _criterion(
+            "observability",
+            "unknown",
+            f"`{log.name}` holds no request",
+            "Give the log of this run's time",
+        )
     if log.missing:
         lacking = ", ".join(f"{name} in {count:,}" for name, count in log.missing.items())
-        return told(
+        return _criterion(
+            "observability",
             "not met",
             f"of {log.requests:,} requests in `{log.name}` some tell no {lacking}",
             "`toolkit proxy --log FILE` tells all of them",
         )
-    return told("met", f"all {log.requests:,} requests in `{log.name}` tell all four")
+    return _criterion(
+        "observability", "met", f"all {log.requests:,} requests in `{log.name}` tell all four"
+    )
 
 
 def boundaries(found: Boundaries | None) -> Criterion:
     """What a request can reach beyond the model: other machines, files, code."""
-    told = partial(_criterion, "boundaries")
     if found is None:
-        return told(
+        return _criterion(
+            "boundaries",
             "unknown",
             "how the stack was set up is not recorded here",
             "Serve with `toolkit serve` on the same database: it records its settings",
@@ -330,20 +464,23 @@ def boundaries(found: Boundaries | None) -> Criterion:
         *_fault(found.code_engines, "runs code that came with the weights"),
     ]
     if faults:
-        return told(
+        return _criterion(
+            "boundaries",
             "not met",
             "; ".join(faults),
             "Bind engines to 127.0.0.1 behind the proxy, name `media_hosts`, and leave out "
             "`allowed-local-media-path` and `trust-remote-code`",
         )
     if found.media_anywhere is None:
-        return told(
+        return _criterion(
+            "boundaries",
             "unknown",
             "engines listen to their own machine alone, behind the proxy, and let no request read files; but from where a "
             "request may have them fetch is not recorded",
             "See `media_hosts` in the proxy's settings: empty is nowhere",
         )
-    return told(
+    return _criterion(
+        "boundaries",
         "met",
         "by the recorded settings engines listen to their own machine alone, behind the proxy; no request has them "
         "fetch from elsewhere, read files or run foreign code",
@@ -356,7 +493,6 @@ def _fault(engines: tuple[str, ...], what: str) -> list[str]:
 
 def admission(log: LogFacts | None, rejected: int | None) -> Criterion:
     """One team's crowd meets a queue of its own, others are served meanwhile, and each rejection is written down."""
-    told = partial(_criterion, "admission")
     provoke = (
         "Let one team send more than its queue holds while another asks, with `toolkit proxy --log FILE`, and give "
         "the log: `--log FILE`"
@@ -365,29 +501,33 @@ def admission(log: LogFacts | None, rejected: int | None) -> Criterion:
         seen = (
             "" if not rejected else f"; {rejected:,} requests were answered 429, whoever sent them"
         )
-        return told("unknown", f"no request log was given{seen}", provoke)
+        return _criterion("admission", "unknown", f"no request log was given{seen}", provoke)
     if log.unlogged_rejections:
-        return told(
+        return _criterion(
+            "admission",
             "not met",
             f"{log.unlogged_rejections:,} of {log.turned_away:,} requests that were turned away stand in `{log.name}` without a reason",
             "`toolkit proxy --log FILE` writes the reason of each",
         )
     if not log.rejected:
-        return told("unknown", f"`{log.name}` holds no rejection", provoke)
+        return _criterion("admission", "unknown", f"`{log.name}` holds no rejection", provoke)
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in log.reasons.items())
     if log.nameless_rejections or not log.own_rejections:
-        return told(
+        return _criterion(
+            "admission",
             "not met",
             f"{counted(log.rejected, 'rejection')} ({reasons}), but from a queue that all share",
             "Give teams keys and queues of their own: `[[team]]` in the proxy's settings",
         )
     if not log.served_beside:
-        return told(
+        return _criterion(
+            "admission",
             "unknown",
             f"{counted(log.rejected, 'rejection')} ({reasons}), but nobody else asked meanwhile",
             provoke,
         )
-    return told(
+    return _criterion(
+        "admission",
         "met",
         f"{counted(log.own_rejections, 'rejection')} ({reasons}) of {_teams(log.rejected_teams)} stand in the log, while "
         f"{_teams(log.served_beside)} had {share(log.beside_ok_share)} of their requests served",

@@ -22,13 +22,13 @@ from toolkit.tuning.criteria import (
     ClientCall,
     Costs,
     Grounds,
+    LogFacts,
     RequestOutcomes,
     Starts,
     criteria,
+    log_facts,
 )
-from toolkit.tuning.log_facts import LogFacts, log_facts
-from toolkit.tuning.report_series import HostReport, host_report, tallied
-from toolkit.tuning.report_words import Report
+from toolkit.tuning.lab_report import HostReport, Report, host_report, tallied
 
 READY = re.compile(r"\bready after ([\d.]+) s\b")
 TTFT = re.compile(r"\bcold TTFT ([\d.]+) ms, warm TTFT ([\d.]+) ms")

@@ -10,7 +10,7 @@ from toolkit.cli.report.options import ReportOptions
 from toolkit.cli.report.read import report_of
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
-from toolkit.tuning.report_words import Report, text_lines
+from toolkit.tuning.lab_report import Report, text_lines
 
 
 def run_report(options: ReportOptions) -> None:
@@ -22,10 +22,10 @@ def run_report(options: ReportOptions) -> None:
         for line in text_lines(report):
             say(line)
     if options.html:
-        from toolkit.tuning.report_page import page
+        from toolkit.tuning.pages import report_page
 
         with waiting_for("Drawing"):
-            text = page(report)
+            text = report_page(report)
         _write(options.html, text)
 
 

@@ -35,9 +35,9 @@ def show(
 
         _written(lambda path: draw(plan, rows, path), options.chart, "Chart")
     if options.html:
-        from toolkit.tuning.sweep_page import page
+        from toolkit.tuning.pages import sweep_page
 
-        text = page(plan, rows, levers)
+        text = sweep_page(plan, rows, levers)
         _written(lambda path: _write(path, text), options.html, "Page")
     return rows
 

@@ -6,7 +6,7 @@ from support.shots import shot as timed
 from support.tallies import S, sketch, tally
 
 from toolkit.records import ErrorCount
-from toolkit.tuning.report_series import MOST_STRETCHES, host_report, tallied
+from toolkit.tuning.lab_report import MOST_STRETCHES, host_report, tallied
 
 
 def test_each_second_of_a_short_run_is_a_stretch() -> None:

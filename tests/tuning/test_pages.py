@@ -3,9 +3,9 @@
 import pytest
 
 from toolkit.tuning.configurations import Configuration, Serving
+from toolkit.tuning.pages import sweep_page
 from toolkit.tuning.sweep_chart import picture
 from toolkit.tuning.sweep_file import SweepPlan
-from toolkit.tuning.sweep_page import page
 from toolkit.tuning.sweep_table import MeasuredConfiguration, SweepRow, moved, table
 
 SHARE = "invalid_json_ratio"
@@ -29,7 +29,7 @@ def test_from_all_to_none_is_drawn() -> None:
     # every answer in words is invalid, none by the schema is: 100 points less, of which no ratio can be told
     known = measured("in words", 1.0, 1.0), measured("by the schema", 0.0, 0.0)
     plan, rows = plan_and_rows(*known)
-    told = page(plan, rows, moved(known, SHARE))
+    told = sweep_page(plan, rows, moved(known, SHARE))
     assert "-100.0 points" in told
     (axes,) = picture(plan, rows).axes
     assert [bar.get_width() for bar in axes.patches] == [1.0, 0.0]
@@ -43,4 +43,4 @@ def test_a_shares_interval_is_drawn_in_points() -> None:
     # the longest bar is 0.5, and an interval is cut at 1.15 of it
     assert list(whisker.get_xdata()) == [0.0, pytest.approx(0.575)]
     # on the page at 1.25 of it
-    assert 'class="cut" style="left:0.00%;width:100.00%"' in page(plan, rows, ())
+    assert 'class="cut" style="left:0.00%;width:100.00%"' in sweep_page(plan, rows, ())

@@ -1,0 +1,315 @@
+"""A lab report and a sweep, each as one HTML file of the same form: what was found in one line, sections, and what it rests on.
+
+Numbers and words come from the report and from the sweep's table; here is reckoned nothing but where a line or a bar goes.
+"""
+
+from collections.abc import Callable, Sequence
+
+from toolkit.report.charts import ChartFrame, LineStyle, empty, rule
+from toolkit.report.html import Markup, tag
+from toolkit.report.page import (
+    COLOURS,
+    STROKES,
+    Series,
+    document,
+    figures_list,
+    notes_list,
+    rows_table,
+    said,
+    time_chart,
+)
+from toolkit.tuning.lab_report import (
+    HostReport,
+    Report,
+    cost_rows,
+    error_kinds,
+    even_sentence,
+    event_words,
+    figures,
+    headline,
+    when,
+)
+from toolkit.tuning.metrics import meant, metric
+from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_table import NO_DIFFERENCE, Moved, SweepRow
+from toolkit.tuning.sweep_words import difference, figure, lever, progression
+from toolkit.units import milliseconds, rate, share, span, tick, tick_ms, tick_share
+
+MOST_HOSTS = 6
+"""Lines in one plot; a report of more hosts draws the first ones."""
+ROOM = 1.25
+"""Of the longest bar: an interval that reaches farther is cut there."""
+COMPARED = (
+    "Differences: against the first configuration of the same list, block by block; geometric means over blocks, and Student's "
+    "intervals of them that hold together with 95 % in each list (Bonferroni). Where an interval holds no change, no "
+    "difference is shown."
+)
+
+
+def _page(
+    title: str, heading: str, found: str, about: str, sections: object, notes: Sequence[object]
+) -> str:
+    """The template of both: what was found, of what, the sections, and what speaks against it."""
+    body = tag(
+        "main",
+        tag("h1", heading),
+        tag("p", found, class_="headline"),
+        tag("p", about, class_="told"),
+        sections,
+        tag("h2", "What this rests on"),
+        notes_list(notes, "Nothing is known that speaks against these figures."),
+    )
+    return document(title, body)
+
+
+# --- the lab report -----------------------------------------------------------------------------------
+
+
+def report_page(report: Report) -> str:
+    """The whole document."""
+    criteria = [
+        (
+            tag("span", each.status, class_=f"mark {each.status.partition(' ')[0]}"),
+            Markup.joined([tag("b", each.title), tag("small", each.asks)]),
+            Markup.joined(
+                [
+                    said(each.evidence),
+                    tag("small", said(each.settle), class_="settle") if each.settle else None,
+                ]
+            ),
+        )
+        for each in report.criteria
+    ]
+    titles = [
+        ("", "mark"),
+        ("criterion", None),
+        ("evidence, and what would settle or mend it", None),
+    ]
+    events = [event_words(each, report.started_at) for each in report.events]
+    sections = (
+        tag("h2", "Criteria"),
+        rows_table(titles, criteria, on_phone=False),
+        [_host(host) for host in report.hosts],
+        tag("h2", "Over time"),
+        tag("div", _charts(report), class_="charts"),
+        _costs(report),
+        tag("h2", "Events"),
+        notes_list(events, "None."),
+    )
+    return _page(
+        f"Lab report: {headline(report)}",
+        f"Lab report of {report.verb} {report.run}",
+        headline(report),
+        ", ".join(part for part in (when(report), report.told) if part),
+        sections,
+        report.notes,
+    )
+
+
+def _host(host: HostReport) -> Markup:
+    verdicts = [
+        Markup.joined([tag("b", one.code), f" ({one.confidence}): ", said(one.evidence)])
+        for one in host.verdicts
+    ]
+    return tag(
+        "section",
+        tag("h2", host.name, " ", tag("small", host.url, class_="nothing")),
+        figures_list(figures(host)),
+        tag("p", f"Errors by kind: {error_kinds(host)}") if host.error_kinds else None,
+        [tag("h3", "Verdicts"), notes_list(verdicts, "")] if verdicts else None,
+    )
+
+
+def _costs(report: Report) -> Markup | None:
+    if report.costs is None:
+        return None
+    sentence = even_sentence(report.costs)
+    titles = [("cost of", None), ("GPU", "right"), ("API", "right")]
+    return tag(
+        "section",
+        tag("h2", "Cost"),
+        rows_table(titles, cost_rows(report.costs)),
+        tag("p", said(sentence)) if sentence else None,
+    )
+
+
+def _charts(report: Report) -> list[Markup]:
+    """Requests a second, TTFT, E2E and errors over the run's time; an upright line for each event within it."""
+    hosts = report.hosts[:MOST_HOSTS]
+    longest = max((host.stretches for host in hosts), key=len, default=())
+    times = [each.t_s for each in longest]
+    length = times[-1] + times[0] if times else 0.0
+    rules = [
+        rule(
+            (each.at - report.started_at) / length,
+            class_=each.kind,
+            title=event_words(each, report.started_at),
+        )
+        for each in report.events
+        if length and 0 <= each.at - report.started_at <= length
+    ]
+
+    def drawn(
+        frame: tuple[str, str, str],
+        lines: Sequence[tuple[str, str]],
+        nothing: str,
+        tick_of: Callable[[float], str],
+        alt: Callable[[HostReport], str],
+    ) -> Markup:
+        """A line a host, or a host and quantile; or what it says where all lines lie at nothing."""
+        series: list[Series] = []
+        for number, host in enumerate(hosts):
+            for place, (word, name) in enumerate(lines):
+                names = [host.name] if len(hosts) > 1 else []
+                names += [word] if len(lines) > 1 or not names else []
+                look = LineStyle(COLOURS[number % len(COLOURS)], STROKES[place % len(STROKES)])
+                values = [getattr(each, name) for each in host.stretches]
+                series.append((" ".join(names), values, look))
+        key, title, axes = frame
+        told = "; ".join(f"{host.name}: {alt(host)}" for host in hosts)
+        chart_frame = ChartFrame(key=key, title=title, axes=axes, alt=told)
+        known = [value for _, values, _ in series for value in values if value is not None]
+        highest = max(known, default=0.0)
+        if not highest:
+            return empty(chart_frame, nothing)
+        return time_chart(chart_frame, times, series, highest, tick=tick_of, rules=rules)
+
+    def latencies(part: str, nothing: str) -> Markup:
+        p50, p95 = f"{part}_p50_ms", f"{part}_p95_ms"
+        return drawn(
+            (part, part.upper(), "of ok answers that ended then"),
+            [("p50", p50), ("p95", p95)],
+            nothing,
+            tick_ms,
+            lambda host: (
+                f"median {milliseconds(getattr(host, p50))}, p95 {milliseconds(getattr(host, p95))}"
+            ),
+        )
+
+    return [
+        drawn(
+            ("rps", "Requests/s", "ok requests that ended, a second"),
+            [("requests/s", "rps")],
+            "No request was ok.",
+            tick,
+            lambda host: f"{rate(host.rps)} on average",
+        ),
+        latencies("ttft", "No streamed answer."),
+        latencies("e2e", "No answer."),
+        drawn(
+            ("errors", "Error rate", "errors / (ok + errors)"),
+            [("errors", "error_rate")],
+            "No request failed.",
+            tick_share,
+            lambda host: share(host.error_rate),
+        ),
+    ]
+
+
+# --- a sweep -----------------------------------------------------------------------------------------
+
+
+def sweep_page(plan: SweepPlan, rows: Sequence[SweepRow], levers: Sequence[Moved]) -> str:
+    """The whole document: how far each configuration and each lever moved."""
+    stages = [
+        [row for row in rows if row.stage == stage] for stage in sorted({row.stage for row in rows})
+    ]
+    name, load = plan.look_at[0], plan.load
+    # as a page has them: real arrows, and no line's end before a per cent sign
+    lines = [
+        line.replace("->", "\N{RIGHTWARDS ARROW}").replace(" %", "\N{NO-BREAK SPACE}%")
+        for stage in stages
+        if (line := progression(stage, name))
+    ]
+    blocks = f"{plan.blocks} interleaved blocks" if plan.blocks > 1 else "one block"
+    at_rate = f" at {load.rate:g} request{'s' * (load.rate != 1)} a second" if load.rate else ""
+    definitions: list[object] = [
+        Markup.joined([tag("b", found.title), f": {found.definition}"])
+        for each in plan.look_at
+        if (found := metric(each))
+    ]
+    sections = (
+        [
+            (
+                tag("h2", "Around the best of them" if number else "One after the other"),
+                _bars(stage, name),
+                tag("p", lines[number]) if number and number < len(lines) else None,
+            )
+            for number, stage in enumerate(stages)
+        ],
+        tag("h2", "How far each lever moved"),
+        notes_list([lever(one, name) for one in levers], "No lever has two positions to compare."),
+        tag("h2", "All figures"),
+        [_figures_table(plan, stage) for stage in stages],
+        tag("h2", "What the figures are"),
+        notes_list([*definitions, COMPARED], ""),
+    )
+    title = f"Sweep: {plan.summary or plan.name}"
+    return _page(
+        title,
+        title,
+        lines[0] if lines else "Nothing to compare",
+        f"{meant(name).title}; {blocks} of {span(load.duration_s)}, {load.users} users{at_rate}, "
+        f"the prompts of {plan.profile}",
+        sections,
+        [f"{row.name}: {note}" for row in rows for note in row.notes],
+    )
+
+
+def _bars(rows: Sequence[SweepRow], name: str) -> Markup:
+    """Lying bars with their names above, each with its interval: a phone has room for them, too."""
+    values = [row.figures.get(name) or 0.0 for row in rows]
+    ends = [row.ends(name) for row in rows]
+    upper = [max(value, end[1]) if end else value for value, end in zip(values, ends, strict=True)]
+    longest = min(ROOM * max(values, default=0.0), max(upper, default=0.0)) or 1.0
+    bars = []
+    for row, value, end in zip(rows, values, ends, strict=True):
+        title = tag("span", row.name, class_="name")
+        if row.status != "measured" or row.figures.get(name) is None:
+            bars.append(tag("div", title, tag("span", said(_status(row)), class_="what")))
+            continue
+        compared = row.of(name)
+        is_equal = compared is not None and compared.verdict == NO_DIFFERENCE
+        words = " ".join([figure(name, value), difference(compared) if compared else ""]).strip()
+        whisker = None
+        if end is not None:
+            left, right = 100 * max(0.0, end[0]) / longest, min(100.0, 100 * end[1] / longest)
+            whisker = tag(
+                "i",
+                class_="cut" if end[1] > longest else None,
+                style=f"left:{left:.2f}%;width:{max(0.0, right - left):.2f}%",
+            )
+        bar = tag("span", style=f"width:{100 * value / longest:.2f}%")
+        bars.append(
+            tag(
+                "div",
+                title,
+                tag("span", words, class_="what"),
+                tag("div", bar, whisker, class_="rail"),
+                class_="first" if compared is None else "equal" if is_equal else None,
+            )
+        )
+    return tag("div", bars, class_="bars")
+
+
+def _status(row: SweepRow) -> str:
+    return f"{row.status}: {row.cause}" if row.cause else row.status
+
+
+def _figures_table(plan: SweepPlan, rows: Sequence[SweepRow]) -> Markup:
+    names = [
+        name for name in plan.look_at if any(row.figures.get(name) is not None for row in rows)
+    ]
+    titles: list[tuple[str, str | None]] = [("configuration", None), ("blocks", "right")]
+    titles += [(meant(name).title, None) for name in names]
+    titles.append(("start", "right"))
+    body: list[list[object]] = []
+    for row in rows:
+        status = tag("small", said(_status(row))) if row.status != "measured" else None
+        cells: list[object] = [Markup.joined([tag("b", row.name), status]), f"{row.blocks}"]
+        for name in names:
+            compared = row.of(name)
+            change = tag("small", difference(compared)) if compared else None
+            cells.append(Markup.joined([figure(name, row.figures.get(name)), change]))
+        body.append([*cells, "" if row.start_s is None else f"{row.start_s:.1f} s"])
+    return rows_table(titles, body)
