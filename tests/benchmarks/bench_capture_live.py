@@ -45,11 +45,11 @@ ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, LiveCapture  # noqa: E402
-from toolkit.capture.flows import Streams  # noqa: E402
 from toolkit.capture.live import open_live  # noqa: E402
 from toolkit.capture.packets import Frames  # noqa: E402
 from toolkit.capture.records import HttpRequest, Losses  # noqa: E402
 from toolkit.capture.ring import open_ring  # noqa: E402
+from toolkit.capture.tcp import Streams  # noqa: E402
 from toolkit.capture.tcpdump import open_tcpdump  # noqa: E402
 
 SOURCE = ROOT / "tests" / "support" / "c_traffic" / "traffic.c"

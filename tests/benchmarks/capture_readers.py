@@ -14,8 +14,8 @@ from capture_traffic import PORT, Digest
 def ours(path: str, digest: Digest) -> None:
     """File -> frames -> streams -> HTTP, as `toolkit capture FILE` does before it reads the bodies' JSON."""
     from toolkit.capture.files import replay
-    from toolkit.capture.flows import Streams
     from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
+    from toolkit.capture.tcp import Streams
 
     def take(request: HttpRequest) -> None:
         if request.body is not None and not request.damaged:

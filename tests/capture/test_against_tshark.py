@@ -16,8 +16,8 @@ import pytest
 from support.packets import ACK, FIN, PSH, SYN, Conversation, chunked, ok, pcap, post
 
 from toolkit.capture.files import replay
-from toolkit.capture.flows import Streams
 from toolkit.capture.records import HttpRequest, Losses
+from toolkit.capture.tcp import Streams
 
 INSTALL = "apt-get install tshark"
 ONE, TWO, THREE = b'{"n": 1, "text": "first"}', b'{"n": 2}', b'{"n": 3}'

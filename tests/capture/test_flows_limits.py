@@ -174,7 +174,7 @@ def test_a_jump_that_a_second_segment_confirms_is_a_gap_of_unknown_length() -> N
 
 
 def test_closed_connections_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.capture.flows.CLOSED", 100)
+    monkeypatch.setattr("toolkit.capture.tcp.CLOSED", 100)
     capture = Capture()
     for number in range(1000):
         capture.key, capture.next = key(30_000 + number), 1001

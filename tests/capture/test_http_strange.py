@@ -170,6 +170,6 @@ def test_an_error_of_ours_is_not_taken_for_one_of_theirs(monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("toolkit.capture.messages.Message.request", broken)
+    monkeypatch.setattr("toolkit.capture.http._Message.request", broken)
     with pytest.raises(Exception, match="callback"):
         sent(post(ONE))

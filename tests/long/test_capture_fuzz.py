@@ -16,8 +16,8 @@ import pytest
 from support.packets import chunked
 from support.streams import ACK, FIN, RST, SYN, key, post
 
-from toolkit.capture.flows import Streams
 from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
+from toolkit.capture.tcp import Streams
 
 SEGMENTS = {"short": 100_000, "full": 4_000_000}[os.environ.get("TOOLKIT_LONG", "short")]
 CONNECTIONS = 150

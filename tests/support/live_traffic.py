@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from toolkit.capture.engine import LiveCapture
-from toolkit.capture.flows import Streams
 from toolkit.capture.live import open_live
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import HttpRequest, Losses
 from toolkit.capture.ring import open_ring
+from toolkit.capture.tcp import Streams
 from toolkit.capture.tcpdump import open_tcpdump
 
 ENGINES: dict[str, Callable[..., LiveCapture]] = {

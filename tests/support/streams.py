@@ -1,7 +1,7 @@
 """Segments for `Streams` by hand, without frames around them: one client, one server, sequence numbers counted."""
 
-from toolkit.capture.flows import Streams
 from toolkit.capture.records import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
+from toolkit.capture.tcp import Streams
 
 __all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "key", "opened", "post"]
 

@@ -15,11 +15,11 @@ from typing import Protocol
 from toolkit.capture.bodies import Bodies
 from toolkit.capture.engine import LiveCapture
 from toolkit.capture.files import Replayed, replay
-from toolkit.capture.flows import Streams
 from toolkit.capture.lines import NumberedRequest
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
 from toolkit.capture.summary import RequestCounter
+from toolkit.capture.tcp import Streams
 
 BATCH_S = 0.2
 """How long a request waits for others before it is read and handed on: who reads our output is never a second behind."""

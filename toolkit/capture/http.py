@@ -1,15 +1,24 @@
 """One direction of a connection, bytes in order -> HTTP/1 requests; httptools parses, this file keeps it alive.
 
-It never fills a hole and never guesses: a request that misses a byte is delivered as damaged, without its body.
+It never fills a hole and never guesses: a request that misses a byte is delivered as damaged, without its body. Of a head it
+keeps the method, the path and what frames the body; a header's value is gone when its request is.
 """
 
 import re
+import zlib
 from collections.abc import Callable
+from hashlib import blake2b
 
-from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
+import brotli  # type: ignore[import-untyped]
+import zstandard
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+)
 
-from toolkit.capture.messages import CaptureState, Ends, Message
-from toolkit.capture.records import HttpRequest
+from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
 from toolkit.units import counted
 
 REQUEST_LINE = re.compile(rb"(?:\r\n){0,2}([A-Z][A-Z-]{2,19}) ([^\x00-\x20]+) HTTP/1\.[0-9]\r\n")
@@ -27,51 +36,51 @@ OPEN, RESYNC, SKIP, IGNORE = range(4)
 
 FRAMING_BYTES = 16 * 1024
 """Of a chunk's size with its extensions, or of all trailers; nearly nobody sends either."""
-
 PARSER_BYTES = 1024
 """What an unfinished request costs beside its bytes."""
+FRAMING_BROKEN = "its body's framing is broken"
+
+METHODS = {
+    name.encode(): name for name in "GET POST PUT DELETE HEAD OPTIONS PATCH CONNECT TRACE".split()
+}
+FRAMING_LENGTHS = frozenset(
+    map(len, ("content-length", "transfer-encoding", "content-encoding", "upgrade"))
+)
 
 
-class ConnectionRequests:
+class Requests:
     """The requests of one client on one connection, from bytes in order and from holes of known or unknown length.
 
-    `key`: addresses and ports as in the packets.
+    `key`: addresses and ports as in the client's packets.
     """
 
     __slots__ = (
-        "_began_at",
-        "_beheaded",
-        "_fed",
-        "_framing",
-        "_head",
-        "_hurt",
-        "_last_at",
-        "_lost",
-        "_message",
-        "_mode",
-        "_read",
-        "_silent",
-        "_skip",
-        "deliver",
-        "ends",
-        "held",
-        "shared",
+        *("_beheaded", "_began_at", "_deliver", "_fed", "_framing", "_head", "_hurt", "_key"),
+        *("_last_at", "_losses", "_lost", "_message", "_mode", "_read", "_silent", "_skip"),
+        *("held", "limits"),
     )
 
     def __init__(
-        self, deliver: Callable[[HttpRequest], None], key: bytes, shared: CaptureState
+        self,
+        deliver: Callable[[HttpRequest], None],
+        key: bytes,
+        limits: MemoryBounds,
+        losses: Losses,
     ) -> None:
-        self.ends = Ends(key)
-        self.deliver, self.shared = deliver, shared
+        self._deliver, self._key, self.limits, self._losses = deliver, key, limits, losses
         self.held = 0
         """Bytes of an unfinished request."""
         self._mode = RESYNC
-        self._message: Message | None = None
+        self._message: _Message | None = None
+        """Only in the middle of a message: of 200,000 connections hardly any is."""
         self._head: bytearray | None = None
         self._fed = 0
+        """Bytes of the head that the parser had before."""
         self._began_at = self._last_at = 0.0
         self._hurt: HttpRequest | None = None
+        """The one whose body has a hole, while the rest of it goes by."""
         self._skip = self._lost = 0
+        """Bytes of it that are still to come, and that were lost."""
         self._read = self._framing = 0
         """Of a chunked body so far, and what came since then that was none of it."""
         self._silent = True
@@ -92,73 +101,33 @@ class ConnectionRequests:
         """The connection was seen from its start."""
         self._mode = OPEN
 
+    def request(self, ts: float, ts_last: float) -> HttpRequest:
+        """A request of which only its place is known."""
+        key = self._key
+        address = (len(key) - 4) // 2
+        return HttpRequest(
+            ts=ts,
+            ts_last=ts_last,
+            client=key[:address],
+            client_port=int.from_bytes(key[-4:-2], "big"),
+            server=key[address : 2 * address],
+            server_port=int.from_bytes(key[-2:], "big"),
+        )
+
     # --- bytes ------------------------------------------------------------------------------------
 
     def data(self, ts: float, data: bytes) -> None:
         """Read the next bytes; `data` is not empty."""
         message = self._message
-        if message is None:
-            if self._mode or self._head is not None or b"\n\r\n" not in data:
-                self._unusual(ts, data)
-                return
-            message = self.shared.message(self.ends, ts)
-        elif message.in_head:
-            self._gather(ts, data)
-            return
-        elif ts > message.now:  # what waited behind a hole came before what filled it
-            message.now = ts
-        self._feed(message, data)
-
-    def _feed(self, message: Message, data: bytes) -> None:
-        stopped: HttpParserUpgrade | HttpParserError | None = None
-        try:
-            message.parser.feed_data(data)
-        except (HttpParserUpgrade, HttpParserError) as reason:
-            stopped = reason
-        if message.done:
-            self._silent = False
-            for request in message.done:
-                self.deliver(request)
-            message.done.clear()
-        if stopped is None:
-            self._rest(message, data)
-        elif isinstance(stopped, HttpParserUpgrade):
-            self._upgraded(message, data[stopped.args[0] :])
-        elif isinstance(stopped, HttpParserCallbackError):
-            raise stopped
-        else:
-            self._stumbled(message, data)
-
-    def _rest(self, message: Message, data: bytes) -> None:
-        """Keep the parser only while it is in the middle of a message."""
-        if not message.open:
-            self._forget()
-            self.shared.keep(message)
-            return
-        self._message = message
-        self.held = PARSER_BYTES + (len(message.body) if message.body else 0)
-        if message.in_head:
-            self._head = bytearray(data[-3:])
-            self._began_at = self._last_at = message.now
-            self._fed = len(self._head)
-            self.held += len(data)
-        elif message.chunked:
-            self._bound_framing(message, len(data))
-
-    def _bound_framing(self, message: Message, fed: int) -> None:
-        """Trailers grow in the parser, with a copy for each segment."""
-        if message.body_bytes != self._read:
-            self._read, self._framing = message.body_bytes, 0
-            return
-        self._framing += fed
-        if self._framing > FRAMING_BYTES:
-            self._damage(message, "its body's framing is broken")
-            self._forget()
-            self._mode = RESYNC
-
-    def _unusual(self, ts: float, data: bytes) -> None:
-        if self._mode == OPEN:
-            self._gather(ts, data)
+        if message is not None and not message.in_head:
+            # what waited behind a hole came before what filled it
+            message.now = max(ts, message.now)
+            self._feed(message, data)
+        elif self._mode == OPEN:
+            if message is None and self._head is None and b"\n\r\n" in data:
+                self._feed(_Message(self, ts), data)
+            else:
+                self._gather(ts, data)
         elif self._mode == RESYNC:
             self._resync(ts, data)
         elif self._mode == SKIP:
@@ -182,22 +151,82 @@ class ConnectionRequests:
         self._last_at = max(ts, self._last_at)
         self.held += len(data)
         if head.find(b"\n\r\n", searched) < 0 and head.find(b"\n\n", searched) < 0:
-            if len(head) > self.shared.limits.header_bytes:
-                self._drop_head()
+            if len(head) > self.limits.header_bytes:
+                self._forget(RESYNC)
+                self._silent = False
+                self._losses.unparsed += 1
             return
         self._head = None
-        message = self._message or self.shared.message(self.ends, self._began_at)
+        message = self._message or _Message(self, self._began_at)
         message.now = max(self._last_at, message.now)
         self._feed(message, bytes(head[self._fed :]))
         # what stood before it was no request, and it is one
         if self._mode == RESYNC and len(head) > len(data) and REQUEST_LINE.match(data):
             self._resync(ts, data)
 
-    def _drop_head(self) -> None:
-        self._forget()
-        self._mode = RESYNC
-        self._silent = False
-        self.shared.losses.unparsed += 1
+    def _feed(self, message: "_Message", data: bytes) -> None:
+        broken, upgraded_at = False, -1
+        try:
+            message.parser.feed_data(data)
+        except HttpParserUpgrade as reason:
+            upgraded_at = reason.args[0]
+        except HttpParserCallbackError:
+            raise
+        except HttpParserError:
+            broken = True
+        if message.done:
+            self._silent = False
+            for request in message.done:
+                self._deliver(request)
+            message.done.clear()
+
+        if broken:
+            # the parser is dead; a request whose head was read is damaged, anything else was none
+            is_request = message.open and not message.in_head
+            if is_request:
+                self._damage(message, FRAMING_BROKEN)
+            self._message = message
+            self._forget(RESYNC)
+            if not is_request:
+                self._refuse(data)
+        elif upgraded_at >= 0:
+            self._read_on(message, data[upgraded_at:])
+        elif not message.open:
+            self._message = message
+            self._forget(OPEN)
+        else:
+            self._message = message
+            self.held = PARSER_BYTES + (len(message.body) if message.body else 0)
+            if message.in_head:
+                self._head = bytearray(data[-3:])
+                self._began_at = self._last_at = message.now
+                self._fed = len(self._head)
+                self.held += len(data)
+            elif message.chunked:
+                # trailers grow in the parser, with a copy for each segment
+                self._framing = self._framing + len(data) if message.body_bytes == self._read else 0
+                self._read = message.body_bytes
+                if self._framing > FRAMING_BYTES:
+                    self._damage(message, FRAMING_BROKEN)
+                    self._forget(RESYNC)
+
+    def _read_on(self, message: "_Message", rest: bytes) -> None:
+        """After `Upgrade` as HTTP/1.1: uvicorn and vLLM ignore the wish; where it was granted, what follows is no request."""
+        self._message = message
+        is_open, method, target = message.open, message.parser.get_method(), message.target
+        self._forget(self._mode)
+        if is_open:
+            framing = "transfer-encoding: chunked"
+            if not message.chunked:
+                framing = f"content-length: {message.length}"
+            again = _Message(self, message.began_at)
+            again.now = message.now
+            head = b"%s %s HTTP/1.1\r\n%s\r\n\r\n" % (method, target, framing.encode())
+            again.parser.feed_data(head)
+            again.encoding = message.encoding
+            self._feed(again, rest)
+        elif rest:
+            self.data(message.now, rest)
 
     def _resync(self, ts: float, data: bytes) -> None:
         """Go on where a segment begins with a request."""
@@ -207,64 +236,26 @@ class ConnectionRequests:
             self.data(ts, data)
         elif self._beheaded is not None:
             problem, self._beheaded = self._beheaded, None
-            self.deliver(damaged(self.ends.request(ts, ts), problem))
+            self._deliver(_damaged(self.request(ts, ts), problem))
         elif self._silent:
             self._silent = False
             if RECORD.match(data):
-                self.shared.losses.encrypted += 1
+                self._losses.encrypted += 1
             else:
-                self.shared.losses.unparsed += 1
-
-    # --- what is no HTTP/1 ------------------------------------------------------------------------
+                self._losses.unparsed += 1
 
     def _refuse(self, data: bytes) -> None:
         """Bytes that begin no request, where one should begin."""
-        losses = self.shared.losses
         if self._silent and HELLO.match(data):
             self._mode = IGNORE
-            losses.encrypted += 1
+            self._losses.encrypted += 1
             return
-        losses.unparsed += 1
+        self._losses.unparsed += 1
         self._silent = False
         self._mode = RESYNC
         if data.startswith(PREFACE[:12]):
             self._mode = IGNORE
-            losses.http2 += 1
-
-    def _stumbled(self, message: Message, data: bytes) -> None:
-        """The parser is dead. A request whose head was read is damaged, anything else was none."""
-        head_read = message.open and not message.in_head
-        if head_read:
-            self._damage(message, "its body's framing is broken")
-        self._forget()
-        message.open = False
-        if not head_read:
-            self._refuse(data)
-        else:
-            self._mode = RESYNC
-
-    def _upgraded(self, message: Message, rest: bytes) -> None:
-        """Read on as HTTP/1.1: uvicorn and vLLM ignore the wish; where it was granted, what follows is no request."""
-        self._message = None
-        self.held = 0
-        if not message.open:
-            if rest:
-                self.data(message.now, rest)
-            return
-        message.open = False
-        framing = (
-            f"content-length: {message.length}"
-            if not message.chunked
-            else "transfer-encoding: chunked"
-        )
-        again = self.shared.message(self.ends, message.began_at)
-        again.now = message.now
-        again.parser.feed_data(
-            b"%s %s HTTP/1.1\r\n%s\r\n\r\n"
-            % (message.parser.get_method(), message.target, framing.encode())
-        )
-        again.encoding = message.encoding
-        self._feed(again, rest) if rest else self._rest(again, rest)
+            self._losses.http2 += 1
 
     # --- holes and ends ---------------------------------------------------------------------------
 
@@ -273,40 +264,39 @@ class ConnectionRequests:
         if self._mode == IGNORE:
             return
         if self._mode == SKIP:
-            self._skip_hole(missing)
+            if missing is None or missing > self._skip:
+                self._finish_hurt(_lost(None if missing is None else self._lost + missing))
+                self._mode = RESYNC
+                return
+            self._skip -= missing
+            self._lost += missing
+            if not self._skip:
+                self._finish_hurt(_lost(self._lost))
             return
-        message, head = self._message, self._head
+        message = self._message
         if not self.between:
             self._silent = False
         if message is not None and not message.in_head:
-            self._hurt_body(message, missing)
+            # with a Content-Length it is known where the request ends, if the hole ends before that
+            left = -1
+            if message.length is not None and not message.chunked:
+                left = message.length - message.body_bytes
+            if missing is None or missing > left:
+                self._damage(message, _lost(missing))
+                self._forget(RESYNC)
+                return
+            self._hurt = message.request()
+            self._forget(SKIP)
+            self._lost, self._skip = missing, left - missing
+            self.held = PARSER_BYTES
+            if not self._skip:
+                self._finish_hurt(_lost(missing))
             return
-        if head is not None:
-            self._hurt_head(lost(missing))
+        if self._head is not None:
+            self._hurt_head(_lost(missing))
         elif self._mode == OPEN:
-            self._beheaded = lost(missing)
-        self._forget()
-        self._mode = RESYNC
-
-    def _hurt_body(self, message: Message, missing: int | None) -> None:
-        """With a Content-Length it is known where the request ends, if the hole ends before that."""
-        left = (
-            None
-            if message.length is None or message.chunked
-            else message.length - message.body_bytes
-        )
-        if missing is None or left is None or missing > left:
-            self._damage(message, lost(missing))
-            self._forget()
-            self._mode = RESYNC
-            return
-        request = message.request()
-        self._forget()
-        self._hurt = damaged(request, lost(missing))
-        self._lost, self._skip, self._mode = missing, left - missing, SKIP
-        self.held = PARSER_BYTES
-        if not self._skip:
-            self._finish_hurt(lost(missing))
+            self._beheaded = _lost(missing)
+        self._forget(RESYNC)
 
     def _skipped(self, ts: float, data: bytes) -> None:
         request = self._hurt
@@ -316,76 +306,283 @@ class ConnectionRequests:
         self._skip -= taken
         request.body_bytes += taken
         if not self._skip:
-            self._finish_hurt(lost(self._lost))
+            self._finish_hurt(_lost(self._lost))
             if taken < len(data):
                 self.data(ts, data[taken:])
-
-    def _skip_hole(self, missing: int | None) -> None:
-        if missing is None or missing > self._skip:
-            self._finish_hurt(lost(None if missing is None else self._lost + missing))
-            self._mode = RESYNC
-            return
-        self._skip -= missing
-        self._lost += missing
-        if not self._skip:
-            self._finish_hurt(lost(self._lost))
 
     def _finish_hurt(self, problem: str) -> None:
         request, self._hurt = self._hurt, None
         assert request is not None
         self._mode = OPEN
         self.held = 0
-        self.deliver(damaged(request, problem))
+        self._deliver(_damaged(request, problem))
 
     def _hurt_head(self, problem: str) -> None:
         """A request of which not even the head is whole; its first line may be."""
-        head = bytes(self._head or b"")
-        line = REQUEST_LINE.match(head)
-        message = self._message
-        if message is not None:  # it began behind another one, in the parser
-            self._damage(message, problem)
-        else:
-            request = self.ends.request(self._began_at, self._last_at)
-            if line:
-                request.method = line[1].decode("ascii")
-                request.path = self.shared.path(line[2])
-            self.deliver(damaged(request, problem))
+        if self._message is not None:  # it began behind another one, in the parser
+            self._damage(self._message, problem)
+            return
+        request = self.request(self._began_at, self._last_at)
+        line = REQUEST_LINE.match(bytes(self._head or b""))
+        if line:
+            request.method, request.path = line[1].decode("ascii"), path_of(line[2])
+        self._deliver(_damaged(request, problem))
 
-    def _damage(self, message: Message, problem: str) -> None:
+    def _damage(self, message: "_Message", problem: str) -> None:
         request = message.request()
         if message.in_head:  # its first line may be cut
             request.method = request.path = None
-        self.deliver(damaged(request, problem))
+        self._deliver(_damaged(request, problem))
 
     def end(self, why: str) -> None:
         """Nothing more comes; an unfinished request is damaged, for the reason given."""
         message = self._message
         if self._hurt is not None:
-            self._finish_hurt(f"{lost(self._lost)}, then {why}")
+            self._finish_hurt(f"{_lost(self._lost)}, then {why}")
         elif message is not None and not message.in_head:
             self._damage(message, why)
         elif self._head is not None:
             self._hurt_head(why)
-        self._forget()
-        self._mode = IGNORE
+        self._forget(IGNORE)
 
-    def _forget(self) -> None:
-        """Let go of what is unfinished; a parser in the middle of a message is of no more use."""
-        self._read = self._framing = 0
-        self._message = None
+    def _forget(self, mode: int) -> None:
+        """Let go of what is unfinished, and of the parser, which holds its callbacks: only a search would find that garbage."""
+        if self._message is not None:
+            del self._message.parser
+            self._message = None
+        self._read = self._framing = self.held = 0
         self._head = None
-        self.held = 0
+        self._mode = mode
 
 
-def damaged(request: HttpRequest, problem: str) -> HttpRequest:
+class _Message:
+    """httptools' callbacks, and the one request that they are in the middle of."""
+
+    __slots__ = (
+        *("began_at", "body", "body_bytes", "chunked", "connection", "done", "encoding", "hashed"),
+        *("in_head", "length", "now", "open", "parser", "target", "upgrade"),
+    )
+
+    def __init__(self, connection: Requests, began_at: float) -> None:
+        self.connection = connection
+        self.now = self.began_at = began_at
+        self.open = self.in_head = False
+        self.done: list[HttpRequest] = []
+        """Whole requests of the bytes just fed; an exception raised in a callback would be lost in httptools."""
+        self.target = b""
+        self.parser = HttpRequestParser(self)
+        # a server that closes does not read on; we tell what was sent
+        self.parser.set_dangerous_leniencies(lenient_keep_alive=True)
+
+    def on_message_begin(self) -> None:
+        """The first byte of a method."""
+        self.open = self.in_head = True
+        self.upgrade = self.chunked = False
+        self.target = b""
+        self.body: bytes | bytearray | None = None
+        self.hashed: blake2b | None = None
+        self.body_bytes = 0
+        self.encoding: str | None = None
+        self.length: int | None = None
+
+    def on_url(self, target: bytes) -> None:
+        """A piece of the target."""
+        self.target = self.target + target if self.target else target
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what frames the body; by length first, as this is called for each header of each request."""
+        if len(name) not in FRAMING_LENGTHS or not self.in_head:
+            return  # or a trailer
+        name = name.lower()
+        encodings: list[str] = []
+        if name == b"content-length":
+            self.length = int(value) if len(value) < 20 else None
+        elif name == b"transfer-encoding":
+            self.chunked = True
+            codings = [coding.strip() for coding in value.decode("latin-1").lower().split(",")]
+            encodings = [coding for coding in codings if coding != "chunked"]
+        elif name == b"content-encoding":
+            encodings = [value.decode("latin-1")]
+        elif name == b"upgrade":
+            self.upgrade = True
+        if encodings:
+            self.encoding = ",".join([*([self.encoding] if self.encoding else []), *encodings])
+
+    def on_headers_complete(self) -> None:
+        """The head is over; what header comes now is a trailer."""
+        self.in_head = False
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body, without the chunks' framing; beyond the limit only its hash is kept."""
+        self.body_bytes += len(data)
+        if self.body_bytes > self.connection.limits.body_bytes:
+            if self.hashed is None:
+                self.hashed = blake2b(self.body or b"", digest_size=16)
+                self.body = None
+            self.hashed.update(data)
+        elif self.body is None:
+            self.body = data
+        else:
+            if isinstance(self.body, bytes):
+                self.body = bytearray(self.body)
+            self.body += data
+
+    def on_message_complete(self) -> None:
+        """A whole request."""
+        if self.upgrade and (self.length or self.chunked) and self.parser.should_upgrade():
+            return  # httptools leaves its body out; it is read again, see `Requests._read_on`
+        request = self.request()
+        limit = self.connection.limits.body_bytes
+        if self.hashed is not None:
+            request.body_hash = self.hashed.digest()
+            request.problem = f"its body is longer than {limit:,} bytes"
+        elif self.body is not None:
+            body = self.body if isinstance(self.body, bytes) else bytes(self.body)
+            try:
+                request.body = decoded(body, self.encoding, limit) if self.encoding else body
+            except NotDecodedError as problem:
+                # the hash of its bytes as they were sent
+                request.body_hash = blake2b(body, digest_size=16).digest()
+                request.problem = f"its body can't be decoded: {problem}"
+            else:
+                request.body_bytes = len(request.body)
+        self.done.append(request)
+        self.open = False
+        self.body = None
+        self.target = b""
+        self.began_at = self.now  # of the next one, if these bytes hold it
+
+    def request(self) -> HttpRequest:
+        """What is known so far, without the body."""
+        request = self.connection.request(self.began_at, self.now)
+        method = self.parser.get_method()
+        request.method = METHODS.get(method) or method.decode("latin-1")
+        request.path = path_of(self.target)
+        request.body_bytes = self.body_bytes
+        return request
+
+
+def path_of(target: bytes) -> str:
+    """Without scheme, host and query: each may hold a secret (`user:password@`, `?key=`)."""
+    scheme, found, rest = target.partition(b"://")
+    if found and scheme.isalnum():
+        target = b"/" + rest.partition(b"/")[2]
+    path = target.partition(b"?")[0].partition(b"#")[0]
+    if not path.startswith(b"/"):  # CONNECT names a host
+        path = path.rpartition(b"@")[2]
+    return path.decode("ascii", "backslashreplace")
+
+
+def _damaged(request: HttpRequest, problem: str) -> HttpRequest:
     """The request, which has no body so far, told as damaged."""
     request.damaged = True
     request.problem = problem
     return request
 
 
-def lost(missing: int | None) -> str:
+def _lost(missing: int | None) -> str:
     """A hole in words."""
-    if missing is None:
-        return "bytes lost"
-    return f"{counted(missing, 'byte')} lost"
+    return "bytes lost" if missing is None else f"{counted(missing, 'byte')} lost"
+
+
+# --- what a body holds under its Content-Encoding ---------------------------------------------------
+
+CODINGS = 4
+"""Encodings one around the other; nobody sends two, and each costs a body of the limit's size."""
+WINDOW_BYTES = 8 * 1024 * 1024
+"""Largest window of a zstd frame: its sender chooses it, the decoder allocates it, and RFC 9659 allows no more."""
+MEMBERS = 16
+"""Of one gzip or zstd body; each costs a copy of what follows it, and one of 20 bytes is a whole one."""
+ENDS_EARLY = "its encoding ends early"
+
+
+class NotDecodedError(ValueError):
+    """Its text says why."""
+
+
+def decoded(body: bytes, encodings: str, limit: int) -> bytes:
+    """The body without its encodings, `gzip` or `gzip, br` in the order in which they were applied.
+
+    It never grows beyond the limit by more than tells it: a few kilobytes may stand for gigabytes.
+    """
+    names = [name.strip().lower() for name in encodings.split(",")]
+    names = [name for name in names if name not in ("", "identity")]
+    if len(names) > CODINGS:
+        raise NotDecodedError(f"{len(names)} encodings one around the other")
+    for name in reversed(names):
+        decode = DECODERS.get(name)
+        if decode is None:
+            raise NotDecodedError("an encoding that is not known here")
+        try:
+            members, size = [], 0
+            while True:
+                plain, body = decode(body, limit - size)
+                members.append(plain)
+                size += len(plain)
+                if not body or size > limit:
+                    break
+                if len(members) == MEMBERS:
+                    raise NotDecodedError(f"it has more than {MEMBERS} members")
+            body = b"".join(members)
+        except (zlib.error, brotli.error, zstandard.ZstdError):
+            raise NotDecodedError(f"it is not {name}") from None
+        if len(body) > limit:
+            raise NotDecodedError(f"it is longer than {limit:,} bytes")
+    return body
+
+
+# each decodes the first member to at most `limit` + 1 bytes, and returns what comes after it, too
+
+
+def _gzip(body: bytes, limit: int, window: int = zlib.MAX_WBITS | 16) -> tuple[bytes, bytes]:
+    stream = zlib.decompressobj(window)
+    plain = stream.decompress(body, limit + 1)
+    if not stream.eof and len(plain) <= limit:
+        raise NotDecodedError(ENDS_EARLY)
+    return plain, stream.unused_data
+
+
+def _deflate(body: bytes, limit: int) -> tuple[bytes, bytes]:
+    """RFC 9110 means zlib's format; some senders leave its header out."""
+    try:
+        plain, rest = _gzip(body, limit, zlib.MAX_WBITS)
+    except zlib.error:
+        plain, rest = _gzip(body, limit, -zlib.MAX_WBITS)
+    if rest:
+        raise NotDecodedError("bytes follow its encoding's end")
+    return plain, b""
+
+
+def _brotli(body: bytes, limit: int) -> tuple[bytes, bytes]:
+    stream = brotli.Decompressor()
+    plain: bytes = stream.process(body, output_buffer_limit=limit + 1)
+    while len(plain) <= limit and not stream.is_finished():
+        part = stream.process(b"", output_buffer_limit=limit + 1 - len(plain))
+        if not part:
+            raise NotDecodedError(ENDS_EARLY)
+        plain += part
+    return plain, b""
+
+
+def _zstd(body: bytes, limit: int) -> tuple[bytes, bytes]:
+    """Fed in small steps: a block of 4 bytes may stand for 128 KiB, and the decoder knows no limit."""
+    stream = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    for start in range(0, len(body), 64):
+        parts.append(stream.decompress(body[start : start + 64]))
+        size += len(parts[-1])
+        if stream.eof:
+            return b"".join(parts), stream.unused_data + body[start + 64 :]
+        if size > limit:
+            return b"".join(parts), b""
+    raise NotDecodedError(ENDS_EARLY)
+
+
+DECODERS: dict[str, Callable[[bytes, int], tuple[bytes, bytes]]] = {
+    "br": _brotli,
+    "deflate": _deflate,
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "zstd": _zstd,
+}

@@ -11,7 +11,7 @@ from toolkit.capture.answers import AnswerReader
 from toolkit.capture.records import HttpAnswer, HttpRequest
 
 if TYPE_CHECKING:
-    from toolkit.capture.http import ConnectionRequests
+    from toolkit.capture.http import Requests
 
 ANSWER_BYTES = 8192
 """What an unanswered request costs beside its body: its answer's tail."""
@@ -73,7 +73,7 @@ class Pairs:
         self._deliver, self._in_flight = deliver, in_flight
         address = (len(key) - 4) // 2
         self._server = key[address : 2 * address] + key[-2:]
-        self.requests: ConnectionRequests
+        self.requests: Requests
         self._waiting: deque[HttpRequest] = deque()
         self._early: HttpAnswer | None = None
         """An answer that came before its request was whole, e.g., a refusal."""
@@ -151,29 +151,3 @@ class Pairs:
         self._answers.end(ts)
         while self._waiting:
             self._release()
-
-
-class NoAnswers:
-    """Reads the server's direction where answers are not followed: none of it arrives."""
-
-    held = 0
-    between = True
-
-    def data(self, ts: float, data: bytes) -> None:
-        """Nobody listens."""
-
-    def gap(self, ts: float, missing: int | None) -> None:
-        """Nobody listens."""
-
-    def starts(self, data: bytes) -> bool:
-        """Whatever comes."""
-        return bool(data)
-
-    def begin(self) -> None:
-        """Nobody listens."""
-
-    def end(self, ts: float) -> None:
-        """Nobody listens."""
-
-
-NOTHING = NoAnswers()
