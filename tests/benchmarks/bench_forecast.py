@@ -28,10 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.small_proxy import Request, serve
 
 from toolkit.proxy.cache.memory import MemoryCache
-from toolkit.workload.columns import RequestColumns, columns
-from toolkit.workload.forecast import hit_curve
-from toolkit.workload.logs import read
-from toolkit.workload.prefixes import shared_prefix
+from toolkit.workload import RequestColumns, columns, hit_curve, read, shared_prefix
 
 COUNT = at_length(200_000, 40_000)
 SERVED = at_length(20_000, 4_000)

@@ -14,7 +14,7 @@ from toolkit.cli import main
 from toolkit.protocol.request import asked
 from toolkit.records import Run, Seen
 from toolkit.store import Store
-from toolkit.workload.logs import read
+from toolkit.workload import read
 
 DB = Path("data/toolkit.db")
 NOW = time.time()

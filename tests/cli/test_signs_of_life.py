@@ -34,10 +34,10 @@ SLOW = {
         "toolkit.tuning.pages:report_page",
     ),
     "workload --from bodies.jsonl --html report.html --profile made.toml": (
-        *("toolkit.cli.workload.run:arrived", "toolkit.cli.workload.run:summarise"),
-        *("toolkit.workload.report_page:page", "toolkit.workload.synthesis:synthesis"),
+        *("toolkit.cli.workload.run:_from_files", "toolkit.cli.workload.run:summarise"),
+        *("toolkit.cli.workload.run:page", "toolkit.cli.workload.run:synthesis"),
     ),
-    "workload --from bodies.jsonl --export mooncake": ("toolkit.workload.exports:mooncake",),
+    "workload --from bodies.jsonl --export mooncake": ("toolkit.cli.workload.run:mooncake",),
     "scout 127.0.0.1:9 --json --no-store": ("toolkit.scout.watch:HostWatch.run",),
     "preflight --sim": ("toolkit.cli.preflight.run:checks",),
 }

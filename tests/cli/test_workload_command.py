@@ -82,8 +82,13 @@ def test_the_report_stands_whole_in_a_pipe_and_ends_no_line_with_blanks() -> Non
     lines = result.stdout.splitlines()
     assert lines[2] == "response cache, then single-flight; max_model_len 512"
     assert "requests               239   6 that ask no model" in lines
+    assert "What a response cache and single-flight answer together" in lines
     assert [line for line in lines if line != line.rstrip()] == []
     assert "\x1b" not in result.stdout
+    # 239 requests for two prompts: 237 repeats, of which some come within the 2 s of the first answers
+    waited = toolkit("workload", "--latency", "2s").stdout.splitlines()
+    at = waited.index("What a response cache answers: from memory + by joining one under way")
+    assert any(line.startswith("all ") and " % + " in line for line in waited[at:])
 
 
 def test_the_newest_capture_is_read_unless_another_is_named() -> None:
@@ -199,7 +204,7 @@ def test_no_number_of_a_log_is_too_absurd_to_report() -> None:
 
 
 def test_a_prefix_cache_is_not_judged_by_a_source_that_hides_how_prompts_begin() -> None:
-    line = {"ts": 1e9, "prompt_preview": "Hi", "new": True, "max_tokens": 9, "stream": True}
+    line = {"ts": 1e9, "request_id": "1", "team": "a", "prompt_key": "p", "request_key": "r"}
     Path("log.jsonl").write_text(f"{json.dumps(line)}\n" * 3)
     told = report("--from", "log.jsonl")
     [lever] = [one for one in told["levers"] if one["code"] == "prefix_cache"]

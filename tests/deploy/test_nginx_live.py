@@ -24,7 +24,7 @@ from support.sim_fleet import running
 from support.sites import site
 
 from toolkit.deploy.site import Site
-from toolkit.workload.logs import read
+from toolkit.workload import read
 
 PATIENCE_S = 30
 BARE = "proxy = false\n"

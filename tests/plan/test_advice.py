@@ -14,7 +14,7 @@ from toolkit.plan.advice import (
     unknown_num_seqs,
     with_room,
 )
-from toolkit.workload.limits import rounded_up
+from toolkit.workload.lengths import rounded_up
 
 
 def test_271_tokens_make_a_limit_of_512() -> None:

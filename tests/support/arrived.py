@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import RequestColumns, columns
+from toolkit.workload import RequestColumns, columns
 
 TOLD = ("status", "ttft_ms", "latency_ms", "output_tokens", "finish_reason", "in_flight", "cache")
 """Fields of Seen that a test may give for each request; all others are Asked's."""

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.clients import clients
-from toolkit.workload.summary import part
+from toolkit.workload.distribution import clients
 
 
 def test_each_clients_part_and_what_others_ask_too() -> None:
@@ -43,9 +42,7 @@ def test_requests_of_nobody_known_are_counted_apart() -> None:
 
 def test_of_a_part_of_the_requests_only_its_own_clients_and_prompts_count() -> None:
     whole = arrived(list("abca"), client=["x", "y", "z", "x"])
-    later = part(
-        whole, np.array([False, False, True, True])
-    )  # z asks c, x asks a; y and b are gone
+    later = whole.part(np.array([False, False, True, True]))  # z asks c, x asks a; y and b are gone
     found = clients(later)
     assert [(one.client, one.requests) for one in found.top] == [("x", 1), ("z", 1)]
     assert (found.clients, found.repeats_across_share) == (2, 0.0)

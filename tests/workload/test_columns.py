@@ -3,7 +3,7 @@
 import numpy as np
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import columns
+from toolkit.workload import columns
 
 
 def asked(exact: str, request: str | None, prompt: str | None, **more) -> Asked:

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import RequestColumns, columns
-from toolkit.workload.exports import burstgpt, mooncake
-from toolkit.workload.logs import read
+from toolkit.workload import RequestColumns, burstgpt, columns, mooncake, read
 
 CONVERSATIONS = Path(__file__).parent.parent / "data/traces/mooncake_conversation.jsonl.xz"
 T = 1_750_000_000.5

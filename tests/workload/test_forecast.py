@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.workload import forecast
 from toolkit.workload.forecast import HitCell, hit_curve
 
 
@@ -126,10 +125,18 @@ def test_a_cache_that_never_evicts_is_worked_out_by_key_as_its_replay_would(seed
     ts = np.sort(chance.choice([0.25, 1.0, 1.5, 7.0], 1) * chance.integers(0, count, count))
     latency = chance.choice([0.0, 0.25, 1.0, 6.5], count)
     failed = chance.random(count) < chance.choice([0.0, 0.3])
-    these = forecast._arrivals(keys, ts, latency, None, failed)
     for ttl_s in (0.25, 3.0, 50.0, None):
-        replayed = forecast._replayed(these, None, ttl_s)
-        assert forecast._endless(these, ttl_s).tolist() == replayed.tolist()
-        assert (
-            forecast._replayed(these, len(set(keys.tolist())), ttl_s).tolist() == replayed.tolist()
-        )
+        [cell] = hit_curve(keys, ts, latency, sizes=(None,), ttls=(ttl_s,), failed=failed)
+        until: dict[int, tuple[float, float]] = {}
+        expected = [0, 0, 0]
+        for key, at, took, is_lost in zip(keys, ts, latency, failed, strict=True):
+            complete, over = until.get(key, (-1.0, -1.0))
+            if at < complete:
+                expected[1] += 1
+            elif at < over:
+                expected[0] += 1
+            else:
+                expected[2] += 1
+                life = 0.0 if is_lost else math.inf if ttl_s is None else ttl_s
+                until[key] = at + took, at + took + life
+        assert list(counts(cell)) == expected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import columns
+from toolkit.workload import columns
 from toolkit.workload.forecast import forecast, hit_curve, recommended_size, repeat_chance
 
 

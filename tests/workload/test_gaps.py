@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.workload.gaps import Fit, digamma, fits, gamma_shape, trigamma
+from toolkit.workload.arrivals import Fit, digamma, fits, gamma_shape, trigamma
 
 EULER = 0.57721566490153286
 

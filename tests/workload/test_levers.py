@@ -1,19 +1,19 @@
 """Which lever comes first and what it saves: the contest's lesson, and each lever's share by hand."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from support.arrived import arrived
 
+from toolkit.workload import RequestColumns
 from toolkit.workload.arrivals import concurrency
-from toolkit.workload.columns import RequestColumns
-from toolkit.workload.lengths import lengths, prompt_tokens
-from toolkit.workload.levers import Lever, LeverEvidence, headline, levers
-from toolkit.workload.limits import model_length
-from toolkit.workload.mixes import mix
-from toolkit.workload.work import reuse, work
+from toolkit.workload.distribution import mix
+from toolkit.workload.forecast import reuse
+from toolkit.workload.lengths import lengths, model_length, prompt_tokens
+from toolkit.workload.levers import Lever, headline, work
+from toolkit.workload.levers import levers as all_levers
 
 MEASURED = ["response_cache", "single_flight", "prefix_cache"]
 SETTINGS = ["max_model_len", "batching", "quantization"]
@@ -24,32 +24,38 @@ def evidence(
     latency_s: float | None = None,
     prefix_share: Callable[[np.ndarray], float | None] = lambda _: 0.0,
     **settings: object,
-) -> LeverEvidence:
+) -> dict[str, Any]:
     told = {"current": None, "model_max": None, "max_num_seqs": None, "allowed": None, **settings}
     prompts = prompt_tokens(columns)
     waits = None if latency_s is None else np.full(len(columns), latency_s)
     allowed = np.ones(len(columns), dtype=bool) if told["allowed"] is None else told["allowed"]
     spoken = lengths(columns, prompts)
-    return LeverEvidence(
-        work=work(columns, prompts),
-        reuse=reuse(columns.request, columns.ts, waits, allowed),
-        prefix_share=prefix_share,
-        declared_share=mix(columns).declared_share,
-        policy="all" if told["allowed"] is None else "declared",
-        length=model_length(columns, prompts, current=told["current"], model_max=told["model_max"]),
-        concurrency=concurrency(columns, 1.0, latency_s),
-        output=spoken.output_tokens,
-        max_tokens=spoken.max_tokens,
-        max_num_seqs=told["max_num_seqs"],
-    )
+    return {
+        "work": work(columns, prompts),
+        "reuse": reuse(columns.request, columns.ts, waits, allowed),
+        "prefix_share": prefix_share,
+        "declared_share": mix(columns).declared_share,
+        "policy": "all" if told["allowed"] is None else "declared",
+        "length": model_length(
+            columns, prompts, current=told["current"], model_max=told["model_max"]
+        ),
+        "concurrency": concurrency(columns, 1.0, latency_s),
+        "output": spoken.output_tokens,
+        "max_tokens": spoken.max_tokens,
+        "max_num_seqs": told["max_num_seqs"],
+    }
+
+
+def levers(judged_by: dict[str, Any]) -> tuple[Lever, ...]:
+    return all_levers(**judged_by)
 
 
 def told(found: tuple[Lever, ...], code: str) -> Lever:
     return next(lever for lever in found if lever.code == code)
 
 
-def said(told_evidence: LeverEvidence) -> str:
-    return headline(levers(told_evidence), told_evidence.length)
+def said(told_evidence: dict[str, Any]) -> str:
+    return headline(levers(told_evidence), told_evidence["length"])
 
 
 def contest(requests: int = 6000, per_s: float = 50.0) -> RequestColumns:
@@ -76,7 +82,7 @@ def test_levers_with_a_measured_saving_stand_first_and_the_settings_after_them()
 
 def test_where_only_the_policy_forbids_to_answer_from_memory_the_headline_says_so() -> None:
     forbidden = evidence(contest(), 3.0, allowed=np.zeros(6000, dtype=bool))
-    assert headline(levers(forbidden), forbidden.length, "declared").startswith(
+    assert headline(levers(forbidden), forbidden["length"], "declared").startswith(
         "nothing that the policy allows repeats enough to save GPU work"
     )
 
@@ -233,7 +239,7 @@ def test_the_caveat_of_a_cache_tells_how_many_declare_that_they_may_be_repeated(
     columns = arrived(["a"] * 4, usage=10, max_tokens=10, temperature=[0.0, None, 1.0, 0.7])
     caveat = told(levers(evidence(columns, 0.1)), "response_cache").caveat
     assert "25.0 % of requests declare" in caveat
-    trace = replace(evidence(columns, 0.1), declared_share=None)
+    trace = evidence(columns, 0.1) | {"declared_share": None}
     assert "whether requests allow that is unknown" in told(levers(trace), "response_cache").caveat
 
 

@@ -3,8 +3,8 @@
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.columns import RequestColumns
-from toolkit.workload.mixes import declared, mix
+from toolkit.workload import RequestColumns
+from toolkit.workload.distribution import declared, mix
 
 
 def parameter(columns: RequestColumns, name: str) -> list[tuple[object, int, float]]:

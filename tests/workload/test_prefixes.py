@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from toolkit.records import Asked, Seen
-from toolkit.workload.columns import RequestColumns, columns
+from toolkit.workload import RequestColumns, columns
 from toolkit.workload.prefixes import Prefixes, shared_prefix
 
 

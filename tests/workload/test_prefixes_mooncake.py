@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.workload.columns import RequestColumns, columns
-from toolkit.workload.prefixes import shared_prefix
-from toolkit.workload.traces import mooncake_row
+from toolkit.workload import RequestColumns, columns, read, shared_prefix
 
 TRACE = Path(__file__).parent.parent / "data" / "traces" / "mooncake_conversation.jsonl.xz"
 BLOCK = 512
@@ -27,7 +25,8 @@ def rows() -> list[dict[str, Any]]:
 
 @cache
 def laid_out() -> RequestColumns:
-    return columns(mooncake_row(row, "here") for row in rows())
+    with lzma.open(TRACE) as lines:
+        return columns(read(lines, "trace", client=str).seen)
 
 
 def leading(ids: Sequence[int], known: set[int] | OrderedDict[int, None]) -> int:

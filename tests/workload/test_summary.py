@@ -11,15 +11,11 @@ import pytest
 from support.arrived import arrived
 
 from toolkit.records import Seen
-from toolkit.workload.columns import RequestColumns, columns
-from toolkit.workload.logs import read
+from toolkit.workload import RequestColumns, columns, read
 from toolkit.workload.summary import (
     ReportSettings,
     Workload,
-    eligible_mask,
-    failed_mask,
     latencies,
-    part,
     summarise,
 )
 
@@ -183,20 +179,17 @@ def test_a_given_latency_is_used_only_where_none_was_measured() -> None:
 
 def test_the_policy_decides_which_requests_a_cache_may_answer() -> None:
     one = arrived(list("abcd"), temperature=[0, 0.7, None, 0.7], seed=[None, None, None, 3])
-    assert eligible_mask(one, "all").tolist() == [True] * 4
-    assert eligible_mask(one, "declared").tolist() == [True, False, False, True]
+    shares = [
+        summarise(one, options=ReportSettings(policy=policy)).eligible_share
+        for policy in ("all", "declared")
+    ]
+    assert shares == [1.0, 0.5]
 
 
 def test_what_is_known_to_have_failed_fills_no_cache_and_counts_as_no_work() -> None:
     one = arrived(
         list("aaa"), status=[302, 200, 200], latency_ms=1.0, usage=10, output_tokens=[None, 5, 5]
     )
-    assert failed_mask(one).tolist() == [True, False, False]
-    assert failed_mask(arrived(list("abc"), status=[None, 204, 499])).tolist() == [
-        False,
-        False,
-        True,
-    ]
     found = summarise(one, options=ReportSettings(sizes=(None,), ttls_s=(None,)))
     # the second leads, as the first left no answer; one of two that did work is saved
     assert (found.hit_curve[0].hits, found.hit_curve[0].misses) == (1, 2)
@@ -352,7 +345,7 @@ def test_times_that_are_all_the_same_are_warned_of() -> None:
 
 def test_a_part_of_the_requests_keeps_its_bodies_and_numbers() -> None:
     whole = arrived(list("abca"), max_tokens=[1, 2, 3, 1], client=["x", "y", "x", "y"])
-    some = part(whole, np.array([False, True, False, True]))
+    some = whole.part(np.array([False, True, False, True]))
     assert some.ts.tolist() == [1.0, 3.0]
     assert [some.asked[code].max_tokens for code in some.exact.tolist()] == [2, 1]
     assert [some.clients[code] for code in some.client.tolist()] == ["y", "y"]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +17,8 @@ from toolkit.blast.script import HostScript
 from toolkit.profiles import Profile, read_profile
 from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen
-from toolkit.workload import synthesis as module
-from toolkit.workload.columns import columns
-from toolkit.workload.synthesis import Synthesis, synthesis
-from toolkit.workload.synthetic_text import words
+from toolkit.workload import columns
+from toolkit.workload.synthesis import Synthesis, synthesis, words
 
 
 def key(*parts: object) -> str:
@@ -359,13 +358,11 @@ def test_a_profile_stays_within_its_size_whatever_is_captured():
 
 
 def test_millions_of_requests_still_have_weights_that_a_profile_takes():
-    prompts = [
-        module.AskedPrompt(count=times, asked=silent(times, 50), max_tokens=None)
-        for times in (3_000_000, 1_000_000)
-    ]
-    kept, unique = module._weighted(prompts, [], 10, 1000)
-    assert [one.weight for one in kept] == [750.0, 250.0]
-    assert unique == 0.0
+    two = columns(Seen(ts=float(n), asked=silent(n, 50)) for n in range(2))
+    found = synthesis(two.part(np.repeat([0, 1], [3_000_000, 1_000_000])), source="a test")
+    weights = [one.weight for one in read_profile(found.toml, "made", "toml").prompts]
+    assert weights == [750.0, 250.0]
+    assert found.unique_share == 0.0
 
 
 PROMPTS = st.builds(

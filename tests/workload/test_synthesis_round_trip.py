@@ -12,8 +12,7 @@ from toolkit.blast.script import HostScript
 from toolkit.profiles import read_profile
 from toolkit.protocol.request import asked
 from toolkit.records import Seen
-from toolkit.workload.columns import RequestColumns, columns
-from toolkit.workload.prefixes import shared_prefix
+from toolkit.workload import RequestColumns, columns, shared_prefix
 from toolkit.workload.synthesis import Synthesis, synthesis
 
 CHAT = "/v1/chat/completions"

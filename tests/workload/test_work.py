@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.columns import RequestColumns
+from toolkit.workload import RequestColumns
+from toolkit.workload.forecast import Reuse, reuse
 from toolkit.workload.lengths import prompt_tokens
-from toolkit.workload.work import Reuse, Tokens, reuse, work
+from toolkit.workload.levers import Tokens, work
 
 
 def replayed(

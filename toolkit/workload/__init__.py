@@ -1,1 +1,29 @@
-"""What the requests that arrived have in common, and what follows from it."""
+"""What the requests that arrived have in common, and what follows from it.
+
+read -> RequestSource -> columns -> RequestColumns -> summarise -> Workload -> page, figures (page.py)
+                                                   -> synthesis: a load profile; mooncake, burstgpt: a trace
+"""
+
+from toolkit.workload.columns import RequestColumns, columns
+from toolkit.workload.exports import burstgpt, mooncake
+from toolkit.workload.forecast import hit_curve
+from toolkit.workload.prefixes import shared_prefix
+from toolkit.workload.readers import RequestSource, lines_of, read
+from toolkit.workload.summary import ReportSettings, Workload, summarise
+from toolkit.workload.synthesis import synthesis
+
+__all__ = [
+    "ReportSettings",
+    "RequestColumns",
+    "RequestSource",
+    "Workload",
+    "burstgpt",
+    "columns",
+    "hit_curve",
+    "lines_of",
+    "mooncake",
+    "read",
+    "shared_prefix",
+    "summarise",
+    "synthesis",
+]

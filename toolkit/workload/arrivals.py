@@ -1,6 +1,7 @@
-"""When requests arrive: rate, burstiness, and how many are under way at once.
+"""When requests arrive: rate, burstiness, the law of the gaps, and how many are under way at once.
 
-Everything follows from the times of arrival (and latencies, where known); it never asks a clock.
+Everything follows from the times of arrival (and latencies, where known); it never asks a clock. Exponential gaps are
+Poisson arrivals; a shape under 1 is burstier, above 1 more even.
 """
 
 import math
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from toolkit.units import digits
 from toolkit.workload.columns import Numbers, RequestColumns
-from toolkit.workload.gaps import FEWEST, Fit, fits
 from toolkit.workload.lengths import at_rank
 
 Burstiness = Literal["burstier", "poisson", "smoother"]
+Law = Literal["exponential", "gamma", "weibull"]
+Basis = Literal["in_flight", "latency", "assumed_latency"]
 
 WINDOWS_S = (1.0, 10.0, 60.0)
 """Windows of the index of dispersion, seconds."""
@@ -35,6 +37,11 @@ COARSE = 0.1
 """A clock that moves in steps of over a tenth of the mean gap hides the law of the gaps."""
 SERIES_POINTS = 3600
 SERIES_BINS_S = (1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0)
+FEWEST = 30
+"""Fewer gaps than this fit any law."""
+NEWTON_STEPS = 100
+EVEN = 1e-9
+"""Log of the arithmetic over the geometric mean: below this all gaps are equal, and no shape is large enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,19 @@ class Dispersion:
     low: float
     """Chance alone leaves the index of Poisson arrivals between the two in 999 of 1,000 captures."""
     high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """One law at its likeliest."""
+
+    law: Law
+    shape: float
+    """1 for the exponential."""
+    scale_s: float
+    log_likelihood: float
+    aic: float
+    """2 parameters - 2 log likelihood: the lowest describes best; a difference of 10 is beyond doubt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +110,32 @@ def arrivals(ts: Numbers) -> Arrivals:
         return Arrivals(why="no requests")
     first, last = float(ts[0]), float(ts[-1])
     duration = last - first
+    within_a_second = np.searchsorted(ts, ts + 1.0, side="left") - np.arange(len(ts))
     bare = Arrivals(
-        first_ts=first, last_ts=last, duration_s=duration, peak_requests_per_s=_most_within(ts, 1.0)
+        first_ts=first,
+        last_ts=last,
+        duration_s=duration,
+        peak_requests_per_s=int(within_a_second.max()),
     )
     if duration <= 0:
         why = "one request has no rate" if len(ts) == 1 else "all arrived at the same instant"
         return replace(bare, why=why)
+
+    bin_s = next(
+        (width for width in SERIES_BINS_S if duration / width < SERIES_POINTS), SERIES_BINS_S[-1]
+    )
+    # a clock that jumped by years must not ask for a bin of each day since
+    shown = np.minimum((ts - ts[0]) // bin_s, SERIES_POINTS - 1).astype(np.int64)
     gaps = np.diff(ts)
     step = resolution_s(ts)
+    # a gap of 0 was one of at most half a step
+    laws = fits(np.maximum(gaps, step / 2)) if step <= COARSE * gaps.mean() else ()
     dispersed = tuple(filter(None, (dispersion(ts, window) for window in WINDOWS_S)))
-    laws = _laws(gaps, step)
     verdict, why = burstiness(dispersed, laws)
     return replace(
         bare,
         requests_per_s=len(gaps) / duration,
-        series=_series(ts, duration),
+        series=Series(bin_s=bin_s, requests=tuple(np.bincount(shown).tolist())),
         resolution_s=step,
         gap_cv=float(gaps.std() / gaps.mean()) if len(gaps) > 1 else None,
         dispersion=dispersed,
@@ -112,20 +143,6 @@ def arrivals(ts: Numbers) -> Arrivals:
         burstiness=verdict,
         why=why,
     )
-
-
-def _most_within(ts: Numbers, window_s: float) -> int:
-    after = np.searchsorted(ts, ts + window_s, side="left")
-    return int((after - np.arange(len(ts))).max())
-
-
-def _series(ts: Numbers, duration: float) -> Series:
-    bin_s = next(
-        (width for width in SERIES_BINS_S if duration / width < SERIES_POINTS), SERIES_BINS_S[-1]
-    )
-    # a clock that jumped by years must not ask for a bin of each day since
-    shown = np.minimum((ts - ts[0]) // bin_s, SERIES_POINTS - 1).astype(np.int64)
-    return Series(bin_s=bin_s, requests=tuple(np.bincount(shown).tolist()))
 
 
 def resolution_s(ts: Numbers) -> float:
@@ -136,13 +153,6 @@ def resolution_s(ts: Numbers) -> float:
         if np.abs(steps - np.round(steps)).max() * step < 5e-7:
             return step
     return FINEST_S
-
-
-def _laws(gaps: Numbers, step: float) -> tuple[Fit, ...]:
-    if step > COARSE * gaps.mean():
-        return ()
-    # a gap of 0 was one of at most half a step
-    return fits(np.maximum(gaps, step / 2))
 
 
 def dispersion(ts: Numbers, window_s: float) -> Dispersion | None:
@@ -169,22 +179,15 @@ def burstiness(
     dispersed: tuple[Dispersion, ...], laws: tuple[Fit, ...]
 ) -> tuple[Burstiness | None, str]:
     """Judge by the windows' counts; by the gaps' law where there are too few windows."""
+    varied = "counts of {:g} s vary {} times as much as chance has them"
     for one in dispersed:
         if one.index > max(one.high, 1 + MATTERS):
-            return "burstier", _vary(one)
+            return "burstier", varied.format(one.window_s, digits(one.index))
     for one in dispersed:
         if one.index < min(one.low, 1 - MATTERS):
-            return "smoother", _vary(one)
+            return "smoother", varied.format(one.window_s, digits(one.index))
     if dispersed:
         return "poisson", f"counts of {dispersed[0].window_s:g} s vary about as chance has them"
-    return _by_gaps(laws)
-
-
-def _vary(found: Dispersion) -> str:
-    return f"counts of {found.window_s:g} s vary {digits(found.index)} times as much as chance has them"
-
-
-def _by_gaps(laws: tuple[Fit, ...]) -> tuple[Burstiness | None, str]:
     if not laws:
         return None, f"fewer than {FEW_WINDOWS} s and {FEWEST} gaps, or times too coarse, to say"
     best, plain = laws[0], next(fit for fit in laws if fit.law == "exponential")
@@ -194,11 +197,113 @@ def _by_gaps(laws: tuple[Fit, ...]) -> tuple[Burstiness | None, str]:
     return side, f"{best.law} gaps of shape {best.shape:.2g}, by {plain.aic - best.aic:.0f} of AIC"
 
 
+# --- Laws of the gaps ----------------------------------------------------------------------------------
+
+
+def fits(gaps_s: Numbers) -> tuple[Fit, ...]:
+    """The laws, the best first; none for too few gaps, for a gap of 0, or where all gaps are equal."""
+    if len(gaps_s) < FEWEST or gaps_s.min() <= 0:
+        return ()
+    logs = np.log(gaps_s)
+    mean, mean_log = float(gaps_s.mean()), float(logs.mean())
+    if math.log(mean) - mean_log < EVEN:
+        return ()
+
+    shape = gamma_shape(math.log(mean) - mean_log)
+    scale = mean / shape
+    each = (shape - 1) * mean_log - shape - shape * math.log(scale) - math.lgamma(shape)
+    gamma = ("gamma", shape, scale, each)
+
+    shape, top = weibull_shape(logs), float(logs.max())
+    # by the largest gap: a power of a gap itself could overflow
+    log_scale = top + math.log(float(np.exp(shape * (logs - top)).mean())) / shape
+    each = math.log(shape) - shape * log_scale + (shape - 1) * mean_log - 1
+    weibull = ("weibull", shape, math.exp(log_scale), each)
+
+    found = [
+        Fit(
+            law=law,  # type: ignore[arg-type]
+            shape=shape,
+            scale_s=scale_s,
+            log_likelihood=len(logs) * each,
+            aic=2 * (1 if law == "exponential" else 2) - 2 * len(logs) * each,
+        )
+        for law, shape, scale_s, each in (
+            ("exponential", 1.0, mean, -(math.log(mean) + 1)),
+            gamma,
+            weibull,
+        )
+    ]
+    return tuple(sorted(found, key=lambda fit: fit.aic))
+
+
+def gamma_shape(spread: float) -> float:
+    """The k with ln k - digamma(k) = spread: the likeliest shape where that is ln(mean) - mean(ln)."""
+    # Minka's start (2002) is within 1.5 % of the root everywhere; Newton's steps on 1/k converge from there
+    shape = (3 - spread + math.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)
+    for _ in range(NEWTON_STEPS):
+        miss = math.log(shape) - digamma(shape) - spread
+        slope = 1 / shape - trigamma(shape)
+        better = 1 / (1 / shape + miss / (shape**2 * slope))
+        if abs(better - shape) <= 1e-12 * shape:
+            return better
+        shape = better
+    return shape
+
+
+def digamma(x: float) -> float:
+    """Derivative of ln(gamma) at x > 0: pushed above 10 by its recurrence, then the asymptotic series."""
+    less = 0.0
+    while x < 10:
+        less += 1 / x
+        x += 1
+    square = 1 / (x * x)
+    series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
+    return math.log(x) - 0.5 / x - series - less
+
+
+def trigamma(x: float) -> float:
+    """Derivative of digamma at x > 0, the same way."""
+    more = 0.0
+    while x < 10:
+        more += 1 / (x * x)
+        x += 1
+    square = 1 / (x * x)
+    series = square / x * (1 / 6 - square * (1 / 30 - square * (1 / 42 - square / 30)))
+    return 1 / x + 0.5 * square + series + more
+
+
+def weibull_shape(logs: Numbers) -> float:
+    """The k with sum(x^k ln x) / sum(x^k) - mean(ln x) = 1 / k, by bisection-guarded Newton steps."""
+    offset = logs - logs.max()
+    mean = float(offset.mean())
+    low, high = 0.0, math.inf
+    # the standard deviation of a Weibull's logarithm is pi / (sqrt(6) k)
+    shape = math.pi / math.sqrt(6) / max(float(offset.std()), 1e-12)
+    for _ in range(NEWTON_STEPS):
+        weights = np.exp(shape * offset)
+        weights /= weights.sum()
+        tilted = float(weights @ offset)
+        miss = tilted - mean - 1 / shape
+        low, high = (shape, high) if miss < 0 else (low, shape)
+        slope = float(weights @ offset**2) - tilted**2 + 1 / shape**2
+        better = shape - miss / slope
+        if not low < better < high:
+            better = (low + high) / 2 if math.isfinite(high) else shape * 2
+        if abs(better - shape) <= 1e-12 * shape:
+            return better
+        shape = better
+    return shape
+
+
+# --- Requests under way ---------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
     """How many requests are under way at once, the arriving one included, as arriving requests find it."""
 
-    basis: Literal["in_flight", "latency", "assumed_latency"] | None
+    basis: Basis | None
     """Counted from the answers; from measured latencies; from a latency that the user gave; not known."""
     why: str
     mean: float | None = None
@@ -216,20 +321,28 @@ def concurrency(
     if not len(columns):
         return Concurrency(basis=None, why="no requests")
     counted = columns.in_flight[~np.isnan(columns.in_flight)]
+    mean: float | None
     if len(counted):
+        basis: Basis = "in_flight"
+        why = f"counted at {len(counted):,} of {len(columns):,} arrivals"
         found = counted.astype(np.int64) + 1
-        told = f"counted at {len(found):,} of {len(columns):,} arrivals"
-        return _spread(found, "in_flight", told, float(found.mean()))
-    measured = columns.latency_s
-    if not np.isnan(measured).any():
-        found = under_way(columns.ts, measured)
-        return _spread(found, "latency", "from measured latencies", float(found.mean()))
-    if latency_s is None:
+        mean = float(found.mean())
+    elif not np.isnan(columns.latency_s).any():
+        basis, why = "latency", "from measured latencies"
+        found = under_way(columns.ts, columns.latency_s)
+        mean = float(found.mean())
+    elif latency_s is None:
         return Concurrency(basis=None, why="latencies are unknown, and none was given")
-    found = under_way(columns.ts, np.full(len(columns), latency_s))
-    told = f"by Little's law, with the given latency of {latency_s:g} s for every request"
-    little = None if requests_per_s is None else requests_per_s * latency_s
-    return _spread(found, "assumed_latency", told, little)
+    else:
+        basis = "assumed_latency"
+        why = f"by Little's law, with the given latency of {latency_s:g} s for every request"
+        found = under_way(columns.ts, np.full(len(columns), latency_s))
+        mean = None if requests_per_s is None else requests_per_s * latency_s
+    ordered = np.sort(found)
+    p50, p95, p99 = (int(at_rank(ordered, share)) for share in (0.5, 0.95, 0.99))
+    return Concurrency(
+        basis=basis, why=why, mean=mean, p50=p50, p95=p95, p99=p99, max=int(ordered[-1])
+    )
 
 
 def under_way(ts: Numbers, latency_s: Numbers) -> NDArray[np.int64]:
@@ -237,16 +350,3 @@ def under_way(ts: Numbers, latency_s: Numbers) -> NDArray[np.int64]:
     ended = np.searchsorted(np.sort(ts + latency_s), ts, side="right")
     found: NDArray[np.int64] = np.maximum(np.arange(1, len(ts) + 1) - ended, 1)
     return found
-
-
-def _spread(
-    found: NDArray[np.int64],
-    basis: Literal["in_flight", "latency", "assumed_latency"],
-    why: str,
-    mean: float | None,
-) -> Concurrency:
-    ordered = np.sort(found)
-    p50, p95, p99 = (int(at_rank(ordered, share)) for share in (0.5, 0.95, 0.99))
-    return Concurrency(
-        basis=basis, why=why, mean=mean, p50=p50, p95=p95, p99=p99, max=int(ordered[-1])
-    )

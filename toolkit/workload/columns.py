@@ -5,8 +5,7 @@ Keys become small numbers in the order of their first arrival, so that counting 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +60,17 @@ class RequestColumns:
 
     def per_request(self, field: str) -> Numbers:
         """A number of Asked, for each request; NaN where it is None."""
-        told = np.array([_number(getattr(one, field)) for one in self.asked], dtype=float)
+        told = np.array([getattr(one, field) for one in self.asked], dtype=float)
         return told[self.exact] if len(self.asked) else np.empty(0)
+
+    def part(self, which: Mask) -> "RequestColumns":
+        """Some of the requests; numbers of bodies and clients stay what they were."""
+        rows = {
+            name: getattr(self, name)[which]
+            for name in RequestColumns.__dataclass_fields__
+            if isinstance(getattr(self, name), np.ndarray)
+        }
+        return replace(self, **rows)
 
 
 _CACHE = {None: -1, "miss": 0, "hit": 1, "coalesced": 2}
@@ -87,24 +95,32 @@ def columns(seen: Iterable[Seen]) -> RequestColumns:
             kept.append(one)
     kept.sort(key=lambda one: one.ts)
     bodies = [one.asked for one in kept if one.asked is not None]
-    exact, _ = _codes([body.exact_key for body in bodies])
+    asked: dict[str, Asked] = {}
+    for body in bodies:
+        asked.setdefault(body.exact_key, body)
     client, clients = _codes([one.client for one in kept])
+    at_limit = [-1 if one.finish_reason is None else one.finish_reason == "length" for one in kept]
+    usage = [
+        body.prompt_tokens if one.prompt_tokens is None else one.prompt_tokens
+        for one, body in zip(kept, bodies, strict=True)
+    ]
     return RequestColumns(
-        ts=_numbers([one.ts for one in kept]),
-        exact=exact,
+        ts=np.array([one.ts for one in kept], dtype=float),
+        exact=_codes([body.exact_key for body in bodies])[0],
         # a body without a canonical form is like no other but its own copies
         request=_codes([body.request_key or body.exact_key for body in bodies])[0],
         prompt=_codes([body.prompt_key for body in bodies])[0],
         client=client,
-        asked=_firsts(bodies, exact),
-        clients=tuple(str(name) for name in clients),
-        prompt_tokens=_numbers([_first(one.prompt_tokens, one.asked) for one in kept]),
-        output_tokens=_numbers([one.output_tokens for one in kept]),
-        ttft_s=_numbers([one.ttft_ms for one in kept]) / 1e3,
-        latency_s=_numbers([one.latency_ms for one in kept]) / 1e3,
-        status=_numbers([one.status for one in kept]),
-        in_flight=_numbers([one.in_flight for one in kept]),
-        finish_length=np.array([_at_limit(one.finish_reason) for one in kept], dtype=np.int8),
+        asked=tuple(asked.values()),
+        clients=tuple(clients),
+        # numpy makes NaN of None
+        prompt_tokens=np.array(usage, dtype=float),
+        output_tokens=np.array([one.output_tokens for one in kept], dtype=float),
+        ttft_s=np.array([one.ttft_ms for one in kept], dtype=float) / 1e3,
+        latency_s=np.array([one.latency_ms for one in kept], dtype=float) / 1e3,
+        status=np.array([one.status for one in kept], dtype=float),
+        in_flight=np.array([one.in_flight for one in kept], dtype=float),
+        finish_length=np.array(at_limit, dtype=np.int8),
         cache=np.array([_CACHE[one.cache] for one in kept], dtype=np.int8),
         damaged=damaged,
         other=other,
@@ -117,26 +133,3 @@ def _codes(keys: Sequence[str | None]) -> tuple[Codes, list[str]]:
     known: dict[str, int] = {}
     codes = [-1 if key is None else known.setdefault(key, len(known)) for key in keys]
     return np.array(codes, dtype=np.int64), list(known)
-
-
-def _firsts(bodies: Sequence[Asked], exact: Codes) -> tuple[Asked, ...]:
-    found: dict[int, Asked] = {}
-    for body, code in zip(bodies, exact.tolist(), strict=True):
-        found.setdefault(code, body)
-    return tuple(found.values())
-
-
-def _first(usage: int | None, asked: Asked | None) -> int | None:
-    return usage if usage is not None or asked is None else asked.prompt_tokens
-
-
-def _at_limit(reason: str | None) -> int:
-    return -1 if reason is None else int(reason == "length")
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def _numbers(values: Sequence[float | None]) -> Numbers:
-    return np.array([_number(value) for value in values], dtype=float)

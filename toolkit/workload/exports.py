@@ -20,8 +20,9 @@ from toolkit.protocol.request import HASH_BYTES
 from toolkit.records import Asked
 from toolkit.workload.columns import Numbers, RequestColumns
 from toolkit.workload.lengths import prompt_tokens
-from toolkit.workload.traces import BURSTGPT_HEAD, MOONCAKE_BLOCK
+from toolkit.workload.readers import MOONCAKE_BLOCK
 
+HEAD = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
 MODEL = "GPT-4"
 LOG = "API log"
 
@@ -37,72 +38,25 @@ class Export:
     """What of it is not as it was captured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TokenLengths:
-    """Tokens by request; NaN: nobody knows."""
-
-    prompts: Numbers
-    outputs: Numbers
-    notes: tuple[str, ...]
-
-
 def mooncake(columns: RequestColumns, *, arrivals: bool = True) -> Export:
     """The requests as a Mooncake trace. `arrivals`: whether it is known when they came."""
-    found = _lengths(columns, arrivals=arrivals)
-    rows = np.flatnonzero(~np.isnan(found.prompts))
-    return Export(lines=_mooncake(columns, found, rows.tolist()), rows=len(rows), notes=found.notes)
+    prompts, outputs, notes = _lengths(columns, arrivals=arrivals)
+    rows = np.flatnonzero(~np.isnan(prompts)).tolist()
 
+    def lines() -> Iterator[str]:
+        numbers: dict[Hashable, int] = {}
+        for row in rows:
+            tokens = int(prompts[row])
+            asked = columns.asked[columns.exact[row]]
+            blocks = _blocks(asked, int(columns.prompt[row]), tokens)
+            ids = [numbers.setdefault(block, len(numbers)) for block in blocks]
+            at_s = float(columns.ts[row]) - float(columns.ts[rows[0]])
+            told = {"timestamp": round(at_s * 1e3), "input_length": tokens}
+            if not isnan(outputs[row]):
+                told["output_length"] = int(outputs[row])
+            yield json.dumps({**told, "hash_ids": ids}) + "\n"
 
-def burstgpt(columns: RequestColumns, *, arrivals: bool = True) -> Export:
-    """The requests as a BurstGPT trace, in which an answer of unknown length is a failure: 0 tokens."""
-    found = _lengths(columns, arrivals=arrivals)
-    rows = np.flatnonzero(~np.isnan(found.prompts))
-    return Export(lines=_burstgpt(columns, found, rows.tolist()), rows=len(rows), notes=found.notes)
-
-
-def _lengths(columns: RequestColumns, *, arrivals: bool) -> _TokenLengths:
-    """All lengths: as counted by servers, else as near as it is known."""
-    prompts = prompt_tokens(columns)
-    tokens = np.maximum(1.0, np.round(prompts.tokens))  # no prompt is of no token; NaN stays
-    limits = columns.per_request("max_tokens")
-    unknown = np.isnan(columns.output_tokens)
-    outputs = np.where(unknown, limits, columns.output_tokens)
-    counted = {
-        "prompt lengths are estimates from characters": int(
-            (prompts.estimated & ~np.isnan(tokens)).sum()
-        ),
-        "left out: how long their prompts are is not known": int(np.isnan(tokens).sum()),
-        "answers of unknown length: their `max_tokens` in its place": int(
-            (unknown & ~np.isnan(limits)).sum()
-        ),
-        "answers of unknown length, and no `max_tokens`": int(np.isnan(outputs).sum()),
-    }
-    notes = [
-        f"{times:,} of {len(columns):,} requests: {what}"
-        for what, times in counted.items()
-        if times
-    ]
-    if columns.refused:
-        notes.append(f"{sum(columns.refused.values()):,} refused requests are left out")
-    if not arrivals:
-        notes.append("When requests came is not known: one a second")
-    return _TokenLengths(prompts=tokens, outputs=outputs, notes=tuple(notes))
-
-
-def _mooncake(columns: RequestColumns, found: _TokenLengths, rows: list[int]) -> Iterator[str]:
-    numbers: dict[Hashable, int] = {}
-    start = float(columns.ts[rows[0]]) if rows else 0.0
-    for row in rows:
-        tokens = int(found.prompts[row])
-        asked = columns.asked[columns.exact[row]]
-        ids = [
-            numbers.setdefault(block, len(numbers))
-            for block in _blocks(asked, int(columns.prompt[row]), tokens)
-        ]
-        told = {"timestamp": round((float(columns.ts[row]) - start) * 1e3), "input_length": tokens}
-        if not isnan(found.outputs[row]):
-            told["output_length"] = int(found.outputs[row])
-        yield json.dumps({**told, "hash_ids": ids}) + "\n"
+    return Export(lines=lines(), rows=len(rows), notes=notes)
 
 
 def _blocks(asked: Asked, prompt: int, tokens: int) -> Iterator[Hashable]:
@@ -120,11 +74,45 @@ def _blocks(asked: Asked, prompt: int, tokens: int) -> Iterator[Hashable]:
             yield prompt, place, tokens
 
 
-def _burstgpt(columns: RequestColumns, found: _TokenLengths, rows: list[int]) -> Iterator[str]:
-    yield BURSTGPT_HEAD + "\n"
-    start = float(columns.ts[rows[0]]) if rows else 0.0
-    for row in rows:
-        prompt, output = int(found.prompts[row]), found.outputs[row]
-        answer = 0 if isnan(output) else int(output)
-        at = f"{float(columns.ts[row]) - start:.3f}".rstrip("0").rstrip(".")
-        yield f"{at},{MODEL},{prompt},{answer},{prompt + answer},{LOG}\n"
+def burstgpt(columns: RequestColumns, *, arrivals: bool = True) -> Export:
+    """The requests as a BurstGPT trace, in which an answer of unknown length is a failure: 0 tokens."""
+    prompts, outputs, notes = _lengths(columns, arrivals=arrivals)
+    rows = np.flatnonzero(~np.isnan(prompts)).tolist()
+
+    def lines() -> Iterator[str]:
+        yield HEAD + "\n"
+        for row in rows:
+            prompt, output = int(prompts[row]), outputs[row]
+            answer = 0 if isnan(output) else int(output)
+            at_s = float(columns.ts[row]) - float(columns.ts[rows[0]])
+            at = f"{at_s:.3f}".rstrip("0").rstrip(".")
+            yield f"{at},{MODEL},{prompt},{answer},{prompt + answer},{LOG}\n"
+
+    return Export(lines=lines(), rows=len(rows), notes=notes)
+
+
+def _lengths(
+    columns: RequestColumns, *, arrivals: bool
+) -> tuple[Numbers, Numbers, tuple[str, ...]]:
+    """Tokens of prompts and of answers, as counted by servers, else as near as it is known (NaN: nobody knows); and notes."""
+    prompts = prompt_tokens(columns)
+    tokens = np.maximum(1.0, np.round(prompts.tokens))  # no prompt is of no token; NaN stays
+    limits = columns.per_request("max_tokens")
+    unknown = np.isnan(columns.output_tokens)
+    outputs = np.where(unknown, limits, columns.output_tokens)
+    counted = {
+        "prompt lengths are estimates from characters": prompts.estimated & ~np.isnan(tokens),
+        "left out: how long their prompts are is not known": np.isnan(tokens),
+        "answers of unknown length: their `max_tokens` in its place": unknown & ~np.isnan(limits),
+        "answers of unknown length, and no `max_tokens`": np.isnan(outputs),
+    }
+    notes = [
+        f"{int(which.sum()):,} of {len(columns):,} requests: {what}"
+        for what, which in counted.items()
+        if which.any()
+    ]
+    if columns.refused:
+        notes.append(f"{sum(columns.refused.values()):,} refused requests are left out")
+    if not arrivals:
+        notes.append("When requests came is not known: one a second")
+    return tokens, outputs, tuple(notes)

@@ -28,6 +28,8 @@ NEAR = 0.005
 """A cache within half a point of one without end is as good."""
 ROOM_FOR_EACH_HOT = 10
 """Answers held for each hot one: in a smaller cache the tail pushes hot answers out (LRU more than ours)."""
+SOON_S = 10.0
+"""Most answers take less: a twin that comes so soon after the first may find it unanswered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,141 +82,18 @@ class Forecast:
     """Answers to hold; None: nothing repeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrivals:
-    """The requests that a cache may answer, in the order of their arrival."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """Which requests would be answered without the GPU."""
 
-    keys: Codes
-    ts: Numbers
-    ready: Numbers
-    """When the answer would be complete that this request itself made the engine generate."""
-    failed: Mask
-    late: Mask
-    """Which are in the second half of all requests."""
-    total: int
-    """All requests, those too that no cache may answer; so with the next."""
-    total_late: int
-
-
-def hit_curve(
-    keys: Codes,
-    ts: Numbers,
-    latency_s: Numbers,
-    *,
-    sizes: Sequence[int | None],
-    ttls: Sequence[float | None],
-    eligible: Mask | None = None,
-    failed: Mask | None = None,
-) -> tuple[HitCell, ...]:
-    """A cell for each size and time to live. `ts` must rise and no latency be unknown; an answer that failed is not kept."""
-    these = _arrivals(keys, ts, latency_s, eligible, failed)
-    room = len(np.unique(these.keys))  # nothing is ever evicted from so much
-    cells = []
-    for ttl_s in ttls:
-        endless = _endless(these, ttl_s)
-        for size in sizes:
-            holds_all = size is None or size >= room
-            outcomes = endless if holds_all else _replayed(these, size, ttl_s)
-            cells.append(_cell(these, size, ttl_s, outcomes))
-    return tuple(cells)
-
-
-def _arrivals(
-    keys: Codes,
-    ts: Numbers,
-    latency_s: Numbers,
-    eligible: Mask | None,
-    failed: Mask | None,
-) -> _Arrivals:
-    assert not np.isnan(latency_s).any(), "a replay needs every latency"
-    assert (np.diff(ts) >= 0).all(), "a replay goes forward in time"
-    total = len(keys)
-    which = np.arange(total) if eligible is None else np.flatnonzero(eligible)
-    return _Arrivals(
-        keys=keys[which],
-        ts=ts[which],
-        ready=(ts + latency_s)[which],
-        failed=(np.zeros(total, dtype=bool) if failed is None else failed)[which],
-        late=which >= total // 2,
-        total=total,
-        total_late=total - total // 2,
-    )
-
-
-def _replayed(these: _Arrivals, size: int | None, ttl_s: float | None) -> Outcomes:
-    """Each request's outcome, by the very cache that the proxy runs."""
-    cache: MemoryCache[int, bool] = MemoryCache(size, ttl_s=ttl_s)
-    asked: set[int] = set()
-    """Keys whose call is under way: who comes meanwhile joins it."""
-    under_way: list[tuple[float, int, int]] = []
-    outcomes = bytearray(len(these.keys))
-    ready, failed = these.ready.tolist(), these.failed.tolist()
-    get = cache.get
-    for number, (key, at) in enumerate(zip(these.keys.tolist(), these.ts.tolist(), strict=True)):
-        while under_way and under_way[0][0] <= at:
-            done, which, asked_key = heappop(under_way)
-            if not failed[which]:
-                cache.put(asked_key, True, done)
-            asked.discard(asked_key)
-        if get(key, at):
-            outcomes[number] = HIT
-            continue
-        if key in asked:
-            outcomes[number] = COALESCED
-        else:
-            asked.add(key)
-            heappush(under_way, (ready[number], number, key))
-    return np.frombuffer(outcomes, dtype=np.int8)
-
-
-def _endless(these: _Arrivals, ttl_s: float | None) -> Outcomes:
-    """The same for a cache that never evicts: there each key's requests are a story of their own.
-
-    A leader answers all equal requests until its answer's time is over; the first after that leads anew. So each key's leaders
-    are a chain, and who follows whom in it is found for all requests at once.
-    """
-    count = len(these.keys)
-    order = np.argsort(these.keys, kind="stable")
-    keys, ready = these.keys[order], these.ready[order]
-    life_s = np.where(these.failed[order], 0.0, np.inf if ttl_s is None else ttl_s)
-    before_end = np.searchsorted(these.ts, ready + life_s, side="left")
-    # a key's requests stand together, each by its place among all: the next leader is the first beyond `before_end`, or the
-    # next key's first request, which leads as well
-    places = keys * (count + 1) + order
-    following = np.searchsorted(places, keys * (count + 1) + before_end, side="left")
-    next_leader = np.maximum(following, np.arange(count) + 1).tolist()
-    leaders = []
-    at = 0
-    while at < count:
-        leaders.append(at)
-        at = next_leader[at]
-    led = np.diff(np.array([*leaders, count]))
-    sorted_outcomes = np.where(these.ts[order] < np.repeat(ready[leaders], led), COALESCED, HIT)
-    sorted_outcomes[leaders] = MISS
-    outcomes = np.empty(count, dtype=np.int8)
-    outcomes[order] = sorted_outcomes
-    return outcomes
-
-
-def _cell(these: _Arrivals, size: int | None, ttl_s: float | None, outcomes: Outcomes) -> HitCell:
-    hit, coalesced = outcomes == HIT, outcomes == COALESCED
-    hits, joined = int(hit.sum()), int(coalesced.sum())
-    return HitCell(
-        size=size,
-        ttl_s=ttl_s,
-        hits=hits,
-        coalesced=joined,
-        misses=these.total - hits - joined,
-        hit_ratio=_ratio(hits, these.total),
-        coalesced_ratio=_ratio(joined, these.total),
-        eligible_hit_ratio=_ratio(hits, len(these.keys)),
-        steady_hit_ratio=_ratio(int((hit & these.late).sum()), these.total_late),
-        steady_coalesced_ratio=_ratio(int((coalesced & these.late).sum()), these.total_late),
-    )
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+    repeats: Mask
+    """All but the first of each key: what a cache and single-flight answer together."""
+    cached: Mask | None
+    """By a cache alone: an equal request was answered before this one came. None: latency is not known."""
+    soon: Mask | None
+    """Repeats that come within ten seconds of the first of their key. None: the source tells no times."""
+    joined: Mask | None
+    """By single-flight alone: an equal request, itself not joined, is under way. None: latency is not known."""
 
 
 def forecast(
@@ -243,6 +122,108 @@ def forecast(
     )
 
 
+def hit_curve(
+    keys: Codes,
+    ts: Numbers,
+    latency_s: Numbers,
+    *,
+    sizes: Sequence[int | None],
+    ttls: Sequence[float | None],
+    eligible: Mask | None = None,
+    failed: Mask | None = None,
+) -> tuple[HitCell, ...]:
+    """A cell for each size and time to live. `ts` must rise and no latency be unknown; an answer that failed is not kept."""
+    assert not np.isnan(latency_s).any(), "a replay needs every latency"
+    assert (np.diff(ts) >= 0).all(), "a replay goes forward in time"
+    total = len(keys)
+    which = np.arange(total) if eligible is None else np.flatnonzero(eligible)
+    late, total_late = which >= total // 2, total - total // 2
+    worthless = (np.zeros(total, dtype=bool) if failed is None else failed)[which]
+    keys, ts, ready = keys[which], ts[which], (ts + latency_s)[which]
+    holds_all = len(np.unique(keys))  # nothing is ever evicted from so much
+    cells = []
+    for ttl_s in ttls:
+        endless = _endless(keys, ts, ready, worthless, ttl_s)
+        for size in sizes:
+            outcomes = endless
+            if size is not None and size < holds_all:
+                outcomes = _replayed(keys, ts, ready, worthless, size, ttl_s)
+            hit, joined = outcomes == HIT, outcomes == COALESCED
+            hits, coalesced = int(hit.sum()), int(joined.sum())
+            cell = HitCell(
+                size=size,
+                ttl_s=ttl_s,
+                hits=hits,
+                coalesced=coalesced,
+                misses=total - hits - coalesced,
+                hit_ratio=hits / total if total else None,
+                coalesced_ratio=coalesced / total if total else None,
+                eligible_hit_ratio=hits / len(keys) if len(keys) else None,
+                steady_hit_ratio=int((hit & late).sum()) / total_late if total else None,
+                steady_coalesced_ratio=int((joined & late).sum()) / total_late if total else None,
+            )
+            cells.append(cell)
+    return tuple(cells)
+
+
+def _replayed(
+    keys: Codes, ts: Numbers, ready: Numbers, failed: Mask, size: int, ttl_s: float | None
+) -> Outcomes:
+    """Each request's outcome, by the very cache that the proxy runs; `ready` is when the answer that it made would be complete."""
+    cache: MemoryCache[int, bool] = MemoryCache(size, ttl_s=ttl_s)
+    asked: set[int] = set()
+    """Keys whose call is under way: who comes meanwhile joins it."""
+    under_way: list[tuple[float, int, int]] = []
+    outcomes = bytearray(len(keys))
+    ready_at, has_failed = ready.tolist(), failed.tolist()
+    get = cache.get
+    for number, (key, at) in enumerate(zip(keys.tolist(), ts.tolist(), strict=True)):
+        while under_way and under_way[0][0] <= at:
+            done, which, asked_key = heappop(under_way)
+            if not has_failed[which]:
+                cache.put(asked_key, True, done)
+            asked.discard(asked_key)
+        if get(key, at):
+            outcomes[number] = HIT
+        elif key in asked:
+            outcomes[number] = COALESCED
+        else:
+            asked.add(key)
+            heappush(under_way, (ready_at[number], number, key))
+    return np.frombuffer(outcomes, dtype=np.int8)
+
+
+def _endless(
+    keys: Codes, ts: Numbers, ready: Numbers, failed: Mask, ttl_s: float | None
+) -> Outcomes:
+    """The same for a cache that never evicts: there each key's requests are a story of their own.
+
+    A leader answers all equal requests until its answer's time is over; the first after that leads anew. So each key's leaders
+    are a chain, and who follows whom in it is found for all requests at once.
+    """
+    count = len(keys)
+    order = np.argsort(keys, kind="stable")
+    keys, ready = keys[order], ready[order]
+    life_s = np.where(failed[order], 0.0, np.inf if ttl_s is None else ttl_s)
+    before_end = np.searchsorted(ts, ready + life_s, side="left")
+    # a key's requests stand together, each by its place among all: the next leader is the first beyond `before_end`, or the
+    # next key's first request, which leads as well
+    places = keys * (count + 1) + order
+    following = np.searchsorted(places, keys * (count + 1) + before_end, side="left")
+    next_leader = np.maximum(following, np.arange(count) + 1).tolist()
+    leaders = []
+    at = 0
+    while at < count:
+        leaders.append(at)
+        at = next_leader[at]
+    led = np.diff(np.array([*leaders, count]))
+    sorted_outcomes = np.where(ts[order] < np.repeat(ready[leaders], led), COALESCED, HIT)
+    sorted_outcomes[leaders] = MISS
+    outcomes = np.empty(count, dtype=np.int8)
+    outcomes[order] = sorted_outcomes
+    return outcomes
+
+
 def repeat_chance(keys: Codes, ts: Numbers, eligible: Mask | None = None) -> RepeatChance:
     """Good and Turing's estimate for a cache without end and its interval; what no cache may answer repeats nothing."""
     total = len(keys)
@@ -251,35 +232,28 @@ def repeat_chance(keys: Codes, ts: Numbers, eligible: Mask | None = None) -> Rep
     may = np.ones(total, dtype=bool) if eligible is None else eligible
     times = np.bincount(keys[may], minlength=int(keys.max()) + 1)
     repeated = may & (times[keys] > 1)
-    low, high = _interval(repeated, ts, twice=int((times == 2).sum()))
+    low = high = None
+    span_s = float(ts[-1] - ts[0])
+    if span_s > 0:
+        block = np.minimum((TIME_BLOCKS * (ts - ts[0]) / span_s).astype(np.int64), TIME_BLOCKS - 1)
+        requests = np.bincount(block, minlength=TIME_BLOCKS)
+        if np.count_nonzero(requests) >= FEWEST_BLOCKS:
+            repeats = np.bincount(block, weights=repeated, minlength=TIME_BLOCKS)
+            chance = np.random.default_rng(0)  # the same capture gives the same interval
+            even = np.full(TIME_BLOCKS, 1 / TIME_BLOCKS)
+            drawn = chance.multinomial(TIME_BLOCKS, even, size=DRAWS)
+            drawn = drawn[drawn @ requests > 0]
+            shares = (drawn @ repeats) / (drawn @ requests)
+            # which keys were seen once is itself left to chance: a variance of 2 * (keys seen twice) / requests^2
+            twice = int((times == 2).sum())
+            shares += chance.normal(0.0, np.sqrt(2 * twice) / total, len(shares))
+            low, high = np.clip(np.quantile(shares, INTERVAL), 0.0, 1.0).tolist()
     return RepeatChance(
         ratio=float(repeated.mean()),
         low=low,
         high=high,
         repeats_ratio=float((may.sum() - (times > 0).sum()) / total),
     )
-
-
-def _interval(repeated: Mask, ts: Numbers, *, twice: int) -> tuple[float | None, float | None]:
-    """Of the share of `repeated`, by time blocks drawn with replacement.
-
-    Which keys were seen once is itself left to chance: that adds a variance of 2 * (keys seen twice) / requests^2.
-    """
-    span_s = float(ts[-1] - ts[0])
-    if not span_s > 0:
-        return None, None
-    block = np.minimum((TIME_BLOCKS * (ts - ts[0]) / span_s).astype(np.int64), TIME_BLOCKS - 1)
-    requests = np.bincount(block, minlength=TIME_BLOCKS)
-    if np.count_nonzero(requests) < FEWEST_BLOCKS:
-        return None, None
-    repeats = np.bincount(block, weights=repeated, minlength=TIME_BLOCKS)
-    chance = np.random.default_rng(0)  # the same capture gives the same interval
-    drawn = chance.multinomial(TIME_BLOCKS, np.full(TIME_BLOCKS, 1 / TIME_BLOCKS), size=DRAWS)
-    drawn = drawn[drawn @ requests > 0]
-    shares = (drawn @ repeats) / (drawn @ requests)
-    shares += chance.normal(0.0, np.sqrt(2 * twice) / len(ts), len(shares))
-    low, high = np.clip(np.quantile(shares, INTERVAL), 0.0, 1.0).tolist()
-    return low, high
 
 
 def recommended_size(
@@ -302,3 +276,40 @@ def recommended_size(
         cell.size for cell in curve if cell.size is not None and cell.size not in lacking
     ] or [int((times > 0).sum())]
     return max(min(enough), ROOM_FOR_EACH_HOT * hot)
+
+
+def reuse(keys: Codes, ts: Numbers | None, latency_s: Numbers | None, eligible: Mask) -> Reuse:
+    """Replay arrivals against a cache that forgets nothing, against single-flight, and against both.
+
+    Without times, `ts` None, only the order of the requests counts.
+    """
+    repeats, soon, cached, joined = (np.zeros(len(keys), dtype=bool) for _ in range(4))
+    which = np.flatnonzero(eligible)
+    keys = keys[which]
+    _, first, kind = np.unique(keys, return_index=True, return_inverse=True)
+    repeats[which] = True
+    repeats[which[first]] = False
+    if ts is None:
+        return Reuse(repeats=repeats, soon=None, cached=None, joined=None)
+    ts = ts[which]
+    soon[which] = ts - ts[first[kind]] < SOON_S
+    soon &= repeats
+    if latency_s is None:
+        return Reuse(repeats=repeats, soon=soon, cached=None, joined=None)
+    ends = ts + latency_s[which]
+
+    # the first answer of a key is the earliest end among all its requests: one that comes after it is no miss
+    number = np.arange(len(keys))
+    order = np.lexsort((number, ends, kind))
+    earliest = order[np.unique(kind[order], return_index=True)[1]][kind]
+    cached[which] = (ts >= ends[earliest]) & (number > earliest)
+
+    until: dict[int, float] = {}
+    for place, key, at, end in zip(
+        which.tolist(), keys.tolist(), ts.tolist(), ends.tolist(), strict=True
+    ):
+        if at < until.get(key, at):
+            joined[place] = True
+        else:
+            until[key] = end
+    return Reuse(repeats=repeats, soon=soon, cached=cached, joined=joined)

@@ -1,15 +1,24 @@
-"""How long prompts and answers are, in tokens: known where somebody counted, estimated and marked so where not.
+"""How long prompts and answers are, in tokens, and which `max_model_len` they need: what smaller and larger ones would refuse.
 
-An answer that its token limit ended would have been longer: it counts as censored, by Kaplan and Meier's estimate.
+Lengths are known where somebody counted, estimated and marked so where not. An answer that its token limit ended would
+have been longer: it counts as censored, by Kaplan and Meier's estimate.
+
+A shorter limit lets the same KV cache promise room to more full-length requests. It is judged only by what was captured:
+the largest of a sample is smaller than the largest of all, so there is a margin, and a warning where the sample is small.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.stats import rank
-from toolkit.workload.columns import Codes, Mask, Numbers, RequestColumns
+from toolkit.units import counted
+from toolkit.workload.columns import Mask, Numbers, RequestColumns
+
+Basis = Literal["max_tokens", "observed", "mixed"]
 
 CHARS_PER_TOKEN = 4.0
 """The rule of thumb for English prose; code has about 3, Chinese and Japanese 1 to 2."""
@@ -19,6 +28,13 @@ MOST_ASKED = 2**24
 """Tokens. A `max_tokens` beyond, or below 0, is a mistake that no model answers: one of them must not outweigh all others."""
 SLACK = 1e-9
 """Products of shares miss a quantile by rounding; a share of one request in 10 million is 1e-7."""
+MARGIN = 0.15
+"""Room above the longest captured request: the middle of the 10 to 20 % that are usual."""
+STEP = 256
+"""Limits are multiples of this: blocks of 16 tokens, and the larger ones of hybrid models, waste little of it."""
+TRIED = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+FEW = 1_000
+"""Under so many requests, one in a thousand that is longer is as likely missed as seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,35 +92,78 @@ class Lengths:
     """Of the requests that set it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitEffect:
+    """What a limit would have done to the captured requests."""
+
+    max_model_len: int
+    refused: int
+    """Their prompt and `max_tokens` (at least one token where it is not set) do not fit: HTTP 400."""
+    refused_share: float
+    cut: int
+    """Of those that set no `max_tokens`: answered, but shorter than they were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLength:
+    """The recommended `max_model_len` and where it comes from."""
+
+    recommended: int | None
+    """None: nothing tells how long answers may get."""
+    why: str
+    basis: Basis | None = None
+    """Answers' part of the need: as asked for, as observed (99.9 % of them), or some of each."""
+    longest: int | None = None
+    """Tokens that the longest captured request may need, prompt and answer, without the margin."""
+    wanted: int | None = None
+    """The same with it, rounded up; more than `recommended` where the model cannot take as many."""
+    margin: float = MARGIN
+    current: int | None = None
+    """As the user or scout told it."""
+    room_factor: float | None = None
+    """Current / recommended: so many times as many full-length requests fit the same KV cache."""
+    capped: bool = False
+    """The model cannot take what the workload needs."""
+    refusals: tuple[LimitEffect, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 def lengths(columns: RequestColumns, prompts: PromptTokens) -> Lengths:
     """Describe all lengths."""
-    known = ~np.isnan(columns.output_tokens)
-    told = ~np.isnan(prompts.tokens)
-    some = len(columns) > 0
+    known = int((~np.isnan(prompts.tokens)).sum())
+    answered = ~np.isnan(columns.output_tokens)
     return Lengths(
         prompt_chars=spread(columns.per_request("prompt_chars")),
         prompt_tokens=spread(prompts.tokens),
-        prompt_tokens_estimated_share=float(prompts.estimated.sum() / told.sum())
-        if told.any()
-        else None,
+        prompt_tokens_estimated_share=float(prompts.estimated.sum() / known) if known else None,
         chars_per_token=prompts.chars_per_token,
         chars_per_token_calibrated=prompts.calibrated,
         output_tokens=spread(columns.output_tokens, columns.finish_length == 1),
-        output_known_share=float(known.mean()) if some else None,
+        output_known_share=float(answered.mean()) if len(columns) else None,
         max_tokens=spread(columns.per_request("max_tokens")),
     )
 
 
 def prompt_tokens(columns: RequestColumns) -> PromptTokens:
     """Prompt lengths: told, else another request's with the same prompt, else from characters."""
-    chars = columns.per_request("prompt_chars")
-    told = columns.prompt_tokens
-    ratio, calibrated = _chars_per_token(chars, told)
-    shared = np.where(np.isnan(told), _told_of_the_same(columns.prompt, told), told)
-    guess = np.isnan(shared) & ~np.isnan(chars)
-    tokens = np.where(guess, np.ceil(chars / ratio), shared)
+    chars, told = columns.per_request("prompt_chars"), columns.prompt_tokens
+    both = ~np.isnan(chars) & ~np.isnan(told) & (told > 0) & (chars > 0)
+    calibrated = bool(both.sum() >= ENOUGH_TO_CALIBRATE)
+    # of sums, not the mean of ratios: a short prompt's tokens are the template's
+    ratio = float(chars[both].sum() / told[both].sum()) if calibrated else CHARS_PER_TOKEN
+    tokens = told
+    if len(told):
+        most = np.full(int(columns.prompt.max()) + 1, -np.inf)
+        known = ~np.isnan(told)
+        np.maximum.at(most, columns.prompt[known], told[known])
+        of_the_same = np.where(np.isneginf(most), np.nan, most)[columns.prompt]
+        tokens = np.where(known, told, of_the_same)
+    guess = np.isnan(tokens) & ~np.isnan(chars)
     return PromptTokens(
-        tokens=tokens, estimated=guess, chars_per_token=ratio, calibrated=calibrated
+        tokens=np.where(guess, np.ceil(chars / ratio), tokens),
+        estimated=guess,
+        chars_per_token=ratio,
+        calibrated=calibrated,
     )
 
 
@@ -112,24 +171,6 @@ def asked_tokens(columns: RequestColumns) -> Numbers:
     """Each request's `max_tokens`; NaN where it is not set, or impossible."""
     asked = columns.per_request("max_tokens")
     return np.where((asked >= 0) & (asked <= MOST_ASKED), asked, np.nan)
-
-
-def _chars_per_token(chars: Numbers, told: Numbers) -> tuple[float, bool]:
-    both = ~np.isnan(chars) & ~np.isnan(told) & (told > 0) & (chars > 0)
-    if both.sum() < ENOUGH_TO_CALIBRATE:
-        return CHARS_PER_TOKEN, False
-    # of sums, not the mean of ratios: a short prompt's tokens are the template's
-    return float(chars[both].sum() / told[both].sum()), True
-
-
-def _told_of_the_same(prompt: Codes, told: Numbers) -> Numbers:
-    """For each request the largest number told with its prompt; NaN where none was."""
-    if not len(prompt):
-        return told
-    best = np.full(int(prompt.max()) + 1, -np.inf)
-    known = ~np.isnan(told)
-    np.maximum.at(best, prompt[known], told[known])
-    return np.where(np.isneginf(best), np.nan, best)[prompt]
 
 
 def spread(values: Numbers, cut: Mask | None = None) -> LengthSpread | None:
@@ -185,3 +226,103 @@ def histogram(values: Numbers) -> tuple[Bin, ...]:
         Bin(low=0.0 if bar == 0 else 2.0 ** (bar - 1), high=2.0**bar, count=int(bars[bar]))
         for bar in range(first, len(bars))
     )
+
+
+def model_length(
+    columns: RequestColumns,
+    prompts: PromptTokens,
+    *,
+    current: int | None = None,
+    model_max: int | None = None,
+) -> ModelLength:
+    """Recommend a limit and count what others would refuse."""
+    prompt, asked, output = prompts.tokens, columns.per_request("max_tokens"), columns.output_tokens
+    if not len(columns) or np.isnan(prompt).all():
+        why = "no prompt's length is known" if len(columns) else "no requests"
+        return ModelLength(recommended=None, why=why, current=current)
+
+    least = prompt + np.where(np.isnan(asked), 1, asked)
+    seen = prompt + np.where(np.isnan(asked), output, np.nan)
+    refusals = tuple(
+        LimitEffect(
+            max_model_len=limit,
+            refused=int((least > limit).sum()),  # NaN, a prompt of unknown length, is not
+            refused_share=float((least > limit).mean()),
+            cut=int((~(least > limit) & (seen > limit)).sum()),
+        )
+        for limit in sorted({*TRIED, *([] if current is None else [current])})
+    )
+
+    possible = asked_tokens(columns)
+    unset = np.isnan(possible)
+    far, how = observed_output(columns)
+    basis: Basis = "mixed" if unset.any() else "max_tokens"
+    why = "longest prompt + max_tokens"
+    if unset.all():
+        if far is None:
+            why = "requests set no max_tokens, and no answer's length is known"
+            return ModelLength(recommended=None, why=why, current=current, refusals=refusals)
+        basis = "observed"
+    elif unset.any() and far is None:
+        far, how = float(np.nanmax(possible)), "the largest max_tokens of those that set it"
+    if unset.any():
+        why = f"longest prompt + {how}"
+    needs = prompt + np.where(unset, np.nan if far is None else far, possible)
+    longest = math.ceil(np.nanmax(needs))
+    wanted = rounded_up(longest)
+    recommended = wanted if model_max is None else min(wanted, model_max)
+    capped = model_max is not None and longest > model_max
+
+    warnings = []
+    if len(columns) < FEW:
+        warnings.append(
+            f"max_model_len rests on {counted(len(columns), 'request')}: a longer one may be yet to"
+            " come"
+        )
+    if prompts.estimated.any():
+        warnings.append(
+            "max_model_len rests on estimated prompts: Chinese or Japanese text needs more tokens, and a chat template's own"
+            " are not in it"
+        )
+    if impossible := int((~np.isnan(asked) & unset).sum()):
+        ask = "request asks" if impossible == 1 else "requests ask"
+        warnings.append(
+            f"{impossible:,} {ask} for a max_tokens that no model gives (below 0, or over {MOST_ASKED:,}): it is taken for not set"
+        )
+    if unknown := int(np.isnan(prompt).sum()):
+        warnings.append(f"{unknown:,} prompts of unknown length are not counted in max_model_len")
+    if capped:
+        warnings.append(
+            f"the longest request needs {longest:,} tokens, the model takes {model_max:,}: such are refused"
+        )
+    return ModelLength(
+        recommended=recommended,
+        why=why,
+        basis=basis,
+        longest=longest,
+        wanted=wanted,
+        current=current,
+        room_factor=None if current is None else current / recommended,
+        capped=capped,
+        refusals=refusals,
+        warnings=tuple(warnings),
+    )
+
+
+def rounded_up(longest: int) -> int:
+    """The longest need with the margin, as a multiple of the step."""
+    # in whole numbers: 1.15 as a float puts 1280 / 1.15 and the like on the wrong side of a step
+    with_margin = longest * (100 + round(MARGIN * 100))
+    return max(1, -(-with_margin // (100 * STEP))) * STEP
+
+
+def observed_output(columns: RequestColumns) -> tuple[float | None, str]:
+    """The 99.9 % quantile of the answers' lengths; those that a limit ended count as longer than seen."""
+    known = ~np.isnan(columns.output_tokens)
+    if not known.any():
+        return None, "unknown"
+    values, cut = columns.output_tokens[known], columns.finish_length[known] == 1
+    (far,) = quantiles(values, cut, (0.999,))
+    if far is None:
+        return float(values.max()), "the longest answer (its limit ended it: it may need more)"
+    return far, "the answers' 99.9 % quantile"

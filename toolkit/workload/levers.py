@@ -1,7 +1,8 @@
 """Which lever first: what each would save of the GPU's work on this capture, with its number and its caveat.
 
 Levers that answer without computing (a response cache, single-flight, a prefix cache) are measured in saved tokens. The
-others save none: they come after, those first that change no answer, and have a number of their own.
+others save none: they come after, those first that change no answer, and have a number of their own. Caches are without
+end and without time to live, so a ceiling: what size and time to live take away, the forecast's replay tells.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +13,9 @@ import numpy as np
 
 from toolkit.units import share as percent
 from toolkit.workload.arrivals import Concurrency
-from toolkit.workload.columns import Mask
-from toolkit.workload.lengths import LengthSpread
-from toolkit.workload.limits import ModelLength
-from toolkit.workload.work import DECODE_WEIGHT, SOON_S, WEIGHTS, Reuse, Tokens, Work
+from toolkit.workload.columns import Mask, Numbers, RequestColumns
+from toolkit.workload.forecast import SOON_S, Reuse
+from toolkit.workload.lengths import LengthSpread, ModelLength, PromptTokens, asked_tokens
 
 Code = Literal[
     "response_cache",
@@ -26,9 +26,18 @@ Code = Literal[
     "batching",
     "quantization",
 ]
-
 Order = tuple[Code, ...]
+Basis = Literal["usage", "max_tokens", "mixed", "unknown", "requests"]
 
+DECODE_WEIGHT = 4.0
+"""GPU time of a token written, in tokens read. Read tokens are computed side by side, written ones one after the other, each
+reading all weights anew. A batch-size sweep of Llama-3.1-8B on A100s came to prices of 1.2144 and 0.2890 a million tokens, 4.2
+to 1 (rushilbhat/inference-pricing); the fair scheduler VTC counts 2 to 1 (Sheng et al., OSDI 2024). So shares are also
+told for the range below."""
+MOST_SAMPLES = 128.0
+"""Answers to one request, `n`: as many as OpenAI's API gives. One absurd number must not outweigh all other requests."""
+WEIGHTS = (1.0, 10.0)
+"""Weights between which a share's range is told; it rises or falls with the weight throughout, so its ends are enough."""
 WORTH = 0.01
 """A lever that saves less than one part in a hundred is no reason to build anything."""
 FAR_ABOVE = 4.0
@@ -52,6 +61,13 @@ WORDS: dict[Code, str] = {
     "quantization": "quantization",
 }
 """What the headline calls them; on `max_model_len` it has a clause of its own."""
+ANSWERS_ARE: dict[Basis, str] = {
+    "usage": "as long as told",
+    "mixed": "as long as told, unknown ones as their prompt's others or max_tokens",
+    "max_tokens": "as long as max_tokens allows, an upper bound",
+    "unknown": "of unknown length and left out",
+    "requests": "of unknown length, as are prompts: each request counts the same",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,158 +91,233 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeverEvidence:
-    """What the levers are judged by."""
+class Tokens:
+    """An amount of work, read and written tokens apart."""
 
-    work: Work
-    reuse: Reuse | None
-    """None: the source does not tell which requests are alike."""
-    prefix_share: Callable[[Mask], float | None]
-    """Share of these requests' prompt tokens that begin as an earlier one of them does; None: not known."""
-    declared_share: float | None
-    """Share of requests that allow a stored answer by temperature 0 or a seed."""
-    policy: str
-    length: ModelLength
-    concurrency: Concurrency
-    output: LengthSpread | None
-    max_tokens: LengthSpread | None
-    max_num_seqs: int | None = None
-    """As the server is set; None: not known."""
+    prompt: float = 0.0
+    output: float = 0.0
+
+    def weighed(self, decode_weight: float) -> float:
+        """The work in tokens read."""
+        return self.prompt + decode_weight * self.output
+
+    def without(self, other: "Tokens") -> "Tokens":
+        """What is left of it."""
+        return Tokens(prompt=self.prompt - other.prompt, output=self.output - other.output)
 
 
-def levers(evidence: LeverEvidence) -> tuple[Lever, ...]:
-    """All levers in order: measured savings first, then settings, then what changes answers."""
-    return (*_measured(evidence), *_settings(evidence), _quantization())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What each request costs."""
+
+    prompt: Numbers
+    output: Numbers
+    basis: Basis
+    """How the outputs are known: told by answers, taken from `max_tokens` (an upper bound), some of each, or not at all;
+    `requests`: not even prompts' lengths are known, and each request counts as one token."""
+
+    def of(self, which: Mask) -> Tokens:
+        """What these requests cost together."""
+        return Tokens(
+            prompt=float(self.prompt[which].sum()), output=float(self.output[which].sum())
+        )
+
+    @property
+    def total(self) -> Tokens:
+        """What all cost together."""
+        return Tokens(prompt=float(self.prompt.sum()), output=float(self.output.sum()))
 
 
-def headline(found: tuple[Lever, ...], length: ModelLength, policy: str = "all") -> str:
-    """What to do, in one sentence."""
-    measured = [WORDS[lever.code] for lever in found if lever.recommended and saves(lever)]
-    settings = [
-        WORDS[lever.code]
-        for lever in found
-        if lever.recommended and not saves(lever) and lever.code in WORDS
-    ]
-    known = any(lever.saved_share is not None for lever in found if saves(lever))
-    allowed = "that the policy allows " if policy == "declared" else ""
-    nothing = (
-        f"nothing {allowed}repeats enough to save GPU work" if known else "what repeats is unknown"
+def work(columns: RequestColumns, prompts: PromptTokens, failed: Mask | None = None) -> Work:
+    """Tokens of each request: an unknown answer is as long as the mean of its prompt's, then as its limit allows.
+
+    What failed cost nothing: most of it was refused, and how far the rest came nobody knows.
+    """
+    told = columns.output_tokens
+    samples = np.clip(np.nan_to_num(columns.per_request("n"), nan=1.0), 1.0, MOST_SAMPLES)
+    asked = asked_tokens(columns) * samples
+    output = told
+    if len(told):
+        known = ~np.isnan(told)
+        prompt, most = columns.prompt, int(columns.prompt.max()) + 1
+        times = np.bincount(prompt[known], minlength=most)
+        sums = np.bincount(prompt[known], weights=told[known], minlength=most)
+        mean = np.divide(sums, times, out=np.full(most, np.nan), where=times > 0)
+        output = np.where(known, told, mean[prompt])
+    found = ~np.isnan(output)
+    basis: Basis = "unknown" if np.isnan(asked).all() else "max_tokens"
+    if found.any():
+        basis = "usage" if found.all() else "mixed"
+    done = np.ones(len(told)) if failed is None else (~failed).astype(float)
+    if basis == "unknown" and np.isnan(prompts.tokens).all():
+        return Work(prompt=done, output=np.zeros(len(told)), basis="requests")
+    return Work(
+        prompt=_filled(prompts.tokens) * done,
+        output=_filled(np.where(found, output, asked)) * done,
+        basis=basis,
     )
-    first = ", then ".join(measured) or nothing
-    return "; ".join(filter(None, (first, _length_words(length), ", ".join(settings))))
 
 
-def saves(lever: Lever) -> bool:
-    """Whether it is one of those that answer without computing."""
-    return lever.code in {"response_cache", "single_flight", "prefix_cache"}
+def _filled(values: Numbers) -> Numbers:
+    """With the mean of the known ones where nothing is known; 0 where nothing is known at all."""
+    known = ~np.isnan(values)
+    return np.where(known, values, values[known].mean() if known.any() else 0.0)
 
 
-def _length_words(length: ModelLength) -> str:
-    if length.recommended is None:
-        return ""
-    told = f"max_model_len {length.recommended}"
-    if length.current is None:
-        return told
-    if not changes_length(length):
-        return f"max_model_len {length.current} as it is"
-    return f"{told} instead of {length.current}"
+def levers(
+    work: Work,
+    reuse: Reuse | None,
+    prefix_share: Callable[[Mask], float | None],
+    *,
+    length: ModelLength,
+    concurrency: Concurrency,
+    output: LengthSpread | None = None,
+    max_tokens: LengthSpread | None = None,
+    declared_share: float | None = None,
+    policy: str = "all",
+    max_num_seqs: int | None = None,
+) -> tuple[Lever, ...]:
+    """All levers in order: measured savings first, then settings, then what changes answers.
+
+    `reuse` is None where the source does not tell which requests are alike. `prefix_share` tells the share of some
+    requests' prompt tokens that begin as an earlier one of them does; None: not known. `declared_share` is of requests
+    that allow a stored answer by temperature 0 or a seed. `max_num_seqs` is as the server is set.
+    """
+    return (
+        *_measured(work, reuse, prefix_share, declared_share=declared_share, policy=policy),
+        *_settings(length, concurrency, output, max_tokens, max_num_seqs),
+    )
 
 
-def changes_length(length: ModelLength) -> bool:
-    """Whether another `max_model_len` is advised: a shorter one, or a longer one because requests do not fit now."""
-    if length.recommended is None or length.longest is None:
-        return False
-    if length.current is None or length.recommended < length.current:
-        return True
-    # with less than the whole margin to spare, what is set serves all that came
-    return length.current < min(length.longest, length.recommended)
+def _measured(
+    work: Work,
+    reuse: Reuse | None,
+    prefix_share: Callable[[Mask], float | None],
+    *,
+    declared_share: float | None,
+    policy: str,
+) -> Iterator[Lever]:
+    """The levers that answer without computing, by what they save."""
+    prefix_shares: dict[bytes, float | None] = {}
 
-
-class _Savings:
-    """What sets of levers save together, so that each one's own part is a difference."""
-
-    def __init__(self, evidence: LeverEvidence) -> None:
-        self._evidence = evidence
-        self._shares: dict[bytes, float | None] = {}
-
-    def together(self, codes: Order) -> Tokens | None:
-        """Tokens that these save; None where it is not known."""
-        work, reuse = self._evidence.work, self._evidence.reuse
-        reused = None if reuse is None else _reused(codes, reuse)
+    def together(*codes: Code) -> Tokens | None:
+        """What these save together, so that each one's own part is a difference; None where it is not known."""
+        if reuse is None:
+            return None
+        reused: Mask | None = np.zeros(len(reuse.repeats), dtype=bool)
+        if "response_cache" in codes:
+            # of unknown latency, the two together: which of them answers depends on it
+            is_both = "single_flight" in codes or reuse.cached is None
+            reused = reuse.repeats if is_both else reuse.cached
+        elif "single_flight" in codes:
+            reused = reuse.joined
         if reused is None:
             return None
         saved = work.of(reused)
         if "prefix_cache" not in codes:
             return saved
-        shared = self._prefix_share(~reused)
+        key = np.packbits(reused).tobytes()
+        if key not in prefix_shares:
+            prefix_shares[key] = 0.0 if reused.all() else prefix_share(~reused)
+        shared = prefix_shares[key]
         if shared is None:
             return None
         return Tokens(prompt=saved.prompt + shared * work.of(~reused).prompt, output=saved.output)
 
-    def _prefix_share(self, which: Mask) -> float | None:
-        key = np.packbits(which).tobytes()
-        if key not in self._shares:
-            self._shares[key] = self._evidence.prefix_share(which) if which.any() else 0.0
-        return self._shares[key]
+    # Answers before prefixes, unless prefixes save more; single-flight always after the cache whose keys it shares. A
+    # cache's share grows with the length of a capture, single-flight's does not: it saves the same few twins at each cold
+    # start, so in a short capture alone it may look like the larger one.
+    order: Order = ("response_cache", "single_flight", "prefix_cache")
+    total = work.total
+    answers, prefixes = together("response_cache", "single_flight"), together("prefix_cache")
+    if (
+        (answers is not None and prefixes is not None)
+        and prefixes.weighed(DECODE_WEIGHT) > answers.weighed(DECODE_WEIGHT)
+        and total.prompt
+    ):
+        order = ("prefix_cache", "response_cache", "single_flight")
 
-
-def _reused(codes: Order, reuse: Reuse) -> Mask | None:
-    if "response_cache" in codes:
-        # of unknown latency, the two together: which of them answers depends on it
-        both = "single_flight" in codes or reuse.cached is None
-        return reuse.repeats if both else reuse.cached
-    if "single_flight" in codes:
-        return reuse.joined
-    return np.zeros(len(reuse.repeats), dtype=bool)
-
-
-def _measured(evidence: LeverEvidence) -> Iterator[Lever]:
-    savings = _Savings(evidence)
-    order = _order(savings, evidence.work)
+    allowed = "that the policy allows " if policy == "declared" else ""
+    no_repeat = f"no request {allowed}repeats an earlier one"
     for place, code in enumerate(order):
-        before = savings.together(order[:place])
-        after = savings.together(order[: place + 1])
-        alone = savings.together((code,))
+        before, after = together(*order[:place]), together(*order[: place + 1])
+        alone = together(code)
         own = None if before is None or after is None else after.without(before)
         if code == "single_flight" and alone is None:
             own = None
-        yield _measured_lever(code, own, alone, evidence)
+        saved = share_of(own, total, DECODE_WEIGHT)
+        ends = [share_of(own, total, weight) for weight in WEIGHTS]
+        number: float | None = None
+        what = WHAT[code]
+        recommended = saved is not None and saved >= WORTH
 
-
-def _order(savings: _Savings, work: Work) -> Order:
-    """Answers before prefixes, unless prefixes save more; single-flight always after the cache whose keys it shares.
-
-    A cache's share grows with the length of a capture, single-flight's does not: it saves the same few twins at each cold start,
-    so in a short capture alone it may look like the larger one.
-    """
-    answers = savings.together(("response_cache", "single_flight"))
-    prefixes = savings.together(("prefix_cache",))
-    if answers is None or prefixes is None:
-        return ("response_cache", "single_flight", "prefix_cache")
-    if prefixes.weighed(DECODE_WEIGHT) > answers.weighed(DECODE_WEIGHT) and work.total.prompt:
-        return ("prefix_cache", "response_cache", "single_flight")
-    return ("response_cache", "single_flight", "prefix_cache")
-
-
-def _measured_lever(
-    code: Code, own: Tokens | None, alone: Tokens | None, evidence: LeverEvidence
-) -> Lever:
-    total = evidence.work.total
-    shares = [share_of(own, total, weight) for weight in (DECODE_WEIGHT, *WEIGHTS)]
-    saved = shares[0]
-    ends = [share for share in shares[1:] if share is not None]
-    recommended, number, what, caveat = _described(code, saved, evidence)
-    return Lever(
-        code=code,
-        saved_share=saved,
-        standalone_share=share_of(alone, total, DECODE_WEIGHT),
-        saved_share_low=min(ends, default=None),
-        saved_share_high=max(ends, default=None),
-        recommended=recommended,
-        number=number,
-        what=what,
-        caveat=f"{caveat}; {_output_caveat(evidence.work)}" if saved else caveat,
-    )
+        if reuse is None:
+            caveat = "the source does not tell which requests are alike"
+        elif code == "response_cache":
+            answered = reuse.repeats if reuse.cached is None else reuse.cached
+            number = float(answered.mean()) if len(answered) else None
+            caveat = "saves nothing here: " + (
+                "equal requests were all under way at once" if reuse.repeats.any() else no_repeat
+            )
+            if saved:
+                caveat = "a ceiling: size and time to live take some of it; each hit gives the same sample again, and "
+                caveat += (
+                    "whether requests allow that is unknown"
+                    if declared_share is None
+                    else f"{percent(declared_share)} of requests declare that it may, by temperature 0 or a seed"
+                )
+            if saved and reuse.cached is None:
+                what = "share of requests that repeat an earlier one"
+                missing = "times are" if reuse.soon is None else "latency is"
+                caveat += f"; {missing} unknown, so single-flight's part is in it"
+        elif code == "single_flight":
+            repeats_share = share_of(work.of(reuse.repeats), total, DECODE_WEIGHT) or 0.0
+            if not reuse.repeats.any():
+                number = 0.0 if len(reuse.repeats) else None
+                caveat = f"saves nothing here: {no_repeat}"
+            elif reuse.soon is None:
+                caveat = "the source tells no times: whether equal requests meet is unknown"
+            elif reuse.cached is None:
+                soon = float(reuse.soon.mean())
+                recommended = soon > 0 and repeats_share >= WORTH
+                caveat = (
+                    f"{percent(soon)} of requests come within {SOON_S:g} s after the first of their kind; how many meet it unanswered"
+                    " depends on latency, which is unknown; what it saves stands under the response cache"
+                )
+            else:
+                number = float((reuse.repeats & ~reuse.cached).mean())
+                caveat = "saves nothing here: no equal requests are under way at once"
+                if saved:
+                    recommended = recommended or repeats_share >= WORTH
+                    caveat = (
+                        "it comes with a response cache and saves most while that is cold, and again each time an answer's time to live is"
+                        " over; those who join wait as long as the first"
+                    )
+        else:
+            everything = np.ones(len(reuse.repeats), dtype=bool)
+            number = prefix_share(everything) if len(everything) else None
+            if number is None:
+                caveat = "prompts' beginnings are unknown"
+            elif not number:
+                caveat = "saves nothing here: no two prompts share a first whole block"
+            else:
+                caveat = "a ceiling, of a cache without end; it saves reading only, and vLLM (V1) has it on by default"
+                if saved is not None and saved < WORTH:
+                    caveat += f"; on top of the levers above it is {percent(saved)} of all work"
+            recommended = recommended and bool(number)
+        if saved:
+            caveat += f"; answers count {DECODE_WEIGHT:g} a token and are {ANSWERS_ARE[work.basis]}"
+        yield Lever(
+            code=code,
+            saved_share=saved,
+            standalone_share=share_of(alone, total, DECODE_WEIGHT),
+            saved_share_low=min((end for end in ends if end is not None), default=None),
+            saved_share_high=max((end for end in ends if end is not None), default=None),
+            recommended=recommended,
+            number=number,
+            what=what,
+            caveat=caveat,
+        )
 
 
 def share_of(saved: Tokens | None, total: Tokens, decode_weight: float) -> float | None:
@@ -238,195 +329,62 @@ def share_of(saved: Tokens | None, total: Tokens, decode_weight: float) -> float
     return min(1.0, max(0.0, saved.weighed(decode_weight) / whole))
 
 
-def _output_caveat(work: Work) -> str:
-    known = {
-        "usage": "as long as told",
-        "mixed": "as long as told, unknown ones as their prompt's others or max_tokens",
-        "max_tokens": "as long as max_tokens allows, an upper bound",
-        "unknown": "of unknown length and left out",
-        "requests": "of unknown length, as are prompts: each request counts the same",
-    }
-    return f"answers count {DECODE_WEIGHT:g} a token and are {known[work.basis]}"
+def _settings(
+    length: ModelLength,
+    concurrency: Concurrency,
+    output: LengthSpread | None,
+    max_tokens: LengthSpread | None,
+    max_num_seqs: int | None,
+) -> Iterator[Lever]:
+    """The levers that save no tokens, those first that change no answer."""
 
-
-Description = tuple[bool, float | None, str, str]
-
-
-def _described(code: Code, saved: float | None, evidence: LeverEvidence) -> Description:
-    """Whether a measured lever is recommended, its number, of what, and its caveat."""
-    what = WHAT[code]
-    if evidence.reuse is None:
-        return False, None, what, "the source does not tell which requests are alike"
-    if code == "response_cache":
-        return _response_cache(saved, what, evidence, evidence.reuse)
-    if code == "single_flight":
-        return _single_flight(saved, what, evidence, evidence.reuse)
-    return _prefix_cache(saved, what, evidence, evidence.reuse)
-
-
-def _response_cache(
-    saved: float | None, what: str, evidence: LeverEvidence, reuse: Reuse
-) -> Description:
-    repeats = reuse.repeats
-    answered = repeats if reuse.cached is None else reuse.cached
-    number = float(answered.mean()) if len(answered) else None
-    if not saved:
-        why = (
-            _no_repeat(evidence)
-            if not repeats.any()
-            else "equal requests were all under way at once"
+    def setting(
+        code: Code, recommended: bool, number: float | None, what: str, caveat: str
+    ) -> Lever:
+        return Lever(
+            code=code,
+            saved_share=None,
+            standalone_share=None,
+            recommended=recommended,
+            number=number,
+            what=what,
+            caveat=caveat,
         )
-        return False, number, what, f"saves nothing here: {why}"
-    caveat = (
-        "a ceiling: size and time to live take some of it; each hit gives the same sample again, and"
-        f" {_declared_words(evidence.declared_share)}"
-    )
-    if reuse.cached is None:
-        what = "share of requests that repeat an earlier one"
-        missing = "times are" if reuse.soon is None else "latency is"
-        caveat += f"; {missing} unknown, so single-flight's part is in it"
-    return saved >= WORTH, number, what, caveat
 
-
-def _declared_words(declared_share: float | None) -> str:
-    if declared_share is None:
-        return "whether requests allow that is unknown"
-    return f"{percent(declared_share)} of requests declare that it may, by temperature 0 or a seed"
-
-
-def _no_repeat(evidence: LeverEvidence) -> str:
-    allowed = "that the policy allows " if evidence.policy == "declared" else ""
-    return f"no request {allowed}repeats an earlier one"
-
-
-def _single_flight(
-    saved: float | None, what: str, evidence: LeverEvidence, reuse: Reuse
-) -> Description:
-    if not reuse.repeats.any():
-        number = 0.0 if len(reuse.repeats) else None
-        return False, number, what, f"saves nothing here: {_no_repeat(evidence)}"
-    if reuse.cached is None:
-        return _single_flight_of_unknown_latency(what, evidence, reuse)
-    waiting = float((reuse.repeats & ~reuse.cached).mean())
-    if not saved:
-        return False, waiting, what, "saves nothing here: no equal requests are under way at once"
-    caveat = (
-        "it comes with a response cache and saves most while that is cold, and again each time an answer's time to live is"
-        " over; those who join wait as long as the first"
-    )
-    return saved >= WORTH or _repeats_are_worth_it(evidence, reuse), waiting, what, caveat
-
-
-def _single_flight_of_unknown_latency(
-    what: str, evidence: LeverEvidence, reuse: Reuse
-) -> Description:
-    if reuse.soon is None:
-        return (
-            False,
-            None,
-            what,
-            "the source tells no times: whether equal requests meet is unknown",
+    caveat = f"no recommendation: {length.why}"
+    if length.recommended is not None:
+        caveat = f"{length.longest:,} tokens ({length.why}) and {100 * length.margin:.0f} % of margin make {length.wanted:,}"
+        if length.wanted != length.recommended:
+            caveat += f", of which the model takes {length.recommended:,}"
+        caveat += (
+            "; it saves no work by itself: KV blocks are given out as tokens come, so what grows is the number of"
+            " full-length requests that are sure to fit, and longer ones are refused"
         )
-    soon = float(reuse.soon.mean())
-    caveat = (
-        f"{percent(soon)} of requests come within {SOON_S:g} s after the first of their kind; how many meet it unanswered"
-        " depends on latency, which is unknown; what it saves stands under the response cache"
-    )
-    return soon > 0 and _repeats_are_worth_it(evidence, reuse), None, what, caveat
+    what = "times as many full-length requests fit the KV cache"
+    yield setting("max_model_len", changes_length(length), length.room_factor, what, caveat)
 
+    asked = None if max_tokens is None else max_tokens.p50
+    longest = None if output is None else output.p99_9
+    if asked is not None and longest is not None and asked >= FAR_ABOVE * max(longest, 1.0):
+        what = "times the length that 99.9 % of answers keep to is what half of the requests allow"
+        caveat = (
+            f"answers end by {longest:,.0f} tokens, max_tokens allows {asked:,.0f}: clients that ask for less let"
+            f" max_model_len fall by up to {asked - longest:,.0f}; it is theirs to set"
+        )
+        yield setting("max_tokens", True, asked / max(longest, 1.0), what, caveat)
 
-def _repeats_are_worth_it(evidence: LeverEvidence, reuse: Reuse) -> bool:
-    saved = evidence.work.of(reuse.repeats)
-    return (share_of(saved, evidence.work.total, DECODE_WEIGHT) or 0.0) >= WORTH
-
-
-def _prefix_cache(
-    saved: float | None, what: str, evidence: LeverEvidence, reuse: Reuse
-) -> Description:
-    everything = np.ones(len(reuse.repeats), dtype=bool)
-    number = evidence.prefix_share(everything) if len(everything) else None
-    if number is None:
-        return False, None, what, "prompts' beginnings are unknown"
-    if not number:
-        return False, number, what, "saves nothing here: no two prompts share a first whole block"
-    caveat = "a ceiling, of a cache without end; it saves reading only, and vLLM (V1) has it on by default"
-    if saved is not None and saved < WORTH:
-        caveat += f"; on top of the levers above it is {percent(saved)} of all work"
-    return saved is not None and saved >= WORTH, number, what, caveat
-
-
-def _settings(evidence: LeverEvidence) -> Iterator[Lever]:
-    length = evidence.length
-    yield _setting(
-        "max_model_len",
-        changes_length(length),
-        length.room_factor,
-        "times as many full-length requests fit the KV cache",
-        _length_caveat(length),
-    )
-    cut = _generous_limit(evidence)
-    if cut is not None:
-        yield cut
-    yield _batching(evidence)
-
-
-def _setting(code: Code, recommended: bool, number: float | None, what: str, caveat: str) -> Lever:
-    return Lever(
-        code=code,
-        saved_share=None,
-        standalone_share=None,
-        recommended=recommended,
-        number=number,
-        what=what,
-        caveat=caveat,
-    )
-
-
-def _length_caveat(length: ModelLength) -> str:
-    if length.recommended is None:
-        return f"no recommendation: {length.why}"
-    told = f"{length.longest:,} tokens ({length.why}) and {100 * length.margin:.0f} % of margin make {length.wanted:,}"
-    if length.wanted != length.recommended:
-        told += f", of which the model takes {length.recommended:,}"
-    return (
-        f"{told}; it saves no work by itself: KV blocks are given out as tokens come, so what grows is the number of"
-        " full-length requests that are sure to fit, and longer ones are refused"
-    )
-
-
-def _generous_limit(evidence: LeverEvidence) -> Lever | None:
-    output, asked = evidence.output, evidence.max_tokens
-    if output is None or asked is None or asked.p50 is None or output.p99_9 is None:
-        return None
-    if asked.p50 < FAR_ABOVE * max(output.p99_9, 1.0):
-        return None
-    return _setting(
-        "max_tokens",
-        True,
-        asked.p50 / max(output.p99_9, 1.0),
-        "times the length that 99.9 % of answers keep to is what half of the requests allow",
-        f"answers end by {output.p99_9:,.0f} tokens, max_tokens allows {asked.p50:,.0f}: clients that ask for less let"
-        f" max_model_len fall by up to {asked.p50 - output.p99_9:,.0f}; it is theirs to set",
-    )
-
-
-def _batching(evidence: LeverEvidence) -> Lever:
-    found, limit = evidence.concurrency, evidence.max_num_seqs
+    found, is_low = concurrency, False
+    caveat = f"concurrency is unknown: {found.why}"
+    if found.p99 is not None:
+        wanted = int(np.ceil(found.p99 * HEADROOM))
+        caveat = f"{found.why}; before any cache: what it answers needs no place in a batch; {wanted:,} leaves headroom; max_num_seqs is "
+        caveat += "unknown" if max_num_seqs is None else f"{max_num_seqs:,}"
+        is_low = max_num_seqs is not None and found.p99 > max_num_seqs
+    number = None if found.p99 is None else float(found.p99)
     what = "under way at once, or fewer, at 99 of 100 arrivals"
-    if found.p99 is None:
-        return _setting("batching", False, None, what, f"concurrency is unknown: {found.why}")
-    wanted = int(np.ceil(found.p99 * HEADROOM))
-    caveat = f"{found.why}; before any cache: what it answers needs no place in a batch; {wanted:,} leaves headroom"
-    if limit is None:
-        return _setting(
-            "batching", False, float(found.p99), what, f"{caveat}; max_num_seqs is unknown"
-        )
-    told = f"max_num_seqs is {limit:,}"
-    return _setting("batching", found.p99 > limit, float(found.p99), what, f"{caveat}; {told}")
+    yield setting("batching", is_low, number, what, caveat)
 
-
-def _quantization() -> Lever:
-    return _setting(
+    yield setting(
         "quantization",
         False,
         WEIGHT_FACTOR,
@@ -434,3 +392,34 @@ def _quantization() -> Lever:
         "8 bits halve them; no capture can tell what it does to answers (1 to 3 % of accuracy is usual): compare both before"
         " you switch, and switch before the load comes",
     )
+
+
+def headline(found: tuple[Lever, ...], length: ModelLength, policy: str = "all") -> str:
+    """What to do, in one sentence."""
+    wanted = [lever.code for lever in found if lever.recommended]
+    measured = [WORDS[code] for code in wanted if code in WHAT]
+    settings = [WORDS[code] for code in wanted if code not in WHAT and code in WORDS]
+    known = any(lever.saved_share is not None for lever in found if lever.code in WHAT)
+    allowed = "that the policy allows " if policy == "declared" else ""
+    nothing = (
+        f"nothing {allowed}repeats enough to save GPU work" if known else "what repeats is unknown"
+    )
+    limit = ""
+    if length.recommended is not None:
+        limit = f"max_model_len {length.recommended}"
+        if length.current is not None and changes_length(length):
+            limit += f" instead of {length.current}"
+        elif length.current is not None:
+            limit = f"max_model_len {length.current} as it is"
+    first = ", then ".join(measured) or nothing
+    return "; ".join(filter(None, (first, limit, ", ".join(settings))))
+
+
+def changes_length(length: ModelLength) -> bool:
+    """Whether another `max_model_len` is advised: a shorter one, or a longer one because requests do not fit now."""
+    if length.recommended is None or length.longest is None:
+        return False
+    if length.current is None or length.recommended < length.current:
+        return True
+    # with less than the whole margin to spare, what is set serves all that came
+    return length.current < min(length.longest, length.recommended)

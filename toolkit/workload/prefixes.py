@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolkit.protocol.request import BLOCK_BYTES, HASH_BYTES
 from toolkit.records import Asked
@@ -78,116 +77,150 @@ class Prefixes:
     """Those that the most requests share."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bodies:
-    """The different bodies, in the order of their first arrival, and their blocks one after the other."""
-
-    of: Codes
-    """Each request's body, by place in this order."""
-    exact: Codes
-    """Each body's number in Columns."""
-    counts: Codes
-    """Whole blocks of each."""
-    hashes: NDArray[np.uint64]
-    kind: Codes
-    """Which of the different blocks each is."""
-    first: Codes
-    """Where each different block stands first."""
-
-    @property
-    def owner(self) -> Codes:
-        """Each block's body."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
-
-    @property
-    def depth(self) -> Codes:
-        """Each block's place in its prompt, 0 for the first."""
-        start = np.cumsum(self.counts) - self.counts
-        return np.arange(len(self.hashes)) - np.repeat(start, self.counts)
-
-
-@dataclass(frozen=True, slots=True)
-class _PromptLengths:
-    """Each request's prompt."""
-
-    tokens: Numbers
-    """0 where it is unknown."""
-    block: Numbers
-    """Tokens that the cache keeps together."""
-    per_hash: Numbers
-    """Tokens that one of our blocks stands for."""
-
-
 def shared_prefix(
     columns: RequestColumns, *, capacities: Sequence[int] = (), top: int = 0
 ) -> Prefixes:
     """The ceiling; for each capacity in blocks what is left of it; and that many of the most shared beginnings."""
-    bodies = _bodies(columns)
-    sizes = _lengths(columns, bodies)
-    leading = bodies.counts[bodies.of]
-    leading[_first_arrivals(bodies)] = _seen_before(bodies)
-    saved = _saved(sizes, leading)
-    known = [one.block_tokens for one in columns.asked if one.block_tokens]
-    block = max(set(known), key=known.count) if known else None
-    return Prefixes(
-        share=_share(saved, sizes.tokens),
-        last_half_share=_share(*_last_half(saved, sizes.tokens)),
-        tokens=float(sizes.tokens.sum()),
-        shared_tokens=float(saved.sum()),
-        block_tokens=block,
-        estimated=any(_is_text(columns.asked[code]) for code in bodies.exact.tolist()),
-        blocks=int(bodies.counts[bodies.of].sum()),
-        unique_blocks=len(bodies.first),
-        by_capacity=tuple(_cell(bodies, sizes, blocks, block) for blocks in capacities),
-        by_volume=_leaders(columns, bodies, top, by_volume=True) if top else (),
-        by_count=_leaders(columns, bodies, top, by_volume=False) if top else (),
-    )
-
-
-def _bodies(columns: RequestColumns) -> _Bodies:
-    present, first, of = np.unique(columns.exact, return_index=True, return_inverse=True)
-    by_arrival = np.argsort(first)
-    place = np.empty(len(present), dtype=np.int64)
-    place[by_arrival] = np.arange(len(present))
-    exact = present[by_arrival]
-    chains = [columns.asked[code].prompt_blocks for code in exact.tolist()]
-    hashes = np.frombuffer(b"".join(chains), dtype=">u8").astype(np.uint64)
-    _, first_block, kind = np.unique(hashes, return_index=True, return_inverse=True)
-    return _Bodies(
-        of=place[of],
-        exact=exact,
-        counts=np.array([len(chain) // HASH_BYTES for chain in chains], dtype=np.int64),
-        hashes=hashes,
-        kind=kind,
-        first=first_block,
-    )
-
-
-def _first_arrivals(bodies: _Bodies) -> Codes:
-    return np.unique(bodies.of, return_index=True)[1]
-
-
-def _seen_before(bodies: _Bodies) -> Codes:
-    """Leading blocks of each body that an earlier one has, too."""
+    bodies = _Bodies(columns)
     owner, depth = bodies.owner, bodies.depth
     is_new = owner[bodies.first][bodies.kind] == owner
-    leading = bodies.counts.copy()
-    np.minimum.at(leading, owner[is_new], depth[is_new])
-    return leading
+    # leading blocks of each body that an earlier one has, too; a body that came before is known whole
+    known_before = bodies.counts.copy()
+    np.minimum.at(known_before, owner[is_new], depth[is_new])
+    leading = bodies.counts[bodies.of]
+    leading[np.unique(bodies.of, return_index=True)[1]] = known_before
+
+    tokens = bodies.tokens
+    half = len(tokens) // 2
+    saved = bodies.saved(leading)
+    sizes = [one.block_tokens for one in columns.asked if one.block_tokens]
+    block = max(set(sizes), key=sizes.count) if sizes else None
+    by_capacity = []
+    for blocks in capacities:
+        held = bodies.saved(bodies.still_held(blocks))
+        cell = PrefixCell(
+            blocks=blocks,
+            tokens=blocks * (block or BLOCK_TOKENS),
+            share=_share(held, tokens),
+            last_half_share=_share(held[half:], tokens[half:]),
+        )
+        by_capacity.append(cell)
+    by_volume, by_count = bodies.most_shared(top) if top else ((), ())
+    return Prefixes(
+        share=_share(saved, tokens),
+        last_half_share=_share(saved[half:], tokens[half:]),
+        tokens=float(tokens.sum()),
+        shared_tokens=float(saved.sum()),
+        block_tokens=block,
+        estimated=any(map(_is_text, bodies.asked)),
+        blocks=int(bodies.counts[bodies.of].sum()),
+        unique_blocks=len(bodies.first),
+        by_capacity=tuple(by_capacity),
+        by_volume=by_volume,
+        by_count=by_count,
+    )
 
 
-def _lengths(columns: RequestColumns, bodies: _Bodies) -> _PromptLengths:
-    asked = [columns.asked[code] for code in bodies.exact.tolist()]
-    block = np.array([one.block_tokens or BLOCK_TOKENS for one in asked], dtype=float)
-    of_text = np.array(list(map(_is_text, asked)), dtype=bool)
-    chars = np.array([one.prompt_chars or 0 for one in asked], dtype=float)
-    # a text ends anywhere in the block after its last whole one: in its middle, for want of better
-    spread = np.maximum(bodies.counts + 0.5 * (chars > 0), chars / BLOCK_BYTES)[bodies.of]
-    block, of_text = block[bodies.of], of_text[bodies.of]
-    tokens = np.where(np.isnan(columns.prompt_tokens), spread * block, columns.prompt_tokens)
-    per_hash = block.copy()
-    np.divide(tokens, spread, out=per_hash, where=of_text & (spread > 0))
-    return _PromptLengths(tokens=tokens, block=block, per_hash=per_hash)
+class _Bodies:
+    """The different bodies, in the order of their first arrival, and their blocks one after the other."""
+
+    def __init__(self, columns: RequestColumns) -> None:
+        present, first, of = np.unique(columns.exact, return_index=True, return_inverse=True)
+        by_arrival = np.argsort(first)
+        place = np.empty(len(present), dtype=np.int64)
+        place[by_arrival] = np.arange(len(present))
+        self.of: Codes = place[of]
+        """Each request's body, by place in this order."""
+        self.asked = [columns.asked[code] for code in present[by_arrival].tolist()]
+        chains = [one.prompt_blocks for one in self.asked]
+        self.counts: Codes = np.array([len(c) // HASH_BYTES for c in chains], dtype=np.int64)
+        """Whole blocks of each."""
+        self.hashes = np.frombuffer(b"".join(chains), dtype=">u8").astype(np.uint64)
+        _, self.first, self.kind = np.unique(self.hashes, return_index=True, return_inverse=True)
+        """Where each different block stands first; and which of the different blocks each is."""
+        self.owner: Codes = np.repeat(np.arange(len(self.counts)), self.counts)
+        """Each block's body."""
+        start = np.cumsum(self.counts) - self.counts
+        self.depth: Codes = np.arange(len(self.hashes)) - np.repeat(start, self.counts)
+        """Each block's place in its prompt, 0 for the first."""
+
+        sizes = np.array([one.block_tokens or BLOCK_TOKENS for one in self.asked], dtype=float)
+        of_text = np.array([_is_text(one) for one in self.asked], dtype=bool)[self.of]
+        chars = np.array([one.prompt_chars or 0 for one in self.asked], dtype=float)
+        # a text ends anywhere in the block after its last whole one: in its middle, for want of better
+        spread = np.maximum(self.counts + 0.5 * (chars > 0), chars / BLOCK_BYTES)[self.of]
+        self.block: Numbers = sizes[self.of]
+        """Tokens that the cache keeps together, by request; so with the next two."""
+        told = columns.prompt_tokens
+        self.tokens: Numbers = np.where(np.isnan(told), spread * self.block, told)
+        """0 where it is unknown."""
+        self.per_hash: Numbers = self.block.copy()
+        """Tokens that one of our blocks stands for."""
+        np.divide(self.tokens, spread, out=self.per_hash, where=of_text & (spread > 0))
+
+    def saved(self, leading: Codes) -> Numbers:
+        """Tokens of each prompt that need not be computed: whole blocks, and never the last token."""
+        whole = np.floor(leading * self.per_hash / self.block)
+        most = np.floor(np.maximum(self.tokens - 1, 0) / self.block)
+        saved: Numbers = np.minimum(whole, most) * self.block
+        return saved
+
+    def still_held(self, capacity: int) -> Codes:
+        """Leading blocks of each request that a cache of so many blocks holds when it arrives."""
+        ends = np.cumsum(self.counts)
+        chains = [c.tolist() for c in np.split(self.hashes, ends[:-1])] if len(ends) else []
+        held: OrderedDict[int, None] = OrderedDict()
+        leading = []
+        for body in self.of.tolist():
+            chain = chains[body]
+            found = 0
+            for one in chain:
+                if one not in held:
+                    break
+                found += 1
+            leading.append(found)
+            for one in reversed(chain):  # used last, so that it goes last: the beginning
+                held[one] = None
+                held.move_to_end(one)
+            while len(held) > capacity:
+                held.popitem(last=False)
+        return np.array(leading, dtype=np.int64)
+
+    def most_shared(self, top: int) -> tuple[tuple[SharedPrefix, ...], tuple[SharedPrefix, ...]]:
+        """The beginnings that save the most tokens, and those that the most requests share."""
+        arrivals = np.bincount(self.of, minlength=len(self.counts))
+        weights = arrivals[self.owner]
+        requests = np.bincount(self.kind, weights=weights, minlength=len(self.first)).astype(int)
+        # by block: requests of that one of the blocks after it which the most requests have
+        going_on = np.zeros(len(requests), dtype=np.int64)
+        before = np.flatnonzero(self.depth[1:] > 0)  # those that a block of the same prompt follows
+        np.maximum.at(going_on, self.kind[before], requests[self.kind[before + 1]])
+        chosen = np.flatnonzero((requests > 1) & (requests > going_on))
+        first = self.first[chosen]
+        length = self.depth[first] + 1
+        repeats = requests[chosen] - 1
+        by_volume, by_count = (
+            tuple(
+                self._shared(int(self.first[one]), int(requests[one]))
+                for one in chosen[np.lexsort((first, -length, -worth))[:top]].tolist()
+            )
+            for worth in (repeats * length, repeats)
+        )
+        return by_volume, by_count
+
+    def _shared(self, at: int, requests: int) -> SharedPrefix:
+        asked = self.asked[int(self.owner[at])]
+        blocks = int(self.depth[at]) + 1
+        tokens = blocks * (asked.block_tokens or BLOCK_TOKENS)
+        text = asked.prompt_text if _is_text(asked) else None
+        return SharedPrefix(
+            prefix=f"{int(self.hashes[at]):016x}",
+            blocks=blocks,
+            tokens=tokens,
+            requests=requests,
+            saved_tokens=tokens * (requests - 1),
+            text=None if text is None else text[: min(TEXT_CHARS, blocks * BLOCK_BYTES)],
+        )
 
 
 def _is_text(asked: Asked) -> bool:
@@ -195,96 +228,6 @@ def _is_text(asked: Asked) -> bool:
     return asked.prompt_tokens is None or bool(asked.prompt_chars)
 
 
-def _saved(sizes: _PromptLengths, leading: Codes) -> Numbers:
-    """Tokens of each prompt that need not be computed: whole blocks, and never the last token."""
-    whole = np.floor(leading * sizes.per_hash / sizes.block)
-    most = np.floor(np.maximum(sizes.tokens - 1, 0) / sizes.block)
-    saved: Numbers = np.minimum(whole, most) * sizes.block
-    return saved
-
-
 def _share(saved: Numbers, tokens: Numbers) -> float | None:
     total = float(tokens.sum())
     return float(saved.sum()) / total if total else None
-
-
-def _last_half(saved: Numbers, tokens: Numbers) -> tuple[Numbers, Numbers]:
-    return saved[len(saved) // 2 :], tokens[len(tokens) // 2 :]
-
-
-def _cell(bodies: _Bodies, sizes: _PromptLengths, blocks: int, block: float | None) -> PrefixCell:
-    saved = _saved(sizes, _still_held(bodies, blocks))
-    return PrefixCell(
-        blocks=blocks,
-        tokens=blocks * (block or BLOCK_TOKENS),
-        share=_share(saved, sizes.tokens),
-        last_half_share=_share(*_last_half(saved, sizes.tokens)),
-    )
-
-
-def _still_held(bodies: _Bodies, capacity: int) -> Codes:
-    """Leading blocks of each request that a cache of so many blocks holds when it arrives."""
-    ends = np.cumsum(bodies.counts)
-    chains = [chain.tolist() for chain in np.split(bodies.hashes, ends[:-1])] if len(ends) else []
-    held: OrderedDict[int, None] = OrderedDict()
-    leading = []
-    for body in bodies.of.tolist():
-        chain = chains[body]
-        found = 0
-        for one in chain:
-            if one not in held:
-                break
-            found += 1
-        leading.append(found)
-        for one in reversed(chain):  # used last, so that it goes last: the beginning
-            held[one] = None
-            held.move_to_end(one)
-        while len(held) > capacity:
-            held.popitem(last=False)
-    return np.array(leading, dtype=np.int64)
-
-
-def _leaders(
-    columns: RequestColumns, bodies: _Bodies, top: int, *, by_volume: bool
-) -> tuple[SharedPrefix, ...]:
-    blocks = bodies.depth + 1
-    arrivals = np.bincount(bodies.of, minlength=len(bodies.counts))
-    requests = np.bincount(
-        bodies.kind, weights=arrivals[bodies.owner], minlength=len(bodies.first)
-    ).astype(np.int64)
-    going_on = _most_of_the_next(bodies, requests)
-    chosen = np.flatnonzero((requests > 1) & (requests > going_on))
-    length = blocks[bodies.first[chosen]]
-    worth = (requests[chosen] - 1) * (length if by_volume else 1)
-    order = np.lexsort((bodies.first[chosen], -length, -worth))[:top]
-    return tuple(
-        _shared(columns, bodies, int(bodies.first[one]), int(requests[one]))
-        for one in chosen[order].tolist()
-    )
-
-
-def _most_of_the_next(bodies: _Bodies, requests: Codes) -> Codes:
-    """By block: requests of that one of the blocks after it which the most requests have."""
-    most = np.zeros(len(requests), dtype=np.int64)
-    before = np.flatnonzero(bodies.depth[1:] > 0)  # those that a block of the same prompt follows
-    np.maximum.at(most, bodies.kind[before], requests[bodies.kind[before + 1]])
-    return most
-
-
-def _shared(columns: RequestColumns, bodies: _Bodies, at: int, requests: int) -> SharedPrefix:
-    asked = columns.asked[int(bodies.exact[bodies.owner[at]])]
-    blocks = int(bodies.depth[at]) + 1
-    tokens = blocks * (asked.block_tokens or BLOCK_TOKENS)
-    return SharedPrefix(
-        prefix=f"{int(bodies.hashes[at]):016x}",
-        blocks=blocks,
-        tokens=tokens,
-        requests=requests,
-        saved_tokens=tokens * (requests - 1),
-        text=_beginning(asked, blocks) if _is_text(asked) else None,
-    )
-
-
-def _beginning(asked: Asked, blocks: int) -> str | None:
-    text = asked.prompt_text
-    return None if text is None else text[: min(TEXT_CHARS, blocks * BLOCK_BYTES)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toolkit.proxy.telemetry.access_log import HitLine, event_line, json_line, request_line
 from toolkit.proxy.telemetry.metrics import Served
 from toolkit.records import Asked, Seen
-from toolkit.workload.logs import read
+from toolkit.workload import read
 
 T = 1_750_000_000.123457
 MISS = Served(

@@ -157,8 +157,7 @@ def _of_plan(run: Run, told: Evidence) -> Evidence:
 
 def evidence_of_capture(word: str, database: Path) -> Evidence:
     """What captured requests have in common. Raises ToolkitError where there is no such capture."""
-    from toolkit.workload.columns import columns
-    from toolkit.workload.summary import summarise
+    from toolkit.workload import columns, summarise
 
     with waiting_for("Reading"), Store.open_readonly(database) as store:
         newest = store.runs(verb="capture", limit=1)

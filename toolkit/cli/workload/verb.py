@@ -9,12 +9,11 @@ from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.moments import MOMENT
 from toolkit.cli.units import DURATION
-from toolkit.cli.workload.options import WorkloadOptions
 
 EXAMPLES = """
 What clients really send: how many requests are unique, how they repeat, what a response cache would
 answer, how long a model's context must be, and which lever saves the most GPU work. It reads the
-newest capture of the database, or files: JSON lines of `toolkit capture`, a proxy's or an nginx log,
+newest capture of the database, or files: JSON lines of `toolkit capture`, the proxy's or an nginx log,
 request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake.
 
 \b
@@ -97,11 +96,10 @@ request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake
 @database_option
 def command(**options: Any) -> None:
     """Report on a workload (the help text is EXAMPLES)."""
-    chosen = WorkloadOptions(**options)
-    if chosen.sources and chosen.run:
+    if options["sources"] and options["run"]:
         raise click.UsageError("--from and --run are two sources; choose one")
-    if chosen.export and (chosen.as_json or chosen.html or chosen.profile):
+    if options["export"] and (options["as_json"] or options["html"] or options["profile"]):
         raise click.UsageError("--export prints a trace; leave --json, --html and --profile out")
     from toolkit.cli.workload.run import run
 
-    run(chosen)
+    run(**options)

@@ -5,9 +5,8 @@ import re
 from support.arrived import body
 
 from toolkit.records import Seen
-from toolkit.workload.columns import columns
-from toolkit.workload.report_page import page
-from toolkit.workload.summary import summarise
+from toolkit.workload import columns, summarise
+from toolkit.workload.page import page
 
 
 def report(*arrived: Seen, losses: dict[str, int] | None = None, told: str = "capture `x`") -> str:

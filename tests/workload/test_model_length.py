@@ -3,9 +3,8 @@
 import pytest
 from support.arrived import arrived
 
-from toolkit.workload.columns import RequestColumns
-from toolkit.workload.lengths import prompt_tokens
-from toolkit.workload.limits import ModelLength, model_length, rounded_up
+from toolkit.workload import RequestColumns
+from toolkit.workload.lengths import ModelLength, model_length, prompt_tokens, rounded_up
 
 ROBOT = "Write a 50-word story about a robot exploring a garden."
 CAPITAL = "What is the capital of Singapore?"

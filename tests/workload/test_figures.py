@@ -4,19 +4,15 @@ import pytest
 from support.arrived import body
 
 from toolkit.records import Seen
-from toolkit.workload.columns import columns
-from toolkit.workload.forecast import HitCell
+from toolkit.workload import columns, summarise
 from toolkit.workload.levers import Lever
-from toolkit.workload.report_words import (
-    cell_words,
-    curve_title,
+from toolkit.workload.page import (
     figures,
     lever_number,
     losses_told,
     size_words,
     ttl_words,
 )
-from toolkit.workload.summary import summarise
 
 
 def seen(ts: float, prompt: str, **more: object) -> Seen:
@@ -80,36 +76,6 @@ def test_a_median_that_limits_hide_is_unknown_and_the_reason_stands_beside_it() 
         "\N{EN DASH}",
         "median unknown; longest 50, 3 cut off by their limit; mean 42.5",
     )
-
-
-@pytest.mark.parametrize(
-    ("joined", "title", "words"),
-    [
-        (None, "What a response cache and single-flight answer together", "95.0 %"),
-        (
-            0.02,
-            "What a response cache answers: from memory + by joining one under way",
-            "95.0 % + 2.0 %",
-        ),
-    ],
-)
-def test_hits_and_joined_requests_are_told_apart_where_latency_is_known(
-    joined: float | None, title: str, words: str
-) -> None:
-    cell = HitCell(
-        size=None,
-        ttl_s=None,
-        hits=95,
-        coalesced=0,
-        misses=5,
-        hit_ratio=0.95,
-        coalesced_ratio=joined,
-        eligible_hit_ratio=0.95,
-        steady_hit_ratio=0.95,
-        steady_coalesced_ratio=joined,
-    )
-    assert curve_title([cell]) == title
-    assert cell_words(cell) == words
 
 
 def test_only_classes_with_losses_are_told() -> None:

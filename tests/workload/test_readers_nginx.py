@@ -16,8 +16,7 @@ import pytest
 from support.nginxes import program
 
 from toolkit.protocol.request import asked
-from toolkit.workload import log_rows
-from toolkit.workload.logs import read
+from toolkit.workload import read, readers
 
 CHAT = "/v1/chat/completions"
 
@@ -64,8 +63,9 @@ class Upstream(BaseHTTPRequestHandler):
 
 def logging_lines(folder: Path) -> str:
     """The lines that the documentation gives, with the file elsewhere."""
-    lines = [line for line in (log_rows.__doc__ or "").splitlines() if line.startswith("    ")]
-    return re.sub(r"/var/log/nginx/\S+", f"{folder}/requests.jsonl", "\n".join(lines))
+    lines = (readers.__doc__ or "").partition("    log_format")
+    told = lines[1] + lines[2].partition("\n\n")[0]
+    return re.sub(r"/var/log/nginx/\S+", f"{folder}/requests.jsonl", told)
 
 
 @pytest.fixture

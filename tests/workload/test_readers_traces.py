@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.workload import traces
-from toolkit.workload.logs import RequestSource, read
+from toolkit.workload import RequestSource, read, readers
 
 AZURE_2023 = b"""TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -106,16 +105,16 @@ def test_a_prompt_whose_end_has_no_id_is_like_no_other():
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        (AZURE_2023.replace(b",396,", b",many,"), traces.AZURE_EXAMPLE),
-        (AZURE_2023.replace(b",396,", b",-396,"), traces.AZURE_EXAMPLE),
-        (AZURE_2023.replace(b"2023-11-16 18:15:50.9951690", b"yesterday"), traces.AZURE_EXAMPLE),
-        (AZURE_2023.replace(b",396,109", b""), traces.AZURE_EXAMPLE),
-        (AZURE_2023.replace(b",396,", b"," + b"9" * 400 + b","), traces.AZURE_EXAMPLE),
-        (AZURE_2023.replace(b",396,", b',"' + b"9" * 200_000 + b'",'), traces.AZURE_EXAMPLE),
-        (BURSTGPT.replace(b"5,ChatGPT", b"nan,ChatGPT") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
-        (BURSTGPT.replace(b"5,ChatGPT", b"-5,ChatGPT") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
-        (BURSTGPT.replace(b"472", b"x") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
-        (BURSTGPT.replace(b",18,", b",x,") + b"5,x,1,1\n", traces.BURSTGPT_EXAMPLE),
+        (AZURE_2023.replace(b",396,", b",many,"), readers.AZURE_EXAMPLE),
+        (AZURE_2023.replace(b",396,", b",-396,"), readers.AZURE_EXAMPLE),
+        (AZURE_2023.replace(b"2023-11-16 18:15:50.9951690", b"yesterday"), readers.AZURE_EXAMPLE),
+        (AZURE_2023.replace(b",396,109", b""), readers.AZURE_EXAMPLE),
+        (AZURE_2023.replace(b",396,", b"," + b"9" * 400 + b","), readers.AZURE_EXAMPLE),
+        (AZURE_2023.replace(b",396,", b',"' + b"9" * 200_000 + b'",'), readers.AZURE_EXAMPLE),
+        (BURSTGPT.replace(b"5,ChatGPT", b"nan,ChatGPT") + b"5,x,1,1\n", readers.BURSTGPT_EXAMPLE),
+        (BURSTGPT.replace(b"5,ChatGPT", b"-5,ChatGPT") + b"5,x,1,1\n", readers.BURSTGPT_EXAMPLE),
+        (BURSTGPT.replace(b"472", b"x") + b"5,x,1,1\n", readers.BURSTGPT_EXAMPLE),
+        (BURSTGPT.replace(b",18,", b",x,") + b"5,x,1,1\n", readers.BURSTGPT_EXAMPLE),
     ],
 )
 def test_a_wrong_row_names_its_line_and_what_was_expected(text, hint):

@@ -12,8 +12,7 @@ from toolkit.capture.lines import NumberedRequest, line
 from toolkit.errors import ToolkitError
 from toolkit.protocol.request import asked
 from toolkit.records import Asked, Seen
-from toolkit.workload import logs
-from toolkit.workload.logs import RequestSource, lines_of, read
+from toolkit.workload import RequestSource, lines_of, read, readers
 
 HI = b'{"model":"tiny","messages":[{"role":"user","content":"Hi"}],"max_tokens":8,"stream":true}'
 # the same request, spelled otherwise
@@ -162,9 +161,7 @@ PROXIED = {
 
 
 def test_a_proxys_log_tells_answers_teams_and_the_cache():
-    found = source(
-        PROXIED, PROXIED | {"request_id": "r2", "cache": "HIT", "new": "repeat", "latency_ms": 7}
-    )
+    found = source(PROXIED, PROXIED | {"request_id": "r2", "cache": "hit", "latency_ms": 7})
     assert (found.kind, found.identities, found.beginnings) == ("proxy", None, False)
     first, second = all_of(found)
     assert (first.ts, first.client, first.asked.model) == (T, "red", "tiny")
@@ -194,55 +191,6 @@ def test_a_proxys_keys_tell_which_requests_are_alike():
     assert next(sized.seen).asked.body_bytes == 7
 
 
-SEEN_BY_A_CACHE = {
-    "timestamp": T,
-    "new": True,
-    "stream": True,
-    "max_tokens": 256,
-    "temperature": 0.7,
-    "model": "tiny",
-    "prompt_preview": "What is the cap",
-    "unique_prompts": 1,
-}
-
-
-def test_a_cache_proxys_log_tells_repeats_by_their_preview():
-    again = SEEN_BY_A_CACHE | {"new": False, "stream": False}
-    other = SEEN_BY_A_CACHE | {"prompt_preview": "Write", "client_ip": "10.0.0.9"}
-    found = source(
-        SEEN_BY_A_CACHE, other, again, other | {"is_new": "Repeated", "new": None, "max_tokens": 64}
-    )
-    assert (found.kind, found.identities) == ("requests", "prompts")
-    rows = all_of(found)
-    keys = [one.asked.prompt_key for one in rows]
-    assert keys[0] == keys[2] != keys[1] == keys[3]
-    # a stream is another view of the same request; another limit is another request
-    requests = [one.asked.request_key for one in rows]
-    assert requests[0] == requests[2]
-    assert requests[1] != requests[3]
-    assert len({one.asked.exact_key for one in rows}) == 4
-    assert (rows[0].asked.stream, rows[0].asked.max_tokens, rows[0].asked.temperature) == (
-        True,
-        256,
-        0.7,
-    )
-    assert [one.client for one in rows] == [None, "<10.0.0.9>", None, "<10.0.0.9>"]
-    assert found.notes == [
-        "the log itself calls 2 requests new",
-        "the log itself calls 2 requests a repeat",
-    ]
-
-
-def test_a_new_prompt_with_a_preview_that_came_before_is_another_prompt():
-    new, again = SEEN_BY_A_CACHE, SEEN_BY_A_CACHE | {"new": False}
-    found = source(new, again, new, again)
-    keys = [one.asked.prompt_key for one in all_of(found)]
-    assert keys[0] == keys[1] != keys[2] == keys[3]
-    assert any(
-        "1 request called new with a preview that came before" in note for note in found.notes
-    )
-
-
 def test_a_request_without_a_prompt_is_none_of_those_that_a_proxys_keys_tell_apart():
     keys = {"prompt_key": "aa", "request_key": "bb"}
     page = {"request_id": "1", "ts": T, "cache": None, "method": "GET", "path": "/v1/models"}
@@ -257,10 +205,10 @@ def test_what_happened_beside_the_requests_is_left_out_but_a_request_with_an_eve
     event = {"event": "upstream_left", "ts": T, "upstream": "a"}
     row = {"request_id": "1", "ts": T, "cache": "hit", "request_key": "r", "prompt_key": "p"}
     rejected = {"event": "rejection", **row, "status": 429}
-    # somebody's own cache proxy may call each line an event
-    own = {"event": "done", "ts": T, "prompt_preview": "Hi", "new": True}
     assert len(all_of(source(*[event] * 30, row, event, rejected, event))) == 2
     assert source(event, row).identities == "bodies"
+    # a body may have such a field, too
+    own = {"event": "done", "ts": T, "prompt": "Hi"}
     assert len(all_of(source(own, own))) == 2
     with pytest.raises(ToolkitError, match="holds no request"):
         source(event)
@@ -413,7 +361,7 @@ def test_a_deep_or_a_long_line_is_bounded():
 
 
 def test_a_line_beyond_all_bounds_is_refused_before_it_fills_the_memory(monkeypatch):
-    monkeypatch.setattr(logs, "LINE_BYTES", 100)
+    monkeypatch.setattr(readers, "LINE_BYTES", 100)
     asked_for: list[int] = []
 
     def endless(limit: int) -> bytes:
@@ -433,7 +381,6 @@ JSON = st.recursive(
 NAMES = st.sampled_from(
     sorted(
         {
-            *SEEN_BY_A_CACHE,
             *PROXIED,
             *NGINX,
             *json.loads(captured(FULL)),
