@@ -10,9 +10,8 @@ from support import blasted
 from support.browser import Tab, files_opened, overflow
 
 from toolkit.cli import main
-from toolkit.tuning.configurations import Configuration, Serving
 from toolkit.tuning.pages import sweep_page
-from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan
 from toolkit.tuning.sweep_table import MeasuredConfiguration, moved, table
 
 TOKENS = "output_tokens_per_s"

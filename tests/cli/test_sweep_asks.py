@@ -11,8 +11,7 @@ import pytest
 
 from toolkit.cli.sweep.asks import invalid_json
 from toolkit.errors import ToolkitError
-from toolkit.tuning.configurations import Serving
-from toolkit.tuning.sweep_file import JsonAsking
+from toolkit.tuning.sweep_file import JsonAsking, Serving
 
 SCHEMA = '{"type": "object", "required": ["urgent"], "properties": {"urgent": {"type": "boolean"}}}'
 ASKING = JsonAsking(requests=4, concurrency=2, max_tokens=9, prompts=("Sort it.",), schema=SCHEMA)

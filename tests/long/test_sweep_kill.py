@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from toolkit.store import Store
-from toolkit.tuning.sweep_state import Kept
+from toolkit.tuning.sweep import Kept
 
 ROUNDS = {"short": 3, "full": 12}[os.environ.get("TOOLKIT_LONG", "short")]
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()"]

@@ -1,15 +1,14 @@
 """Which configurations are tried, in which order, and what each of them is."""
 
-from toolkit.tuning.configurations import (
+from toolkit.tuning.sweep_file import (
     Configuration,
+    How,
     LeverValue,
     Serving,
     SweepLever,
-    around,
-    best,
+    SweepPlan,
     changed,
-    in_turn,
-    models,
+    stages,
 )
 
 BASE = Serving(model="m", flags=(("max-model-len", "512"), ("enforce-eager", True)))
@@ -20,6 +19,11 @@ def lever(name: str, **flags: str) -> SweepLever:
     return SweepLever(name=name, values=values)
 
 
+def around(*levers: SweepLever, how: How = "one at a time") -> tuple[Configuration, ...]:
+    (found,) = stages(SweepPlan(name="f", base=BASE, levers=levers, how=how))
+    return found
+
+
 def test_a_change_keeps_what_it_does_not_name() -> None:
     found = changed(BASE, Serving(model="n", flags=(("max-model-len", "8192"),), sim="fp8"))
     assert found == Serving(
@@ -28,17 +32,15 @@ def test_a_change_keeps_what_it_does_not_name() -> None:
 
 
 def test_each_model_changes_the_base_and_not_the_model_before_it() -> None:
-    first, second = models(
-        BASE,
-        [LeverValue(name="a", sim="a"), LeverValue(name="b", vllm="v")],
-        "quantization",
-    )
+    values = (LeverValue(name="a", sim="a"), LeverValue(name="b", vllm="v"))
+    plan = SweepPlan(name="f", base=BASE, configurations=values, stage="quantization")
+    ((first, second),) = stages(plan)
     assert (first.name, first.lever, first.serving.sim) == ("a", "quantization", "a")
     assert (second.serving.sim, second.serving.vllm) == (None, "v")
 
 
 def test_one_lever_at_a_time_moves_from_the_base() -> None:
-    found = around(BASE, [lever("seqs", a="16"), lever("tokens", b="2048")], "one at a time")
+    found = around(lever("seqs", a="16"), lever("tokens", b="2048"))
     assert [(one.name, one.lever, dict(one.serving.flags)) for one in found] == [
         ("base", None, {"max-model-len": "512", "enforce-eager": True}),
         ("seqs 16", "seqs", {"max-model-len": "512", "enforce-eager": True, "a": "16"}),
@@ -51,7 +53,7 @@ def test_a_position_that_changes_nothing_is_the_base_and_not_measured_twice() ->
         name="length",
         values=(LeverValue(name="512", flags=(("max-model-len", "512"),)),),
     )
-    assert [one.name for one in around(BASE, [same], "one at a time", "gptq")] == ["gptq"]
+    assert [one.name for one in around(same)] == ["base"]
 
 
 def test_a_grid_is_every_position_with_every_other() -> None:
@@ -59,7 +61,7 @@ def test_a_grid_is_every_position_with_every_other() -> None:
         SweepLever(name="x", values=lever("x", p="1").values + lever("x", p="2").values),
         SweepLever(name="y", values=lever("y", q="1").values + lever("y", q="2").values),
     ]
-    found = around(BASE, levers, "grid")
+    found = around(*levers, how="grid")
     assert [one.name for one in found] == ["base", "x 1, y 1", "x 1, y 2", "x 2, y 1", "x 2, y 2"]
     assert dict(found[3].serving.flags) | {} == {
         "max-model-len": "512",
@@ -67,21 +69,6 @@ def test_a_grid_is_every_position_with_every_other() -> None:
         "p": "2",
         "q": "1",
     }
-
-
-def test_blocks_are_interleaved_so_that_drift_meets_all_alike() -> None:
-    def one(name: str) -> Configuration:
-        return Configuration(name=name, stage=1, lever=None, value=None, serving=BASE)
-
-    turns = [(block, each.name) for block, each in in_turn([one("a"), one("b")], 3)]
-    assert turns == [(1, "a"), (1, "b"), (2, "a"), (2, "b"), (3, "a"), (3, "b")]
-
-
-def test_the_best_is_the_most_or_the_least_and_never_an_unknown_one() -> None:
-    figures = {"a": 1.0, "b": None, "c": 3.0}
-    assert best(figures, more_is_better=True, names="abc") == "c"
-    assert best(figures, more_is_better=False, names="abc") == "a"
-    assert best({"b": None}, more_is_better=True, names="b") is None
 
 
 def test_who_serves_it_follows_from_what_it_says() -> None:

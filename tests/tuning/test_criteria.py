@@ -10,7 +10,6 @@ from toolkit.tuning.criteria import (
     ClientCall,
     Costs,
     Criterion,
-    Grounds,
     LogFacts,
     RequestOutcomes,
     Starts,
@@ -29,20 +28,21 @@ LOG = LogFacts(
     served_beside=("bob",),
     beside_ok_share=1.0,
 )
-ALL = Grounds(
-    requests=GOOD,
-    starts=Starts(
+ALL: dict[str, Any] = {
+    "requests": GOOD,
+    "hosts": {},
+    "starts": Starts(
         by="`toolkit serve`", cold_s=41.2, warm_s=12.0, cold_ttft_ms=89_000.0, warm_ttft_ms=219.0
     ),
-    costs=Costs(gpu_hour=2.0, gpus=1, per_million_tokens=0.05, api_per_million_tokens=0.6),
-    log=LOG,
-    boundaries=Boundaries(has_proxy=True),
-)
+    "costs": Costs(gpu_hour=2.0, gpus=1, per_million_tokens=0.05, api_per_million_tokens=0.6),
+    "log": LOG,
+    "stack": Boundaries(has_proxy=True),
+}
 CODES = "model_loading api_compatibility stability cost observability boundaries admission".split()
 
 
 def judged(**changes: Any) -> dict[str, Criterion]:
-    return {one.code: one for one in criteria(replace(ALL, **changes))}
+    return {one.code: one for one in criteria(**(ALL | changes))}
 
 
 def test_with_all_that_a_lab_asks_for_every_criterion_is_met() -> None:
@@ -53,21 +53,21 @@ def test_with_all_that_a_lab_asks_for_every_criterion_is_met() -> None:
 
 
 def test_without_any_evidence_nothing_is_claimed_and_each_says_what_would_settle_it() -> None:
-    found = criteria(Grounds(requests=RequestOutcomes()))
+    found = criteria(RequestOutcomes(), {})
     assert {one.status for one in found} == {"unknown"}
     assert all(one.settle for one in found)
 
 
 def test_what_is_not_met_says_how_to_mend_it() -> None:
-    broken = Grounds(
-        requests=RequestOutcomes(errors=100, error_kinds={"timeout": 100}),
+    found = criteria(
+        RequestOutcomes(errors=100, error_kinds={"timeout": 100}),
+        {},
         starts=Starts(by="`toolkit serve`", cold_s=41.2),
         call=ClientCall(ok=False, told="refused"),
         costs=Costs(gpu_hour=2.0, gpus=1, per_million_tokens=None, api_per_million_tokens=0.6),
         log=replace(LOG, missing={"tokens": 4}, own_rejections=0),
-        boundaries=Boundaries(open_engines=("engine",), has_proxy=True),
+        stack=Boundaries(open_engines=("engine",), has_proxy=True),
     )
-    found = criteria(broken)
     assert [one.status for one in found] == ["not met"] * 7
     assert all(one.settle for one in found)
 
@@ -195,7 +195,7 @@ def test_a_price_that_was_not_told_is_asked_for() -> None:
     ],
 )
 def test_each_open_boundary_is_named(found: Boundaries, told: str) -> None:
-    one = judged(boundaries=found)["boundaries"]
+    one = judged(stack=found)["boundaries"]
     assert (one.status, one.evidence) == ("not met", told)
 
 

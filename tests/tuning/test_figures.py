@@ -4,7 +4,7 @@ import pytest
 from support.tallies import S, second, shot, sketch, tally
 
 from toolkit.records import ErrorCount, Event, Reading
-from toolkit.tuning.figures import COUNTERS, counted_seconds, counters, measured, moved
+from toolkit.tuning.figures import COUNTERS, counted_seconds, counters, counters_moved, measured
 
 
 def begun(at: float, kind: str = "start") -> Event:
@@ -141,7 +141,7 @@ def test_what_counters_moved_by_is_what_is_told() -> None:
     before |= {"prefix_queries": 0, "queue_s": 1.0, "queued": 10, "preemptions": 4}
     after = {"spec_drafts": 200, "spec_drafted": 600, "spec_accepted": 210, "prefix_hits": 30}
     after |= {"prefix_queries": 120, "queue_s": 3.0, "queued": 50, "preemptions": 4}
-    assert moved(before, after) == {
+    assert counters_moved(before, after) == {
         "prefix_hit_ratio": 0.25,  # 30 of 120
         "spec_acceptance_ratio": 0.5,  # 150 of 300
         "spec_mean_length": 2.5,  # 1 + 150 / 100
@@ -152,6 +152,6 @@ def test_what_counters_moved_by_is_what_is_told() -> None:
 
 
 def test_a_server_that_tells_no_counters_has_no_figures_of_them() -> None:
-    assert set(moved({}, {}).values()) == {None}
+    assert set(counters_moved({}, {}).values()) == {None}
     # it started anew meanwhile, and counted from 0
-    assert moved({"preemptions": 9}, {"preemptions": 1})["preemptions"] is None
+    assert counters_moved({"preemptions": 9}, {"preemptions": 1})["preemptions"] is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.tuning.metrics import meant, metric
+from toolkit.tuning.figures import meant, metric
 
 
 @pytest.mark.parametrize("name", ["ttft_p95_ms:short", "rps", "invalid_json_ratio"])

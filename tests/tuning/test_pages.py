@@ -2,10 +2,9 @@
 
 import pytest
 
-from toolkit.tuning.configurations import Configuration, Serving
 from toolkit.tuning.pages import sweep_page
 from toolkit.tuning.sweep_chart import picture
-from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan
 from toolkit.tuning.sweep_table import MeasuredConfiguration, SweepRow, moved, table
 
 SHARE = "invalid_json_ratio"

@@ -13,13 +13,12 @@ import pytest
 from support import stand_in_toolkit
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Run
+from toolkit.records import LoaderSecond, Run
 from toolkit.store import Store
 from toolkit.tuning.children import started_ticks
 from toolkit.tuning.figures import Figures
-from toolkit.tuning.sweep import Sweep, Tools, warm_error, warmed
-from toolkit.tuning.sweep_file import SweepPlan, read_sweep
-from toolkit.tuning.sweep_state import Kept, SweepCell
+from toolkit.tuning.sweep import Kept, Sweep, SweepCell, Tools, measured_of
+from toolkit.tuning.sweep_file import SweepPlan, foreseen, read_sweep
 from toolkit.tuning.sweep_table import MeasuredConfiguration, table
 
 pytestmark = pytest.mark.slow
@@ -175,12 +174,26 @@ def test_what_does_not_warm_itself_is_warmed_before_the_load(store: Store, tmp_p
     slow = calls(tmp_path)[:3]
     assert [each.split()[0] for each in slow] == ["serve", "warmup", "blast"]
     assert known["slow"].blocks[1]["cold_ttft_ms"] == 890.0
+    warmup = next(x for x in (tmp_path / "calls.txt").read_text().splitlines() if " warmup " in x)
+    # the sweep has two users
+    assert warmup.endswith("--profile contest --concurrency 1,2 --json")
 
 
-@pytest.mark.parametrize("lines", [[], ["no JSON"], ["[1]"]])
-def test_a_warm_up_without_figures_tells_none(lines: list[str]) -> None:
-    assert warmed(lines) == {}
-    assert warm_error(lines) is None
+def test_the_simulator_gets_its_settings(store: Store, tmp_path: Path) -> None:
+    text = TEXT.replace('sim = "fast"', 'sim = "fast"\nsettings = {time_scale = 0.1}')
+    swept(store, tmp_path, replace(read_sweep(text, "f"), blocks=1))
+    served = [x for x in (tmp_path / "calls.txt").read_text().splitlines() if " sim serve " in x]
+    assert [x.endswith("--set time_scale=0.1") for x in served] == [False, True]
+
+
+@pytest.mark.parametrize("line", ["", "no JSON", "[1]"])
+def test_a_warm_up_without_figures_tells_none(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_WARMED", line)
+    plan = replace(read_sweep(TEXT, "f"), warm=True, blocks=1)
+    slow = by_name(swept(store, tmp_path, plan))["slow"]
+    assert (slow.status, slow.notes, slow.blocks[1].get("cold_ttft_ms")) == ("measured", (), None)
 
 
 def test_who_needs_a_key_is_warmed_with_it_and_a_warm_up_that_fails_says_why(
@@ -382,9 +395,6 @@ def test_a_state_of_another_version_is_refused(store: Store) -> None:
 
 
 def test_a_block_that_failed_is_noted_beside_those_that_did_not(store: Store) -> None:
-    from toolkit.tuning.sweep_results import measured_of
-    from toolkit.tuning.sweep_steps import foreseen
-
     plan = read_sweep(TEXT, "f")
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
     store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))
@@ -395,10 +405,6 @@ def test_a_block_that_failed_is_noted_beside_those_that_did_not(store: Store) ->
 
 
 def test_seconds_in_which_the_load_generator_was_the_limit_are_noted(store: Store) -> None:
-    from toolkit.records import LoaderSecond
-    from toolkit.tuning.sweep_results import measured_of
-    from toolkit.tuning.sweep_steps import foreseen
-
     plan = read_sweep(TEXT, "f")
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=1.0))
     store.add_run(Run(id="b" * 12, verb="blast", started_at=1.0))

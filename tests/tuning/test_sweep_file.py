@@ -6,9 +6,8 @@ from importlib.resources import files
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.tuning.metrics import metric
-from toolkit.tuning.sweep_file import as_toml, read_sweep
-from toolkit.tuning.sweep_steps import foreseen
+from toolkit.tuning.figures import metric
+from toolkit.tuning.sweep_file import as_toml, foreseen, read_sweep
 
 WHOLE = """
 summary = "Two"

@@ -4,19 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.tuning.configurations import Configuration, Serving
-from toolkit.tuning.sweep_file import read_sweep
-from toolkit.tuning.sweep_steps import (
-    blast_words,
-    estimate_s,
-    foreseen,
-    host_name,
-    sim_words,
-    stack_of,
-    stages,
-    warm_levels,
-    warm_words,
-)
+from toolkit.tuning.sweep import blast_words, estimate_s, host_name, stack_of, warm_levels
+from toolkit.tuning.sweep_file import Configuration, Serving, foreseen, read_sweep, stages
 
 TEXT = """
 profile = "contest"
@@ -49,12 +38,6 @@ def test_a_name_becomes_one_word_of_a_hosts_file() -> None:
     assert host_name(one("##")) == "configuration"
 
 
-def test_the_simulator_gets_its_settings() -> None:
-    words = sim_words(one(sim="fp8", settings=(("time_scale", "0.1"),)), 8123)
-    expected = "sim serve --personality fp8 --port 8123 --set time_scale=0.1"
-    assert " ".join(words) == expected
-
-
 @pytest.mark.parametrize(
     ("users", "levels"),
     [
@@ -67,9 +50,6 @@ def test_the_simulator_gets_its_settings() -> None:
 )
 def test_it_is_warmed_as_far_as_the_load_goes(users: int, levels: list[int]) -> None:
     assert warm_levels(users) == levels
-    told = ",".join(map(str, levels))
-    words = f"warmup hosts.txt --profile p --concurrency {told} --json"
-    assert " ".join(warm_words("hosts.txt", "p", users)) == words
 
 
 def test_users_come_evenly_over_the_seconds_that_do_not_count() -> None:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from toolkit.tuning.configurations import Configuration, Serving
+from toolkit.tuning.sweep_file import Configuration, Serving
 from toolkit.tuning.sweep_table import (
     MeasuredConfiguration,
     Status,

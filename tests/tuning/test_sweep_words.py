@@ -4,9 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.tuning.configurations import Configuration, Serving
-from toolkit.tuning.sweep_table import Compared, MeasuredConfiguration, Moved, Verdict, table
-from toolkit.tuning.sweep_words import difference, figure, lever, progression
+from toolkit.tuning.sweep_file import Configuration, Serving
+from toolkit.tuning.sweep_table import (
+    Compared,
+    MeasuredConfiguration,
+    Moved,
+    Verdict,
+    difference,
+    figure,
+    lever,
+    progression,
+    table,
+)
 
 TOKENS = "output_tokens_per_s"
 

@@ -232,46 +232,39 @@ def log_facts(name: str, lines: Iterable[Mapping[str, Any]]) -> LogFacts:
 # --- the judgement -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grounds:
-    """All that a report rests on. None: nobody recorded it."""
+def criteria(
+    requests: RequestOutcomes,
+    hosts: Mapping[str, RequestOutcomes],
+    *,
+    starts: Starts | None = None,
+    call: ClientCall | None = None,
+    costs: Costs | None = None,
+    log: LogFacts | None = None,
+    stack: Boundaries | None = None,
+    rejected: int | None = None,
+) -> tuple[Criterion, ...]:
+    """All seven, in the course's order. None: nobody recorded it.
 
-    requests: RequestOutcomes
-    """All hosts together."""
-    hosts: Mapping[str, RequestOutcomes] = field(default_factory=dict)
-    """Each one's, where there are several."""
-    starts: Starts | None = None
-    call: ClientCall | None = None
-    costs: Costs | None = None
-    log: LogFacts | None = None
-    boundaries: Boundaries | None = None
-    rejected: int | None = None
-    """Requests that a proxy answered with 429, by the store's rows; None: it has no rows."""
+    `requests` are all hosts' together, `hosts` each one's; `rejected` how many a proxy answered with 429, by the store's rows.
+    """
 
+    def worst(judge: Callable[[RequestOutcomes], Criterion]) -> Criterion:
+        """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
+        judged = {name: judge(one) for name, one in hosts.items()}
+        name = min(judged, key=lambda each: ORDER.index(judged[each].status), default=None)
+        if name is None or len(hosts) < 2 or judged[name].status == "met":
+            return judge(requests)
+        return replace(judged[name], evidence=f"`{name}`: {judged[name].evidence}")
 
-def criteria(grounds: Grounds) -> tuple[Criterion, ...]:
-    """All seven, in the course's order."""
     return (
-        model_loading(grounds.starts),
-        _worst(lambda one: compatibility(one, grounds.call), grounds),
-        _worst(stability, grounds),
-        cost(grounds.costs, grounds.requests),
-        observability(grounds.log),
-        boundaries(grounds.boundaries),
-        admission(grounds.log, grounds.rejected),
+        model_loading(starts),
+        worst(lambda one: compatibility(one, call)),
+        worst(stability),
+        cost(costs, requests),
+        observability(log),
+        boundaries(stack),
+        admission(log, rejected),
     )
-
-
-def _worst(judge: Callable[[RequestOutcomes], Criterion], grounds: Grounds) -> Criterion:
-    """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
-    if len(grounds.hosts) < 2:
-        return judge(grounds.requests)
-    judged = {name: judge(one) for name, one in grounds.hosts.items()}
-    name = min(judged, key=lambda each: ORDER.index(judged[each].status))
-    found = judged[name]
-    if found.status == "met":
-        return judge(grounds.requests)
-    return replace(found, evidence=f"`{name}`: {found.evidence}")
 
 
 # --- one by one --------------------------------------------------------------------------------------

@@ -1,36 +1,118 @@
-"""What one blast of one configuration measured, as figures: from tallies of the seconds that count, canaries and counters.
+"""The figures that configurations are compared by: what each is called, how it is defined, and what one blast measured of them.
 
-The first seconds, in which users come, do not count; nor what follows the load's end, when users only wait for their last
-answers. An answer that lies partly in the seconds that count is counted by that part of its time: users in step end their
-answers in waves, and a window that cuts one wave more than another would differ by it. Measured with 64 simulated users and
-answers of 4 s: over 24 windows of 6 s the tokens a second spread by 2.4 %, by the ends of answers alone by 8.5 % (their means
-are 0.3 % apart); over 17 windows of 20 s by 0.8 and 2.3 %. No clock, no store.
+They come from tallies of the seconds that count, canaries and counters. The first seconds, in which users come, do not count; nor
+what follows the load's end, when users only wait for their last answers. An answer that lies partly in the seconds that count is
+counted by that part of its time: users in step end their answers in waves, and a window that cuts one wave more than another would
+differ by it. Measured with 64 simulated users and answers of 4 s: over 24 windows of 6 s the tokens a second spread by 2.4 %, by
+the ends of answers alone by 8.5 % (their means are 0.3 % apart); over 17 windows of 20 s by 0.8 and 2.3 %. No clock, no store.
 """
 
 import math
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from toolkit.records import Event, LoaderSecond, Reading, Shot, Tally
 from toolkit.stats import Sketch, merged, nearest_rank
-from toolkit.tuning.metrics import OF_PROMPTS
 
 Figures = dict[str, float | None]
 """By a metric's name; None: not known."""
-COUNTERS = {
-    "spec_drafts": re.compile(r"vllm:spec_decode_num_drafts(_total)?"),
-    "spec_drafted": re.compile(r"vllm:spec_decode_num_draft_tokens(_total)?"),
-    "spec_accepted": re.compile(r"vllm:spec_decode_num_accepted_tokens(_total)?"),
-    "prefix_queries": re.compile(r"vllm:(gpu_)?prefix_cache_queries(_total)?"),
-    "prefix_hits": re.compile(r"vllm:(gpu_)?prefix_cache_hits(_total)?"),
-    "preemptions": re.compile(r"vllm:num_preemptions(_total)?"),
-    "queue_s": re.compile(r"vllm:request_queue_time_seconds_sum"),
-    "queued": re.compile(r"vllm:request_queue_time_seconds_count"),
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure that configurations are compared by."""
+
+    title: str
+    definition: str
+    more_is_better: bool = False
+    is_share: bool = False
+    """0 to 1: compared by difference, as a ratio of small shares says little."""
+
+
+METRICS: dict[str, Metric] = {
+    "output_tokens_per_s": Metric(
+        title="output tokens/s",
+        definition="output tokens of ok answers, by the part of each one's time in the seconds that count / these seconds",
+        more_is_better=True,
+    ),
+    "rps": Metric(
+        title="requests/s",
+        definition="ok requests, by the part of each one's time in the seconds that count / these seconds",
+        more_is_better=True,
+    ),
+    "ttft_p50_ms": Metric(
+        title="TTFT p50", definition="first chunk with a token minus send, median of ok streams"
+    ),
+    "ttft_p95_ms": Metric(
+        title="TTFT p95", definition="first chunk with a token minus send, 95th percentile"
+    ),
+    "e2e_p50_ms": Metric(title="E2E p50", definition="last token minus send, median of ok answers"),
+    "e2e_p95_ms": Metric(title="E2E p95", definition="last token minus send, 95th percentile"),
+    "tpot_p50_ms": Metric(
+        title="TPOT p50",
+        definition="(E2E - TTFT) / tokens after the first chunk, median of the unique canaries",
+    ),
+    "error_rate": Metric(
+        title="errors", definition="errors / (ok + errors), timeouts included", is_share=True
+    ),
+    "prefix_hit_ratio": Metric(
+        title="prefix hits",
+        definition="prompt tokens found in the engine's prefix cache / looked up, by its counters during the load",
+        more_is_better=True,
+        is_share=True,
+    ),
+    "spec_acceptance_ratio": Metric(
+        title="draft tokens accepted",
+        definition="accepted / drafted tokens, by vllm:spec_decode_* during the load",
+        more_is_better=True,
+        is_share=True,
+    ),
+    "spec_mean_length": Metric(
+        title="tokens a draft",
+        definition="1 + accepted tokens / drafts, by vllm:spec_decode_* during the load",
+        more_is_better=True,
+    ),
+    "preemptions": Metric(
+        title="preemptions", definition="by the engine's counter during the load"
+    ),
+    "queue_mean_ms": Metric(
+        title="queue", definition="mean wait inside the engine, by its histogram during the load"
+    ),
+    "invalid_json_ratio": Metric(
+        title="invalid JSON",
+        definition="ok answers that are no JSON of the schema / ok answers, of the requests that ask for JSON",
+        is_share=True,
+    ),
+    "json_e2e_p50_ms": Metric(
+        title="E2E p50 of JSON",
+        definition="whole answer minus send, median of the ok answers to requests that ask for JSON, sent after the load",
+    ),
 }
-"""Sums of a counter's samples are kept under these names."""
+OF_PROMPTS = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms", "tpot_p50_ms")
+"""May stand as `ttft_p95_ms:short`: of the unique canaries whose prompts' names begin so."""
+
+
+def metric(name: str) -> Metric | None:
+    """What a metric's name means; None: there is no such metric."""
+    plain, _, prompts = name.partition(":")
+    found = METRICS.get(plain)
+    if found is None or not prompts:
+        return found
+    if plain not in OF_PROMPTS:
+        return None
+    return Metric(
+        title=f"{found.title} of `{prompts}`",
+        definition=f"{found.definition}; of the canaries of prompts `{prompts}...`",
+    )
+
+
+def meant(name: str) -> Metric:
+    """The same for whoever tells a figure: one that is none is told by its bare name."""
+    return metric(name) or Metric(title=name, definition="")
 
 
 # --- the seconds that count ------------------------------------------------------------------------
@@ -71,13 +153,28 @@ def measured(
     ok, errors = sum(each.ok for each in mine), sum(each.errors for each in mine)
     e2e = Sketch.from_bytes(merged(each.e2e for each in mine))
     ttft = Sketch.from_bytes(merged(each.ttft for each in mine))
-    within = _time_within(seconds)
-    answers = [(each, _answers_within(each, within)) for each in ranked]
+    ordered = sorted(seconds)
+
+    def before(moment: float) -> float:
+        """How much of the time before a moment counts."""
+        begun = bisect_right(ordered, moment)
+        return begun - 1 + min(1.0, moment - ordered[begun - 1]) if begun else 0.0
+
+    requests, tokens = [], []
+    for tally in ranked:
+        # how many of its ok answers lie in the time that counts, by parts; they ended in its second's middle on average
+        ended = tally.at_s + 0.5
+        answers = math.fsum(
+            count * (before(ended) - before(ended - took_s)) / took_s
+            for bucket, count in Sketch.from_bytes(tally.e2e).counts.items()
+            for took_s in (_bucket_ms(bucket) / 1000,)
+        )
+        requests.append(answers)
+        if tally.ok:
+            tokens.append(answers * tally.output_tokens / tally.ok)
     figures: Figures = {
-        "output_tokens_per_s": _rate(
-            (part * each.output_tokens / each.ok for each, part in answers if each.ok), seconds
-        ),
-        "rps": _rate((part for _, part in answers), seconds),
+        "output_tokens_per_s": math.fsum(tokens) / len(seconds) if seconds else None,
+        "rps": math.fsum(requests) / len(seconds) if seconds else None,
         "ttft_p50_ms": ttft.quantile(0.5),
         "ttft_p95_ms": ttft.quantile(0.95),
         "e2e_p50_ms": e2e.quantile(0.5),
@@ -86,24 +183,21 @@ def measured(
         "requests": float(ok + errors),
         "seconds": float(len(seconds)),
     }
-    return figures | _of_canaries(
-        [each for each in shots if each.sent_at is not None and int(each.sent_at) in seconds]
-    )
 
-
-def _rate(parts: Iterable[float], seconds: Collection[int]) -> float | None:
-    return math.fsum(parts) / len(seconds) if seconds else None
-
-
-def _answers_within(tally: Tally, within: Callable[[float], float]) -> float:
-    """How many of a second's ok answers lie in the time that counts, by parts; they ended in its middle on average."""
-    ended = tally.at_s + 0.5
-    whole = Sketch.from_bytes(tally.e2e)
-    return math.fsum(
-        count * (within(ended) - within(ended - took_s)) / took_s
-        for bucket, count in whole.counts.items()
-        for took_s in (_bucket_ms(bucket) / 1000,)
-    )
+    # canaries, by the first word of their prompts' names, too: `long-2` is one of `long`
+    groups: dict[str, list[Shot]] = {}
+    for shot in shots:
+        is_counted = shot.sent_at is not None and int(shot.sent_at) in seconds
+        if is_counted and shot.kind == "unique" and shot.ok:
+            groups.setdefault(re.split(r"[-_/ ]", shot.prompt, maxsplit=1)[0], []).append(shot)
+    unique = [shot for group in groups.values() for shot in group]
+    figures["tpot_p50_ms"] = nearest_rank([shot.tpot_ms for shot in unique], 0.5)
+    for name in OF_PROMPTS:
+        part, _, percent = name.removesuffix("_ms").partition("_p")
+        for group, found in sorted(groups.items()):
+            values = [getattr(shot, f"{part}_ms") for shot in found]
+            figures[f"{name}:{group}"] = nearest_rank(values, int(percent) / 100)
+    return figures
 
 
 @cache
@@ -112,38 +206,19 @@ def _bucket_ms(bucket: int) -> float:
     return Sketch.from_bytes(struct.pack("<HH", bucket, 1)).quantile(1.0) or 0.0
 
 
-def _time_within(seconds: Collection[int]) -> Callable[[float], float]:
-    """A moment -> how much of the time before it counts."""
-    ordered = sorted(seconds)
-
-    def within(moment: float) -> float:
-        begun = bisect_right(ordered, moment)
-        if not begun:
-            return 0.0
-        return begun - 1 + min(1.0, moment - ordered[begun - 1])
-
-    return within
-
-
-def _of_canaries(shots: Sequence[Shot]) -> Figures:
-    """By the first word of their prompts' names: `long-2` is one of `long`."""
-    unique = [each for each in shots if each.kind == "unique" and each.ok]
-    figures: Figures = {"tpot_p50_ms": nearest_rank([each.tpot_ms for each in unique], 0.5)}
-    for group in sorted({_group(each.prompt) for each in unique}):
-        mine = [each for each in unique if _group(each.prompt) == group]
-        for name in OF_PROMPTS:
-            field, quantile = name.rsplit("_p", 1)[0] + "_ms", int(name[-5:-3]) / 100
-            figures[f"{name}:{group}"] = nearest_rank(
-                [getattr(each, field) for each in mine], quantile
-            )
-    return figures
-
-
-def _group(prompt: str) -> str:
-    return re.split(r"[-_/ ]", prompt, maxsplit=1)[0]
-
-
 # --- counters ---------------------------------------------------------------------------------------
+
+COUNTERS = {
+    "spec_drafts": re.compile(r"vllm:spec_decode_num_drafts(_total)?"),
+    "spec_drafted": re.compile(r"vllm:spec_decode_num_draft_tokens(_total)?"),
+    "spec_accepted": re.compile(r"vllm:spec_decode_num_accepted_tokens(_total)?"),
+    "prefix_queries": re.compile(r"vllm:(gpu_)?prefix_cache_queries(_total)?"),
+    "prefix_hits": re.compile(r"vllm:(gpu_)?prefix_cache_hits(_total)?"),
+    "preemptions": re.compile(r"vllm:num_preemptions(_total)?"),
+    "queue_s": re.compile(r"vllm:request_queue_time_seconds_sum"),
+    "queued": re.compile(r"vllm:request_queue_time_seconds_count"),
+}
+"""Sums of a counter's samples are kept under these names."""
 
 
 def counters(readings: Iterable[Reading]) -> dict[str, float]:
@@ -156,7 +231,7 @@ def counters(readings: Iterable[Reading]) -> dict[str, float]:
     return sums
 
 
-def moved(before: Mapping[str, float], after: Mapping[str, float]) -> Figures:
+def counters_moved(before: Mapping[str, float], after: Mapping[str, float]) -> Figures:
     """What the counters moved by, as figures; of one that went backwards nothing is known."""
     by = {
         name: after[name] - before[name]

@@ -18,6 +18,7 @@ from toolkit.report.page import (
     said,
     time_chart,
 )
+from toolkit.tuning.figures import meant, metric
 from toolkit.tuning.lab_report import (
     HostReport,
     Report,
@@ -29,10 +30,16 @@ from toolkit.tuning.lab_report import (
     headline,
     when,
 )
-from toolkit.tuning.metrics import meant, metric
 from toolkit.tuning.sweep_file import SweepPlan
-from toolkit.tuning.sweep_table import NO_DIFFERENCE, Moved, SweepRow
-from toolkit.tuning.sweep_words import difference, figure, lever, progression
+from toolkit.tuning.sweep_table import (
+    NO_DIFFERENCE,
+    Moved,
+    SweepRow,
+    difference,
+    figure,
+    lever,
+    progression,
+)
 from toolkit.units import milliseconds, rate, share, span, tick, tick_ms, tick_share
 
 MOST_HOSTS = 6

@@ -1,37 +1,39 @@
 """Runs a sweep: serves one configuration after the other, warms it, loads it from outside, and keeps what came of it.
 
-It starts processes (children.py) and writes the store; what it needs of other rooms is handed to it. Killed at any moment, it
-goes on with the configuration that was under way: blast's run of it is resumed, on a server started anew at the same address.
+It starts processes (children.py) and writes the store; what it needs of other packages is handed to it. What it has done so far
+stands in the store as what its run says of itself, each step one transaction; what was measured stands in runs of its own, which
+blast writes once a second. So, killed at any moment, it goes on with the configuration that was under way: blast's run of it is
+resumed, on a server started anew at the same address.
 """
 
 import contextlib
 import json
+import math
 import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Event
-from toolkit.tuning.children import ChildCommand, end_left
-from toolkit.tuning.configurations import Configuration, Serving, best, in_turn
-from toolkit.tuning.figures import Figures, moved
-from toolkit.tuning.metrics import meant
-from toolkit.tuning.sweep_file import SweepPlan
-from toolkit.tuning.sweep_results import measured_of
-from toolkit.tuning.sweep_state import CellStatus, Kept, SweepCell
-from toolkit.tuning.sweep_steps import (
-    blast_words,
-    host_name,
-    sim_words,
-    stack_of,
-    stages,
-    warm_words,
-)
-from toolkit.tuning.sweep_table import MeasuredConfiguration, table
+from toolkit.records import Event, Run
+from toolkit.store import Store
+from toolkit.tuning.children import ChildCommand, Mark, end_left
+from toolkit.tuning.figures import Figures, counted_seconds, counters_moved, meant, measured
+from toolkit.tuning.sweep_file import Configuration, Kind, Serving, SweepPlan, as_toml, stages
+from toolkit.tuning.sweep_table import MeasuredConfiguration, Status, table
+from toolkit.units import counted
 
+VERB = "sweep"
+FORM = 1
+"""Of the state that is kept; another one is of another version."""
+MOST_AT_ONCE = 64
+START_S: dict[Kind, float | None] = {"sim": 1.0, "serve": None, "url": 0.0}
+"""How long a start takes, where that is known: a model's is not, before it was started once."""
+OVERHEAD_S = 4.0
+"""Of a blast beside its load: 2.2 s to start Locust and 1.8 s for the last answers, measured with the simulator."""
 READY_S: Mapping[str, float] = {"sim": 60.0, "serve": 7200.0}
 """Longest wait for the first answer; `toolkit serve` has limits of its own, and knows causes."""
 WARM_S = 1800.0
@@ -42,9 +44,234 @@ LEAST_LEFT_S = 2
 BLAST = re.compile(r"Blast `([0-9a-f]+)` (?:begins|resumes)")
 
 
+# --- what is kept --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class SweepCell:
+    """One configuration in one block."""
+
+    status: Literal["under way", "measured", "failed"] = "under way"
+    run: str | None = None
+    """The blast's."""
+    begun_at: float = 0.0
+    """Wall clock."""
+    url: str | None = None
+    start_s: float | None = None
+    """From the command to the first answer; None: somebody else's server."""
+    cause: str | None = None
+    figures: Figures = field(default_factory=dict)
+    """What tallies do not tell: of counters, of the warm-up and of requests for JSON."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """All of it."""
+
+    form: int = FORM
+    cells: dict[str, SweepCell] = field(default_factory=dict)
+    """By `stage/name/block`."""
+    out: dict[str, str] = field(default_factory=dict)
+    """Configuration's key -> why it is left out: it did not start."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Configuration's key -> why it cannot work."""
+    base: str | None = None
+    """Name of the model that the levers start from; None: not chosen yet, or there are none."""
+    ports: dict[str, int] = field(default_factory=dict)
+    children: list[Mark] = field(default_factory=list)
+    """Processes that may be alive."""
+    notes: list[str] = field(default_factory=list)
+
+
+class Kept:
+    """A sweep's state and the run that it belongs to, in an open store."""
+
+    def __init__(self, store: Store, run: str, state: State) -> None:
+        self.store, self.run, self.state = store, run, state
+
+    @classmethod
+    def begun(cls, store: Store, run: Run) -> "Kept":
+        """A new sweep."""
+        store.add_run(run)
+        kept = cls(store, run.id, State())
+        kept.save()
+        return kept
+
+    @classmethod
+    def found(cls, store: Store, run: str) -> "Kept":
+        """A sweep that the store knows. Raises ToolkitError for one of another form."""
+        hint = "Begin a new one; its runs stay, `toolkit runs` lists them"
+        told = store.capture(run) or {}
+        if told.get("form") != FORM:
+            raise ToolkitError(f"sweep `{run}` was written by another version of the toolkit", hint)
+        try:
+            known: dict[str, Any] = {
+                key: told[key] for key in State.__dataclass_fields__ if key in told
+            }
+            known["cells"] = {key: SweepCell(**cell) for key, cell in told.get("cells", {}).items()}
+            known["children"] = [(int(pid), int(ticks)) for pid, ticks in told.get("children", [])]
+            return cls(store, run, State(**known))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ToolkitError(
+                f"what sweep `{run}` had done so far is not as the toolkit writes it", hint
+            ) from error
+
+    def save(self) -> None:
+        """Write it down; it is on disk then."""
+        self.store.set_capture(self.run, asdict(self.state))
+
+    def mark(self, text: str) -> None:
+        """Leave an event at the sweep's run."""
+        self.store.add_event(Event(run=self.run, at=time.time(), kind="mark", text=text))
+
+
+def measured_of(one: Configuration, plan: SweepPlan, kept: Kept) -> MeasuredConfiguration:
+    """All that is known of one configuration so far: its blasts, as figures a block, and what there is to say of them."""
+    store = kept.store
+    cells = {
+        block: cell
+        for block in range(1, plan.blocks + 1)
+        if (cell := kept.state.cells.get(f"{one.key}/{block}"))
+    }
+    done = {block: cell for block, cell in cells.items() if cell.status == "measured" and cell.run}
+    failed = {block: cell.cause for block, cell in cells.items() if cell.status == "failed"}
+
+    status: Status = "not begun"
+    cause = None
+    if one.key in kept.state.skipped:
+        status, cause = "skipped", kept.state.skipped[one.key]
+    elif any(cell.status == "measured" for cell in cells.values()):
+        status = "measured"
+    elif failed:
+        status, cause = "failed", next(iter(failed.values()))
+
+    blocks, limited = {}, []
+    for block, cell in done.items():
+        run = cell.run or ""
+        tallies = store.tallies(run)
+        loader = [second for _, second in store.loader_seconds(run)]
+        slowest_ms = measured(tallies, {tally.at_s for tally in tallies})["e2e_p95_ms"] or 0.0
+        seconds = counted_seconds(
+            loader,
+            [event for _, event in store.events(run)],
+            settle_s=plan.load.settle_s,
+            duration_s=plan.load.duration_s,
+            drain_s=math.ceil(slowest_ms / 1000),
+        )
+        blocks[block] = measured(tallies, seconds, store.shots(run)) | cell.figures
+        if places := {second.at_s for second in loader if second.limited}:
+            limited.append(len(places))
+
+    notes = [note for cell in cells.values() for note in cell.notes]
+    if status == "measured":
+        notes += [f"block {block} failed: {why}" for block, why in failed.items()]
+    notes = list(dict.fromkeys(notes))
+    # an engine that speculates, and found nothing to: then no share of it was accepted either
+    drafts = [cell.figures.get("spec_drafts") for cell in done.values()]
+    if drafts and not any(drafts) and None not in drafts:
+        notes.append("nothing was drafted under this load, so that no acceptance is known")
+    if limited:
+        notes.append(
+            f"the load generator was the limit in {sum(limited):,} s of {counted(len(limited), 'block')}"
+        )
+    return MeasuredConfiguration(
+        configuration=one,
+        status=status,
+        cause=cause,
+        blocks=blocks,
+        runs=tuple(cell.run for cell in cells.values() if cell.run),
+        start_s=tuple(cell.start_s for cell in done.values() if cell.start_s is not None),
+        notes=tuple(notes),
+    )
+
+
+# --- the words of what is run -----------------------------------------------------------------------------
+
+
+def host_name(one: Configuration) -> str:
+    """How the store and the board call it: hosts' names hold no blanks."""
+    return re.sub(r"[^\w.+:-]+", "-", one.name).strip("-") or "configuration"
+
+
+def warm_levels(users: int) -> list[int]:
+    """Requests at once, doubling as far as the load goes, and never past 64: what it will not ask need not be warm."""
+    most = min(users, MOST_AT_ONCE)
+    return [*(level for level in (1, 2, 4, 8, 16, 32) if level < most), most]
+
+
+def stack_of(
+    one: Configuration, port: int, *, users: int, folder: str, profile: str, database: str
+) -> str:
+    """The stack's file: the engine alone. A response cache before it would answer for all of them alike."""
+    serving = one.serving
+    engine: dict[str, Any] = {"name": host_name(one), "port": port}
+    if serving.tiny:
+        engine["kind"] = "tiny"
+    for key in ("model", "served_name", "gpus", "key_env", "vllm"):
+        value = getattr(serving, key)
+        if value is not None:
+            engine[key] = value
+    for key in ("flags", "env"):
+        if getattr(serving, key):
+            engine[key] = dict(getattr(serving, key))
+    return as_toml(
+        {
+            "folder": folder,
+            "database": database,
+            "proxy": False,
+            "warm": {"profile": profile, "concurrency": warm_levels(users)},
+            "engine": [engine],
+        }
+    )
+
+
+def blast_words(
+    plan: SweepPlan, *, hosts: str, profile: str, database: str, resume: str | None
+) -> list[str]:
+    """Load it as the evaluator would. It may run on the served machine: blast finds out, and marks the run."""
+    load = plan.load
+    said: dict[str, object] = {
+        "--profile": profile,
+        "--users": load.users,
+        # users that come at once would go on in step: answers end in waves, which a window cuts anywhere
+        "--spawn-rate": f"{load.users / load.settle_s:g}",
+        "--canaries": f"{load.canaries:g}",
+        "--timeout": f"{load.timeout_s:g}s",
+        "--processes": load.processes,
+        "--rate": load.rate,
+        "--mix": load.mix,
+        "--max-tokens": load.max_tokens,
+        "--resume": resume,
+        "--duration": None if resume else f"{load.duration_s:g}s",
+        "--db": database,
+    }
+    given = [
+        word for name, value in said.items() if value is not None for word in (name, str(value))
+    ]
+    return ["blast", hosts, *given, "--non-neutral", "--json"]
+
+
+def estimate_s(
+    plan: SweepPlan, configurations: Sequence[Configuration], *, sim: bool
+) -> float | None:
+    """How long all blocks of these take; None: nobody knows how long a start takes."""
+    total = 0.0
+    for one in configurations:
+        kind = one.serving.kind(sim=sim)
+        start_s = plan.load.start_s if plan.load.start_s is not None else START_S[kind or "sim"]
+        if start_s is None:
+            return None
+        total += start_s + plan.load.duration_s + OVERHEAD_S
+    return total * plan.blocks
+
+
+# --- the sweep -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What a sweep is given by the front door."""
+    """What a sweep is given by the command line."""
 
     command: tuple[str, ...]
     """Before each command's words: the toolkit itself, on a leash, so that it ends with us."""
@@ -61,22 +288,6 @@ class Tools:
     sim: bool = False
 
 
-def warmed(lines: Sequence[str]) -> Figures:
-    """What a warm-up told of the first token before and after it."""
-    with contextlib.suppress(ValueError, IndexError, AttributeError):
-        told = json.loads(lines[0])
-        return {name: told.get(name) for name in ("cold_ttft_ms", "warm_ttft_ms")}
-    return {}
-
-
-def warm_error(lines: Sequence[str]) -> str | None:
-    """Why a warm-up came to nothing, where it told."""
-    with contextlib.suppress(ValueError, IndexError, AttributeError):
-        error = json.loads(lines[0]).get("error")
-        return None if error is None else str(error)
-    return None
-
-
 class Sweep:
     """One sweep, from where its state says it is."""
 
@@ -87,13 +298,28 @@ class Sweep:
 
     def run(self) -> tuple[MeasuredConfiguration, ...]:
         """Measure what is not measured yet; all that is known then. Children never outlive it."""
+        state, say = self._state, self._tools.say
         self._tools.folder.mkdir(parents=True, exist_ok=True)
-        self._clear_away()
+        left = end_left(state.children)
+        if left:
+            say(f"Ended {left} process{'es' * (left > 1)} that a killed sweep had left")
+        state.children.clear()
+        self._kept.save()
         try:
             for configurations in self._stages():
-                self._stage(configurations)
+                for one in configurations:
+                    why = None if one.key in state.skipped else self._tools.impossible(one)
+                    if why:
+                        state.skipped[one.key] = why
+                        self._kept.save()
+                        say(f"{one.name}: skipped, {why}")
+                for block, one in self._in_turn(configurations):
+                    cell = state.cells.get(f"{one.key}/{block}")
+                    is_open = cell is None or cell.status == "under way"
+                    if is_open and one.key not in state.skipped and one.key not in state.out:
+                        self._measure(one, block, cell)
         finally:
-            self._stop_all()
+            self._stop_children()
         self._kept.store.end_run(self._kept.run, ended_at=time.time(), client_ok=None)
         return self.known()
 
@@ -105,220 +331,181 @@ class Sweep:
             for one in configurations
         )
 
-    # --- stages and blocks -------------------------------------------------------------------------
+    def _in_turn(
+        self, configurations: Sequence[Configuration]
+    ) -> Iterator[tuple[int, Configuration]]:
+        """A B C, A B C ...: each block holds all of them, so what drifts meanwhile meets all alike. Blocks count from 1."""
+        for block in range(1, self._plan.blocks + 1):
+            for one in configurations:
+                yield block, one
 
     def _stages(self) -> Iterator[tuple[Configuration, ...]]:
-        """One after the other: what the second is shows once the first is measured."""
-        first = next(stages(self._plan))
+        """One after the other: what the second is shows once the first is measured, and the best of it is known."""
+        plan, state = self._plan, self._state
+        first = next(stages(plan))
         yield first
-        if not (self._plan.configurations and self._plan.levers):
+        if not (plan.configurations and plan.levers):
             return
-        if self._state.base is None and self._is_measured(first):
-            self._state.base = self._best(first)  # the next step writes it down
-        base = next((one for one in first if one.name == self._state.base), None)
+        if state.base is None:
+            left_out = state.skipped.keys() | state.out.keys()
+            cells = [
+                state.cells.get(f"{one.key}/{block}")
+                for block, one in self._in_turn(first)
+                if one.key not in left_out
+            ]
+            if all(cell is not None and cell.status != "under way" for cell in cells):
+                name = plan.look_at[0]
+                rows = table([measured_of(one, plan, self._kept) for one in first], ())
+                known = {row.name: v for row in rows if (v := row.figures.get(name)) is not None}
+                pick = max if meant(name).more_is_better else min
+                # the first of equals; the next step writes it down
+                state.base = pick(known, key=known.__getitem__) if known else None
+        base = next((one for one in first if one.name == state.base), None)
         if base is not None:
-            yield from list(stages(self._plan, base))[1:]
+            yield from list(stages(plan, base))[1:]
 
-    def _is_measured(self, configurations: Sequence[Configuration]) -> bool:
-        """Whether nothing of them is left to do."""
-        left_out = self._state.skipped.keys() | self._state.out.keys()
-        cells = [
-            self._state.cell(one.key, block)
-            for block, one in in_turn(configurations, self._plan.blocks)
-            if one.key not in left_out
-        ]
-        return all(cell is not None and cell.status != "under way" for cell in cells)
-
-    def _best(self, first: Sequence[Configuration]) -> str | None:
-        """The model that the levers start from."""
-        rows = table([measured_of(one, self._plan, self._kept) for one in first], ())
-        name = self._plan.look_at[0]
-        return best(
-            {row.name: row.figures.get(name) for row in rows},
-            more_is_better=meant(name).more_is_better,
-            names=[row.name for row in rows],
-        )
-
-    def _stage(self, configurations: Sequence[Configuration]) -> None:
-        for one in configurations:
-            why = None if one.key in self._state.skipped else self._tools.impossible(one)
-            if why:
-                self._state.skipped[one.key] = why
-                self._kept.save()
-                self._tools.say(f"{one.name}: skipped, {why}")
-        for block, one in in_turn(configurations, self._plan.blocks):
-            if one.key in self._state.skipped or one.key in self._state.out:
-                continue
-            cell = self._state.cell(one.key, block)
-            if cell is None or cell.status == "under way":
-                self._cell(one, block, cell)
-
-    # --- one configuration in one block --------------------------------------------------------------
-
-    def _cell(self, one: Configuration, block: int, before: SweepCell | None) -> None:
+    def _measure(self, one: Configuration, block: int, before: SweepCell | None) -> None:
+        """One configuration in one block, or the rest of it."""
+        store, say = self._kept.store, self._tools.say
         cell = before or SweepCell(begun_at=time.time())
         self._state.cells[f"{one.key}/{block}"] = cell
         self._kept.save()
-        self._find_run(one, cell)
+
+        # the blast of a cell that was cut off: it tells its name before its run is stored, and is written down after
+        if cell.run and store.run(cell.run) is None:
+            cell.run = None
+        if cell.run is None and cell.url is not None:
+            for run in store.runs(verb="blast", limit=3):
+                hosts = store.hosts_of(run.id).values()
+                is_ours = any((each.url, each.name) == (cell.url, host_name(one)) for each in hosts)
+                if is_ours and run.started_at >= cell.begun_at:
+                    cell.run = run.id
+                    self._kept.save()
+                    break
+
         told = f"{one.name}, block {block} of {self._plan.blocks}"
-        if cell.run and self._is_over(cell.run):
-            self._tools.say(f"{told}: was measured in full before the sweep was cut off")
-            self._end(cell, "measured")
-            return
-        self._tools.say(f"{told}: {'goes on' if before else 'begins'}")
+        if cell.run:
+            under_load = {second.at_s for _, second in store.loader_seconds(cell.run)}
+            if len(under_load) > self._plan.load.duration_s - LEAST_LEFT_S:
+                say(f"{told}: was measured in full before the sweep was cut off")
+                cell.status = "measured"
+                self._kept.save()
+                return
+        say(f"{told}: {'goes on' if before else 'begins'}")
         try:
             self._serve_and_load(one, block, cell)
         except ToolkitError as error:
-            self._fail(one, cell, error.message)
+            cell.status, cell.cause = "failed", error.message
+            # one that never worked is not tried again in later blocks: a model's start takes minutes
+            blocks = [
+                v for key, v in self._state.cells.items() if key.rpartition("/")[0] == one.key
+            ]
+            if not any(each.status == "measured" for each in blocks):
+                self._state.out[one.key] = error.message
+            self._kept.save()
+            say(f"{one.name}: failed, {error.message}")
+            self._kept.mark(f"{one.name}: failed, {error.message}")
         finally:
-            self._stop_all()
+            self._stop_children()
 
     def _serve_and_load(self, one: Configuration, block: int, cell: SweepCell) -> None:
-        began_s = time.monotonic()
-        url, server = self._served(one, block)
-        if server is not None:
+        """Raises ToolkitError with the cause where it does not start, or answers nothing."""
+        plan, tools, serving = self._plan, self._tools, one.serving
+        name = f"{host_name(one)}-{one.stage}-{block}"
+        # the word for the prompts; those that stand in the sweep are written to a file of their own
+        profile = serving.profile or plan.profile
+        text = dict(plan.profiles).get(profile)
+        if text is not None:
+            path = tools.folder / f"{profile}.profile.toml"
+            path.write_text(text, encoding="utf-8")
+            profile = str(path)
+
+        kind, server = serving.kind(sim=tools.sim), None
+        if kind == "url":
+            url = (serving.url or "").rstrip("/")
+        else:
+            port = self._port()
+            if kind == "sim":
+                words = ["sim", "serve", "--personality", serving.sim or "", "--port", str(port)]
+                for key, value in serving.settings:
+                    words += ["--set", f"{key}={value}"]
+            else:
+                stack = tools.folder / f"{name}-stack.toml"
+                text = stack_of(
+                    one,
+                    port,
+                    users=plan.load.users,
+                    folder=str(tools.folder / f"{name}-serve"),
+                    profile=profile,
+                    database=str(tools.database),
+                )
+                stack.write_text(text, encoding="utf-8")
+                words = ["serve", str(stack)]
+            began_s = time.monotonic()
+            server = self._child(words, f"{name}-server")
+            url = server.first_line(READY_S[kind or "sim"]).rstrip("/")
             cell.start_s = round(time.monotonic() - began_s, 3)
         if cell.url not in (None, url):
             cell.run = None  # a blast goes on with the hosts that it had
         cell.url = url
         self._kept.save()
-        self._warm(one, block, cell, server)
-        before = self._tools.look(url, one.serving.key_env)
-        self._load(one, block, cell, url)
-        cell.figures |= moved(before, self._tools.look(url, one.serving.key_env))
-        if self._plan.asking and one.serving.asked:
-            figures, notes = self._tools.ask(url, one.serving)
+
+        # a hosts file of this one server: where its key is named, which no command line holds
+        hosts = tools.folder / f"{name}-hosts.txt"
+        key_env = f" api_key_env={serving.key_env}" if serving.key_env else ""
+        hosts.write_text(f"{host_name(one)} {url}{key_env}\n", encoding="utf-8")
+
+        # `toolkit serve` warms its engines itself; everybody else is warmed from outside
+        if plan.warm and kind != "serve":
+            levels = ",".join(map(str, warm_levels(plan.load.users)))
+            words = ["warmup", str(hosts), "--profile", profile, "--concurrency", levels, "--json"]
+            child = self._child(words, f"{name}-warmup")
+            has_failed = child.wait(WARM_S) != 0
+            told: dict[str, Any] = {}
+            with contextlib.suppress(ValueError, IndexError):
+                line = json.loads(child.data()[0])
+                told = line if isinstance(line, dict) else {}
+            if has_failed:
+                if server is not None and server.code is not None:
+                    raise server.failure()
+                cell.notes.append(f"not warmed: {told.get('error') or child.failure().message}")
+            if told:
+                cell.figures |= {key: told.get(key) for key in ("cold_ttft_ms", "warm_ttft_ms")}
+
+        counters = tools.look(url, serving.key_env)
+        words = blast_words(
+            plan,
+            hosts=str(hosts),
+            profile=profile,
+            database=str(tools.database),
+            resume=cell.run,
+        )
+        load = self._child(words, f"{name}-load")
+
+        def note_run() -> None:
+            if cell.run is None and (found := BLAST.search("\n".join(load.said()))):
+                cell.run = found[1]
+                self._kept.save()
+
+        if load.wait(plan.load.duration_s + plan.load.timeout_s + LOAD_MORE_S, note_run):
+            if any(line.startswith("No host answered") for line in load.said()):
+                raise ToolkitError("it answered no request of the load")
+            raise load.failure()
+        cell.figures |= counters_moved(counters, tools.look(url, serving.key_env))
+        if plan.asking and serving.asked:
+            figures, notes = tools.ask(url, serving)
             cell.figures |= figures
             cell.notes += notes
         if server is not None and server.code is not None:
             cell.notes.append(f"the server ended during the load: {server.failure().message}")
-        self._end(cell, "measured")
-        self._label(one, block, cell)
-
-    def _served(self, one: Configuration, block: int) -> tuple[str, ChildCommand | None]:
-        """Start it; its address once it answers."""
-        serving = one.serving
-        kind = serving.kind(sim=self._tools.sim)
-        if kind == "url":
-            return (serving.url or "").rstrip("/"), None
-        port = self._port()
-        if kind == "sim":
-            words = sim_words(one, port)
-        else:
-            stack = self._file(one, block, "stack.toml")
-            folder = str(self._file(one, block, "serve"))
-            text = stack_of(
-                one,
-                port,
-                users=self._plan.load.users,
-                folder=folder,
-                profile=self._profile(one),
-                database=str(self._tools.database),
-            )
-            stack.write_text(text, encoding="utf-8")
-            words = ["serve", str(stack)]
-        server = self._child(words, f"{host_name(one)}-{one.stage}-{block}-server")
-        return server.first_line(READY_S[kind or "sim"]).rstrip("/"), server
-
-    def _warm(
-        self, one: Configuration, block: int, cell: SweepCell, server: ChildCommand | None
-    ) -> None:
-        """`toolkit serve` warms its engines itself; everybody else is warmed from outside."""
-        if not self._plan.warm or one.serving.kind(sim=self._tools.sim) == "serve":
-            return
-        hosts = self._hosts(one, block, cell.url or "")
-        words = warm_words(hosts, self._profile(one), self._plan.load.users)
-        child = self._child(words, f"{host_name(one)}-{one.stage}-{block}-warmup")
-        if child.wait(WARM_S):
-            why = warm_error(child.data()) or child.failure().message
-            if server is not None and server.code is not None:
-                raise server.failure()
-            cell.notes.append(f"not warmed: {why}")
-        cell.figures |= warmed(child.data())
-
-    def _load(self, one: Configuration, block: int, cell: SweepCell, url: str) -> None:
-        words = blast_words(
-            self._plan,
-            hosts=self._hosts(one, block, url),
-            profile=self._profile(one),
-            database=str(self._tools.database),
-            resume=cell.run,
-        )
-        child = self._child(words, f"{host_name(one)}-{one.stage}-{block}-load")
-
-        def note_run() -> None:
-            if cell.run is None and (found := BLAST.search("\n".join(child.said()))):
-                cell.run = found[1]
-                self._kept.save()
-
-        if child.wait(
-            self._plan.load.duration_s + self._plan.load.timeout_s + LOAD_MORE_S, note_run
-        ):
-            self._refuse_nothing_answered(child)
-            raise child.failure()
-
-    def _hosts(self, one: Configuration, block: int, url: str) -> str:
-        """A hosts file of this one server: where its key is named, which no command line holds."""
-        hosts = self._file(one, block, "hosts.txt")
-        key = f" api_key_env={one.serving.key_env}" if one.serving.key_env else ""
-        hosts.write_text(f"{host_name(one)} {url}{key}\n", encoding="utf-8")
-        return str(hosts)
-
-    def _refuse_nothing_answered(self, child: ChildCommand) -> None:
-        for line in child.said():
-            if line.startswith("No host answered"):
-                raise ToolkitError("it answered no request of the load")
-
-    # --- what became of it ----------------------------------------------------------------------------
-
-    def _end(self, cell: SweepCell, status: CellStatus) -> None:
-        cell.status = status
+        cell.status = "measured"
         self._kept.save()
-
-    def _fail(self, one: Configuration, cell: SweepCell, cause: str) -> None:
-        """A configuration that never worked is not tried again in later blocks: a model's start takes minutes."""
-        cell.cause = cause
-        self._end(cell, "failed")
-        worked = any(
-            each.status == "measured"
-            for key, each in self._state.cells.items()
-            if key.rpartition("/")[0] == one.key
-        )
-        if not worked:
-            self._state.out[one.key] = cause
-            self._kept.save()
-        self._tools.say(f"{one.name}: failed, {cause}")
-        self._kept.tell(time.time(), f"{one.name}: failed, {cause}")
-
-    def _label(self, one: Configuration, block: int, cell: SweepCell) -> None:
-        """So that the blast's own run tells what it was."""
-        text = f"sweep {self._kept.run}: {one.name}, block {block} of {self._plan.blocks}"
-        if cell.run:
+        if cell.run:  # so that the blast's own run tells what it was
+            label = f"sweep {self._kept.run}: {one.name}, block {block} of {plan.blocks}"
             self._kept.store.add_event(
-                Event(run=cell.run, at=time.time(), kind="config", text=text)
+                Event(run=cell.run, at=time.time(), kind="config", text=label)
             )
-            self._kept.tell(time.time(), f"{one.name}, block {block}: run {cell.run}")
-
-    def _find_run(self, one: Configuration, cell: SweepCell) -> None:
-        """The blast of a cell that was cut off: it tells its name before its run is stored, and is written down after."""
-        if cell.run and self._kept.store.run(cell.run) is None:
-            cell.run = None
-        if cell.run or cell.url is None:
-            return
-        for run in self._kept.store.runs(verb="blast", limit=3):
-            hosts = self._kept.store.hosts_of(run.id).values()
-            is_ours = any(host.url == cell.url and host.name == host_name(one) for host in hosts)
-            if is_ours and run.started_at >= cell.begun_at:
-                cell.run = run.id
-                self._kept.save()
-                return
-
-    def _is_over(self, run_id: str) -> bool:
-        """Whether so little of a blast is left that it need not go on."""
-        under_load = {second.at_s for _, second in self._kept.store.loader_seconds(run_id)}
-        return len(under_load) > self._plan.load.duration_s - LEAST_LEFT_S
-
-    # --- processes and files ----------------------------------------------------------------------------
+            self._kept.mark(f"{one.name}, block {block}: run {cell.run}")
 
     def _child(self, words: Sequence[str], name: str) -> ChildCommand:
         child = ChildCommand([*self._tools.command, *words], folder=self._tools.folder, name=name)
@@ -327,7 +514,7 @@ class Sweep:
         self._kept.save()
         return child
 
-    def _stop_all(self) -> None:
+    def _stop_children(self) -> None:
         """End the load before the server: what still asks would count its end as errors."""
         for child in reversed(self._children):
             child.stop()
@@ -335,13 +522,6 @@ class Sweep:
             self._children.clear()
             self._state.children.clear()
             self._kept.save()
-
-    def _clear_away(self) -> None:
-        left = end_left(self._state.children)
-        if left:
-            self._tools.say(f"Ended {left} process{'es' * (left > 1)} that a killed sweep had left")
-        self._state.children.clear()
-        self._kept.save()
 
     def _port(self) -> int:
         """The same for all of the sweep, so that a blast can go on; another one where somebody took it."""
@@ -357,16 +537,3 @@ class Sweep:
                 break
         self._kept.save()
         return self._state.ports["server"]
-
-    def _file(self, one: Configuration, block: int, name: str) -> Path:
-        return self._tools.folder / f"{host_name(one)}-{one.stage}-{block}-{name}"
-
-    def _profile(self, one: Configuration) -> str:
-        """The word for the prompts; those that stand in the sweep are written to a file of their own."""
-        word = one.serving.profile or self._plan.profile
-        text = dict(self._plan.profiles).get(word)
-        if text is None:
-            return word
-        path = self._tools.folder / f"{word}.profile.toml"
-        path.write_text(text, encoding="utf-8")
-        return str(path)

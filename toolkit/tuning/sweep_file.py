@@ -31,9 +31,10 @@ requests = 40
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSchema
 
@@ -53,8 +54,13 @@ from toolkit.config_file import (
 from toolkit.errors import ToolkitError
 from toolkit.profiles import read_profile
 from toolkit.safe_text import printable
-from toolkit.tuning.configurations import How, LeverValue, Serving, SweepLever
 
+Flag = str | bool
+Kind = Literal["sim", "serve", "url"]
+How = Literal["one at a time", "grid"]
+
+BASE = "base"
+"""What the configuration is called from which the levers move, where no models were tried before."""
 EXAMPLE = (
     'A lever is, e.g., `[[levers]]` and below it `name = "batch"` and `values = [{name = "16", flags = '
     "{max-num-seqs = 16}}]`; the head of toolkit/tuning/sweep_file.py holds a whole sweep"
@@ -63,6 +69,119 @@ LOOK_AT = ("output_tokens_per_s", "rps", "ttft_p95_ms", "e2e_p95_ms", "error_rat
 Many = Annotated[Whole, Field(ge=1, le=1_000_000)]
 """Beyond any that one machine could send."""
 Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+# --- how one is served ---------------------------------------------------------------------------------
+
+
+def _pairs(value: object, *, keeps_truth: bool) -> tuple[tuple[str, Flag], ...]:
+    """A table of numbers, truths and words as a command line has them; a table in it is a flag's JSON."""
+    if not isinstance(value, Mapping):
+        raise FieldError("is no table", "Write, e.g., `{ max-model-len = 512 }`")
+    found: list[tuple[str, Flag]] = []
+    for key, each in value.items():
+        if isinstance(each, bool):
+            found.append((key, each if keeps_truth else str(each).lower()))
+        elif isinstance(each, str | int | float):
+            found.append((key, str(each)))
+        else:
+            try:
+                found.append((key, json.dumps(each)))
+            except TypeError:  # a date
+                raise FieldError(
+                    f"`{printable(key)}` is no word and no number", 'Texts stand in quotes: `"..."`'
+                ) from None
+    return tuple(found)
+
+
+def _flags(value: object) -> tuple[tuple[str, Flag], ...]:
+    return tuple((key.removeprefix("--"), each) for key, each in _pairs(value, keeps_truth=True))
+
+
+def _name(word: str) -> str:
+    if "/" in word:
+        raise FieldError("holds a slash", 'Write, e.g., `name = "16"`')
+    return word
+
+
+Flags = Annotated[
+    tuple[tuple[str, Flag], ...],
+    BeforeValidator(_flags),
+    WithJsonSchema({"type": "object", "x-allowed": "a table of flags and their values"}),
+]
+Pairs = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(lambda value: _pairs(value, keeps_truth=False)),
+    WithJsonSchema({"type": "object", "x-allowed": "a table of names and their values"}),
+]
+Name = Annotated[Text, AfterValidator(_name)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How a configuration is served and asked; each changes what it names of `base`."""
+
+    __pydantic_config__ = DECLARED
+
+    sim: OrNone[Text] = None
+    """The simulator's personality that stands for it."""
+    settings: Pairs = ()
+    """Of the simulator, as `toolkit sim serve --set` takes them."""
+    model: OrNone[Text] = None
+    """A name at Hugging Face, or a directory: `toolkit serve` starts it."""
+    tiny: OrNone[Switch] = None
+    """A tiny random model on the CPU instead."""
+    flags: Flags = ()
+    """Of vLLM, without dashes."""
+    env: Pairs = ()
+    """Further variables of the engine's environment."""
+    gpus: OrNone[Text] = None
+    """CUDA_VISIBLE_DEVICES."""
+    vllm: OrNone[Text] = None
+    """The command that starts it."""
+    url: OrNone[Text] = None
+    """Somebody else runs it; nothing is started, nothing is ended."""
+    key_env: OrNone[Text] = None
+    """The environment variable that holds the key."""
+    served_name: OrNone[Text] = None
+    """What it is called when it is asked."""
+    quantization: OrNone[Text] = None
+    """For the planner, which tells what cannot fit."""
+    profile: OrNone[Text] = None
+    """Another one than the sweep's."""
+    asked: OrNone[Literal["schema", "json", "words"]] = None
+    """How structured output is asked for: held to the schema, to any JSON, or only told."""
+
+    def kind(self, *, sim: bool = False) -> Kind | None:
+        """Who serves it; None: it does not say. `sim` wants the simulator, whatever else is said."""
+        if sim:
+            return "sim" if self.sim else None
+        if self.url:
+            return "url"
+        return "serve" if self.model or self.tiny else "sim" if self.sim else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverValue(Serving):
+    """One position of a lever, or one model: a name, and the keys of `[base]` that it changes."""
+
+    name: Name
+    """In tables and pictures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepLever:
+    """One thing that can be set in several ways; tried around the best of `configurations`."""
+
+    __pydantic_config__ = DECLARED
+
+    name: Name
+    """In tables and pictures."""
+    values: Annotated[tuple[LeverValue, ...], Field(min_length=1)]
+    """Its positions."""
+
+
+# --- the file --------------------------------------------------------------------------------------------
 
 
 def _is_json(text: str) -> str:
@@ -214,6 +333,96 @@ def read_sweep(text: str, name: str) -> SweepPlan:
             f"`{name}`: `load`: `settle` leaves nothing of `duration`", "Make one longer"
         )
     return plan
+
+
+# --- what is tried, in which order -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One row of the sweep."""
+
+    name: str
+    stage: int
+    """1: the models; 2: the levers, around the best of these. Only rows of one stage are compared."""
+    lever: str | None
+    """Which it moves; None: it is what the others are compared with."""
+    value: str | None
+    serving: Serving
+
+    @property
+    def key(self) -> str:
+        """Names it among all stages: the base of the levers was a model before."""
+        return f"{self.stage}/{self.name}"
+
+
+def changed(base: Serving, change: Serving) -> Serving:
+    """The base with all that the change says; of flags, settings and variables only those that it names."""
+    told: dict[str, Any] = {}
+    for name in (each.name for each in fields(Serving)):
+        ours, theirs = getattr(base, name), getattr(change, name)
+        if name in ("settings", "flags", "env"):
+            told[name] = tuple({**dict(ours), **dict(theirs)}.items())
+        else:
+            told[name] = ours if theirs is None else theirs
+    return replace(base, **told)
+
+
+def stages(
+    plan: SweepPlan, base: Configuration | None = None
+) -> Iterator[tuple[Configuration, ...]]:
+    """The configurations of each stage: the models, the first of which is what the others are compared with; then the levers.
+
+    `base` is the best of the models, around which the levers move, where it is known already.
+    """
+    if plan.configurations:
+        yield tuple(
+            Configuration(
+                name=value.name,
+                stage=1,
+                lever=plan.stage,
+                value=value.name,
+                serving=changed(plan.base, value),
+            )
+            for value in plan.configurations
+        )
+    if not plan.levers or (plan.configurations and base is None):
+        return
+    origin = Configuration(
+        name=base.name if base else BASE,
+        stage=2,
+        lever=None,
+        value=None,
+        serving=base.serving if base else plan.base,
+    )
+    found = [origin]
+    # one lever at a time is a grid of that lever alone
+    for levers in [plan.levers] if plan.how == "grid" else [(lever,) for lever in plan.levers]:
+        for chosen in product(*(lever.values for lever in levers)):
+            serving = origin.serving
+            for value in chosen:
+                serving = changed(serving, value)
+            if serving == origin.serving:  # a position that changes nothing is the base
+                continue
+            named = zip(levers, chosen, strict=True)
+            found.append(
+                Configuration(
+                    name=", ".join(f"{lever.name} {value.name}" for lever, value in named),
+                    stage=2,
+                    lever=" x ".join(lever.name for lever in levers),
+                    value=", ".join(value.name for value in chosen),
+                    serving=serving,
+                )
+            )
+    yield tuple(found)
+
+
+def foreseen(plan: SweepPlan) -> list[tuple[Configuration, ...]]:
+    """The stages before anything is measured: the first model stands for the best one."""
+    found = list(stages(plan))
+    if plan.configurations and plan.levers:
+        found = list(stages(plan, found[0][0]))
+    return found
 
 
 # --- TOML, written --------------------------------------------------------------------------------

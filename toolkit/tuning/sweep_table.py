@@ -1,4 +1,4 @@
-"""A sweep's measurements -> its table: one row a configuration, each against the base, and how far each lever moved.
+"""A sweep's measurements -> its table: one row a configuration, each against the base, how far each lever moved, and all in words.
 
 Blocks are what is compared: of block j the configuration against the base, both measured within minutes of each other, on
 servers started anew. Of their ratios (of shares: their differences) the mean, and Student's interval over the blocks. The
@@ -7,15 +7,15 @@ configurations would bring a "difference" in four sweeps of ten. It never measur
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
 from toolkit.stats import mean_interval, nearest_rank
-from toolkit.tuning.configurations import Configuration
-from toolkit.tuning.figures import Figures
-from toolkit.tuning.metrics import meant
+from toolkit.tuning.figures import Figures, meant
+from toolkit.tuning.sweep_file import Configuration
+from toolkit.units import UNKNOWN, digits, milliseconds, share
 
 Status = Literal["measured", "failed", "skipped", "not begun"]
 Verdict = Literal["better", "worse", "no difference shown", "not known"]
@@ -107,44 +107,39 @@ class Moved:
 
 
 def table(
-    measured: Sequence[MeasuredConfiguration],
-    look_at: Sequence[str],
+    measured: Sequence[MeasuredConfiguration], look_at: Sequence[str]
 ) -> tuple[SweepRow, ...]:
     """One row a configuration; within a stage each is compared with the first that was measured."""
     rows = []
     for stage in sorted({one.configuration.stage for one in measured}):
         mine = [one for one in measured if one.configuration.stage == stage]
         base = next((one for one in mine if one.status == "measured"), None)
-        others = sum(one.status == "measured" for one in mine) - 1
-        rows += [_row(one, base, look_at, max(1, others)) for one in mine]
+        together = max(1, sum(one.status == "measured" for one in mine) - 1)
+        for one in mine:
+            names = sorted({name for figures in one.blocks.values() for name in figures})
+            compared_with = None if one is base or one.status != "measured" else base
+            rows.append(
+                SweepRow(
+                    name=one.configuration.name,
+                    stage=stage,
+                    lever=one.configuration.lever,
+                    value=one.configuration.value,
+                    status=one.status,
+                    cause=one.cause,
+                    blocks=len(one.blocks),
+                    runs=one.runs,
+                    start_s=nearest_rank(one.start_s, 0.5),
+                    figures={name: _mean(one, name) for name in names},
+                    against=compared_with.configuration.name if compared_with else None,
+                    compared=tuple(
+                        _compared(name, compared_with, one, together) for name in look_at
+                    )
+                    if compared_with
+                    else (),
+                    notes=one.notes,
+                )
+            )
     return tuple(rows)
-
-
-def _row(
-    one: MeasuredConfiguration,
-    base: MeasuredConfiguration | None,
-    look_at: Sequence[str],
-    together: int,
-) -> SweepRow:
-    is_compared = base is not None and base is not one and one.status == "measured"
-    names = sorted({name for figures in one.blocks.values() for name in figures})
-    return SweepRow(
-        name=one.configuration.name,
-        stage=one.configuration.stage,
-        lever=one.configuration.lever,
-        value=one.configuration.value,
-        status=one.status,
-        cause=one.cause,
-        blocks=len(one.blocks),
-        runs=one.runs,
-        start_s=nearest_rank(one.start_s, 0.5),
-        figures={name: _mean(one, name) for name in names},
-        against=base.configuration.name if is_compared and base else None,
-        compared=tuple(_compared(name, base, one, together) for name in look_at)
-        if is_compared and base
-        else (),
-        notes=one.notes,
-    )
 
 
 def _mean(one: MeasuredConfiguration, name: str) -> float | None:
@@ -158,116 +153,173 @@ def _mean(one: MeasuredConfiguration, name: str) -> float | None:
     return math.exp(math.fsum(map(math.log, known)) / len(known))
 
 
-def _pairs(
+def _steps(
     a: MeasuredConfiguration, b: MeasuredConfiguration, name: str
-) -> list[tuple[float, float]]:
-    """Values of the blocks in which both are known."""
-    found = []
+) -> tuple[int, list[float]]:
+    """In how many blocks both are known, and how far b lies above a in each of them.
+
+    Of shares in points, else as the logarithm of their ratio; no steps where one is 0 and there is no ratio.
+    """
+    pairs = []
     for block, figures in a.blocks.items():
         ours, theirs = figures.get(name), b.blocks.get(block, {}).get(name)
         if ours is not None and theirs is not None:
-            found.append((ours, theirs))
-    return found
+            pairs.append((ours, theirs))
+    if meant(name).is_share:
+        return len(pairs), [theirs - ours for ours, theirs in pairs]
+    if any(min(pair) <= 0 for pair in pairs):
+        return len(pairs), []
+    return len(pairs), [math.log(theirs / ours) for ours, theirs in pairs]
+
+
+def _change(step: float, name: str) -> float:
+    """A step as it is told: of shares in points, else as a ratio minus 1; a wild interval of two blocks must not overflow."""
+    return step if meant(name).is_share else math.expm1(min(step, 300.0))
 
 
 def _compared(
-    name: str,
-    base: MeasuredConfiguration,
-    one: MeasuredConfiguration,
-    together: int,
+    name: str, base: MeasuredConfiguration, one: MeasuredConfiguration, together: int
 ) -> Compared:
-    pairs = _pairs(base, one, name)
-    is_share = meant(name).is_share
-    if not is_share and any(min(pair) <= 0 for pair in pairs):
-        return Compared(metric=name, difference=None, blocks=len(pairs), verdict="not known")
-    steps = [b - a if is_share else math.log(b / a) for a, b in pairs]
+    blocks, steps = _steps(base, one, name)
     if not steps:
-        return Compared(metric=name, difference=None, verdict="not known")
+        return Compared(metric=name, difference=None, blocks=blocks, verdict="not known")
     bounds = mean_interval(steps, together)
-    told: Callable[[float], float] = (lambda step: step) if is_share else _ratio
+    verdict: Verdict = "not known"
+    if bounds and bounds[0] <= 0 <= bounds[1]:
+        verdict = NO_DIFFERENCE
+    elif bounds:
+        verdict = "better" if (bounds[0] > 0) == meant(name).more_is_better else "worse"
     return Compared(
         metric=name,
-        difference=told(math.fsum(steps) / len(steps)),
-        low=told(bounds[0]) if bounds else None,
-        high=told(bounds[1]) if bounds else None,
-        blocks=len(pairs),
-        verdict=_verdict(bounds, more_is_better=meant(name).more_is_better),
+        difference=_change(math.fsum(steps) / len(steps), name),
+        low=_change(bounds[0], name) if bounds else None,
+        high=_change(bounds[1], name) if bounds else None,
+        blocks=blocks,
+        verdict=verdict,
     )
 
 
-def _ratio(step: float) -> float:
-    """A difference of logarithms as a ratio minus 1; a wild interval of two blocks must not overflow."""
-    return math.expm1(min(step, 300.0))
-
-
-def _verdict(bounds: tuple[float, float] | None, *, more_is_better: bool) -> Verdict:
-    if bounds is None:
-        return "not known"
-    low, high = bounds
-    if low <= 0 <= high:
-        return NO_DIFFERENCE
-    return "better" if (low > 0) == more_is_better else "worse"
-
-
-# --- levers -----------------------------------------------------------------------------------------
-
-
 def moved(measured: Sequence[MeasuredConfiguration], name: str) -> tuple[Moved, ...]:
-    """How far each lever moved a metric, the farthest first: its best position against its worst."""
-    found = []
+    """How far each lever moved a metric, the farthest first: its best position against its worst, the base among them."""
+    levers: list[Moved] = []
     for stage in sorted({one.configuration.stage for one in measured}):
         known = [one for one in measured if one.configuration.stage == stage and one.blocks]
         origin = [one for one in known if one.configuration.lever is None]
         for lever in dict.fromkeys(one.configuration.lever for one in known):
-            mine = [one for one in known if one.configuration.lever == lever]
-            if lever is not None and len(origin + mine) > 1:
-                found.append(_moved(lever, origin + mine, name))
-    known_ones = [one for one in found if one is not None]
-    return tuple(sorted(known_ones, key=lambda one: -one.factor))
+            if lever is None:
+                continue
+            positions = [*origin, *(one for one in known if one.configuration.lever == lever)]
+            # the pair that lies farthest apart; it is picked among all pairs, so its interval pays for all of them
+            pairs = list(combinations(positions, 2))
+            widest: list[float] = []
+            ends: tuple[MeasuredConfiguration, MeasuredConfiguration] | None = None
+            for low, high in pairs:
+                _, steps = _steps(low, high, name)
+                if math.fsum(steps) <= 0:
+                    low, high, steps = high, low, [-step for step in steps]  # noqa: PLW2901
+                if steps and (
+                    ends is None or math.fsum(steps) / len(steps) > math.fsum(widest) / len(widest)
+                ):
+                    widest, ends = steps, (low, high)
+            if ends is None:
+                continue
+            bounds = mean_interval(widest, len(pairs))
+            worst, best = ends if meant(name).more_is_better else ends[::-1]
+            # a factor, where a change is told as a factor minus 1
+            unchanged = 0.0 if meant(name).is_share else 1.0
+            levers.append(
+                Moved(
+                    lever=lever,
+                    best=best.configuration.name,
+                    worst=worst.configuration.name,
+                    factor=unchanged + _change(math.fsum(widest) / len(widest), name),
+                    low=unchanged + _change(bounds[0], name) if bounds else None,
+                    high=unchanged + _change(bounds[1], name) if bounds else None,
+                    verdict="not known"
+                    if bounds is None
+                    else NO_DIFFERENCE
+                    if bounds[0] <= 0
+                    else "better",
+                    is_share=meant(name).is_share,
+                )
+            )
+    return tuple(sorted(levers, key=lambda each: -each.factor))
 
 
-def _moved(lever: str, positions: Sequence[MeasuredConfiguration], name: str) -> Moved | None:
-    """The pair that lies farthest apart. It was picked among all pairs, so its interval pays for all of them."""
-    is_share = meant(name).is_share
-    pairs = list(combinations(positions, 2))
-    widest: tuple[float, MeasuredConfiguration, MeasuredConfiguration, list[float]] | None = None
-    for a, b in pairs:
-        steps = _steps(_pairs(a, b, name), is_share=is_share)
-        if not steps:
+# --- in words ------------------------------------------------------------------------------------------
+
+
+def figure(name: str, value: float | None) -> str:
+    """`3,114`, `219 ms`, `4.5 %`."""
+    if value is None:
+        return UNKNOWN
+    if name.partition(":")[0].endswith("_ms"):
+        return milliseconds(value)
+    if meant(name).is_share:
+        return share(value)
+    return f"{value:,.0f}" if value >= 1000 else digits(value)
+
+
+def step(value: float) -> str:
+    """A relative difference as `+191 %`, `-4.2 %`; from tenfold on as `11.3x`."""
+    percent = 100 * value
+    if value >= 9:
+        return f"{digits(1 + value)}x"
+    places = 0 if abs(percent) >= 9.95 else 1
+    return f"{percent:+.{places}f} %"
+
+
+def points(value: float) -> str:
+    """A difference of two shares, in percentage points."""
+    return f"{100 * value:+.1f} points"
+
+
+def difference(one: Compared) -> str:
+    """`+191 % (+185 to +197)`, or that none is shown."""
+    told = points if meant(one.metric).is_share else step
+    if one.difference is None:
+        return UNKNOWN
+    if one.low is None or one.high is None:
+        return f"{told(one.difference)}, one block: no interval"
+    if one.low == one.high == 0:
+        return NO_DIFFERENCE
+    if one.verdict == NO_DIFFERENCE:
+        return f"{NO_DIFFERENCE} ({_bounds(told(one.low), told(one.high))})"
+    return f"{told(one.difference)} ({_bounds(told(one.low), told(one.high))})"
+
+
+def _bounds(low: str, high: str) -> str:
+    """`+185 to +197 %`: a unit that both have stands once."""
+    for unit in (" %", " points"):
+        if low.endswith(unit) and high.endswith(unit):
+            return f"{low.removesuffix(unit)} to {high}"
+    return f"{low} to {high}"
+
+
+def progression(rows: Sequence[SweepRow], name: str) -> str | None:
+    """`1,070 -> 1,211 (+13 %) -> 3,114 (+191 %)`: the first metric of one stage, in the order of the sweep."""
+    told = points if meant(name).is_share else step
+    parts = []
+    for row in rows:
+        value, compared = row.figures.get(name), row.of(name)
+        if row.status != "measured" or value is None:
             continue
-        mean = math.fsum(steps) / len(steps)
-        high, low = (a, b) if mean >= 0 else (b, a)
-        steps = steps if mean >= 0 else [-step for step in steps]
-        if widest is None or abs(mean) > widest[0]:
-            widest = (abs(mean), high, low, steps)
-    if widest is None:
-        return None
-    mean, high, low, steps = widest
-    bounds = mean_interval(steps, len(pairs))
-    told = _itself if is_share else _factor
-    best, worst = (high, low) if meant(name).more_is_better else (low, high)
-    return Moved(
-        lever=lever,
-        best=best.configuration.name,
-        worst=worst.configuration.name,
-        factor=told(mean),
-        low=told(bounds[0]) if bounds else None,
-        high=told(bounds[1]) if bounds else None,
-        verdict="not known" if bounds is None else NO_DIFFERENCE if bounds[0] <= 0 else "better",
-        is_share=is_share,
-    )
+        part = figure(name, value)
+        if compared is not None and compared.difference is not None:
+            is_none = compared.verdict == NO_DIFFERENCE
+            part += f" ({NO_DIFFERENCE if is_none else told(compared.difference)})"
+        parts.append(part)
+    return " -> ".join(parts) if len(parts) > 1 else None
 
 
-def _steps(pairs: Sequence[tuple[float, float]], *, is_share: bool) -> list[float]:
-    """How far a lies above b in each block: of shares in points, else as the logarithm of their ratio; none of what has none."""
-    if is_share:
-        return [a - b for a, b in pairs]
-    return [] if any(min(pair) <= 0 for pair in pairs) else [math.log(a / b) for a, b in pairs]
-
-
-def _itself(step: float) -> float:
-    return step
-
-
-def _factor(step: float) -> float:
-    return 1 + _ratio(step)
+def lever(one: Moved, name: str) -> str:
+    """How far one lever moved the figure: a factor, or points of a share; and the interval, if there is one."""
+    title = meant(name).title
+    if one.verdict == NO_DIFFERENCE:
+        return f"{one.lever}: {NO_DIFFERENCE} in {title} between its positions"
+    far = f"{100 * one.factor:.1f} points" if one.is_share else f"{digits(one.factor)}x"
+    if one.low is not None and one.high is not None:
+        told = points if one.is_share else digits
+        far += f" ({_bounds(told(one.low), told(one.high))})"
+    unsure = ", from one block" if one.verdict == "not known" else ""
+    return f"{one.lever}: {far} in {title}, {one.best} against {one.worst}{unsure}"

@@ -21,7 +21,6 @@ from toolkit.tuning.criteria import (
     Boundaries,
     ClientCall,
     Costs,
-    Grounds,
     LogFacts,
     RequestOutcomes,
     Starts,
@@ -52,14 +51,14 @@ def report_of(options: ReportOptions) -> Report:
         rejected = _rejected(store, run)
     # what several hosts answered together is no one GPU's work
     costs = _costs(options, requests) if len(hosts) == 1 else None
-    grounds = Grounds(
-        requests=requests,
-        hosts=_by_host(tallies, hosts, events),
+    found = criteria(
+        requests,
+        _by_host(tallies, hosts, events),
         starts=starts_of(events, serve),
         call=_call(options),
         costs=costs,
         log=_log(options.log),
-        boundaries=boundaries_of(serve),
+        stack=boundaries_of(serve),
         rejected=rejected,
     )
     return Report(
@@ -69,7 +68,7 @@ def report_of(options: ReportOptions) -> Report:
         ended_at=run.ended_at,
         told=_told(run),
         hosts=hosts,
-        criteria=criteria(grounds),
+        criteria=found,
         costs=costs,
         events=events,
         notes=tuple(_notes(run, hosts)),

@@ -12,10 +12,9 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.stats import nearest_rank
-from toolkit.tuning.configurations import Serving
 from toolkit.tuning.figures import Figures
 from toolkit.tuning.json_answers import body_of, is_valid
-from toolkit.tuning.sweep_file import JsonAsking
+from toolkit.tuning.sweep_file import JsonAsking, Serving
 
 ASK_S = 120.0
 MOST_BYTES = 4 * 2**20

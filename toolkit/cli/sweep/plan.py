@@ -10,8 +10,7 @@ from toolkit.cli.plan.model import model_of
 from toolkit.errors import ToolkitError
 from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.planner import plan
-from toolkit.tuning.configurations import Configuration, Serving
-from toolkit.tuning.sweep_file import SweepPlan
+from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan
 
 WHOLE = {
     "max-model-len": "max_model_len",

@@ -23,11 +23,9 @@ from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
-from toolkit.tuning.metrics import METRICS, metric
-from toolkit.tuning.sweep import Sweep
-from toolkit.tuning.sweep_file import SweepPlan, read_sweep
-from toolkit.tuning.sweep_state import VERB, Kept
-from toolkit.tuning.sweep_steps import foreseen
+from toolkit.tuning.figures import METRICS, metric
+from toolkit.tuning.sweep import VERB, Kept, Sweep
+from toolkit.tuning.sweep_file import SweepPlan, foreseen, read_sweep
 
 
 def run_sweep(options: SweepOptions) -> int:

@@ -11,12 +11,20 @@ from toolkit.cli.output import print_json, say
 from toolkit.cli.sweep.options import SweepOptions
 from toolkit.errors import ToolkitError
 from toolkit.report.tables import Column, screen
-from toolkit.tuning.configurations import Configuration
-from toolkit.tuning.metrics import meant, metric
-from toolkit.tuning.sweep_file import SweepPlan
-from toolkit.tuning.sweep_steps import estimate_s, foreseen
-from toolkit.tuning.sweep_table import MeasuredConfiguration, Moved, SweepRow, moved, table
-from toolkit.tuning.sweep_words import difference, figure, lever, progression
+from toolkit.tuning.figures import meant, metric
+from toolkit.tuning.sweep import estimate_s
+from toolkit.tuning.sweep_file import Configuration, SweepPlan, foreseen
+from toolkit.tuning.sweep_table import (
+    MeasuredConfiguration,
+    Moved,
+    SweepRow,
+    difference,
+    figure,
+    lever,
+    moved,
+    progression,
+    table,
+)
 from toolkit.units import span
 
 

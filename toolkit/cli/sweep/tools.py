@@ -13,15 +13,14 @@ import click
 from toolkit.cli.blast.child import LEASH
 from toolkit.cli.demo.children import TOOLKIT
 from toolkit.metrics.parser import read_page
-from toolkit.tuning.configurations import Configuration
 from toolkit.tuning.figures import counters
 from toolkit.tuning.sweep import Tools
+from toolkit.tuning.sweep_file import Configuration
 
 if TYPE_CHECKING:
     from toolkit.cli.sweep.options import SweepOptions
-    from toolkit.tuning.configurations import Serving
     from toolkit.tuning.figures import Figures
-    from toolkit.tuning.sweep_file import SweepPlan
+    from toolkit.tuning.sweep_file import Serving, SweepPlan
 
 PAGE_S = 5.0
 MOST_PAGE_BYTES = 16 * 2**20
