@@ -26,6 +26,7 @@ from toolkit.records import Host
         ("alice http://[::1]:8000", "alice", "http://[::1]:8000"),
         ("  alice\thttp://h:1   # comment", "alice", "http://h:1"),
         ("alice HTTP://H:1", "alice", "http://h:1"),
+        ("10.0.0.4 http://h:1", "10.0.0.4", "http://h:1"),  # called by its address
         ("\ufeffalice http://h:1\r", "alice", "http://h:1"),  # saved by an editor on Windows
         ("http://h:1/team-a/v1", "h:1/team-a", "http://h:1/team-a"),
     ],
@@ -97,6 +98,8 @@ def test_comments_and_empty_lines_are_no_hosts() -> None:
         ("alice http://h:1?x=1", "`hosts.txt` line 1: `http://h:1?x=1` has a `?` or `#` part"),
         ("alice http://h:1 color=red", "`hosts.txt` line 1: unknown option `color`"),
         ("alice http://h:1 team=", "`hosts.txt` line 1: `team=` has no value"),
+        ("alice http://h:1 team = red", "`hosts.txt` line 1: `=` stands after a space"),
+        ("http://h:1 http://h:2", "`hosts.txt` line 1: two URLs on one line"),
         ("alice http://h:1 team=a team=b", "`hosts.txt` line 1: `team=` stands twice"),
         ("alice http://h:1 note=two words", "`hosts.txt` line 1: `words` stands after an option"),
         ("alice http://h:1\nalice http://h:2", "`hosts.txt` line 2: the name `alice` stands twice"),
@@ -105,8 +108,8 @@ def test_comments_and_empty_lines_are_no_hosts() -> None:
             "alice http://[::1",
             "`hosts.txt` line 1: `http://[::1` is not an http or https URL with a valid port",
         ),
-        ("al\x1b[2Jice http://h:1", "`hosts.txt` line 1 holds a control character"),
-        ("alice http://h\udcff:1", "`hosts.txt` line 1 holds a control character"),
+        ("al\x1b[2Jice http://h:1", "`hosts.txt` line 1: a control character stands in it"),
+        ("alice http://h\udcff:1", "`hosts.txt` line 1: a control character stands in it"),
     ],
 )
 def test_a_bad_line_names_its_number_and_what_is_wrong(text: str, message: str) -> None:
@@ -117,9 +120,37 @@ def test_a_bad_line_names_its_number_and_what_is_wrong(text: str, message: str) 
 
 
 @pytest.mark.parametrize(
+    ("line", "message", "right"),
+    [
+        (
+            "alice = http://h:1 team=red",
+            "`=` stands between a name and its URL",
+            "alice http://h:1",
+        ),
+        ("alice=http://h:1", "`=` stands between a name and its URL", "alice http://h:1"),
+        ("alice =10.0.0.4", "`=` stands between a name and its URL", "alice 10.0.0.4"),
+        ("alice= gpu-7:80", "`=` stands between a name and its URL", "alice gpu-7:80"),
+        ("http://h:1 alice", "the name `alice` stands after its URL", "alice http://h:1"),
+        ("10.0.0.4 alice team=red", "the name `alice` stands after its URL", "alice 10.0.0.4"),
+    ],
+)
+def test_a_name_that_stands_wrong_is_shown_where_it_belongs(
+    line: str, message: str, right: str
+) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        read_hosts(f"# the cast\n{line}\n", "hosts.txt")
+    assert caught.value.message == f"`hosts.txt` line 2: {message}"
+    assert caught.value.hint == f"Write `{right}`"
+    # and what the hint says is a line
+    assert [host.name for host in read_hosts(right, "hosts.txt")] == ["alice"]
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "alice http://me:s3cret@h:1",
+        "alice = http://me:s3cret@h:1",
+        "http://me:s3cret@h:1 alice",
         "http://me:s3cret@h:99999",
         "alice http://h:1 api_key_env=s3cret-key!",
     ],
@@ -128,6 +159,20 @@ def test_a_secret_in_a_line_is_refused_and_not_repeated(line: str) -> None:
     with pytest.raises(ToolkitError) as caught:
         read_hosts(line, "hosts.txt")
     assert "s3cret" not in caught.value.message + caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("http://h:1?x=1", "`http://h:1?x=1` has a `?` or `#` part"),
+        ("http://me:s3cret@h:1", "the URL carries a user or password"),
+        ("h:99999", "`h:99999` is not an http or https URL with a valid port"),
+    ],
+)
+def test_a_bad_url_of_the_command_line_has_no_line(word: str, message: str) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        one_host(word)
+    assert caught.value.message == message
 
 
 def test_two_engines_behind_one_address_need_no_names() -> None:

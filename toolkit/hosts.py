@@ -29,8 +29,9 @@ def read_hosts(text: str, source: str) -> list[Host]:
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         words = _words(line)
         if words:
-            host = _host(words, f"`{source}` line {number}")
-            _refuse_twin(host, names, urls, f"`{source}` line {number}")
+            where = f"`{source}` line {number}: "
+            host = _host(words, where)
+            _refuse_twin(host, names, urls, where)
             names[host.name] = urls[host.url] = host
     if not names:
         raise ToolkitError(f"`{source}` names no host", EXAMPLE)
@@ -75,19 +76,36 @@ def _words(line: str) -> list[str]:
 def _host(words: list[str], where: str) -> Host:
     if _UNPRINTABLE.search(" ".join(words)):
         # not repeated: it would do to the screen here what it does in the table
-        raise ToolkitError(f"{where} holds a control character", "Type the line anew")
+        raise ToolkitError(f"{where}a control character stands in it", "Type the line anew")
+    assigned = re.match(r"([^\s=/]+) ?= ?([^\s=]+)", " ".join(words))
+    if assigned and assigned[1] not in KEYS and looks_like_url(assigned[2]):
+        base_url(assigned[2], where)  # refuses what the hint must not repeat, e.g., a password
+        raise ToolkitError(
+            f"{where}`=` stands between a name and its URL",
+            f"Write `{assigned[1]} {assigned[2]}`",
+        )
     plain = [word for word in words if not _is_option(word)]
     options = _options([word for word in words if _is_option(word)], where)
     if words[: len(plain)] != plain:
         # `note=two words`: the second word is no option and no host
         raise ToolkitError(
-            f"{where}: `{plain[-1]}` stands after an option",
+            f"{where}`{plain[-1]}` stands after an option",
             "Options hold no spaces; write `note=two-words`",
         )
     if len(plain) not in (1, 2):
         raise ToolkitError(
-            f"{where}: expected `URL` or `NAME URL`, found {len(plain)} words", EXAMPLE
+            f"{where}expected `URL` or `NAME URL`, found {len(plain)} words", EXAMPLE
         )
+    if len(plain) == 2 and looks_like_url(plain[0]):
+        base_url(plain[0], where)
+        if "://" in plain[0] and looks_like_url(plain[1]):
+            raise ToolkitError(f"{where}two URLs on one line", EXAMPLE)
+        # a host may be called by its address
+        if not looks_like_url(plain[1]):
+            raise ToolkitError(
+                f"{where}the name `{plain[1]}` stands after its URL",
+                f"Write `{plain[1]} {plain[0]}`",
+            )
     url = base_url(plain[-1], where)
     # with the path: one address may serve several engines
     return Host(
@@ -107,19 +125,24 @@ def _options(words: Iterable[str], where: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for word in words:
         key, value = word.split("=", 1)
+        if not key:
+            raise ToolkitError(
+                f"{where}`=` stands after a space", "Options hold no spaces: `team=red`"
+            )
         if key not in KEYS:
             raise ToolkitError(
-                f"{where}: unknown option `{key}`", f"Known options: {', '.join(KEYS)}"
+                f"{where}unknown option `{key}`",
+                f"Known options: {', '.join(KEYS)}; a name stands alone before the URL",
             )
         if not value:
-            raise ToolkitError(f"{where}: `{key}=` has no value", EXAMPLE)
+            raise ToolkitError(f"{where}`{key}=` has no value", EXAMPLE)
         if key in options:
-            raise ToolkitError(f"{where}: `{key}=` stands twice", "Keep one of them")
+            raise ToolkitError(f"{where}`{key}=` stands twice", "Keep one of them")
         options[key] = value
     if not _VARIABLE.fullmatch(options.get("api_key_env", "_")):
         # never print the word: whoever mistakes this option writes the key itself there
         raise ToolkitError(
-            f"{where}: `api_key_env=` is not the name of an environment variable",
+            f"{where}`api_key_env=` is not the name of an environment variable",
             "Put the key into a variable and its name here, e.g., `api_key_env=ALICE_KEY`",
         )
     return options
@@ -130,14 +153,14 @@ def _tokens(word: str | None, where: str) -> int | None:
         return None
     if not re.fullmatch(r"0*[1-9][0-9]{0,11}", word):
         raise ToolkitError(
-            f"{where}: `max_model_len=` is not a whole number of tokens",
+            f"{where}`max_model_len=` is not a whole number of tokens",
             "Write it out, e.g., `max_model_len=32768`",
         )
     return int(word)
 
 
 def base_url(word: str, where: str) -> str:
-    """Complete an address: `10.0.0.4` means `http://10.0.0.4:8000`. A URL keeps its own port."""
+    """Complete an address: `10.0.0.4` means `http://10.0.0.4:8000`. A URL keeps its own port; `where` begins its error."""
     given = "://" in word
     try:
         parts = urlsplit(word if given else f"http://{word}")
@@ -147,9 +170,9 @@ def base_url(word: str, where: str) -> str:
     if parts.scheme not in ("http", "https") or not hostname or port == 0:
         raise _not_a_url(word, where)
     if parts.username is not None:
-        raise ToolkitError(f"{where}: the URL carries a user or password", "Use `api_key_env=NAME`")
+        raise ToolkitError(f"{where}the URL carries a user or password", "Use `api_key_env=NAME`")
     if parts.query or parts.fragment:
-        raise ToolkitError(f"{where}: `{word}` has a `?` or `#` part", "Give the base URL only")
+        raise ToolkitError(f"{where}`{word}` has a `?` or `#` part", "Give the base URL only")
     return f"{parts.scheme}://{_netloc(hostname, port, given=given)}{_base_path(parts.path)}"
 
 
@@ -157,9 +180,7 @@ def _not_a_url(word: str, where: str) -> ToolkitError:
     """Name the address without the user and password that may stand in it."""
     what = f"`{word.rpartition('@')[2]}` is not an http or https URL with a valid port"
     # not a hosts file's line: settings and stacks hold addresses, too
-    return ToolkitError(
-        f"{where}: {what}" if where else what, "Write it like `http://10.0.0.4:8000`, or `10.0.0.4`"
-    )
+    return ToolkitError(f"{where}{what}", "Write it like `http://10.0.0.4:8000`, or `10.0.0.4`")
 
 
 def _netloc(hostname: str, port: int | None, *, given: bool) -> str:
@@ -179,9 +200,9 @@ def _refuse_twin(
 ) -> None:
     if host.name in names:
         raise ToolkitError(
-            f"{where}: the name `{host.name}` stands twice", "Give each host its own name"
+            f"{where}the name `{host.name}` stands twice", "Give each host its own name"
         )
     if host.url in urls:
         raise ToolkitError(
-            f"{where}: `{host.url}` stands twice", f"It is `{urls[host.url].name}` already"
+            f"{where}`{host.url}` stands twice", f"It is `{urls[host.url].name}` already"
         )

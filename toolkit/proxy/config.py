@@ -83,7 +83,7 @@ def _url(value: object) -> str:
     try:
         url = hosts.base_url(value, "")
     except ToolkitError as error:
-        raise FieldError(error.message.removeprefix(": "), error.hint) from None
+        raise FieldError(error.message, error.hint) from None
     if urlsplit(url).path:
         raise FieldError(
             f"`{url}` has a path", "Name the server alone; clients' paths are sent as they are"
