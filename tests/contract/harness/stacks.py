@@ -38,16 +38,20 @@ class Stack(Proxy):
 
 
 class Crowd:
-    """Clients that ask what nobody asked before, one request after the other, until told to stop."""
+    """Clients that ask what nobody asked before, one request after the other, until told to stop.
 
-    def __init__(self, url: str, clients: int) -> None:
+    Those that stay keep one connection each, and everything is asked twice.
+    """
+
+    def __init__(self, url: str, clients: int, *, stays: bool = False) -> None:
         self.asked = 0
         self.answered = 0
         self.refused: list[str | None] = []
         """The Retry-After of each 503."""
         self.lost: list[str] = []
         """Whatever else came, or did not."""
-        self._url, self._lock, self._stop = url, threading.Lock(), threading.Event()
+        self._url, self._stays = url, stays
+        self._lock, self._stop = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=self._ask_on) for _ in range(clients)]
 
     def __enter__(self) -> Self:
@@ -72,23 +76,28 @@ class Crowd:
 
     def _ask_on(self) -> None:
         while not self._stop.is_set():
-            with self._lock:
-                self.asked += 1
-                text = f"number {self.asked}"
             try:
                 with Client(self._url, timeout_s=120.0) as client:
-                    reply = client.ask({**BODY, "messages": [{"role": "user", "content": text}]})
+                    self._ask(client)
+                    while self._stays and not self._stop.is_set():
+                        self._ask(client)
             except OSError as error:
                 self.lost.append(repr(error))
-                continue
-            if reply.status == 200 and reply.is_whole:
+
+    def _ask(self, client: Client) -> None:
+        with self._lock:
+            text = f"number {self.asked // 2 if self._stays else self.asked}"
+            self.asked += 1
+        reply = client.ask({**BODY, "messages": [{"role": "user", "content": text}]})
+        if reply.status == 200 and reply.is_whole:
+            with self._lock:
                 self.answered += 1
-            elif reply.status == 503:
-                self.refused.append(reply.headers.get("retry-after"))
-                # who asks again at once takes the machine from what is to come back
-                self._stop.wait(0.05)
-            else:
-                self.lost.append(f"{reply.status} {reply.body!r}")
+        elif reply.status == 503:
+            self.refused.append(reply.headers.get("retry-after"))
+            # who asks again at once takes the machine from what is to come back
+            self._stop.wait(0.05)
+        else:
+            self.lost.append(f"{reply.status} {reply.body!r}")
 
 
 def write_stack(

@@ -1,49 +1,15 @@
 """`toolkit serve reload`: other limits, teams, times to live and upstreams, while clients ask on over their connections."""
 
 import itertools
-import threading
 from pathlib import Path
-from typing import Self
 
 import pytest
 from contract.harness.clients import BODY, Client, ask
 from contract.harness.programs import run, toolkit, until
 from contract.harness.servers import chat, server
-from contract.harness.stacks import ENGINE, Stack, write_stack
+from contract.harness.stacks import ENGINE, Crowd, Stack, write_stack
 
 HERE = ("--folder", "serve")
-
-
-class Regulars:
-    """Clients that ask on and on over one connection each, what nobody asked before, and then what they asked before."""
-
-    def __init__(self, url: str, clients: int) -> None:
-        self.answered = 0
-        self.lost: list[str] = []
-        self._url, self._stop = url, threading.Event()
-        self._threads = [threading.Thread(target=self._ask_on, args=(n,)) for n in range(clients)]
-
-    def __enter__(self) -> Self:
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for each in self._threads:
-            each.join()
-
-    def _ask_on(self, number: int) -> None:
-        try:
-            with Client(self._url, timeout_s=120.0) as client:
-                while not self._stop.is_set():
-                    body = {**BODY, "seed": number * 1_000_000 + self.answered // 2}
-                    reply = client.ask(body)
-                    if reply.status != 200 or not reply.is_whole:
-                        self.lost.append(f"{reply.status} {reply.body!r}")
-                    self.answered += 1
-        except OSError as error:
-            self.lost.append(repr(error))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -74,7 +40,7 @@ def test_what_the_file_says_of_the_proxy_holds_from_then_on_and_nobody_s_request
         before = served.engines()["one"]
         other.pages["*"] = chat("I am another")
         named = f'[[proxy.upstream]]\nname = "other"\nurl = "{other.url}"\nprobes = false\n'
-        with Regulars(url, 4) as clients:
+        with Crowd(url, 4, stays=True) as clients:
             until(lambda: clients.answered > 20)
             # nothing else: nothing happens
             reload(first)
@@ -110,7 +76,7 @@ def test_what_the_file_says_of_the_proxy_holds_from_then_on_and_nobody_s_request
             assert "another" in refused(tight.replace("rounds = 2", "rounds = 3"))
             assert refused("nonsense")
             assert ask(url, {**BODY, "max_tokens": 31, "seed": 2}).status == 200
-        assert clients.lost == []
+        assert (clients.lost, clients.refused) == ([], [])
 
         # keys: of those that ask on over a connection of theirs, too
         (tmp_path / "keys").write_text("red one-key\nred another-key\n")
