@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from toolkit.board.follow import Follow, TallyReader, keep
+from toolkit.board.follow import Follow, keep
 from toolkit.board.freeze import frozen_at_s
 from toolkit.board.history import Density, Heat, HostSeries, Ranks, Steps, all_figures, density
 from toolkit.board.honesty import reasons
@@ -28,6 +28,7 @@ from toolkit.board.taints import tainted_s
 from toolkit.board.window import E2E, TTFT, Totals
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run
+from toolkit.store import Store
 
 KEPT_BOARDS = 64
 
@@ -43,7 +44,7 @@ class _Asked(NamedTuple):
 class Feed:
     """One run, followed; every answer is of what the last refresh has seen."""
 
-    def __init__(self, reader: TallyReader, run: Run, *, everything: bool = False) -> None:
+    def __init__(self, reader: Store, run: Run, *, everything: bool = False) -> None:
         """Read nothing yet: the first refresh, or the first question, does."""
         self._follow = Follow(reader, run)
         self._judging = Judging(self._follow)

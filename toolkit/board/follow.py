@@ -5,8 +5,8 @@
     steps:   slabs of the whole run, made on first use, for everything that is drawn over time
     looks:   what scout saw, from the earliest moment that was asked for
 
-It reads through a Reader (the store is one), holds numbers only, never writes, and knows no clock: time is what the
-loader's seconds say. Whatever the reader raises is the caller's to show: nothing is half applied then.
+It reads the store, holds numbers only, never writes, and knows no clock: time is what the
+loader's seconds say. Whatever the store raises is the caller's to show: nothing is half applied then.
 """
 
 import gc
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor, inf
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from toolkit.board.history import Steps
 from toolkit.board.looks import BoardSnapshot, Contradiction, changes, look_of
@@ -27,11 +27,9 @@ from toolkit.records import (
     LoaderSecond,
     Part,
     Run,
-    Shot,
     Sighting,
-    Tally,
-    TallyKind,
 )
+from toolkit.store import Store
 
 LIVE_S = 5
 """A worker is live if it reported a second at most this much older than the newest: only those are waited for."""
@@ -45,41 +43,6 @@ KEPT_WINDOWS = 24
 
 _Value = TypeVar("_Value")
 _Key = TypeVar("_Key")
-
-
-class TallyReader(Protocol):
-    """What is read; `toolkit.store.Store` is one, and says what its methods mean."""
-
-    def run(self, run_id: str) -> Run | None: ...  # noqa: D102
-    def hosts_of(self, run_id: str) -> dict[int, Host]: ...  # noqa: D102
-    def last_second(self, run_id: str) -> int | None: ...  # noqa: D102
-    def last_row(self, run_id: str) -> int: ...  # noqa: D102
-    def parts(  # noqa: D102
-        self,
-        run_id: str,
-        *,
-        after_row: int = 0,
-        from_s: int | None = None,
-        to_s: int | None = None,
-        limit: int | None = None,
-    ) -> list[Part]: ...
-    def loader_seconds(  # noqa: D102
-        self, run_id: str, *, after_row: int = 0, from_s: int | None = None
-    ) -> list[tuple[int, LoaderSecond]]: ...
-    def events(self, run_id: str, *, after_row: int = 0) -> list[tuple[int, Event]]: ...  # noqa: D102
-    def tallies(  # noqa: D102
-        self,
-        run_id: str,
-        *,
-        name: str | None = None,
-        kind: TallyKind | None = None,
-        from_s: int | None = None,
-        to_s: int | None = None,
-    ) -> list[Tally]: ...
-    def shots_between(  # noqa: D102
-        self, run_id: str, from_at: float, to_at: float, *, most_per_host: int = 200
-    ) -> list[Shot]: ...
-    def sightings_between(self, from_at: float, to_at: float) -> list[Sighting]: ...  # noqa: D102
 
 
 @dataclass(slots=True)
@@ -111,7 +74,7 @@ class _News:
 class Follow:
     """One run, as far as it was read. Not for several threads at once: the feed has the lock."""
 
-    def __init__(self, reader: TallyReader, run: Run) -> None:
+    def __init__(self, reader: Store, run: Run) -> None:
         """Read nothing yet."""
         self.reader = reader
         self.run = run

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
-from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import HttpVersion11, web
@@ -102,12 +101,7 @@ class SimServer:
         self._future = asyncio.create_task(self._live())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._future:
             self._future.cancel()
             await asyncio.gather(self._future, return_exceptions=True)
@@ -438,12 +432,7 @@ class Fleet:
             self._stack = stack.pop_all()  # all are up: only now keep them
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     def change_now(self) -> None:
