@@ -36,13 +36,8 @@ def refused(text: str) -> ToolkitError:
 
 def test_all_settings_are_those_that_serve_would_run_with() -> None:
     text = (
-        STACK
+        STACK.replace("concurrency = 48\n", 'concurrency = 96\nwait = "5s"\ntoken_gap = "none"\n')
         + """
-[proxy.admission]
-concurrency = 96
-wait = "5s"
-token_gap = "none"
-
 [proxy.routing]
 affinity = true
 

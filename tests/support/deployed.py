@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from contract.harness.deploys import TWO as STACK
 from jsonschema import Draft202012Validator
 
 from toolkit.deploy.flags import image_arguments
@@ -47,44 +48,6 @@ HOSTILE = [
     "é漢😀",
 ]
 """Words that mean something in YAML, TOML, a template, a shell, a unit or a compose file, and shall mean nothing."""
-
-STACK = """
-[[engine]]
-name = "qwen"
-model = "Qwen/Qwen2.5-7B-Instruct"
-gpus = "0,1"
-port = 8001
-key_env = "QWEN_KEY"
-ready = "20m"
-
-[engine.flags]
-tensor-parallel-size = 2
-max-num-seqs = 64
-
-[[engine]]
-name = "Coder_7B"
-model = "Qwen/Qwen2.5-Coder-7B"
-served_name = "coder"
-gpus = "2"
-port = 8003
-
-[proxy]
-port = 8000
-admin_port = 8005
-drain = "45s"
-
-[[proxy.team]]
-name = "red"
-key_env = "RED_KEY"
-
-[proxy.cache]
-ttl = "10m"
-redis_env = "CACHE_REDIS"
-
-[proxy.tell]
-log = "requests.jsonl"
-"""
-
 
 USUAL = {
     "name": "stack",

@@ -7,43 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.harness.deploys import Deployed, deploy_each
+from contract.harness.deploys import TWO, Deployed, deploy_each
 from contract.harness.programs import run
 
 ONE = '[[engine]]\nname = "qwen"\nmodel = "Qwen/Q"\nport = 8001\n'
-TWO = """
-[[engine]]
-name = "qwen"
-model = "Qwen/Qwen2.5-7B-Instruct"
-gpus = "0,1"
-port = 8001
-key_env = "QWEN_KEY"
-ready = "20m"
-[engine.flags]
-tensor-parallel-size = 2
-max-num-seqs = 64
-[[engine]]
-name = "Coder_7B"
-model = "Qwen/Qwen2.5-Coder-7B"
-served_name = '''a$b "} or vector(9)\\'''
-gpus = "2"
-port = 8003
-env = { WORD = "$(HOME) ${HOME} 50%" }
-[proxy]
-port = 8000
-admin_port = 8005
-drain = "45s"
-[proxy.admission]
-concurrency = 48
-[[proxy.team]]
-name = "red"
-key_env = "RED_KEY"
-[proxy.cache]
-ttl = "10m"
-redis_env = "CACHE_REDIS"
-[proxy.tell]
-log = "requests.jsonl"
-"""
 BIG = ONE + "[engine.flags]\ntensor-parallel-size = 16\n"
 SIM = '[[engine]]\nname = "s"\nkind = "sim"\nmodel = "fast"\nport = 8001\nkey_env = "QWEN_KEY"\n'
 BARE = "proxy = false\n"

@@ -42,6 +42,42 @@ redis_env = "REDIS_URL"
 """One engine in two places, one behind a key, the proxy with a Redis: what site_series.py has the numbers of."""
 
 
+TWO = """
+[[engine]]
+name = "qwen"
+model = "Qwen/Qwen2.5-7B-Instruct"
+gpus = "0,1"
+port = 8001
+key_env = "QWEN_KEY"
+ready = "20m"
+[engine.flags]
+tensor-parallel-size = 2
+max-num-seqs = 64
+[[engine]]
+name = "Coder_7B"
+model = "Qwen/Qwen2.5-Coder-7B"
+served_name = '''a$b "} or vector(9)\\'''
+gpus = "2"
+port = 8003
+env = { WORD = "$(HOME) ${HOME} 50%" }
+[proxy]
+port = 8000
+admin_port = 8005
+drain = "45s"
+[proxy.admission]
+concurrency = 48
+[[proxy.team]]
+name = "red"
+key_env = "RED_KEY"
+[proxy.cache]
+ttl = "10m"
+redis_env = "CACHE_REDIS"
+[proxy.tell]
+log = "requests.jsonl"
+"""
+"""Two engines, on two GPUs and on one, with words that mean something to those who read the files; a team, a Redis, a log."""
+
+
 @dataclass(frozen=True)
 class Deployed:
     """One call: how it ended, what it said, where its files are."""
