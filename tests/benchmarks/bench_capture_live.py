@@ -9,8 +9,8 @@ the reader's, and tcpdump's where it reads for us.
 
 requests  10,000 requests/s, only requests followed, with each engine. Bars: none missing, none altered, no drop; the
           reader's CPU at most 25 us a request.
-answers   3,000 requests/s, each answered by a stream of 24 chunks, answers followed, with scapy's socket; 10,000/s, half
-          of them streamed, with the ring. Bar: none missing. Where the server cannot make that many, as many as it can.
+answers   3,000 requests/s, each answered by a stream of 24 chunks, answers followed, with scapy's socket. Bar: none
+          missing. Where the server cannot make that many, as many as it can.
 stall     4,000 requests/s, and the reader does nothing for a second. Bar: none missing.
 server    As many requests as a server answers that works 180 us on each, about 5,000/s, with the capture and without
           it in turns of half a second; the median of the pairs' ratios. Here the server has its core for itself, and
@@ -44,18 +44,19 @@ from at_length import at_length
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, LiveCapture  # noqa: E402
-from toolkit.capture.live import open_live  # noqa: E402
+from toolkit.capture.live import (  # noqa: E402
+    DEFAULT_BUFFER_BYTES,
+    LiveCapture,
+    open_live,
+)
 from toolkit.capture.packets import Frames  # noqa: E402
 from toolkit.capture.records import HttpRequest, Losses  # noqa: E402
-from toolkit.capture.ring import open_ring  # noqa: E402
 from toolkit.capture.tcp import Streams  # noqa: E402
 from toolkit.capture.tcpdump import open_tcpdump  # noqa: E402
 
 SOURCE = ROOT / "tests" / "support" / "c_traffic" / "traffic.c"
 ENGINES: dict[str, Callable[..., LiveCapture]] = {
     "scapy": open_live,
-    "ring": open_ring,
     "tcpdump": open_tcpdump,
 }
 CONNECTIONS = 64
@@ -239,8 +240,7 @@ def report(case: Case, program: Path, machine: Machine) -> None:
 CASES = [
     *(Case("requests", name, 10_000, at_length(10, 2)) for name in ENGINES),
     Case("answers", "scapy", 3_000, at_length(5, 2), every=1, follow=True),
-    Case("answers", "ring", 10_000, at_length(5, 2), every=2, follow=True),
-    *(Case("stall", name, 4_000, 4.0, stall_at_s=1.5) for name in ("scapy", "ring")),
+    Case("stall", "scapy", 4_000, 4.0, stall_at_s=1.5),
 ]
 
 
@@ -379,11 +379,9 @@ def main() -> None:
             if case.name in wanted and case.engine in ENGINES:
                 report(case, program, machine)
         if "whole" in wanted:
-            for name in ("scapy", "ring"):
-                whole(program, machine, name)
+            whole(program, machine, "scapy")
         if "server" in wanted:
-            for name in ("scapy", "ring"):
-                server_beside(program, machine, name)
+            server_beside(program, machine, "scapy")
 
 
 if __name__ == "__main__":

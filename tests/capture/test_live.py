@@ -14,14 +14,13 @@ from support.capture_child import capture_child, heard
 from support.live_traffic import ENGINES, MIB, bodies, capturing, request, send, serving
 from support.net_namespaces import inside, ip, needs_capture, needs_namespaces, needs_tcpdump, pair
 
-from toolkit.capture.engine import interfaces
-from toolkit.capture.live import open_live
+from toolkit.capture.live import interfaces, open_live
 from toolkit.errors import ToolkitError
 
 ROOT = Path(__file__).parents[2]
 engines = pytest.mark.parametrize(
     "engine",
-    ["scapy", "ring", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
+    ["scapy", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
 )
 
 
@@ -74,7 +73,7 @@ def test_without_the_second_capability_the_buffer_is_as_large_as_the_system_allo
 
 @needs_capture
 def test_the_buffer_asked_for_is_the_buffer_granted() -> None:
-    for engine in ("scapy", "ring"):
+    for engine in ("scapy",):
         with capturing(engine, "lo", 8000, buffer_bytes=3 * MIB) as capture:
             assert capture.engine.buffer_bytes == 3 * MIB
 
@@ -84,8 +83,7 @@ def test_the_buffer_asked_for_is_the_buffer_granted() -> None:
 
 def test_scapy_is_not_imported_before_a_capture_begins() -> None:
     done = python(
-        "import sys, toolkit.capture.live, toolkit.capture.ring, toolkit.capture.tcpdump\n"
-        "print('scapy' in sys.modules)"
+        "import sys, toolkit.capture.live, toolkit.capture.tcpdump\nprint('scapy' in sys.modules)"
     )
     assert done.stdout == "False\n"
 
@@ -191,7 +189,7 @@ def test_a_closed_capture_still_tells_its_drops_and_closes_again(engine: str) ->
 
 
 @needs_capture
-@pytest.mark.parametrize("engine", ["scapy", "ring"])
+@pytest.mark.parametrize("engine", ["scapy"])
 def test_drops_add_up_although_asking_sets_the_kernels_count_back(engine: str) -> None:
     wanted = bodies(120, size=60_000)
     with (
@@ -223,7 +221,7 @@ def test_ctrl_c_ends_a_waiting_capture_and_it_tells_what_it_saw(engine: str) -> 
 
 
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["scapy", "ring"])
+@pytest.mark.parametrize("engine", ["scapy"])
 def test_an_interface_that_goes_down_is_told_and_waited_for(engine: str) -> None:
     with pair() as (_, end), inside(end), capturing(engine, "server0", 8000) as capture:
         assert capture.engine.lag_note is None
@@ -236,7 +234,7 @@ def test_an_interface_that_goes_down_is_told_and_waited_for(engine: str) -> None
 
 
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["scapy", "ring"])
+@pytest.mark.parametrize("engine", ["scapy"])
 def test_a_capture_may_begin_while_the_interface_is_down_and_sees_it_come_up(engine: str) -> None:
     with pair() as (start, end), ExitStack() as stack:
         with inside(end):

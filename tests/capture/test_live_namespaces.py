@@ -16,7 +16,7 @@ from support.net_namespaces import inside, namespace, needs_namespaces, needs_tc
 pytestmark = needs_namespaces
 engines = pytest.mark.parametrize(
     "engine",
-    ["scapy", "ring", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
+    ["scapy", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
 )
 
 CLIENT, SERVER = "10.9.0.1", "10.9.0.2"

@@ -1,4 +1,4 @@
-"""toolkit.capture.sights: of a request that crosses several interfaces of one machine, `any` counts one sight.
+"""toolkit.capture.live: of a request that crosses several interfaces of one machine, `any` counts one sight.
 
 The machine is a router between a client and a bridge on which a container sits, as Docker makes it:
 
@@ -16,11 +16,11 @@ from support.live_traffic import THE_END, bodies, send, serving
 from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump, pair
 from support.packets import ipv4, ipv6, tcp
 
-from toolkit.capture.sights import SecondSights, outgoing
+from toolkit.capture.live import OutgoingFrames, outgoing
 
 engines = pytest.mark.parametrize(
     "engine",
-    ["scapy", "ring", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
+    ["scapy", pytest.param("tcpdump", marks=[needs_tcpdump, pytest.mark.slow])],
 )
 PORTS = frozenset({8000})
 
@@ -102,7 +102,7 @@ def test_a_request_forwarded_to_a_container_counts_where_it_comes_in(
 
 
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["scapy", "ring"])
+@pytest.mark.parametrize("engine", ["scapy"])
 def test_a_request_to_this_machines_own_server_counts_once(engine: str, town: Town) -> None:
     seen = seen_by_router(town, engine, source=town.client, target=town.router, address="10.9.1.1")
     assert seen["bodies"] == ALL
@@ -110,7 +110,7 @@ def test_a_request_to_this_machines_own_server_counts_once(engine: str, town: To
 
 
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["scapy", "ring"])
+@pytest.mark.parametrize("engine", ["scapy"])
 def test_this_machines_own_request_to_another_machine_counts(engine: str, town: Town) -> None:
     seen = seen_by_router(town, engine, source=town.router, target=town.client, address="10.9.1.2")
     assert seen["bodies"] == ALL
@@ -125,7 +125,7 @@ def test_a_proxys_second_request_into_the_bridge_counts_only_if_the_bridge_is_na
     seen = seen_by_router(town, "scapy", **words, iface="br0")
     assert seen["bodies"] == ALL
     with ExitStack() as stack:
-        child = stack.enter_context(capture_child("ring", "any", namespace=town.router))
+        child = stack.enter_context(capture_child("scapy", "any", namespace=town.router))
         heard(child)
         with inside(town.container):
             stack.enter_context(serving("10.9.2.2", 8000))
@@ -169,7 +169,7 @@ def test_who_sent_a_packet_and_whether_it_asks(
 
 
 def test_an_outgoing_packet_counts_if_its_sender_is_this_machine() -> None:
-    sights = SecondSights([8000])
+    sights = OutgoingFrames([8000])
     own = ipv4(tcp(40000, 8000, 1), "127.0.0.1", "192.0.2.9")
     own_6 = ipv6(tcp(40000, 8000, 1), "::1", "2001:db8::9")
     # 192.0.2.0/24 and 2001:db8::/32 are for documentation: no machine has such an address
@@ -191,6 +191,6 @@ def test_a_link_local_address_is_own_on_its_interface_only() -> None:
     with pair() as (place, _), inside(place):
         ip("addr", "add", "fe80::9/64", "dev", "client0", "nodad")
         own, other = (ipv6(tcp(40000, 8000, 1), f"fe80::{number}", "fe80::77") for number in (9, 8))
-        sights = SecondSights([8000])
+        sights = OutgoingFrames([8000])
         assert [sights.counts(own, "client0"), sights.counts(other, "client0")] == [True, False]
         assert not sights.counts(own, "lo")

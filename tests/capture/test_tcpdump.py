@@ -12,7 +12,7 @@ from support.live_traffic import MIB, bodies, capturing, send, serving
 from support.net_namespaces import needs_capture, needs_tcpdump
 
 from toolkit.capture import tcpdump
-from toolkit.capture.engine import LiveCapture
+from toolkit.capture.live import LiveCapture
 from toolkit.capture.tcpdump import open_tcpdump
 from toolkit.errors import ToolkitError
 

@@ -11,17 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from toolkit.capture.engine import LiveCapture
-from toolkit.capture.live import open_live
+from toolkit.capture.live import LiveCapture, open_live
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import HttpRequest, Losses
-from toolkit.capture.ring import open_ring
 from toolkit.capture.tcp import Streams
 from toolkit.capture.tcpdump import open_tcpdump
 
 ENGINES: dict[str, Callable[..., LiveCapture]] = {
     "scapy": open_live,
-    "ring": open_ring,
     "tcpdump": open_tcpdump,
 }
 NEVER_S = 60.0

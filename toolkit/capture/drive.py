@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolkit.capture.bodies import Bodies
-from toolkit.capture.engine import LiveCapture
 from toolkit.capture.files import Replayed, replay
 from toolkit.capture.lines import NumberedRequest
+from toolkit.capture.live import LiveCapture
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import HttpRequest, Losses, MemoryBounds
 from toolkit.capture.summary import RequestCounter

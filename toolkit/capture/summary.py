@@ -283,13 +283,12 @@ TLS_ADVICE = (
 """Encrypted packets stay unreadable; in the order in which to try."""
 
 
-def advice(summary: CaptureSummary, *, is_live: bool, engine: str | None = None) -> list[str]:
+def advice(summary: CaptureSummary, *, is_live: bool) -> list[str]:
     """What to do against each class of loss there was, most urgent first."""
-    less_cpu = "" if engine == "ring" else "`--engine ring` reads with less CPU, "
     found = (
         (
             summary.kernel_drops,
-            f"kernel drops: {less_cpu}`--buffer 256MiB` bridges longer stalls",
+            "kernel drops: `--buffer 256MiB` bridges longer stalls",
         ),
         (
             summary.app_drops,

@@ -18,16 +18,17 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from toolkit.capture import bpf
-from toolkit.capture.engine import (
+from toolkit.capture.live import (
     ANY,
     DEFAULT_BUFFER_BYTES,
+    REMEMBERED,
     LiveCapture,
     OnFrame,
+    OutgoingFrames,
     check,
     interface_name,
     no_rights,
 )
-from toolkit.capture.sights import REMEMBERED, SecondSights
 from toolkit.errors import ToolkitError
 
 START_S, END_S = 10.0, 5.0
@@ -120,7 +121,7 @@ class _Tcpdump:
         self._iface, self._ports = iface, ports
         self._pipes = (child.stdout, child.stderr)
         self._frames, self._words = (pipe.fileno() for pipe in self._pipes)
-        self._sights = SecondSights(ports) if iface == ANY else None
+        self._outgoing = OutgoingFrames(ports) if iface == ANY else None
         self._name_of = lru_cache(REMEMBERED)(interface_name)
         self._arrivals = select.poll()
         for pipe in (self._frames, self._words):
@@ -140,7 +141,7 @@ class _Tcpdump:
     def lag_note(self) -> str | None:
         """That frames come late, or where some were left out."""
         late = "tcpdump hands frames over up to a second late"
-        return "; ".join(filter(None, (late, self._sights.note if self._sights else None)))
+        return "; ".join(filter(None, (late, self._outgoing.note if self._outgoing else None)))
 
     def begin(self) -> None:
         """Wait until it listens: its file's header is here."""
@@ -188,9 +189,9 @@ class _Tcpdump:
     def _packet(self, data: bytes) -> bool:
         """Whether a cooked frame counts."""
         _, index, _, kind = COOKED.unpack_from(data)
-        if kind != bpf.OUTGOING or self._sights is None:
+        if kind != bpf.OUTGOING or self._outgoing is None:
             return True
-        return self._sights.counts(data[COOKED_BYTES:], self._name_of(index))
+        return self._outgoing.counts(data[COOKED_BYTES:], self._name_of(index))
 
     def _read(self) -> bytes:
         """What its pipe holds of frames; ToolkitError where it has ended."""

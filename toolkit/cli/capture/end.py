@@ -91,7 +91,7 @@ def _notes(end: EndOf, options: CaptureOptions) -> list[str]:
         notes.append(
             f"{summary.left_out:,} requests for other paths than `{options.path}` left out"
         )
-    return notes + advice(summary, is_live=options.is_live, engine=options.engine)
+    return notes + advice(summary, is_live=options.is_live)
 
 
 def _unkept(summary: CaptureSummary, options: CaptureOptions) -> ToolkitError | None:

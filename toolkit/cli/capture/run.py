@@ -28,9 +28,9 @@ from toolkit.capture.drive import (
     follow_live,
     read_files,
 )
-from toolkit.capture.engine import DEFAULT_BUFFER_BYTES, LiveCapture
 from toolkit.capture.files import Replayed
 from toolkit.capture.jsonl import RotatedFile
+from toolkit.capture.live import DEFAULT_BUFFER_BYTES, LiveCapture
 from toolkit.capture.records import HttpRequest, Losses
 from toolkit.capture.summary import CaptureSummary, RequestCounter
 from toolkit.cli.capture.end import EndOf, tell
@@ -264,9 +264,7 @@ def _check_files(files: tuple[str, ...]) -> None:
 
 def _engine(options: CaptureOptions) -> LiveCapture:
     iface, buffer_bytes = options.iface or ANY, options.buffer or DEFAULT_BUFFER_BYTES
-    if options.engine == "ring":
-        from toolkit.capture.ring import open_ring as opens
-    elif options.engine == "tcpdump":
+    if options.engine == "tcpdump":
         from toolkit.capture.tcpdump import open_tcpdump as opens
     else:
         from toolkit.capture.live import open_live as opens

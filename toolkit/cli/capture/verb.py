@@ -53,7 +53,7 @@ prompts' text with --store-prompts alone. What was lost on the way is always tol
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help="How packets are taken from the kernel; `ring` costs least.  [default: scapy]",
+    help="How packets are taken from the kernel; `ring` is scapy by its old name.  [default: scapy]",
 )
 @click.option(
     "--buffer", type=SIZE, help=f"Kernel memory for packets that wait.  [default: {BUFFER}]"
