@@ -3,7 +3,7 @@
 What must be there is told by the servers, which count the requests that ended. A request is on disk at the latest 1.35 s
 after its end: its second must be over (1 s), the workers report 0.05 s later, and the master writes them down, once a
 second, when all have reported or after 0.3 s more. So of what the master has heard at most one second can be lost, and
-of what a worker has counted the second that is not over. Four rounds by default, twenty with TOOLKIT_LONG=full; a round
+of what a worker has counted the second that is not over. Two rounds by default, twenty with TOOLKIT_LONG=full; a round
 takes 5 to 15 s.
 """
 
@@ -37,7 +37,7 @@ from support.served import free_port
 
 from toolkit.store import Store
 
-ROUNDS = {"short": 4, "full": 20}[os.environ.get("TOOLKIT_LONG", "short")]
+ROUNDS = {"short": 2, "full": 20}[os.environ.get("TOOLKIT_LONG", "short")]
 LOST_S = 1.35
 DELIVERY_S = 0.15
 """From a server's counting an answer to the client's having read it, on a busy machine."""

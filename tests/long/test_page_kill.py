@@ -1,6 +1,6 @@
 """`streamlit run dashboards/leaderboard.py` killed with SIGKILL at random while a blast writes, with a tab left open.
 
-Five kills by default (each costs 5 to 6 s), forty with TOOLKIT_LONG=full. After each the server is started again, and
+Three kills by default (each costs 5 to 6 s), forty with TOOLKIT_LONG=full. After each the server is started again, and
 nobody touches the tab. The writer goes on meanwhile; at the end the file is checked by SQLite itself, and no second that
 the writer had reported may be missing in it.
 """
@@ -18,7 +18,7 @@ from support.browser import chromium, tab_of
 from support.feeder import RUN, blast_on
 from support.page_server import page_over
 
-KILLS = {"short": 5, "full": 40}[os.environ.get("TOOLKIT_LONG", "short")]
+KILLS = {"short": 3, "full": 40}[os.environ.get("TOOLKIT_LONG", "short")]
 
 pytestmark = pytest.mark.timeout(120 + 20 * KILLS)
 

@@ -19,7 +19,7 @@ from toolkit.protocol.request import asked
 from toolkit.protocol.request_key import Canonical, Refused, canonical, request_key
 from toolkit.proxy import media
 
-SECONDS = {"short": 15.0, "full": 300.0}[os.environ.get("TOOLKIT_LONG", "short")]
+SECONDS = {"short": 8.0, "full": 300.0}[os.environ.get("TOOLKIT_LONG", "short")]
 MIB = 2**20
 SEED = 15
 TIMES = 4

@@ -1,6 +1,6 @@
 """Damaged HTTP answers over real sockets: each look ends in time, with one of four statuses, and nothing raises.
 
-30 s by default, 10 minutes with TOOLKIT_LONG=full. A case is told by its number alone: `CASE=1234` repeats it. Slow is a
+15 s by default, 10 minutes with TOOLKIT_LONG=full. A case is told by its number alone: `CASE=1234` repeats it. Slow is a
 failure, too: what a damaged host costs in CPU is compared with what a whole one does.
 """
 
@@ -29,7 +29,7 @@ from toolkit.scout.findings import findings
 from toolkit.scout.sighting import sight
 from toolkit.store import Store
 
-SECONDS = {"short": 30.0, "full": 600.0}[os.environ.get("TOOLKIT_LONG", "short")]
+SECONDS = {"short": 15.0, "full": 600.0}[os.environ.get("TOOLKIT_LONG", "short")]
 AT_ONCE = 32
 TIMEOUT_S = 0.3
 """Or as long as undamaged hosts take here, or all would be down on a busy machine."""

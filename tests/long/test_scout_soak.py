@@ -1,6 +1,6 @@
 """`toolkit scout --watch` for a while over twenty hosts, of which half are well: does anything grow?
 
-40 s by default, 20 minutes with TOOLKIT_LONG=full. It prints what it measured.
+25 s by default, 20 minutes with TOOLKIT_LONG=full. It prints what it measured.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ import psutil
 import pytest
 from support.raw_server import Misbehave, RawServer, http, vllm_pages
 
-SECONDS = {"short": 40.0, "full": 1200.0}[os.environ.get("TOOLKIT_LONG", "short")]
+SECONDS = {"short": 25.0, "full": 1200.0}[os.environ.get("TOOLKIT_LONG", "short")]
 WARM_UP = 0.4
 """Share of the time after which memory may not grow any more."""
 GROWTH = 1.1

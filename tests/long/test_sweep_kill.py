@@ -19,7 +19,7 @@ import pytest
 from toolkit.store import Store
 from toolkit.tuning.sweep import Kept
 
-ROUNDS = {"short": 3, "full": 12}[os.environ.get("TOOLKIT_LONG", "short")]
+ROUNDS = {"short": 1, "full": 12}[os.environ.get("TOOLKIT_LONG", "short")]
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 SWEEP = """
 look_at = ["output_tokens_per_s"]

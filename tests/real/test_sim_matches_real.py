@@ -17,6 +17,8 @@ from toolkit.sim.app import serve_in_thread
 SAY_FIVE = {"max_tokens": 5, "ignore_eos": True}
 CHAT = SAY_FIVE | {"messages": [{"role": "user", "content": "count to five"}]}
 TEXT = SAY_FIVE | {"prompt": "one two three"}
+STREAM = {"stream": True, "max_tokens": 40}
+"""So many, 2 ms each, that a server which stands still for a moment does not put all of them into one event."""
 USAGE = {"include_usage": True}
 EVERY_USAGE = {"include_usage": True, "continuous_usage_stats": True}
 CHATS, TEXTS = "/v1/chat/completions", "/v1/completions"
@@ -28,18 +30,18 @@ def say(path: str, fields: dict[str, Any], **more: Any) -> tuple[str, str, dict[
 
 ANSWERS = {
     "a chat": say(CHATS, CHAT),
-    "a chat as a stream": say(CHATS, CHAT, stream=True),
-    "a chat as a stream with usage": say(CHATS, CHAT, stream=True, stream_options=USAGE),
+    "a chat as a stream": say(CHATS, CHAT, **STREAM),
+    "a chat as a stream with usage": say(CHATS, CHAT, **STREAM, stream_options=USAGE),
     "a chat as a stream with usage in each chunk": say(
-        CHATS, CHAT, stream=True, stream_options=EVERY_USAGE
+        CHATS, CHAT, **STREAM, stream_options=EVERY_USAGE
     ),
     "a chat without a model's name": ("POST", CHATS, {"json": CHAT}),
     "a chat of one token as a stream": say(CHATS, CHAT, max_tokens=1, stream=True),
     "a text": say(TEXTS, TEXT),
-    "a text as a stream": say(TEXTS, TEXT, stream=True),
-    "a text as a stream with usage": say(TEXTS, TEXT, stream=True, stream_options=USAGE),
+    "a text as a stream": say(TEXTS, TEXT, **STREAM),
+    "a text as a stream with usage": say(TEXTS, TEXT, **STREAM, stream_options=USAGE),
     "a text as a stream with usage in each chunk": say(
-        TEXTS, TEXT, stream=True, stream_options=EVERY_USAGE
+        TEXTS, TEXT, **STREAM, stream_options=EVERY_USAGE
     ),
     "a text without max_tokens": ("POST", TEXTS, {"json": {"model": "tiny", "prompt": "one"}}),
     "the models": ("GET", "/v1/models", {}),
