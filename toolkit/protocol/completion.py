@@ -53,9 +53,9 @@ FRAMED = frozenset({"content", "reasoning_content", "reasoning"})
 """Texts of a delta that a frame may stand around."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answer:
-    """What one answer said, and when. Times are the caller's stamps."""
+    """What one answer said, and when. Times are the caller's stamps. Nobody changes it; frozen it took 2.0 us to make instead of 0.4."""
 
     ok: bool
     """HTTP 2xx, every choice with a finish reason, no error inside."""
@@ -105,7 +105,7 @@ class Answer:
         The token that ends a text shows nothing. If it came alone, after the last chunk with a token, neither its
         time nor itself is in here.
         """
-        tokens = sum(tokens for _, tokens in self.gaps)
+        tokens = sum([tokens for _, tokens in self.gaps])
         if not tokens or self.last_token_at is None or self.first_token_at is None:
             return None
         return (self.last_token_at - self.first_token_at) / tokens
@@ -255,9 +255,9 @@ class Completion:
             error=fault[1] if fault else None,
             streamed=self._stream is not None,
             ended_at=last_at if broken is None else at,
-            text="".join(part for one in choices for part in one.text),
-            reasoning="".join(part for one in choices for part in one.reasoning),
-            tool_calls="".join(part for one in choices for part in one.tool_calls),
+            text="".join(["".join(one.text) for one in choices]),
+            reasoning="".join(["".join(one.reasoning) for one in choices]),
+            tool_calls="".join(["".join(one.tool_calls) for one in choices]),
             finish_reason=_name(reasons[0]) if reasons else None,
             model=_name(self._model),
             answer_id=_name(self._id),

@@ -158,7 +158,9 @@ def asked(
     model, stream = every.get("model"), every.get("stream")
     if path is not None and path.endswith("generate_stream"):
         stream = True
-    limits = [limit for name in LIMITS if (limit := _integer(every.get(name))) is not None]
+    limits = [
+        limit for name in LIMITS if name in every and (limit := _integer(every[name])) is not None
+    ]
     options = [_clean(name[:NAME_CHARS]) for name in every.keys() - OWN if every[name] is not None]
     return Asked(
         exact_key=exact,

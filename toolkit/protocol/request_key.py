@@ -259,9 +259,12 @@ def _has_huge_number(fields: Fields) -> bool | None:
             is_huge = is_huge or max(floats) >= 2.0**63 or min(floats) <= -(2.0**63)
         if kinds.isdisjoint(NESTED):
             return is_huge
-        dicts = [each for each in below if type(each) is dict]
-        below = list(chain.from_iterable(each for each in below if type(each) is list))
-        below += chain.from_iterable(map(dict.values, dicts))
+        deeper: list[Any] = []
+        if list in kinds:
+            deeper += chain.from_iterable([each for each in below if type(each) is list])
+        if dict in kinds:
+            deeper += chain.from_iterable([each.values() for each in below if type(each) is dict])
+        below = deeper
     return None
 
 

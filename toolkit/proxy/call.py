@@ -76,7 +76,17 @@ OUTCOMES: Final[Mapping[FaultKind, Outcome]] = {
 class Call(Exchange):
     """A request upstream, and what became of it so far. Times are seconds of the proxy's monotonic clock."""
 
+    # beyond 30 attributes each object has a table of its own, which grows four times while they are set
+    __slots__ = (
+        *("asked_s", "attempt_s", "calls", "ended_s", "ends_by_closing", "fault", "finished_early"),
+        *("has_usage", "headers", "is_at_upstream", "is_begun", "is_held", "is_judged", "is_over"),
+        *("keep_for", "key", "leader", "lease", "noted_s", "place", "queue_ms", "read_s"),
+        *("recorder", "retries", "sent_s", "shown_as", "status", "stored", "tried", "upstream"),
+        *("waiters", "waits_for_room", "_behind", "_freed", "_seen"),
+    )
+
     def __init__(self, calls: "Calls", key: bytes | None, leader: "Context", now: float) -> None:
+        self.connection = self.connecting = None
         self.calls = calls
         self.key = key
         """Equal requests find the call by it; None: none may join."""

@@ -660,7 +660,8 @@ class Handler:
             return
         key, ttl_s, now = context.key, context.decision.ttl_s, self._wall()
         is_another = self.replaced is not None and self.cache.find(key) is not None
-        response = replace(recorder.cached, stored_at=now)
+        response = recorder.cached
+        response.stored_at = now
         self.cache.store(
             key, response, ttl_s=ttl_s, tenant=context.known.tenant, model=context.model
         )

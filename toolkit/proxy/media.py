@@ -103,7 +103,9 @@ def addresses(fields: Fields, endpoint: str = "") -> Iterator[str]:
                 values.extend(value)
         elif type(value) is dict:
             if _NAMED.isdisjoint(value):
-                values.extend(value.values())
+                # most messages are a role and a text: neither is looked at outside media
+                if values is media or not _NESTED.isdisjoint(map(type, value.values())):
+                    values.extend(value.values())
                 continue
             yield from _own(value)
             is_call = value.get("type") == "tool_use" and value is not top and endpoint in MESSAGES

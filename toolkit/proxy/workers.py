@@ -460,6 +460,7 @@ class Relay(Exchange):
         context: Context | None = None,
     ) -> None:
         """Send it on; `context`: of a client's request, which is counted here if the primary can't."""
+        self.connection = self.connecting = None
         self._request, self._proxy, self._context = request, proxy, context
         (primary,) = proxy.upstreams.values()
         self._headers: Headers | None = None

@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import inf
+from operator import attrgetter
 from threading import Lock
 from typing import get_args, get_type_hints
 
@@ -66,9 +67,9 @@ _PACKER = zstandard.ZstdCompressor(level=LEVEL, dict_data=_KNOWN)
 _UNPACKER = zstandard.ZstdDecompressor(dict_data=_KNOWN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CachedResponse:
-    """One complete answer as the upstream gave it, to be shown again."""
+    """One complete answer as the upstream gave it, to be shown again. Nobody changes it once it is stored."""
 
     endpoint: str
     """protocol.request.endpoint, e.g., `chat/completions`."""
@@ -93,11 +94,12 @@ FACTS = {
     if name != "body"
 }
 """What stands in the JSON, in this order, and what it may be."""
+_facts_of = attrgetter(*FACTS)
 
 
 def pack(response: CachedResponse) -> bytes:
     """The bytes of an answer; ValueError for one too large to be unpacked."""
-    facts = orjson.dumps([getattr(response, name) for name in FACTS])
+    facts = orjson.dumps(_facts_of(response))
     whole = b"%b\n%b" % (facts, response.body)
     if len(whole) > MOST_BYTES:
         raise ValueError(f"an answer of {len(whole):,} bytes")

@@ -32,9 +32,9 @@ Crosses = Literal["always", "uncut", "never"]
 TOLD_BY_PATH = frozenset({"generate", "api/chat", "api/generate"})
 """Endpoints whose form stands in the path, or is a stream unless told otherwise."""
 STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats"})
-ONE_FORM = ("prompt_logprobs", "kv_transfer_params", "ec_transfer_params")
+ONE_FORM = frozenset({"prompt_logprobs", "kv_transfer_params", "ec_transfer_params"})
 """Fields whose answer only a whole body tells (vLLM 0.32)."""
-TOOLS = ("tools", "functions")
+TOOLS = frozenset({"tools", "functions"})
 
 NO_CHOICES = b'"choices":[]', b'"choices": []'
 """How the event with the usage is found without reading every one; a text can't hold it, its quotes would be escaped."""
@@ -117,10 +117,12 @@ def response_format(fields: Fields, endpoint: str) -> ResponseFormat | None:
         return None
     crosses: Crosses = "always"
     # an echo brings the prompt's own logprobs in a whole body only
-    is_one_form = any(fields.get(name) is not None for name in ONE_FORM) or fields.get("echo")
-    if endpoint not in COMPLETIONS or is_one_form:
+    is_one_form = not ONE_FORM.isdisjoint(fields) and any(
+        fields.get(name) is not None for name in ONE_FORM
+    )
+    if endpoint not in COMPLETIONS or is_one_form or fields.get("echo"):
         crosses = "never"
-    elif any(fields.get(name) for name in TOOLS):
+    elif not TOOLS.isdisjoint(fields) and any(fields.get(name) for name in TOOLS):
         crosses = "uncut"
     if options is None:
         return ResponseFormat(stream=bool(stream), crosses=crosses)
@@ -203,7 +205,7 @@ def without_usage(events: bytes) -> bytes | None:
         if events.endswith(NO_CHOICES, 0, at + 2):
             first, end = _event_around(events, at)
             lines = events[first:end].splitlines()
-            data = b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
+            data = b"\n".join([line[5:] for line in lines if line.startswith(b"data:")])
             try:
                 said = orjson.loads(data)
             except orjson.JSONDecodeError:
@@ -216,9 +218,11 @@ def without_usage(events: bytes) -> bytes | None:
     start = events.find(FINGERPRINT, first, end)
     stop = events.find(b'"', start + len(FINGERPRINT), end) + 1
     told = events[start:stop] if 0 <= start < stop else b""
-    cuts = [(first, end, b"")]
     # one that has to be unescaped is left out
-    at = len(events) if told and b"\\" not in told else 0
+    if not told or b"\\" in told:
+        return events[:first] + events[end:]
+    cuts = [(first, end, b"")]
+    at = len(events)
     # looking backwards takes 3.6 us in 25 KB instead of 8.6
     while (at := events.rfind(FINISH, 0, at)) >= 0:
         first, end = _event_around(events, at)

@@ -43,9 +43,10 @@ _HALVES = re.compile("[\ud800-\udfff]")
 def request_line(served: Served, *, prompt: str | None = None) -> bytes:
     """One request's line, with its newline. `prompt` only where the user asked for prompts in the log."""
     fields: dict[str, Any] = {"ts": round(served.ts, 6), "request_id": served.request_id}
-    for name in ("ttft_ms", "latency_ms"):
-        if (took_ms := getattr(served, name)) is not None:
-            fields[name] = round(took_ms, 3)
+    if served.ttft_ms is not None:
+        fields["ttft_ms"] = round(served.ttft_ms, 3)
+    if served.latency_ms is not None:
+        fields["latency_ms"] = round(served.latency_ms, 3)
     fields |= _constant_fields(served)
     if prompt is not None:
         fields["prompt_text"] = prompt
@@ -107,7 +108,7 @@ def _constant_fields(served: Served) -> dict[str, Any]:
     fields = {}
     for name, value in zip(LOGGED, _logged(served), strict=True):
         if value is not None and value != "":
-            fields[name] = round(value, 3) if isinstance(value, float) else value
+            fields[name] = round(value, 3) if type(value) is float else value
         elif name in ALWAYS:
             fields[name] = None
     if served.output_tokens is not None:
@@ -116,9 +117,10 @@ def _constant_fields(served: Served) -> dict[str, Any]:
         fields["error_kind"] = failure
     if served.rejected is not None:
         fields["event"] = "rejection"
-    for name in ("stored", "left"):
-        if getattr(served, name):
-            fields[name] = True
+    if served.stored:
+        fields["stored"] = True
+    if served.left:
+        fields["left"] = True
     return fields
 
 

@@ -61,11 +61,15 @@ OURS: Final = {
 
 
 class Exchange:
-    """One request and the callbacks for its answer (`Call` is one). Both are called in the loop; after `broke` nothing follows."""
+    """One request and the callbacks for its answer (`Call` is one). Both are called in the loop; after `broke` nothing follows.
 
-    connection: "UpstreamConnection | None" = None
+    Who derives from it begins with both of its attributes None.
+    """
+
+    __slots__ = ("connecting", "connection")
+    connection: "UpstreamConnection | None"
     """Where it is asked; None while there is none yet, and after its end."""
-    connecting: "asyncio.Task[None] | None" = None
+    connecting: "asyncio.Task[None] | None"
 
     def received(self, connection: "UpstreamConnection", data: bytes, is_whole: bool) -> None:
         """`data`: the part of the body that one read brought, perhaps empty when only the head came. `is_whole`: it is the end."""
@@ -222,6 +226,7 @@ class _Fetch(Exchange):
     """Waits for a whole page."""
 
     def __init__(self, most_bytes: int) -> None:
+        self.connection = self.connecting = None
         self.done: asyncio.Future[Page] = asyncio.get_running_loop().create_future()
         self._most_bytes = most_bytes
         self._body = bytearray()
