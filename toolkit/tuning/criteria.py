@@ -7,12 +7,14 @@ objects, it holds counts and moments only; another tool's log is read alike wher
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolkit.units import counted, milliseconds, share, span
 
 Status = Literal["met", "not met", "unknown"]
+Judgement = tuple[Status, str, str | None]
+"""The status, what says so, and what would settle or mend it."""
 ORDER: tuple[Status, ...] = ("not met", "unknown", "met")
 MOST_FAILURES = 2.0
 LEAST_REQUESTS = 100
@@ -248,41 +250,45 @@ def criteria(
     `requests` are all hosts' together, `hosts` each one's; `rejected` how many a proxy answered with 429, by the store's rows.
     """
 
-    def worst(judge: Callable[[RequestOutcomes], Criterion]) -> Criterion:
+    def worst(judge: Callable[[RequestOutcomes], Judgement]) -> Judgement:
         """Of several hosts the one that fares worst: thousands of good answers of one must not hide another's failures."""
         judged = {name: judge(one) for name, one in hosts.items()}
-        name = min(judged, key=lambda each: ORDER.index(judged[each].status), default=None)
-        if name is None or len(hosts) < 2 or judged[name].status == "met":
+        name = min(judged, key=lambda each: ORDER.index(judged[each][0]), default=None)
+        if name is None or len(hosts) < 2 or judged[name][0] == "met":
             return judge(requests)
-        return replace(judged[name], evidence=f"`{name}`: {judged[name].evidence}")
+        status, evidence, settle = judged[name]
+        return status, f"`{name}`: {evidence}", settle
 
-    return (
-        model_loading(starts),
-        worst(lambda one: compatibility(one, call)),
-        worst(stability),
-        cost(costs, requests),
-        observability(log),
-        boundaries(stack),
-        admission(log, rejected),
+    judgements = {
+        "model_loading": model_loading(starts),
+        "api_compatibility": worst(lambda one: compatibility(one, call)),
+        "stability": worst(stability),
+        "cost": cost(costs, requests),
+        "observability": observability(log),
+        "boundaries": boundaries(stack),
+        "admission": admission(log, rejected),
+    }
+    return tuple(
+        Criterion(
+            code=code,
+            title=ASKED[code][0],
+            asks=ASKED[code][1],
+            status=status,
+            evidence=evidence,
+            settle=settle,
+        )
+        for code, (status, evidence, settle) in judgements.items()
     )
 
 
 # --- one by one --------------------------------------------------------------------------------------
 
 
-def _criterion(code: str, status: Status, evidence: str, settle: str | None = None) -> Criterion:
-    title, asks = ASKED[code]
-    return Criterion(
-        code=code, title=title, asks=asks, status=status, evidence=evidence, settle=settle
-    )
-
-
-def model_loading(starts: Starts | None) -> Criterion:
+def model_loading(starts: Starts | None) -> Judgement:
     """Both times, the cold and the warm one."""
     again = "Start it once more, e.g., `toolkit serve restart`; its events tell how long that took"
     if starts is None:
-        return _criterion(
-            "model_loading",
+        return (
             "unknown",
             "no start of an engine is recorded here",
             "Serve with `toolkit serve` on the same database: its events tell how long each start took",
@@ -301,52 +307,38 @@ def model_loading(starts: Starts | None) -> Criterion:
     recorded = ", ".join(known) or "no time"
     missing = [name for name, value in times.items() if value is None]
     if not missing:
-        return _criterion("model_loading", "met", f"{recorded}, recorded by {starts.by}")
-    return _criterion(
-        "model_loading",
-        "not met",
-        f"{starts.by} recorded {recorded}, but no {' and no '.join(missing)}",
-        again,
-    )
+        return "met", f"{recorded}, recorded by {starts.by}", None
+    return ("not met", f"{starts.by} recorded {recorded}, but no {' and no '.join(missing)}", again)
 
 
-def compatibility(requests: RequestOutcomes, call: ClientCall | None) -> Criterion:
+def compatibility(requests: RequestOutcomes, call: ClientCall | None) -> Judgement:
     """The official client's own word goes first."""
     if call is not None:
         mend = None if call.ok else "Ask the same by hand, e.g., `toolkit bench URL --requests 1`"
-        return _criterion("api_compatibility", "met" if call.ok else "not met", call.told, mend)
+        return "met" if call.ok else "not met", call.told, mend
     if requests.ok:
         whole = requests.ok - requests.streamed
-        return _criterion(
-            "api_compatibility",
+        return (
             "met",
-            f"{requests.ok:,} chat calls of OpenAI's form were answered to their finish reason, {requests.streamed:,} of "
-            f"them as streams and {whole:,} whole, as our own reader saw them; `--call URL` asks with the official client",
+            (
+                f"{requests.ok:,} chat calls of OpenAI's form were answered to their finish reason, {requests.streamed:,} of "
+                f"them as streams and {whole:,} whole, as our own reader saw them; `--call URL` asks with the official client"
+            ),
+            None,
         )
     if requests.errors:
-        return _criterion(
-            "api_compatibility",
+        return (
             "not met",
             f"none of {requests.errors:,} chat calls was answered: {_kinds(requests.error_kinds)}",
             "`toolkit scout` tells what is at that address",
         )
-    return _criterion(
-        "api_compatibility",
-        "unknown",
-        "no chat call was made",
-        "Name the server: `toolkit report RUN --call URL`",
-    )
+    return ("unknown", "no chat call was made", "Name the server: `toolkit report RUN --call URL`")
 
 
-def stability(requests: RequestOutcomes) -> Criterion:
+def stability(requests: RequestOutcomes) -> Judgement:
     """Timeouts and out-of-memory errors of 100 requests; errors that might be either leave it open."""
     if not requests.all:
-        return _criterion(
-            "stability",
-            "unknown",
-            "no request ended",
-            "Load it: `toolkit blast` or `toolkit bench`",
-        )
+        return ("unknown", "no request ended", "Load it: `toolkit blast` or `toolkit bench`")
     timeouts = sum(requests.error_kinds.get(kind, 0) for kind in OUT_OF_TIME)
     sure = timeouts + requests.out_of_memory
     perhaps = sum(requests.error_kinds.get(kind, 0) for kind in MAY_BE_MEMORY)
@@ -356,20 +348,17 @@ def stability(requests: RequestOutcomes) -> Criterion:
         f"{rate:.2f} of 100"
     )
     if rate > MOST_FAILURES:
-        return _criterion(
-            "stability", "not met", found, "`toolkit diagnose` tells which bottleneck this is"
-        )
+        return ("not met", found, "`toolkit diagnose` tells which bottleneck this is")
     if requests.all < LEAST_REQUESTS:
         more = f"Send {LEAST_REQUESTS} or more, e.g., `toolkit bench HOST --requests 100`"
-        return _criterion("stability", "unknown", f"{found}; too few to judge", more)
+        return "unknown", f"{found}; too few to judge", more
     if most > MOST_FAILURES:
-        return _criterion(
-            "stability",
+        return (
             "unknown",
             f"{found}; but {perhaps:,} more failed as an engine out of memory might have: {_kinds(requests.error_kinds)}",
             "Look for `out of memory` in the engine's log; `toolkit serve` records each restart's cause",
         )
-    return _criterion("stability", "met", found)
+    return "met", found, None
 
 
 def _kinds(kinds: Mapping[str, int]) -> str:
@@ -377,74 +366,63 @@ def _kinds(kinds: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in ordered) or "no kind told"
 
 
-def cost(costs: Costs | None, requests: RequestOutcomes) -> Criterion:
+def cost(costs: Costs | None, requests: RequestOutcomes) -> Judgement:
     """The table stands in the report once both prices are told and something was answered."""
     if costs is None and requests.of_several:
-        return _criterion(
-            "cost",
+        return (
             "unknown",
             "what several hosts answered together is no one GPU's work",
             "Report on one of them: `RUN:HOST`",
         )
     if costs is None or costs.api_per_million_tokens is None:
         missing = "the price of a GPU hour" if costs is None else "an API's price"
-        return _criterion(
-            "cost",
+        return (
             "unknown",
             f"{missing} was not told",
             "Say both: `--gpu-hour 2.00 --api-price 0.15/0.60` (prices for a million prompt and answer tokens)",
         )
     if costs.per_million_tokens is None:
-        return _criterion(
-            "cost",
+        return (
             "not met",
             f"nothing was answered for {costs.gpu_hour * costs.gpus:.2f} an hour, so there is no price to compare",
             "Compare a run that has ok answers",
         )
     cheaper = costs.per_million_tokens < costs.api_per_million_tokens
-    return _criterion(
-        "cost",
+    return (
         "met",
-        f"a million tokens cost {costs.per_million_tokens:.3f} at the rate of this run ({requests.ok:,} answers in "
-        f"{span(requests.window_s)}), {costs.api_per_million_tokens:.3f} at the API: "
-        f"{'the GPU' if cheaper else 'the API'} is cheaper at this load",
+        (
+            f"a million tokens cost {costs.per_million_tokens:.3f} at the rate of this run ({requests.ok:,} answers in "
+            f"{span(requests.window_s)}), {costs.api_per_million_tokens:.3f} at the API: "
+            f"{'the GPU' if cheaper else 'the API'} is cheaper at this load"
+        ),
+        None,
     )
 
 
-def observability(log: LogFacts | None) -> Criterion:
+def observability(log: LogFacts | None) -> Judgement:
     """Each line of the request log tells id, model, tokens and latency; a request that failed has no tokens to tell."""
     if log is None:
-        return _criterion(
-            "observability",
+        return (
             "unknown",
             "no request log was given",
             "Give the proxy's: `--log requests.jsonl` (`toolkit proxy --log FILE` writes one)",
         )
     if not log.requests:
-        return _criterion(
-            "observability",
-            "unknown",
-            f"`{log.name}` holds no request",
-            "Give the log of this run's time",
-        )
+        return ("unknown", f"`{log.name}` holds no request", "Give the log of this run's time")
     if log.missing:
         lacking = ", ".join(f"{name} in {count:,}" for name, count in log.missing.items())
-        return _criterion(
-            "observability",
+        return (
             "not met",
             f"of {log.requests:,} requests in `{log.name}` some tell no {lacking}",
             "`toolkit proxy --log FILE` tells all of them",
         )
-    return _criterion(
-        "observability", "met", f"all {log.requests:,} requests in `{log.name}` tell all four"
-    )
+    return ("met", f"all {log.requests:,} requests in `{log.name}` tell all four", None)
 
 
-def boundaries(found: Boundaries | None) -> Criterion:
+def boundaries(found: Boundaries | None) -> Judgement:
     """What a request can reach beyond the model: other machines, files, code."""
     if found is None:
-        return _criterion(
-            "boundaries",
+        return (
             "unknown",
             "how the stack was set up is not recorded here",
             "Serve with `toolkit serve` on the same database: it records its settings",
@@ -457,26 +435,30 @@ def boundaries(found: Boundaries | None) -> Criterion:
         *_fault(found.code_engines, "runs code that came with the weights"),
     ]
     if faults:
-        return _criterion(
-            "boundaries",
+        return (
             "not met",
             "; ".join(faults),
-            "Bind engines to 127.0.0.1 behind the proxy, name `media_hosts`, and leave out "
-            "`allowed-local-media-path` and `trust-remote-code`",
+            (
+                "Bind engines to 127.0.0.1 behind the proxy, name `media_hosts`, and leave out "
+                "`allowed-local-media-path` and `trust-remote-code`"
+            ),
         )
     if found.media_anywhere is None:
-        return _criterion(
-            "boundaries",
+        return (
             "unknown",
-            "engines listen to their own machine alone, behind the proxy, and let no request read files; but from where a "
-            "request may have them fetch is not recorded",
+            (
+                "engines listen to their own machine alone, behind the proxy, and let no request read files; but from where a "
+                "request may have them fetch is not recorded"
+            ),
             "See `media_hosts` in the proxy's settings: empty is nowhere",
         )
-    return _criterion(
-        "boundaries",
+    return (
         "met",
-        "by the recorded settings engines listen to their own machine alone, behind the proxy; no request has them "
-        "fetch from elsewhere, read files or run foreign code",
+        (
+            "by the recorded settings engines listen to their own machine alone, behind the proxy; no request has them "
+            "fetch from elsewhere, read files or run foreign code"
+        ),
+        None,
     )
 
 
@@ -484,7 +466,7 @@ def _fault(engines: tuple[str, ...], what: str) -> list[str]:
     return [f"{', '.join(f'`{name}`' for name in engines)} {what}"] if engines else []
 
 
-def admission(log: LogFacts | None, rejected: int | None) -> Criterion:
+def admission(log: LogFacts | None, rejected: int | None) -> Judgement:
     """One team's crowd meets a queue of its own, others are served meanwhile, and each rejection is written down."""
     provoke = (
         "Let one team send more than its queue holds while another asks, with `toolkit proxy --log FILE`, and give "
@@ -494,36 +476,35 @@ def admission(log: LogFacts | None, rejected: int | None) -> Criterion:
         seen = (
             "" if not rejected else f"; {rejected:,} requests were answered 429, whoever sent them"
         )
-        return _criterion("admission", "unknown", f"no request log was given{seen}", provoke)
+        return "unknown", f"no request log was given{seen}", provoke
     if log.unlogged_rejections:
-        return _criterion(
-            "admission",
+        return (
             "not met",
             f"{log.unlogged_rejections:,} of {log.turned_away:,} requests that were turned away stand in `{log.name}` without a reason",
             "`toolkit proxy --log FILE` writes the reason of each",
         )
     if not log.rejected:
-        return _criterion("admission", "unknown", f"`{log.name}` holds no rejection", provoke)
+        return "unknown", f"`{log.name}` holds no rejection", provoke
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in log.reasons.items())
     if log.nameless_rejections or not log.own_rejections:
-        return _criterion(
-            "admission",
+        return (
             "not met",
             f"{counted(log.rejected, 'rejection')} ({reasons}), but from a queue that all share",
             "Give teams keys and queues of their own: `[[team]]` in the proxy's settings",
         )
     if not log.served_beside:
-        return _criterion(
-            "admission",
+        return (
             "unknown",
             f"{counted(log.rejected, 'rejection')} ({reasons}), but nobody else asked meanwhile",
             provoke,
         )
-    return _criterion(
-        "admission",
+    return (
         "met",
-        f"{counted(log.own_rejections, 'rejection')} ({reasons}) of {_teams(log.rejected_teams)} stand in the log, while "
-        f"{_teams(log.served_beside)} had {share(log.beside_ok_share)} of their requests served",
+        (
+            f"{counted(log.own_rejections, 'rejection')} ({reasons}) of {_teams(log.rejected_teams)} stand in the log, while "
+            f"{_teams(log.served_beside)} had {share(log.beside_ok_share)} of their requests served"
+        ),
+        None,
     )
 
 

@@ -52,28 +52,22 @@ def _fits(value: Any, schema: Any) -> bool:
         return schema is not False
     if "enum" in schema and value not in schema["enum"]:
         return False
-    if not _is_of_kind(value, schema.get("type")):
-        return False
+    kind = schema.get("type")
+    if kind is not None:
+        kinds = kind if isinstance(kind, list) else [kind]
+        # Python counts a truth as a number, JSON does not
+        is_truth = isinstance(value, bool)
+        if not any(
+            one == "boolean" if is_truth else isinstance(value, KINDS.get(one, ())) for one in kinds
+        ):
+            return False
     if isinstance(value, dict):
-        return _has_fields(value, schema)
+        known = schema.get("properties", {})
+        if any(name not in value for name in schema.get("required", [])):
+            return False
+        if schema.get("additionalProperties") is False and value.keys() - known.keys():
+            return False
+        return all(_fits(value[name], known[name]) for name in value.keys() & known.keys())
     if isinstance(value, list) and "items" in schema:
         return all(_fits(one, schema["items"]) for one in value)
     return True
-
-
-def _is_of_kind(value: Any, kind: Any) -> bool:
-    if kind is None:
-        return True
-    kinds = kind if isinstance(kind, list) else [kind]
-    if isinstance(value, bool):
-        return "boolean" in kinds  # Python counts a truth as a number, JSON does not
-    return any(isinstance(value, KINDS.get(one, ())) for one in kinds)
-
-
-def _has_fields(value: dict[str, Any], schema: dict[str, Any]) -> bool:
-    fields = schema.get("properties", {})
-    if any(name not in value for name in schema.get("required", [])):
-        return False
-    if schema.get("additionalProperties") is False and value.keys() - fields.keys():
-        return False
-    return all(_fits(value[name], fields[name]) for name in value.keys() & fields.keys())
