@@ -39,6 +39,20 @@ def test_a_failing_check_is_exit_1_and_its_command_stands_alone_on_a_line(tmp_pa
     assert lines[-1].endswith("not fit to serve a model.")
 
 
+@needs_gcc
+def test_a_command_that_mends_several_things_stands_once_and_gpus_are_named_by_kind(
+    tmp_path: Path,
+) -> None:
+    folder = machine(tmp_path / "nvml", A100, A100, A100 | {"name": "NVIDIA GB10"})
+    words = ("--port", "27000", "--model", "x/big", "--weights", "80GiB")
+    done = run(*words, env=environment(folder, COLUMNS="200"))
+    lines = done.stdout.splitlines()
+    where = lines.index("  # gpu_0_memory, gpu_1_memory, gpu_2_memory")
+    assert lines[where + 1] == "  toolkit plan x/big"
+    assert lines.count("  toolkit plan x/big") == 1
+    assert "2 x NVIDIA A100-SXM4-80GB, 1 x NVIDIA GB10; driver" in done.stdout
+
+
 def test_the_last_line_counts_and_concludes() -> None:
     found = (ok("a", "x"), ok("b", "x"), warn("c", "x"))
     assert conclusion(found, Needs(users=1500)) == (

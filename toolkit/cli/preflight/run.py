@@ -107,7 +107,7 @@ def show(needs: Needs, *, fix: bool, as_json: bool) -> tuple[Check, ...]:
 def _repaired(check: Check) -> tuple[bool, str]:
     if check.repair is not None:
         return check.repair()
-    return False, f"left to you: {check.fix}" if check.fix else "left: no command helps from here"
+    return False, f"left to you: {check.fix}" if check.fix else "no command helps from here"
 
 
 def _print_table(found: tuple[Check, ...], needs: Needs) -> None:
@@ -127,11 +127,14 @@ def _print_table(found: tuple[Check, ...], needs: Needs) -> None:
     console.table(columns, rows)
     console.print()
     # commands stand alone on their lines, whole, so that they can be pasted
-    broken = [check for check in found if check.status != "ok" and check.fix]
-    if broken:
+    commands: dict[str, list[str]] = {}
+    for check in found:
+        if check.status != "ok" and check.fix:
+            commands.setdefault(check.fix, []).append(check.check)
+    if commands:
         click.echo("To fix it, paste:\n")
-        for check in broken:
-            click.echo(f"  # {check.check}\n  {check.fix}")
+        for fix, names in commands.items():
+            click.echo(f"  # {', '.join(names)}\n  {fix}")
         click.echo()
     click.echo(conclusion(found, needs))
 

@@ -34,7 +34,7 @@ SPARE = {
     TEMPORARY: ("torchinductor_",),
 }
 """How folders begin that can be fetched or made again."""
-LESSON = 'vLLM then says "Engine core initialization failed" and never names the disk'
+LESSON = 'on a full disk vLLM says "Engine core initialization failed" and never names the disk'
 
 
 def checks(needs: Needs) -> Iterator[Check]:
@@ -57,18 +57,10 @@ def checks(needs: Needs) -> Iterator[Check]:
         except OSError as error:
             yield warn(code, f"unknown: `{path}` cannot be read: {(error.strerror or '?').lower()}")
             continue
-        is_shut = not os.access(there, os.W_OK)
         # one disk is shown once; a folder on it that is shut is a matter of its own
-        if device in seen and not is_shut:
-            continue
-        seen.add(device)
-        mount = there.resolve()
-        while not mount.is_mount() and mount != mount.parent:
-            mount = mount.parent
-        if is_shut:
-            yield _shut(code, path, mount, room, needs)
-        else:
-            yield _room(code, path, mount, room, needs, places)
+        if device not in seen or not os.access(there, os.W_OK):
+            seen.add(device)
+            yield _check(code, path, there, room, needs, places)
 
 
 def hub() -> Path:
@@ -87,36 +79,38 @@ def expanded(path: Path | str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
-def _shut(code: str, path: Path, mount: Path, room: os.statvfs_result, needs: Needs) -> Check:
-    """Of a folder where this user cannot write: whether anything is to be written there."""
-    # a model that is there already may lie where nobody writes; the simulator keeps nothing
-    if (code == MODELS and needs.disk_bytes == 0) or (code == COMPILED and not needs.vllm):
-        return ok(code, f"{_free(path, room)}; nothing is to be written there")
-    if room.f_flag & os.ST_RDONLY:
-        fix = as_root(f"mount -o remount,rw {shlex.quote(str(mount))}")
-        return fail(code, f"`{path}` is mounted read-only: {LOST[code]}", fix)
-    place = shlex.quote(str(path))
-    fix = as_root(f"mkdir -p {place}") + " && " + as_root(f'chown -R "$(id -un)" {place}')
-    if code == TEMPORARY:  # that folder is everybody's
-        fix = 'mkdir -p "$HOME/tmp" && export TMPDIR="$HOME/tmp"'
-    return fail(code, f"this user cannot write to `{path}`: {LOST[code]}", fix)
-
-
-def _room(
+def _check(
     code: str,
     path: Path,
-    mount: Path,
+    there: Path,
     room: os.statvfs_result,
     needs: Needs,
     places: Mapping[str, Path],
 ) -> Check:
-    """Whether a disk takes what is about to be written to it."""
+    """Whether a disk takes what is about to be written to it; `there` is as much of the path as there is."""
     # for this user: the blocks reserved for root are not free to others
     total, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+    said = f"{size(free)} of {size(total)} free at `{path}`"
+    mount = there.resolve()
+    while not mount.is_mount() and mount != mount.parent:
+        mount = mount.parent
+    if not os.access(there, os.W_OK):
+        # a model that is there already may lie where nobody writes; the simulator keeps nothing
+        if (code == MODELS and needs.disk_bytes == 0) or (code == COMPILED and not needs.vllm):
+            return ok(code, f"{said}; nothing is to be written there")
+        if room.f_flag & os.ST_RDONLY:
+            fix = as_root(f"mount -o remount,rw {shlex.quote(str(mount))}")
+            return fail(code, f"`{path}` is mounted read-only: {LOST[code]}", fix)
+        place = shlex.quote(str(path))
+        fix = as_root(f"mkdir -p {place}") + " && " + as_root(f'chown -R "$(id -un)" {place}')
+        if code == TEMPORARY:  # that folder is everybody's
+            fix = 'mkdir -p "$HOME/tmp" && export TMPDIR="$HOME/tmp"'
+        return fail(code, f"this user cannot write to `{path}`: {LOST[code]}", fix)
+
     weights = (needs.disk_bytes or 0) if code == MODELS else 0
     least = weights + min(FULL_MOST, FULL_SHARE * total)
     wanted = weights + min(SPARE_MOST, SPARE_SHARE * total)
-    said = _free(path, room) + (f", and {size(weights)} of weights are to come" if weights else "")
+    said += f", and {size(weights)} of weights are to come" if weights else ""
     is_few = bool(room.f_files) and room.f_favail < FEW_FILES
     if free >= wanted and not is_few:
         return ok(code, said)
@@ -128,11 +122,6 @@ def _room(
     if free < least:
         return fail(code, f"{said}: {LESSON}{filled}", fix)
     return warn(code, f"{said}, which leaves little for compiled code and logs{filled}", fix)
-
-
-def _free(path: Path, room: os.statvfs_result) -> str:
-    free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
-    return f"{size(free)} of {size(total)} free at `{path}`"
 
 
 def _what_fills(

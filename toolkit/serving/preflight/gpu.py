@@ -1,6 +1,7 @@
 """Are the GPUs there, free, awake, and at their full clock? NVIDIA's library NVML says it."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -252,9 +253,10 @@ def _presence(needs: Needs, found: Gpus, engine: InstalledVllm | None) -> Check:
     if not needs.gpu:
         return ok("gpu", "no GPU is needed: the CPU or the simulator serves")
     if used := visible(found):
-        names = ", ".join(dict.fromkeys(gpu.name or "GPU" for gpu in used))
+        kinds = Counter(gpu.name or "unknown GPU" for gpu in used)
+        names = ", ".join(f"{count} x {name}" for name, count in kinds.items())
         cuda = "" if found.cuda is None else ", runs CUDA up to {}.{}".format(*found.cuda)
-        return ok("gpu", f"{len(used)} x {names}; driver {found.driver or 'unknown'}{cuda}")
+        return ok("gpu", f"{names}; driver {found.driver or 'unknown'}{cuda}")
     if found.gpus:
         hidden = "the GPU" if len(found.gpus) == 1 else f"all {len(found.gpus)} GPUs"
         why = f"CUDA_VISIBLE_DEVICES is `{found.visible}`, which hides {hidden} from the engine"
@@ -330,7 +332,7 @@ def _clocks(code: str, name: str, gpu: NvmlGpu) -> Check:
     if held := [word for word in gpu.limits or () if word in HELD_DOWN]:
         degrees = _ask("nvmlDeviceGetTemperature", gpu.handle, SENSOR)
         heat = "" if degrees is None else f" at {degrees} \N{DEGREE SIGN}C"
-        why = f"{said}{heat}, held down by {', '.join(held)}: it serves slower by the minute, like a leak in software"
+        why = f"{said}{heat}, held down by {', '.join(held)}: it serves slower and slower, which looks like a leak in software"
         return warn(code, why, lock)
     if now >= FULL_SPEED * most:
         return ok(code, said)

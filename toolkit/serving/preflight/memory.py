@@ -67,8 +67,11 @@ def checks(wanted: int | None) -> Iterator[Check]:
             with suppress(psutil.Error):
                 held += each.memory_info().rss
         named = ", ".join(f"{name} ({each.pid})" for each, name in left[:4])
-        why = f"they hold {size(held)} of memory, and their GPU's, until somebody ends them"
-        yield warn("orphans", f"{len(left)} engine processes without a server: {named}; {why}", fix)
+        many, them = "1 engine process", "it"
+        if len(left) > 1:
+            many, them = f"{len(left)} engine processes", "them"
+        why = f"{size(held)} of memory, and the GPU's, stay taken until somebody ends {them}"
+        yield warn("orphans", f"{many} without a server: {named}; {why}", fix)
 
 
 def orphans() -> list[tuple[psutil.Process, str]]:

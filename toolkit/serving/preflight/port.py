@@ -22,6 +22,7 @@ LISTEN = "0A"
 EPHEMERAL_LEAST = 4_096
 EPHEMERAL_RANGE = (16_384, 65_535)
 """Above the usual servers' ports."""
+EPHEMERAL_MOST = 1 + EPHEMERAL_RANGE[1] - EPHEMERAL_RANGE[0]
 LONGEST_COMMAND = 60
 
 
@@ -112,7 +113,8 @@ def _refusal(host: str, number: int, *, reuse: bool) -> str | None:
 def checks(needs: Needs) -> Iterator[Check]:
     """The ports first, then what many clients run into."""
     ports, users = tuple(dict.fromkeys(needs.ports)), needs.users
-    low, *_, high = kernel.numbers(PROC / "sys/net/ipv4/ip_local_port_range") or [0, 0]
+    lent = kernel.numbers(PROC / "sys/net/ipv4/ip_local_port_range") or [0, 0]
+    low, high = lent[0], lent[-1]
     # like `8000-8010,9000`
     reserved = (kernel.text(PROC / "sys/net/ipv4/ip_local_reserved_ports") or "").strip()
     kept: set[int] = set()
@@ -128,25 +130,21 @@ def checks(needs: Needs) -> Iterator[Check]:
         yield _port(number, needs.host, reserve if number in may_be_lent else None)
 
     # each connection that the proxy opens, or a load generator on this machine, takes a port for its life and a minute
-    code, count, most = (
-        "ephemeral_ports",
-        high - low + 1,
-        1 + EPHEMERAL_RANGE[1] - EPHEMERAL_RANGE[0],
-    )
+    code, count = "ephemeral_ports", high - low + 1
     said = f"{count:,} ports for outgoing connections ({low} to {high})"
     if not high:
         yield warn(code, "unknown: the range of ports for outgoing connections cannot be read")
-    elif count >= min(most, max(EPHEMERAL_LEAST, 16 * users)):
+    elif count >= min(EPHEMERAL_MOST, max(EPHEMERAL_LEAST, 16 * users)):
         yield ok(code, said)
     else:
-        why = f"{said}: each stays taken for a minute after its connection, and {users:,} users soon find none"
+        why = f"{said}: each stays taken for a minute after its connection ends, and {users:,} users soon find none free"
         wide = "{} {}".format(*EPHEMERAL_RANGE)
         fix = as_root(f'sysctl -w net.ipv4.ip_local_port_range="{wide}"')
         yield (fail if count <= users else warn)(code, why, fix)
 
-    queue = f"{{:,}} connections may wait %s; {users:,} users are expected"
-    accepted, half_open = queue % "to be accepted", queue % "half open"
-    slow = ": the rest wait seconds for a second try"
+    accepted = f"{{:,}} connections may wait to be accepted; {users:,} users are expected"
+    half_open = f"{{:,}} connections may wait half open; {users:,} users are expected"
+    slow = ": in a rush the others try again seconds later"
     for name, least, wanted, good, poor in (
         (
             "net.ipv4.tcp_tw_reuse",
