@@ -94,10 +94,10 @@ class Crowd:
                 self.answered += 1
         elif reply.status == 503:
             self.refused.append(reply.headers.get("retry-after"))
-            # who asks again at once takes the machine from what is to come back
-            self._stop.wait(0.05)
         else:
             self.lost.append(f"{reply.status} {reply.body!r}")
+        # who asks again at once takes the machine from what is to come up
+        self._stop.wait(0.05)
 
 
 def write_stack(
