@@ -157,7 +157,7 @@ def test_no_traffic_costs_many_times_what_plain_requests_cost(tmp_path: Path) ->
     for name, data in {"plain": p.pcap(frames), **costly()}.items():
         (tmp_path / "a.cap").write_bytes(data)
         before = cpu_s()
-        done = run("capture", "a.cap", "--json", "--no-store", cwd=tmp_path)
+        done = run("capture", "a.cap", "--json", "--no-store", cwd=tmp_path, anew=True)
         took[name] = cpu_s() - before
         assert done.returncode in (0, 1), done.stderr
         assert "Traceback" not in done.stderr

@@ -200,7 +200,7 @@ def captured(folder: Path, *words: object) -> tuple[list[dict], dict, float]:
     """The requests, the summary and the CPU seconds of one capture of all files in a folder."""
     before = cpu_s()
     options = ("--json", "--bodies", "--show-clients", "--no-store", *words)
-    done = run("capture", *sorted(folder.iterdir()), *options, cwd=folder, timeout_s=600)
+    done = run("capture", *sorted(folder.iterdir()), *options, cwd=folder, timeout_s=600, anew=True)
     took = cpu_s() - before
     assert done.returncode == 0, done.stderr
     assert "s3cret" not in done.stdout + done.stderr

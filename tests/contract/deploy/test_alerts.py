@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from contract.harness.deploys import LAB, deploy_each, rules_test
-from contract.harness.programs import run_each
+from contract.harness.programs import run
 from contract.harness.site_series import (
     BIG,
     CHAT,
@@ -407,7 +407,8 @@ def test_an_alert_names_a_verb_that_there_is(folder: Path, tmp_path: Path) -> No
         lines += verbs
     unlike = sorted({tuple(words) for words in lines})
     # an option or a verb that there is not would be an error, with --help too
-    for done in run_each([([*words, "--help"], tmp_path) for words in unlike]):
+    for words in unlike:
+        done = run(*words, "--help", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from contract.harness.deploys import Deployed, deploy_each
-from contract.harness.programs import rows, run, run_each
+from contract.harness.programs import rows, run
 
 KINDS = ("nginx", "compose", "k8s", "systemd", "prometheus", "grafana")
 ENGINE = '[[engine]]\nmodel = "Qwen/Qwen2.5-7B-Instruct"\nkey_env = "VLLM_API_KEY"\n'
@@ -130,9 +130,8 @@ def test_an_option_of_another_kind_is_a_wrong_command_line(
         found = made[f"option-{number}"]
         assert (found.code, found.folder.exists()) == (2, False)
         assert message in found.err
-    missing, unnamed = run_each(
-        [(("deploy", "nginx", "no.toml", "--out", "o"), tmp_path), (("deploy", "nginx"), tmp_path)]
-    )
+    missing = run("deploy", "nginx", "no.toml", "--out", "o", cwd=tmp_path)
+    unnamed = run("deploy", "nginx", cwd=tmp_path)
     assert (missing.returncode, "no such file or directory" in missing.stderr) == (1, True)
     assert unnamed.returncode == 2
 
@@ -184,11 +183,9 @@ def test_no_file_leaves_the_folder_and_one_that_can_not_be_made_is_told(tmp_path
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "rules").symlink_to(tmp_path)
     (tmp_path / "file").write_text("a file")
-    link, file = run_each(
-        [
-            (("deploy", "prometheus", "prod.toml", "--out", out, "--force"), tmp_path)
-            for out in ("out", "file/out")
-        ]
+    link, file = (
+        run("deploy", "prometheus", "prod.toml", "--out", out, "--force", cwd=tmp_path)
+        for out in ("out", "file/out")
     )
     assert (link.returncode, "does not lie below `out`" in link.stderr) == (1, True)
     assert not (tmp_path / "recording.yml").exists()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from contract.harness.programs import run_each
+from contract.harness.programs import run
 
 LAB = """
 [[engine]]
@@ -128,17 +128,14 @@ def deploy_each(
     folder: Path, cases: Mapping[str, Sequence[str]], env: Mapping[str, str] | None = None
 ) -> dict[str, Deployed]:
     """Name -> what `toolkit deploy KIND contest.toml --out out WORDS...` did; a case is the kind, the stack's text, and further words."""
-    lines = []
+    done = {}
     for name, (kind, text, *words) in cases.items():
         place = folder / name
         place.mkdir(parents=True)
         (place / "contest.toml").write_text(text)
-        lines.append((["deploy", kind, "contest.toml", "--out", "out", *words], place))
-    done = run_each(lines, env=env)
-    return {
-        name: Deployed(each.returncode, each.stdout, each.stderr, folder / name / "out")
-        for name, each in zip(cases, done, strict=True)
-    }
+        ended = run("deploy", kind, "contest.toml", "--out", "out", *words, cwd=place, env=env)
+        done[name] = Deployed(ended.returncode, ended.stdout, ended.stderr, place / "out")
+    return done
 
 
 def program(name: str, package: str) -> str:

@@ -1,61 +1,177 @@
-"""Many command lines of `toolkit` for the price of one start; `programs.run_each` is how tests call it.
+"""Starts of `toolkit` without the price of its imports, which is most of a short command's CPU; `programs` is how tests call it.
 
-    python forks.py TOOLKIT < '[[["proxy", "--check"], "/folder/of/it"], ...]'
+    python forks.py TOOLKIT SOCKET
 
-runs the script that `pip install` made for each of these lines, in a process forked off this one and in a folder that is its home too.
-What one has imported this process imports for the next ones; it runs none of them itself. Prints
-`[[exit code, standard output, standard error], ...]`.
+waits on that file descriptor for orders. It forks off itself a process for each command, which runs the script that `pip install` made.
+It runs none itself and imports a module only after one of them did: the first of each kind here starts as if in a new interpreter.
 """
 
+import atexit
+import fcntl
 import gc
 import importlib
+import itertools
 import json
 import os
 import runpy
+import select
+import signal
+import socket
+import subprocess
 import sys
-import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_turns = itertools.count()
+_Files = tuple[int, int, int]
 
 
-def _child(script: str, words: list[str], folder: str, files: list[int]) -> None:
-    """Ends as the script ends, with whatever that prints last."""
-    out, err, modules = files
-    os.chdir(folder)
-    os.environ["HOME"] = folder
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    sys.argv = [script, *words]
-    try:
-        runpy.run_path(script, run_name="__main__")
-        sys.exit(0)
-    finally:
-        os.write(modules, " ".join(sys.modules).encode())
+class Forked:
+    """A process that was started so; of `subprocess.Popen` what tests need."""
+
+    def __init__(
+        self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str], files: _Files
+    ) -> None:
+        script, *self.args = command
+        # by turns of two with other hashes, so that two programs of a test must agree without them
+        self._forks = _forks(script, str(next(_turns) % 2 + 1))
+        umask = os.umask(0o077)
+        os.umask(umask)
+        order = {"words": self.args, "cwd": str(cwd), "env": dict(env), "umask": umask}
+        self.pid: int = self._forks.ask(order, files)
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self._ends = os.pidfd_open(self.pid)
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Its exit code, once it has ended; the signal, negative, that ended it."""
+        if self.returncode is None:
+            ended = select.poll()
+            ended.register(self._ends, select.POLLIN)
+            if not ended.poll(None if timeout_s is None else timeout_s * 1000):
+                raise subprocess.TimeoutExpired(self.args, timeout_s or 0)
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._forks.ask({"bury": self.pid})
+                os.close(self._ends)
+            return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
 
 
-def _run(script: str, words: list[str], folder: str) -> tuple[int, str, str]:
-    with (
-        tempfile.TemporaryFile() as out,
-        tempfile.TemporaryFile() as err,
-        tempfile.TemporaryFile() as modules,
-    ):
-        files = [out, err, modules]
-        child = os.fork()
-        if not child:
-            _child(script, words, folder, [file.fileno() for file in files])
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        texts = []
+class _Forks:
+    def __init__(self, script: str, seed: str) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        kept = {k: v for k, v in os.environ.items() if k.startswith(("PATH", "LANG", "LC_"))}
+        with theirs:
+            # pipes, as a command's own files mostly are; and no signal of a terminal reaches it
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, script, str(theirs.fileno())],
+                env=kept | {"PYTHONHASHSEED": seed},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        atexit.register(self._end)
+
+    def ask(self, order: Mapping[str, Any], files: Sequence[int] = ()) -> int:
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(order).encode()], files)
+            answer = self._socket.recv(64)
+        assert answer, self._process.communicate()
+        return int(answer)
+
+    def _end(self) -> None:
+        self._socket.close()
+        self._process.communicate()
+
+
+@cache
+def _forks(script: str, seed: str) -> _Forks:
+    return _Forks(script, seed)
+
+
+# --- in the process that forks -----------------------------------------------------------------------
+
+
+class _Noted:
+    """Writes down what a command looks for, before anything is found."""
+
+    def __init__(self, notes: int) -> None:
+        self._notes = notes
+
+    def find_spec(self, name: str, *_: object) -> None:
+        with suppress(OSError):  # a command may close what it did not open
+            os.write(self._notes, f"{name}\n".encode())
+
+
+def _next_command(orders: socket.socket) -> dict[str, Any] | None:
+    """What the process in which this returns shall run; None once nobody can order any more."""
+    # a file, for a command that was killed has written down what it had imported, too; and none below TMPDIR, which each has its own of
+    notes = os.memfd_create("imported")
+    fcntl.fcntl(notes, fcntl.F_SETFL, os.O_APPEND)
+    known = 0
+    while True:
+        message, files, *_ = socket.recv_fds(orders, 1 << 20, 3)
+        if not message:
+            return None
+        order: dict[str, Any] = json.loads(message)
+        if "bury" in order:
+            _, status = os.waitpid(order["bury"], 0)
+            orders.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        new = os.pread(notes, 1 << 20, known)
+        known += len(new)
+        for name in new.decode().split():
+            if name not in sys.modules:
+                with suppress(Exception):
+                    importlib.import_module(name)
+        gc.freeze()
+        pid = os.fork()
+        if not pid:
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+                os.close(file)
+            sys.meta_path.insert(0, _Noted(notes))
+            return order
         for file in files:
-            file.seek(0)
-            texts.append(file.read().decode())
-    for name in texts[2].split():
-        if name not in sys.modules:
-            with suppress(Exception):
-                importlib.import_module(name)
-    gc.freeze()
-    return code, texts[0], texts[1]
+            os.close(file)
+        orders.send(str(pid).encode())
 
 
 if __name__ == "__main__":
-    lines = json.load(sys.stdin)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    print(json.dumps([_run(sys.argv[1], *line) for line in lines]))
+    _script = sys.argv[1]
+    with socket.socket(fileno=int(sys.argv[2])) as _orders:
+        _orders.set_inheritable(False)
+        _order = _next_command(_orders)
+    if _order is not None:
+        os.setsid()
+        os.chdir(_order["cwd"])
+        os.umask(_order["umask"])
+        os.environ.clear()
+        os.environ.update(_order["env"])
+        time.tzset()
+        sys.argv = [_script, *_order["words"]]
+        sys.path[0] = str(Path(_script).parent)
+        runpy.run_path(_script, run_name="__main__")

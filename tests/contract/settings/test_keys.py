@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from contract.harness.programs import run_each
+from contract.harness.programs import run
 
 SECRET = "sk-very-secret-1234567890"
 TEAMS = """keys_file = "keys.txt"
@@ -38,19 +38,16 @@ CASES = [
 @pytest.mark.parametrize("variable", sorted({case[2] for case in CASES}))
 def test_keys_are_taken_or_refused_unseen(tmp_path: Path, variable: str) -> None:
     cases = [case for case in CASES if case[2] == variable]
-    lines = []
-    for number, (text, mode, _, _) in enumerate(cases):
+    for number, (text, mode, _, named) in enumerate(cases):
         home = tmp_path / str(number)
         home.mkdir()
         (home / "proxy.toml").write_text(TEAMS)
         (home / "keys.txt").write_text(text)
         (home / "keys.txt").chmod(mode)
-        lines.append((("proxy", "--config", "proxy.toml", "--check"), home))
-    for case, done in zip(cases, run_each(lines, env={"BLUE": variable}), strict=True):
-        named = case[3]
-        assert done.returncode == (1 if named else 0), (case, done)
+        done = run("proxy", "--config", "proxy.toml", "--check", cwd=home, env={"BLUE": variable})
+        assert done.returncode == (1 if named else 0), (text, done)
         said = done.stdout + done.stderr
         assert SECRET not in said
         assert "Traceback" not in said, said
         assert named or "These settings are good" in said
-        assert all(word in said for word in named), (case, said)
+        assert all(word in said for word in named), (text, said)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.harness.programs import ROOT, run, run_each
+from contract.harness.programs import ROOT, run
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -32,13 +32,13 @@ def words(kind: str, file: Path) -> tuple[object, ...]:
 def read(kind: str, texts: Iterable[str], folder: Path) -> list["CompletedProcess[str]"]:
     """What the command says of each of these files, all named alike."""
 
-    lines = []
+    done = []
     for number, text in enumerate(texts):
         home = folder / str(number)
         home.mkdir()
         (home / "it.toml").write_text(text)
-        lines.append((words(kind, Path("it.toml")), home))
-    return run_each(lines, env={"RED": "key-of-red"})
+        done.append(run(*words(kind, Path("it.toml")), cwd=home, env={"RED": "key-of-red"}))
+    return done
 
 
 def refused(kind: str, cases: list[Case], folder: Path) -> None:

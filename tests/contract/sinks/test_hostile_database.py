@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from contract.harness.browser import chromium, leaderboard, tab
-from contract.harness.programs import TOOLKIT, environment, rows, run, run_each
+from contract.harness.programs import TOOLKIT, environment, rows, run
 from contract.sinks.hostile import (
     MARKUP,
     WORD,
@@ -80,9 +80,8 @@ def test_no_verb_shows_a_control_character(hostile: tuple[Path, dict[int, str]])
         ("mark", "nobody", "text"),
     ]
     found = {}
-    for words, ended in zip(
-        commands, run_each([(words, folder) for words in commands]), strict=True
-    ):
+    for words in commands:
+        ended = run(*words, cwd=folder)
         faults = faults_of_text(ended.stdout) + faults_of_text(ended.stderr)
         if faults or ended.returncode not in (0, 1):
             found[words] = (ended.returncode, faults)
@@ -97,7 +96,7 @@ def test_json_gives_values_as_they_are(hostile: tuple[Path, dict[int, str]]) -> 
         ("scout", "--history", f"{WORD}alice", "--json"),
         ("runs", "export", ids[1], "--jsonl", "--shots"),
     ]
-    board, history, shots = run_each([(words, folder) for words in commands])
+    board, history, shots = (run(*words, cwd=folder) for words in commands)
     for ended in (board, history, shots):
         assert ended.returncode == 0, ended.stderr
         assert faults_of_text(ended.stdout) == []
@@ -117,7 +116,8 @@ def test_no_cell_of_a_csv_is_a_formula(hostile: tuple[Path, dict[int, str]]) -> 
         ("runs", "export", ids[1], "--csv", "--shots"),
         ("runs", "export", ids[3], "--csv"),
     ]
-    for ended in run_each([(words, folder) for words in commands]):
+    for words in commands:
+        ended = run(*words, cwd=folder)
         assert ended.returncode == 0, ended.stderr
         assert "'=HYPERLINK(1)" in ended.stdout
         assert faults_of_csv(ended.stdout) == []
@@ -210,7 +210,6 @@ SPOILT = {
 
 def test_what_no_toolkit_wrote_is_a_clear_error_or_a_row(tmp_path: Path) -> None:
     """Where a list, a table or one of a few words stood, there is nothing but the hostile word."""
-    lines = []
     for number, (columns, commands) in enumerate(SPOILT.items()):
         folder = tmp_path / str(number)
         file = hostile_copy(
@@ -219,9 +218,8 @@ def test_what_no_toolkit_wrote_is_a_clear_error_or_a_row(tmp_path: Path) -> None
         ids = runs_of(file)
         for command in commands.split("|"):
             words = [ids[int(each)] if each.isdecimal() else each for each in command.split()]
-            lines.append((words, folder))
-    for (words, _), ended in zip(lines, run_each(lines), strict=True):
-        said = (words, ended.returncode, ended.stderr[:600])
-        assert ended.returncode in (0, 1), said
-        assert faults_of_text(ended.stdout) + faults_of_text(ended.stderr) == [], said
-        assert ended.returncode == 0 or ended.stderr.startswith("Error: ") or ended.stdout, said
+            ended = run(*words, cwd=folder)
+            said = (words, ended.returncode, ended.stderr[:600])
+            assert ended.returncode in (0, 1), said
+            assert faults_of_text(ended.stdout) + faults_of_text(ended.stderr) == [], said
+            assert ended.returncode == 0 or ended.stderr.startswith("Error: ") or ended.stdout, said
