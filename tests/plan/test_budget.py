@@ -3,7 +3,8 @@
 import pytest
 from support.shapes import GIB, shape, tiny
 
-from toolkit.plan.budget import (
+from toolkit.plan.kv_cache import LayoutSetting, blocks_in, layout
+from toolkit.plan.memory import (
     MIB,
     MemorySetting,
     activation_bytes,
@@ -12,7 +13,6 @@ from toolkit.plan.budget import (
     graph_bytes,
     utilization_of,
 )
-from toolkit.plan.layout import LayoutSetting, blocks_in, layout
 from toolkit.plan.weights import weights_of_gpu
 
 H100 = round(79.19 * GIB)

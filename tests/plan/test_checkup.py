@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.plan.asked import EngineSettings, Gpu
 from toolkit.plan.checkup import States, as_served, checkup, deviation
+from toolkit.plan.engine import EngineSettings, Gpu
 from toolkit.records import Sighting
 
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from support.shapes import TINY, config, shape, tiny
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.config import shape_of
-from toolkit.plan.layout import LayoutSetting, layout
-from toolkit.plan.parameters import parameters
-from toolkit.plan.shape import KvHeads, Latent, Recurrent, Shape
+from toolkit.plan.kv_cache import LayoutSetting, layout
+from toolkit.plan.model_config import KvHeads, Latent, Recurrent, Shape, shape_of
+from toolkit.plan.weights import parameters
 
 
 def heads(model: Shape) -> list[KvHeads]:

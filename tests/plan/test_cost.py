@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.plan.cost import Cost, Prices, api_request, cost
+from toolkit.plan.capacity import Cost, Prices, api_request, cost
 
 
 def cost_of(prices: Prices, rps: float | None = 10.4, gpus: int = 1) -> Cost:

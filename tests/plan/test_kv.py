@@ -4,7 +4,7 @@ import pytest
 from support.shapes import GIB, shape, tiny
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.kv import bytes_per_token, layer_bytes, state_bytes
+from toolkit.plan.kv_cache import bytes_per_token, layer_bytes, state_bytes
 
 # Bytes a token in 16 bit, over the layers that keep every token, by each published config: layers x 2 x KV heads x head
 # size x 2; of MLA layers x (rank + rope) x 2, e.g., 27 x (512 + 64) x 2 = 31,104.

@@ -4,7 +4,7 @@ import pytest
 from support.shapes import GIB, shape, tiny
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.layout import (
+from toolkit.plan.kv_cache import (
     LayerGroup,
     Layout,
     LayoutSetting,
@@ -17,7 +17,7 @@ from toolkit.plan.layout import (
     reported_tokens,
     requests_at_once,
 )
-from toolkit.plan.shape import Shape
+from toolkit.plan.model_config import Shape
 
 
 def lay(name: str, **fields: object) -> Layout:

@@ -3,7 +3,7 @@
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.load import RequestLengths, of_workload
+from toolkit.plan.capacity import RequestLengths, of_workload
 
 REPORT = {
     "source": "capture 38089784cd61",

@@ -10,7 +10,7 @@ import pytest
 from support.shapes import TINY
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.config import shape_of
+from toolkit.plan.model_config import shape_of
 from toolkit.plan.model_files import LONGEST_CONFIG, LONGEST_HEADER, read_model
 
 KNOWN: dict[str, dict[str, Any]] = {

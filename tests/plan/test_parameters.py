@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from support.shapes import shape, tiny
 
-from toolkit.plan.config import shape_of
-from toolkit.plan.parameters import parameters
+from toolkit.plan.model_config import shape_of
+from toolkit.plan.weights import parameters
 
 # Built by transformers 5.19 on torch's meta device (`AutoModelForCausalLM.from_config`, `AutoModelForImageTextToText` where there
 # is an encoder), and every element of `parameters()` counted: another program on the same numbers.

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from support.shapes import GIB, shape
 
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import EngineSettings, Goal, Gpu, version_of
-from toolkit.plan.cost import Prices
-from toolkit.plan.load import RequestLengths
+from toolkit.plan.capacity import Goal, Prices, RequestLengths
+from toolkit.plan.engine import EngineSettings, Gpu, version_of
 from toolkit.plan.planner import kv_bytes, plan
 from toolkit.plan.result import Plan
 

@@ -2,10 +2,10 @@
 
 from support.shapes import GIB, config, shape
 
-from toolkit.plan.asked import EngineSettings, Gpu
-from toolkit.plan.config import shape_of
-from toolkit.plan.load import RequestLengths
-from toolkit.plan.side_by_side import PlanQuestion, best, gains, names_for, side_by_side, ways_out
+from toolkit.plan.capacity import RequestLengths
+from toolkit.plan.engine import EngineSettings, Gpu
+from toolkit.plan.model_config import shape_of
+from toolkit.plan.planner import PlanQuestion, best, gains, names_for, side_by_side, ways_out
 
 QWEN, LLAMA = "Qwen2.5-7B-Instruct", "Llama-3.1-8B-Instruct"
 LENGTHS = RequestLengths(prompt_tokens=500.0, output_tokens=50.0, request_tokens=550.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.plan.stages import stages
+from toolkit.plan.weights import stages
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from support.shapes import GIB, config, shape, tiny
 
-from toolkit.plan.config import shape_of
+from toolkit.plan.model_config import shape_of
 from toolkit.plan.quantization import KNOWN
 from toolkit.plan.weights import as_stored, weights_bytes, weights_of_gpu
 

@@ -15,18 +15,17 @@ from typing import Any
 import pytest
 from support.real_vllm import COMMON_FLAGS, START_LIMIT_S, engine_environment
 
-from toolkit.plan.config import shape_of
-from toolkit.plan.kv import layer_state_bytes
-from toolkit.plan.layout import (
+from toolkit.plan.kv_cache import (
     Layout,
     LayoutSetting,
     blocks_in,
+    layer_state_bytes,
     layout,
     reported_concurrency,
     reported_tokens,
 )
+from toolkit.plan.model_config import KvHeads, Latent, Layer, Mlp, Recurrent, Shape, shape_of
 from toolkit.plan.model_files import read_model
-from toolkit.plan.shape import KvHeads, Latent, Layer, Mlp, Recurrent, Shape
 from toolkit.plan.weights import weights_bytes
 
 CACHE_BYTES = 2**30

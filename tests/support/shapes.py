@@ -4,8 +4,7 @@ import functools
 from typing import Any
 
 from toolkit.cli.catalog import table
-from toolkit.plan.config import shape_of
-from toolkit.plan.shape import Shape
+from toolkit.plan.model_config import Shape, shape_of
 
 GIB = 2**30
 

@@ -77,7 +77,7 @@ def quantization(_context: click.Context, _parameter: click.Parameter, begun: st
 
 def cache_dtype(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
     """A data type of the KV cache."""
-    from toolkit.plan.kv import KV_DTYPES
+    from toolkit.plan.kv_cache import KV_DTYPES
 
     return _begun([(name, None) for name in KV_DTYPES], begun)
 

@@ -2,13 +2,8 @@
 
 import math
 
-from toolkit.plan.budget import (
-    GRAPHS_COUNT_FROM,
-    NEWEST,
-    MemorySetting,
-    Version,
-    utilization_of,
-)
+from toolkit.plan.engine import NEWEST, Version
+from toolkit.plan.memory import GRAPHS_COUNT_FROM, MemorySetting, utilization_of
 from toolkit.plan.result import Advice
 from toolkit.units import GIB, digits
 
@@ -143,25 +138,18 @@ def max_num_batched_tokens(
         why = (
             f"{seqs:,} requests x {tokens_words(prompt_tokens)} of prompt = {product:,} in one step"
         )
-        why += _beside_the_product(value, product, default)
+        if value > product:
+            why += f"; less than the {value:,} that vLLM itself takes on this GPU saves nothing"
+        elif value < product:
+            why += f"; more than {value:,} makes each step so long that every answer stutters"
+        if value > STEADY:
+            why += (
+                f". Where steady streams matter more than first tokens, {STEADIEST:,} to {STEADY:,}; vLLM itself takes"
+                f" {default:,} on this GPU: compare them"
+            )
     if longest_prompt is not None and longest_prompt > value:
         why += f". Prompts of up to {longest_prompt:,} tokens are read in parts (chunked prefill)"
     return Advice(flag="max-num-batched-tokens", value=str(value), why=why)
-
-
-def _beside_the_product(value: int, product: int, default: int) -> str:
-    """Why it is not all prompts in one step, and when less is better."""
-    told = ""
-    if value > product:
-        told = f"; less than the {value:,} that vLLM itself takes on this GPU saves nothing"
-    elif value < product:
-        told = f"; more than {value:,} makes each step so long that every answer stutters"
-    if value > STEADY:
-        told += (
-            f". Where steady streams matter more than first tokens, {STEADIEST:,} to {STEADY:,}; vLLM itself takes"
-            f" {default:,} on this GPU: compare them"
-        )
-    return told
 
 
 def gpu_memory_utilization(
@@ -185,33 +173,6 @@ def gpu_memory_utilization(
         )
     why += f" (vLLM itself would take {own}); lower it if the start says that too little is free"
     return Advice(flag="gpu-memory-utilization", value=f"{share:.2f}", why=why)
-
-
-def parallel(tp: int, pp: int) -> list[Advice]:
-    """The flags of an engine of several GPUs."""
-    found = []
-    if tp > 1:
-        why = f"each layer is shared by {tp} GPUs"
-        found.append(Advice(flag="tensor-parallel-size", value=str(tp), why=why))
-    if pp > 1:
-        why = f"the layers are dealt to {pp} stages, one after the other"
-        found.append(Advice(flag="pipeline-parallel-size", value=str(pp), why=why))
-    return found
-
-
-def kv_cache_dtype(name: str) -> Advice:
-    """As told; what it saves stands in the figures."""
-    why = "as told: smaller tokens in the KV cache; compare answers before and after"
-    return Advice(flag="kv-cache-dtype", value=name, why=why)
-
-
-def online_quantization(name: str, own: str) -> Advice | None:
-    """The flag for a quantization that vLLM makes itself while it loads 16-bit weights; all others are other checkpoints."""
-    if name != "fp8" or own not in ("bf16", "fp16"):
-        return None
-    return Advice(
-        flag="quantization", value="fp8", why="made while loading: no other checkpoint is needed"
-    )
 
 
 def as_told(recommended: Advice, told: float | None) -> Advice:

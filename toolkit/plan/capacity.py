@@ -1,10 +1,15 @@
-"""How many requests are in memory at once, how many a second that is, and how many users keep the GPU busy.
+"""How many requests are in memory at once, how many a second that is, how many users keep the GPU busy, and what it costs.
 
-Plain numbers in, plain numbers out. It knows no model and no GPU, and measures nothing: times are told.
+Plain numbers in, plain numbers out. It knows no model and no GPU, reads no file and measures nothing: times, prices and lengths
+are told. No currency is meant.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolkit.errors import ToolkitError
 
 BUSY = 0.95
 """A GPU that computes for this share of the time counts as busy."""
@@ -12,6 +17,12 @@ SPARE = (2.0, 3.0)
 """Times the peak that a server should be able to answer: between the two, peaks are met and the GPU is not idle for nothing."""
 SLACK = 1e-9
 """Quotients that are whole must not be pushed to the next number by rounding."""
+HOUR_S = 3600.0
+MILLION = 1e6
+WRONG_FILE = "Is it the output of `toolkit workload --json`?"
+NO_ANSWERS = (
+    "Capture with `--full`, or give --prompt-tokens and --output-tokens in place of --workload"
+)
 
 
 def blocks(tokens: float, block_size: int) -> int:
@@ -123,4 +134,168 @@ def headroom(target_rps: float, seconds: float | None, rps: float | None) -> Hea
         under_way=None if seconds is None else under_way(target_rps, seconds),
         engines=(math.ceil(low / rps - SLACK), math.ceil(high / rps - SLACK)) if rps else None,
         factor=None if rps is None else rps / target_rps,
+    )
+
+
+# --- Costs --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """As the user pays them. None: not told."""
+
+    gpu_hour: float | None = None
+    """Of one GPU."""
+    api_input: float | None = None
+    """Of a million prompt tokens at the API that is the alternative."""
+    api_output: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One server at full load against an API."""
+
+    hour: float
+    """All its GPUs."""
+    per_million_tokens: float | None
+    """Prompt and answer tokens together, as they come in this workload; None: the rate is not known."""
+    per_thousand_requests: float | None
+    api_per_million_tokens: float | None
+    """The same mix of tokens at the API's prices."""
+    api_per_thousand_requests: float | None
+    even_rps: float | None
+    """Requests a second from which on the GPUs are cheaper than the API."""
+    even_share: float | None
+    """The same / what the server can do: above 1 it never pays."""
+
+
+def cost(
+    prices: Prices,
+    *,
+    gpus: int,
+    requests_per_s: float | None,
+    prompt_tokens: float | None,
+    output_tokens: float | None,
+    request_tokens: float,
+) -> Cost | None:
+    """Compare; None without the price of a GPU hour.
+
+    A GPU at 2.00 an hour that answers 10.4 requests a second of 550 tokens: 3600 * 10.4 * 550 = 20,592,000 tokens an
+    hour, so 2.00 / 20.592 = 0.0971 a million tokens.
+    """
+    if prices.gpu_hour is None:
+        return None
+    hour = prices.gpu_hour * gpus
+    own = hour / (HOUR_S * requests_per_s) if requests_per_s else None
+    api = api_request(prices, prompt_tokens, output_tokens, request_tokens)
+    even = hour / (HOUR_S * api) if api else None
+    return Cost(
+        hour=hour,
+        per_million_tokens=None if own is None else own / request_tokens * MILLION,
+        per_thousand_requests=None if own is None else own * 1000,
+        api_per_million_tokens=None if api is None else api / request_tokens * MILLION,
+        api_per_thousand_requests=None if api is None else api * 1000,
+        even_rps=even,
+        even_share=even / requests_per_s if even is not None and requests_per_s else None,
+    )
+
+
+def api_request(
+    prices: Prices, prompt_tokens: float | None, output_tokens: float | None, request_tokens: float
+) -> float | None:
+    """One request at the API's prices: 300 and 250 tokens at 0.50 and 1.50 a million are 0.000525."""
+    if prices.api_input is None or prices.api_output is None:
+        return None
+    if prices.api_input == prices.api_output:  # then nobody need know which tokens are which
+        return prices.api_input * request_tokens / MILLION
+    if prompt_tokens is None or output_tokens is None:
+        return None
+    return (prices.api_input * prompt_tokens + prices.api_output * output_tokens) / MILLION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the plan is for, as far as it is known."""
+
+    seconds_per_request: float | None = None
+    """As measured."""
+    target_rps: float | None = None
+    """At the peak."""
+    prices: Prices = field(default_factory=Prices)
+
+
+NO_GOAL = Goal()
+
+
+# --- Lengths of requests ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLengths:
+    """Lengths in tokens. None: not known."""
+
+    prompt_tokens: float | None = None
+    """Of a usual prompt: the mean."""
+    output_tokens: float | None = None
+    """Of a usual answer."""
+    request_tokens: float | None = None
+    """Prompt and answer of a usual request: what it holds in memory when it ends."""
+    longest: int | None = None
+    """Prompt and answer of the longest request; None: as long as the usual one."""
+    longest_prompt: int | None = None
+    max_model_len: int | None = None
+    """As the workload's report recommends it, its room included."""
+    told: str = ""
+    """Where they come from, if not from the user."""
+    notes: tuple[str, ...] = ()
+
+
+NO_LOAD = RequestLengths()
+
+
+def of_workload(report: Mapping[str, Any]) -> RequestLengths:
+    """Read the object of `toolkit workload --json`. Raises ToolkitError where it tells no lengths."""
+
+    def number(*keys: str) -> float | None:
+        """A finite number above 0; None for anything else."""
+        value: Any = report
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) if 0 < value < math.inf else None
+
+    def whole(value: float | None) -> int | None:
+        return None if value is None else math.ceil(value)
+
+    notes = []
+    prompt = number("lengths", "prompt_tokens", "mean")
+    answer = number("lengths", "output_tokens", "mean")
+    if answer is None:
+        # else as long as they were allowed to be
+        answer = number("lengths", "max_tokens", "mean")
+        notes.append(
+            "no answer's length is known: all are counted as long as their max_tokens allow, real ones are shorter"
+        )
+    if prompt is None:
+        raise ToolkitError("the workload does not tell how long prompts are", WRONG_FILE)
+    if answer is None:
+        raise ToolkitError("the workload does not tell how long answers are", NO_ANSWERS)
+    longest_prompt = number("lengths", "prompt_tokens", "max")
+    longest_answer = number("lengths", "output_tokens", "max")
+    longest = number("model_length", "longest")
+    if longest is None and longest_prompt is not None and longest_answer is not None:
+        longest = longest_prompt + longest_answer
+    if estimated := number("lengths", "prompt_tokens_estimated_share"):
+        notes.append(f"{estimated:.0%} of the prompts' lengths are estimated from their characters")
+    source = report.get("source")
+    return RequestLengths(
+        prompt_tokens=prompt,
+        output_tokens=answer,
+        request_tokens=prompt + answer,
+        longest=whole(longest),
+        longest_prompt=whole(longest_prompt),
+        max_model_len=whole(number("recommended_max_model_len")),
+        told=f"workload of {source}" if isinstance(source, str) else "workload",
+        notes=tuple(notes),
     )

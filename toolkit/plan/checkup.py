@@ -6,8 +6,8 @@ It looks at no server: a sighting is told. What the server did not say stays unk
 from dataclasses import dataclass, replace
 
 from toolkit.plan.advice import defaults
-from toolkit.plan.asked import EngineSettings, Gpu, version_of
 from toolkit.plan.capacity import blocks, held
+from toolkit.plan.engine import EngineSettings, Gpu, version_of
 from toolkit.records import Sighting
 from toolkit.units import GIB, counted
 
@@ -80,7 +80,21 @@ def checkup(seen: Sighting, request_tokens: float, states: States | None = None)
     count, engines = sane(seen.num_gpu_blocks), sane(seen.engines) or 1
     size = sane(seen.block_size) or (states.block_size if states else None)
     if count is None or count // engines < 2:
-        return _by_tokens(seen, request_tokens)
+        tokens, at_once = sane(seen.kv_cache_tokens), None
+        words = "the host tells neither its blocks nor how many tokens it can keep"
+        if tokens is not None:
+            at_once = int(tokens // request_tokens)
+            words = (
+                f"room for {tokens:,} tokens; at {request_tokens:,.0f} tokens that is {at_once:,} sequences, less what blocks"
+                " round away"
+            )
+        return Checkup(
+            num_gpu_blocks=None,
+            block_size=seen.block_size,
+            blocks_per_request=None,
+            at_once=at_once,
+            text=words,
+        )
     if size is None:
         words = f"{count:,} blocks, but the host does not tell how many tokens a block holds"
         return Checkup(
@@ -90,41 +104,41 @@ def checkup(seen: Sighting, request_tokens: float, states: States | None = None)
             at_once=None,
             text=words,
         )
+
+    # a sighting adds up the blocks of all engines behind one address, and each engine reserves one of its own
+    each_has = count // engines
     hybrid = states is not None and size >= states.block_size
     each = states.blocks_per_request if states and hybrid else blocks(request_tokens, size)
     begin = states.blocks_to_begin if states and hybrid else None
-    number = engines * held(count // engines, each, begin)
-    told = block_words(count // engines, size, request_tokens, each, begin=begin, hybrid=hybrid)
+    number = engines * held(each_has, each, begin)
+    words = block_words(each_has, size, request_tokens, each, begin=begin, hybrid=hybrid)
+    notes = []
+    if states is not None and not hybrid:
+        # blocks smaller than a state cannot be what a hybrid's pool is made of
+        needed = states.blocks_per_request
+        other = held(each_has, needed, states.blocks_to_begin)
+        note = (
+            f"this model keeps states, for which vLLM makes blocks of {states.block_size:,} tokens: if those are what it counts, a request"
+            f" takes {needed:,} of them, its states included, and {other:,} are in memory at once"
+        )
+        if states.block_bytes is not None:
+            whole = each_has * states.block_bytes / GIB
+            part = whole * size / states.block_size
+            note += f". They would take {whole:.1f} GiB; blocks of {size} tokens {part:.1f} GiB"
+        notes.append(note)
+    if seen.running is not None and seen.running > number:
+        notes.append(
+            f"{seen.running:,.0f} requests were running when it was seen, more than {number:,}: they were shorter, or shared"
+            " a prefix"
+        )
     return Checkup(
         num_gpu_blocks=count,
         block_size=size,
         blocks_per_request=each,
         at_once=number,
-        text=_of_engines(told, engines, number),
-        notes=(
-            *_other_reading(count // engines, size, states, hybrid=hybrid),
-            *_running(seen, number),
-        ),
+        text=words if engines == 1 else f"{words}; {engines} engines: {number:,}",
+        notes=tuple(notes),
     )
-
-
-def _other_reading(
-    count: int, size: int, states: States | None, *, hybrid: bool
-) -> tuple[str, ...]:
-    """Blocks smaller than a state cannot be what a hybrid's pool is made of."""
-    if states is None or hybrid:
-        return ()
-    each = states.blocks_per_request
-    number = held(count, each, states.blocks_to_begin)
-    words = (
-        f"this model keeps states, for which vLLM makes blocks of {states.block_size:,} tokens: if those are what it counts, a request"
-        f" takes {each:,} of them, its states included, and {number:,} are in memory at once"
-    )
-    if states.block_bytes is None:
-        return (words,)
-    whole = count * states.block_bytes / GIB
-    part = whole * size / states.block_size
-    return (f"{words}. They would take {whole:.1f} GiB; blocks of {size} tokens {part:.1f} GiB",)
 
 
 def block_words(
@@ -145,41 +159,6 @@ def block_words(
         f"{count:,} blocks of {size:,}, one of them reserved; at {request_tokens:,.0f} tokens, "
         f"{counted(each, 'block')} each{state}, that is {counted(number, 'sequence')}"
     )
-
-
-def _of_engines(words: str, engines: int, number: int) -> str:
-    """A sighting adds up the blocks of all engines behind one address, and each engine reserves one of its own."""
-    return words if engines == 1 else f"{words}; {engines} engines: {number:,}"
-
-
-def _by_tokens(seen: Sighting, request_tokens: float) -> Checkup:
-    tokens = sane(seen.kv_cache_tokens)
-    if tokens is None:
-        words = "the host tells neither its blocks nor how many tokens it can keep"
-        at_once = None
-    else:
-        at_once = int(tokens // request_tokens)
-        words = (
-            f"room for {tokens:,} tokens; at {request_tokens:,.0f} tokens that is {at_once:,} sequences, less what blocks"
-            " round away"
-        )
-    return Checkup(
-        num_gpu_blocks=None,
-        block_size=seen.block_size,
-        blocks_per_request=None,
-        at_once=at_once,
-        text=words,
-    )
-
-
-def _running(seen: Sighting, at_once: int) -> tuple[str, ...]:
-    found = []
-    if seen.running is not None and seen.running > at_once:
-        found.append(
-            f"{seen.running:,.0f} requests were running when it was seen, more than {at_once:,}: they were shorter, or shared"
-            " a prefix"
-        )
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

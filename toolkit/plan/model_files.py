@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from toolkit.errors import ToolkitError
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
-QUANTIZED = ("quantize_config.json", "hf_quant_config.json")
+QUANTIZED = {"quantize_config.json": "gptq", "hf_quant_config.json": "modelopt"}
 """Where older AutoGPTQ and ModelOpt say what others put into the config."""
 LONGEST_CONFIG = 4 * 2**20
 """Published ones have some kilobytes; those with lists of modules that stay in 16 bit some hundred."""
@@ -47,11 +47,25 @@ class ModelFiles:
 def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> ModelFiles:
     """Read the path, else the catalog's model of this name. Raises ToolkitError."""
     path = Path(word)
-    if _is_path(word, path):
-        return _from_directory(path) if path.is_dir() else _from_config(path)
+    try:
+        is_path = path.exists() or word.endswith(".json")
+    except (OSError, ValueError):
+        is_path = False
+    if is_path and path.is_dir():
+        return _from_directory(path)
+    if is_path:
+        return ModelFiles(name=_name(path.parent, path.stem), config=_json(path), source=str(path))
     name = catalog_name(word, known)
     if name is None:
-        raise ToolkitError(f"no model is called `{word}`, and no file either", _hint(word, known))
+        # the nearest names, else all
+        plain = {_plain(one): model for model in known for one in _names(model, known[model])}
+        near = difflib.get_close_matches(_plain(word), plain, n=3, cutoff=0.5)
+        names = dict.fromkeys(f"`{plain[one]}`" for one in near)
+        told = f"Did you mean {' or '.join(names)}?" if names else f"Known: {', '.join(known)}."
+        raise ToolkitError(
+            f"no model is called `{word}`, and no file either",
+            f"{told} Or name a config.json, or a directory with one",
+        )
     entry = known[name]
     return ModelFiles(
         name=name,
@@ -79,55 +93,40 @@ def _plain(word: str) -> str:
     return word.rpartition("/")[2].casefold()
 
 
-def _is_path(word: str, path: Path) -> bool:
-    try:
-        return path.exists() or word.endswith(".json")
-    except (OSError, ValueError):
-        return False
-
-
-def _hint(word: str, known: Mapping[str, Mapping[str, Any]]) -> str:
-    """The nearest names, else all."""
-    plain = {_plain(alias): name for name in known for alias in _names(name, known[name])}
-    near = difflib.get_close_matches(_plain(word), plain, n=3, cutoff=0.5)
-    names = list(dict.fromkeys(plain[one] for one in near))
-    told = f"Did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else ""
-    told = told or f"Known: {', '.join(known)}."
-    return f"{told} Or name a config.json, or a directory with one"
-
-
-def _from_config(path: Path) -> ModelFiles:
-    config = _json(path)
-    return ModelFiles(name=_name(path.parent, path.stem), config=config, source=str(path))
-
-
 def _from_directory(folder: Path) -> ModelFiles:
     config = dict(_json(folder / CONFIG))
     if "quantization_config" not in config:
-        config |= _quantized_beside(folder)
+        beside = next((folder / one for one in QUANTIZED if (folder / one).is_file()), None)
+        if beside is not None:
+            read = _json(beside)
+            method = QUANTIZED[beside.name]
+            config["quantization_config"] = {
+                "quant_method": method,
+                **read.get("quantization", read),
+            }
     files, notes = _weight_files(folder)
+    name = _name(folder, "model")
     if not files:
-        told = (*notes, "no safetensors in the directory: weights are counted from the config")
-        return ModelFiles(
-            name=_name(folder, "model"), config=config, source=str(folder), notes=told
-        )
-    sizes = _sizes(files)
-    drafts = sum(size for name, _, size in sizes if name.startswith(_draft_names(config)))
+        notes.append("no safetensors in the directory: weights are counted from the config")
+        return ModelFiles(name=name, config=config, source=str(folder), notes=tuple(notes))
+    draft_names: tuple[str, ...] = DRAFTS
+    if config.get("num_nextn_predict_layers"):
+        draft_names = (*DRAFTS, f"model.layers.{config.get('num_hidden_layers')}.")
+    drafts = 0
+    totals: dict[str, int] = {}
+    for path in files:
+        for tensor, dtype, size in _tensors(path):
+            totals[dtype] = totals.get(dtype, 0) + size
+            drafts += size if tensor.startswith(draft_names) else 0
     return ModelFiles(
-        name=_name(folder, "model"),
+        name=name,
         config=config,
         source=str(folder),
-        weight_bytes_on_disk=sum(size for _, _, size in sizes) - drafts,
+        weight_bytes_on_disk=sum(totals.values()) - drafts,
         draft_bytes_on_disk=drafts,
-        dtypes=_by_dtype(sizes),
+        dtypes=tuple(sorted(totals.items(), key=lambda pair: -pair[1])),
         notes=tuple(notes),
     )
-
-
-def _draft_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    if not config.get("num_nextn_predict_layers"):
-        return DRAFTS
-    return (*DRAFTS, f"model.layers.{config.get('num_hidden_layers')}.")
 
 
 def _name(folder: Path, otherwise: str) -> str:
@@ -136,17 +135,6 @@ def _name(folder: Path, otherwise: str) -> str:
     if parts:
         return parts[-1].removeprefix("models--").replace("--", "/")
     return folder.absolute().name or otherwise
-
-
-def _quantized_beside(folder: Path) -> dict[str, Any]:
-    for name in QUANTIZED:
-        path = folder / name
-        if path.is_file():
-            read = _json(path)
-            inner = read.get("quantization", read)
-            method = {"quantize_config.json": "gptq", "hf_quant_config.json": "modelopt"}[name]
-            return {"quantization_config": {"quant_method": method, **inner}}
-    return {}
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], list[str]]:
@@ -163,99 +151,64 @@ def _weight_files(folder: Path) -> tuple[list[Path], list[str]]:
         )
     index = folder / INDEX
     if not index.is_file():
-        return [path for path in found if len(found) == 1 or not _is_copy(path)], []
-    named = _names_in(index)
+        is_one = len(found) == 1
+        return [path for path in found if is_one or not path.name.startswith("consolidated")], []
+    mapped = _json(index, LONGEST_HEADER).get("weight_map")
+    if not isinstance(mapped, dict) or not mapped:
+        raise ToolkitError(f"`{index}` names no files", "Fetch it again, or delete it")
+    named = {one for one in mapped.values() if isinstance(one, str)}
+    if any(os.sep in one for one in named):
+        raise ToolkitError(f"`{index}` names a file outside its directory", "Fetch it again")
     missing = sorted(named - {path.name for path in found})
     if missing:
         raise ToolkitError(
             f"`{folder}` lacks {len(missing)} of {len(named)} files of weights, the first: `{missing[0]:.80}`",
             "The download was cut: fetch it again",
         )
-    notes = _beside_the_index(len(found) - len(named))
+    notes = []
+    if more := len(found) - len(named):
+        told = "1 file of weights is" if more == 1 else f"{more:,} files of weights are"
+        notes.append(f"{told} not in the index: not loaded")
     return [path for path in found if path.name in named], notes
 
 
-def _beside_the_index(files: int) -> list[str]:
-    if not files:
-        return []
-    told = "1 file of weights is" if files == 1 else f"{files:,} files of weights are"
-    return [f"{told} not in the index: not loaded"]
-
-
-def _is_copy(path: Path) -> bool:
-    return path.name.startswith("consolidated")
-
-
-def _names_in(index: Path) -> set[str]:
-    mapped = _json(index, LONGEST_HEADER).get("weight_map")
-    if not isinstance(mapped, dict) or not mapped:
-        raise ToolkitError(f"`{index}` names no files", "Fetch it again, or delete it")
-    names = {one for one in mapped.values() if isinstance(one, str)}
-    if any(os.sep in one for one in names):
-        raise ToolkitError(f"`{index}` names a file outside its directory", "Fetch it again")
-    return names
-
-
-Tensor = tuple[str, str, int]
-"""Name, dtype, bytes."""
-
-
-def _sizes(files: list[Path]) -> list[Tensor]:
-    return [tensor for path in files for tensor in _tensors(path)]
-
-
-def _tensors(path: Path) -> Iterator[Tensor]:
-    """Every tensor of a file, by its header."""
+def _tensors(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Name, dtype and bytes of every tensor of a file, by its header."""
     try:
         with path.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
-            header, start = _header(path, opened, size)
+            first = opened.read(8)
+            length = int.from_bytes(first, "little")
+            if len(first) < 8 or length > min(LONGEST_HEADER, size - 8):
+                claim = (
+                    f"claims a header of {length:,} bytes, and has {size:,}"
+                    if len(first) == 8
+                    else "is empty"
+                )
+                raise ToolkitError(f"`{path}` {claim}: no safetensors, or cut", "Fetch it again")
+            raw = opened.read(length)
     except OSError as error:
         raise _unreadable(path, error) from error
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            yield name, *_dtype_and_size(path, name, tensor, size - start)
-
-
-def _header(path: Path, opened: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    """The header, and where the tensors begin."""
-    first = opened.read(8)
-    length = int.from_bytes(first, "little")
-    if len(first) < 8 or length > min(LONGEST_HEADER, size - 8):
-        claim = (
-            f"claims a header of {length:,} bytes, and has {size:,}"
-            if len(first) == 8
-            else "is empty"
-        )
-        raise ToolkitError(f"`{path}` {claim}: no safetensors, or cut", "Fetch it again")
     try:
-        header = json.loads(opened.read(length))
+        header = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise ToolkitError(f"the header of `{path}` is not JSON", "Fetch it again") from error
     if not isinstance(header, dict):
         raise ToolkitError(f"the header of `{path}` is no object", "Fetch it again")
-    return header, 8 + length
-
-
-def _dtype_and_size(path: Path, name: str, tensor: object, room: int) -> tuple[str, int]:
-    """A tensor's, if it lies inside the file."""
-    offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
-    if (
-        not isinstance(tensor, dict)
-        or not isinstance(offsets, list)
-        or len(offsets) != 2
-        or not all(isinstance(one, int) for one in offsets)
-        or not 0 <= offsets[0] <= offsets[1] <= room
-    ):
-        raise ToolkitError(f"`{path}` ends before its tensor `{name:.80}`", "Fetch it again")
-    return str(tensor.get("dtype")), offsets[1] - offsets[0]
-
-
-def _by_dtype(sizes: list[Tensor]) -> tuple[tuple[str, int], ...]:
-    totals: dict[str, int] = {}
-    for _, dtype, size in sizes:
-        totals[dtype] = totals.get(dtype, 0) + size
-    return tuple(sorted(totals.items(), key=lambda pair: -pair[1]))
+    room = size - 8 - length
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
+        # only what lies inside the file is believed
+        if (
+            not isinstance(offsets, list)
+            or len(offsets) != 2
+            or not all(isinstance(one, int) for one in offsets)
+            or not 0 <= offsets[0] <= offsets[1] <= room
+        ):
+            raise ToolkitError(f"`{path}` ends before its tensor `{name:.80}`", "Fetch it again")
+        yield name, str(tensor.get("dtype")), offsets[1] - offsets[0]
 
 
 def _json(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:

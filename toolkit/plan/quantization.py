@@ -4,9 +4,8 @@ What is quantized are the projections of the layers. Embeddings, the output's ma
 the layers for multi-token prediction stay in 16 bit in what is published; weights.py counts them so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from toolkit.errors import ToolkitError
 
@@ -98,66 +97,55 @@ def stored_as(config: object) -> Quantization | None:
     if not isinstance(config, Mapping):
         return None
     method = str(config.get("quant_method") or config.get("quant_algo") or "").lower()
-    if method == "compressed-tensors":
-        return _compressed(config)
-    if method == "bitsandbytes":
-        return KNOWN["int8" if config.get("load_in_8bit") else "bitsandbytes"]
+    # `dynamic` are GPTQModel's rules for what is left out
+    ignored = [
+        one
+        for key in ("dynamic", "modules_to_not_convert", "ignore")
+        if isinstance(config.get(key), list | tuple | Mapping)
+        for one in config[key]
+        if isinstance(one, str) and (key != "dynamic" or method.startswith(("gptq", "awq")))
+    ]
+    attention_kept = any("attn" in one for one in ignored)
+
     if method.startswith(("gptq", "awq")):
-        return _grouped(method, config)
-    if method == "modelopt":
-        return KNOWN["nvfp4" if "FP4" in str(config.get("quant_algo")).upper() else "fp8"]
-    name = OTHER_NAMES.get(method, method)
-    return KNOWN.get(name)
-
-
-def _grouped(method: str, config: Mapping[str, Any]) -> Quantization:
-    """GPTQ and AWQ: `bits`, `group_size` and, in GPTQModel's, `dynamic` rules for what is left out."""
-    bits = 8 if config.get("bits", config.get("w_bit")) == 8 else 4
-    group = _group(config.get("group_size", config.get("q_group_size", 128)))
-    name = "awq" if method.startswith("awq") else f"gptq-int{bits}"
-    left_out = [str(one) for one in (*_strings(config.get("dynamic")), *_left_out(config))]
-    return Quantization(
-        name=name,
-        bits=bits,
-        group=group,
-        scale_bytes=2 + bits / 8 if group else 0.0,
-        attention_kept=any("attn" in one for one in left_out),
-    )
-
-
-def _compressed(config: Mapping[str, Any]) -> Quantization | None:
-    """llm-compressor's files: the weights' bits and groups of the first of its groups of layers."""
-    groups = config.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-    weights = first.get("weights") if isinstance(first, Mapping) else None
-    if not isinstance(weights, Mapping):
-        return None
-    bits, group = weights.get("num_bits"), _group(weights.get("group_size"))
-    ignored = any("attn" in one for one in _left_out(config))
-    if bits == 4 and weights.get("type") == "float":
+        bits = 8 if config.get("bits", config.get("w_bit")) == 8 else 4
+        group = _group(config.get("group_size", config.get("q_group_size", 128)))
         return Quantization(
-            name="nvfp4", bits=4, group=group or 16, scale_bytes=1.0, attention_kept=ignored
+            name="awq" if method.startswith("awq") else f"gptq-int{bits}",
+            bits=bits,
+            group=group,
+            scale_bytes=2 + bits / 8 if group else 0.0,
+            attention_kept=attention_kept,
         )
-    if bits == 4:
+    if method == "compressed-tensors":
+        # llm-compressor's files: the weights' bits and groups of the first of its groups of layers
+        groups = config.get("config_groups")
+        first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+        weights = first.get("weights") if isinstance(first, Mapping) else None
+        if not isinstance(weights, Mapping):
+            return None
+        width, group = weights.get("num_bits"), _group(weights.get("group_size"))
+        is_float = weights.get("type") == "float"
+        if width == 8:
+            return KNOWN["fp8" if is_float else "int8"]
+        if width != 4:
+            return None
+        if is_float:
+            group, scale_bytes = group or 16, 1.0
+        else:
+            scale_bytes = 2.5 if group else 0.0
         return Quantization(
-            name="int4",
+            name="nvfp4" if is_float else "int4",
             bits=4,
             group=group,
-            scale_bytes=2.5 if group else 0.0,
-            attention_kept=ignored,
+            scale_bytes=scale_bytes,
+            attention_kept=attention_kept,
         )
-    return KNOWN["fp8" if weights.get("type") == "float" else "int8"] if bits == 8 else None
-
-
-def _left_out(config: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("modules_to_not_convert", "ignore"):
-        yield from _strings(config.get(key))
-
-
-def _strings(value: object) -> Iterator[str]:
-    """Of a list, or of a mapping's keys."""
-    if isinstance(value, list | tuple | Mapping):
-        yield from (one for one in value if isinstance(one, str))
+    if method == "bitsandbytes":
+        return KNOWN["int8" if config.get("load_in_8bit") else "bitsandbytes"]
+    if method == "modelopt":
+        return KNOWN["nvfp4" if "FP4" in str(config.get("quant_algo")).upper() else "fp8"]
+    return KNOWN.get(OTHER_NAMES.get(method, method))
 
 
 def _group(value: object) -> int | None:

@@ -1,11 +1,127 @@
-"""Bytes of a model's weights: in a quantization, as published or as they lie on disk, over all GPUs and on the fullest one."""
+"""A model's parameters, counted from its shape, module by module, and the bytes of its weights.
 
-from dataclasses import replace
+In a quantization, as published or as they lie on disk, over all GPUs and on the fullest one.
+"""
 
-from toolkit.plan.parameters import LayerParameters, Parameters, layer_parameters, parameters
+from dataclasses import dataclass, replace
+
+from toolkit.plan.model_config import Attention, KvHeads, Latent, Layer, Recurrent, Shape
 from toolkit.plan.quantization import KNOWN, Quantization, quantization
-from toolkit.plan.shape import KvHeads, Layer, Recurrent, Shape
-from toolkit.plan.stages import stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """How many, by what they are."""
+
+    embedding: int
+    head: int
+    """The output's own matrix; 0 where it is the embedding's."""
+    attention: int
+    """Its projections: what is quantized of it."""
+    mlp: int
+    """Of layers without experts, and of shared experts."""
+    experts: int
+    """Those that a router picks from."""
+    rest: int
+    """Norms, biases, routers, convolutions: they stay in 16 bit."""
+    other: int
+    """Beside the text model: an image encoder."""
+    drafts: int
+    """Of multi-token prediction; not in `total`, as they are loaded only on demand."""
+    idle: int
+    """Of `experts`: those that one token leaves out."""
+
+    @property
+    def total(self) -> int:
+        """All that is loaded without speculation."""
+        text = self.embedding + self.head + self.attention + self.mlp + self.experts + self.rest
+        return text + self.other
+
+    @property
+    def active(self) -> int:
+        """What one token of text goes through; the embedding counts, as in the `A3B` of model names."""
+        return self.total - self.idle - self.other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerParameters:
+    """Of one layer, as in Parameters."""
+
+    attention: int
+    mlp: int
+    experts: int
+    rest: int
+    idle: int
+    copied: int
+    """Of `attention`: what every GPU holds whole under tensor parallelism."""
+
+
+def parameters(shape: Shape) -> Parameters:
+    """Count them."""
+    counted = [layer_parameters(layer, shape.hidden) for layer in shape.layers]
+    matrix = shape.vocab * shape.hidden
+    drafts = 0
+    if counted:
+        # each a layer like the last, and a matrix that joins a token's embedding with what the model made of it
+        last = counted[-1]
+        layer = last.attention + last.mlp + last.experts + last.rest
+        drafts = shape.drafts * (layer + 2 * shape.hidden * shape.hidden + 3 * shape.hidden)
+    return Parameters(
+        embedding=matrix,
+        head=0 if shape.tied else matrix,
+        attention=sum(one.attention for one in counted),
+        mlp=sum(one.mlp for one in counted),
+        experts=sum(one.experts for one in counted),
+        rest=sum(one.rest for one in counted) + shape.hidden,
+        other=shape.other,
+        drafts=drafts,
+        idle=sum(one.idle for one in counted),
+    )
+
+
+def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
+    """Count one layer's."""
+    mlp, attention = layer.mlp, layer.attention
+    projections, vectors = _attention(attention, hidden)
+    one = mlp.matrices * hidden * mlp.width
+    shared = mlp.matrices * hidden * mlp.shared_width
+    router = hidden * mlp.experts + hidden * mlp.shared_gated
+    copied = 0
+    if isinstance(attention, Latent):
+        # MLA's way down is not divided: each GPU makes the whole latent vector
+        copied = hidden * (attention.rank + attention.rope_dim + (attention.query_rank or 0))
+    return LayerParameters(
+        attention=projections,
+        mlp=shared if mlp.experts else one,
+        experts=mlp.experts * one,
+        rest=layer.norms + vectors + router + mlp.biases,
+        idle=(mlp.experts - min(mlp.experts, mlp.experts_used)) * one,
+        copied=copied,
+    )
+
+
+def _attention(one: Attention, hidden: int) -> tuple[int, int]:
+    """Parameters of its projections, and of its vectors."""
+    if isinstance(one, KvHeads):
+        queries = one.heads * one.head_dim * (2 if one.gated else 1)
+        keys_and_values = one.kv_heads * (one.head_dim + one.value_dim)
+        out = one.heads * one.value_dim
+        return hidden * (queries + keys_and_values + out), one.biases + one.head_norms
+    if isinstance(one, Latent):
+        queries = one.heads * (one.nope_dim + one.rope_dim)
+        into = hidden * queries
+        if one.query_rank is not None:
+            into = hidden * one.query_rank + one.query_rank * queries
+        down = hidden * (one.rank + one.rope_dim)
+        up = one.rank * one.heads * (one.nope_dim + one.value_dim)
+        out = one.heads * one.value_dim * hidden
+        return into + down + up + out, one.rank + (one.query_rank or 0)
+    # queries, keys, values and a gate for these; two numbers a head for decay and step; a convolution over the first three
+    keys, values = one.key_heads * one.key_dim, one.value_heads * one.value_dim
+    projections = hidden * (2 * keys + 2 * values) + values * hidden
+    steps = hidden * 2 * one.value_heads
+    vectors = (2 * keys + values) * one.kernel + 2 * one.value_heads + one.value_dim
+    return projections, steps + vectors
 
 
 def weights_bytes(
@@ -15,11 +131,12 @@ def weights_bytes(
 
     `drafts`: with the layers for multi-token prediction, as in the files; vLLM loads them for speculation only.
     """
-    stored = as_stored(shape, named)
     if on_disk is not None and is_as_on_disk(shape, named):
         return on_disk
-    counted = parameters(shape)
-    quantized = _quantized(counted, stored)
+    stored, counted = as_stored(shape, named), parameters(shape)
+    quantized = counted.attention + counted.mlp + counted.experts
+    if stored.attention_kept:
+        quantized = counted.experts or counted.mlp
     kept = counted.total - quantized + (counted.drafts if drafts else 0)
     return round(quantized * stored.weight_bytes + kept * _kept_bytes(shape, stored))
 
@@ -37,12 +154,36 @@ def weights_of_gpu(
     Tensor parallelism divides projections, embeddings and experts; norms and routers are copied, and so are KV heads once there
     are more GPUs than those. Pipeline parallelism cuts between layers; the first GPU has the embedding, the last the output.
     """
-    whole = weights_bytes(shape, named)
-    parts = [_stage_bytes(shape, named, rank, tp, pp) for rank in range(pp)]
-    scale = 1.0
+    stored, counted = as_stored(shape, named), parameters(shape)
+    kept = _kept_bytes(shape, stored)
+    # of one weight of attention
+    projection = kept if stored.attention_kept else stored.weight_bytes
+    fullest = 0.0
+    for rank, numbers in enumerate(stages(len(shape.layers), pp)):
+        total = 0.0
+        for layer in (shape.layers[index] for index in numbers):
+            one = layer_parameters(layer, shape.hidden)
+            of_mlp = kept if stored.attention_kept and one.experts else stored.weight_bytes
+            part = (
+                (one.experts * stored.weight_bytes + one.mlp * of_mlp) / tp
+                + ((one.attention - one.copied) / tp + one.copied) * projection
+                + one.rest * kept
+            )
+            heads, copied = layer.attention, 0.0
+            if isinstance(heads, KvHeads) and tp > heads.kv_heads:
+                # what a GPU has beyond its part, where there are more GPUs than KV heads
+                width = heads.head_dim + heads.value_dim
+                copied = shape.hidden * width * (1 - heads.kv_heads / tp)
+            total += part + copied * projection
+        if rank == 0:
+            total += kept * (counted.embedding / tp + counted.other)
+        if rank == pp - 1:
+            head = counted.head or (counted.embedding if pp > 1 else 0)
+            total += kept * (head / tp + shape.hidden)
+        fullest = max(fullest, total)
     if on_disk is not None and is_as_on_disk(shape, named):
-        scale = on_disk / whole
-    return round(max(parts) * scale)
+        fullest *= on_disk / weights_bytes(shape, named)
+    return round(fullest)
 
 
 def as_stored(shape: Shape, named: str | None) -> Quantization:
@@ -58,7 +199,8 @@ def as_stored(shape: Shape, named: str | None) -> Quantization:
     found = quantization(named)
     if shape.quantization is not None and shape.quantization.name == found.name:
         return shape.quantization
-    return replace(found, attention_kept=True) if _is_hybrid(shape) and found.bits == 4 else found
+    is_hybrid = any(isinstance(layer.attention, Recurrent) for layer in shape.layers)
+    return replace(found, attention_kept=True) if is_hybrid and found.bits == 4 else found
 
 
 def is_as_on_disk(shape: Shape, named: str | None) -> bool:
@@ -70,59 +212,20 @@ def is_as_on_disk(shape: Shape, named: str | None) -> bool:
     )
 
 
-def _is_hybrid(shape: Shape) -> bool:
-    return any(isinstance(layer.attention, Recurrent) for layer in shape.layers)
-
-
-def _quantized(counted: Parameters, stored: Quantization) -> int:
-    """How many parameters the quantization covers."""
-    if stored.attention_kept:
-        return counted.experts or counted.mlp
-    return counted.attention + counted.mlp + counted.experts
-
-
 def _kept_bytes(shape: Shape, stored: Quantization) -> float:
     """Of one weight that is not quantized: 16 bit, or the model's own 32."""
     return stored.weight_bytes if stored.bits > 8 else max(2, shape.element_bytes)
 
 
-def _stage_bytes(shape: Shape, named: str | None, rank: int, tp: int, pp: int) -> float:
-    """Bytes of one GPU of the stage."""
-    stored, counted = as_stored(shape, named), parameters(shape)
-    kept = _kept_bytes(shape, stored)
-    layers = [shape.layers[index] for index in stages(len(shape.layers), pp)[rank]]
-    total = sum(
-        _layer_bytes(layer_parameters(layer, shape.hidden), stored, kept, tp)
-        + _copied_heads(layer, shape.hidden, tp) * _projection_bytes(stored, kept)
-        for layer in layers
-    )
-    if rank == 0:
-        total += kept * (counted.embedding / tp + counted.other)
-    if rank == pp - 1:
-        head = counted.head or (counted.embedding if pp > 1 else 0)
-        total += kept * (head / tp + shape.hidden)
-    return total
+def stages(layers: int, pp: int) -> tuple[range, ...]:
+    """The layers of each of `pp` stages of a pipeline, in order, as vLLM 0.32 cuts them.
 
-
-def _layer_bytes(one: LayerParameters, stored: Quantization, kept: float, tp: int) -> float:
-    """Bytes of one GPU's part of a layer."""
-    of_attention = _projection_bytes(stored, kept)
-    of_mlp = kept if stored.attention_kept and one.experts else stored.weight_bytes
-    return (
-        (one.experts * stored.weight_bytes + one.mlp * of_mlp) / tp
-        + ((one.attention - one.copied) / tp + one.copied) * of_attention
-        + one.rest * kept
-    )
-
-
-def _projection_bytes(stored: Quantization, kept: float) -> float:
-    """Of one weight of attention."""
-    return kept if stored.attention_kept else stored.weight_bytes
-
-
-def _copied_heads(layer: Layer, hidden: int, tp: int) -> float:
-    """Parameters that a GPU has beyond its part, where there are more GPUs than KV heads."""
-    one = layer.attention
-    if not isinstance(one, KvHeads) or tp <= one.kv_heads:
-        return 0.0
-    return hidden * (one.head_dim + one.value_dim) * (1 - one.kv_heads / tp)
+    Equal parts; what is left over goes one each to the stages before the last, backwards: the first and the last have the
+    embeddings already. 30 layers on 4: 7, 8, 8, 7.
+    """
+    sizes = [layers // pp] * pp
+    for place in range(layers % pp):
+        # of two stages the first: there is no middle
+        sizes[-2 - place] += 1
+    ends = [sum(sizes[: rank + 1]) for rank in range(pp)]
+    return tuple(range(end - size, end) for size, end in zip(sizes, ends, strict=True))

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from toolkit.plan.capacity import Chain, Headroom
+from toolkit.plan.capacity import Chain, Cost, Headroom
 from toolkit.plan.checkup import Checkup, Deviation
-from toolkit.plan.cost import Cost
 from toolkit.plan.result import Plan
 
 

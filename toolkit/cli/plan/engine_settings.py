@@ -2,8 +2,7 @@
 
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import EngineSettings, version_of
-from toolkit.plan.budget import NEWEST, Version
+from toolkit.plan.engine import NEWEST, EngineSettings, Version, version_of
 
 
 def settings_of(options: PlanOptions) -> EngineSettings:

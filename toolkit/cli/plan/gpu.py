@@ -4,7 +4,7 @@ from difflib import get_close_matches
 
 from toolkit.cli.catalog import table
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import Gpu
+from toolkit.plan.engine import Gpu
 from toolkit.units import GIB, bytes_of
 
 NEAREST = 4

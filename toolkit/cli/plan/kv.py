@@ -8,7 +8,7 @@ from toolkit.cli.output import print_json
 from toolkit.cli.plan.model import KnownModel, known_model
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.plan.advice import tokens_words
-from toolkit.plan.asked import EngineSettings
+from toolkit.plan.engine import EngineSettings
 from toolkit.plan.planner import kv_bytes, per_request, per_token
 from toolkit.plan.result import Plan
 from toolkit.plan.weights import as_stored, weights_bytes

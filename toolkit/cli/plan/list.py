@@ -3,10 +3,10 @@
 from toolkit.cli.catalog import table
 from toolkit.cli.output import print_json
 from toolkit.cli.plan.gpu import gpu_of
-from toolkit.plan.asked import PLAIN
-from toolkit.plan.config import shape_of
-from toolkit.plan.parameters import parameters
+from toolkit.plan.engine import PLAIN
+from toolkit.plan.model_config import shape_of
 from toolkit.plan.planner import per_request, per_token
+from toolkit.plan.weights import parameters
 from toolkit.report.tables import Column, screen
 from toolkit.units import DASH, GIB
 

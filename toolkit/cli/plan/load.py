@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.cli.plan.measured import MeasuredRuns
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
-from toolkit.plan.load import RequestLengths, of_workload
+from toolkit.plan.capacity import RequestLengths, of_workload
 
 LONGEST_REPORT = 64 * 2**20
 """Bytes; a report has some kilobytes."""

@@ -7,9 +7,8 @@ from pathlib import Path
 from toolkit.cli.catalog import table
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
-from toolkit.plan.config import shape_of
+from toolkit.plan.model_config import Shape, shape_of
 from toolkit.plan.model_files import catalog_name, read_model
-from toolkit.plan.shape import Shape
 from toolkit.plan.weights import as_stored
 from toolkit.records import Sighting
 

@@ -11,8 +11,7 @@ from toolkit.cli.plan.measured import MeasuredRuns, measured
 from toolkit.cli.plan.model import KnownModel, known_model
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import Goal
-from toolkit.plan.capacity import chain, headroom
+from toolkit.plan.capacity import Goal, Prices, RequestLengths, chain, cost, headroom
 from toolkit.plan.checkup import (
     States,
     as_served,
@@ -20,12 +19,9 @@ from toolkit.plan.checkup import (
     deviation,
     sane,
 )
-from toolkit.plan.cost import Prices, cost
-from toolkit.plan.load import RequestLengths
-from toolkit.plan.planner import per_request
+from toolkit.plan.model_config import Shape
+from toolkit.plan.planner import PlanQuestion, per_request, side_by_side
 from toolkit.plan.result import Plan
-from toolkit.plan.shape import Shape
-from toolkit.plan.side_by_side import PlanQuestion, side_by_side
 from toolkit.plan.weights import as_stored
 from toolkit.records import Sighting
 

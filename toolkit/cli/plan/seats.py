@@ -8,11 +8,11 @@ import click
 from toolkit.cli.output import print_json
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.errors import ToolkitError
+from toolkit.plan.capacity import RequestLengths
 from toolkit.plan.checkup import Checkup, States, as_served, checkup, sane
-from toolkit.plan.load import RequestLengths
+from toolkit.plan.memory import blocks_of_request
 from toolkit.plan.planner import per_request
 from toolkit.plan.result import Plan
-from toolkit.plan.room import blocks_of_request
 
 if TYPE_CHECKING:
     from toolkit.cli.plan.model import KnownModel

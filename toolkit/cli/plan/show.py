@@ -21,9 +21,9 @@ from toolkit.cli.plan.words import (
     rate_words,
 )
 from toolkit.plan.advice import tokens_words
-from toolkit.plan.budget import GRAPHS_COUNT_FROM
+from toolkit.plan.memory import GRAPHS_COUNT_FROM
+from toolkit.plan.planner import PlanQuestion, best, gains
 from toolkit.plan.result import Plan
-from toolkit.plan.side_by_side import PlanQuestion, best, gains
 from toolkit.records import Sighting
 from toolkit.report.tables import Column, Screen, screen
 from toolkit.units import UNKNOWN, digits

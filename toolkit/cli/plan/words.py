@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from toolkit.cli.plan.answer import PlanAnswer
-from toolkit.plan.capacity import BUSY, SPARE, Chain, Headroom, busy_with
-from toolkit.plan.cost import Cost
+from toolkit.plan.capacity import BUSY, SPARE, Chain, Cost, Headroom, busy_with
 from toolkit.plan.result import Plan
 from toolkit.units import digits, share
 

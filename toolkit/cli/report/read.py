@@ -198,7 +198,7 @@ def _by_host(
 def _costs(options: ReportOptions, requests: RequestOutcomes) -> Costs | None:
     if options.gpu_hour is None:
         return None
-    from toolkit.plan.cost import Prices, cost
+    from toolkit.plan.capacity import Prices, cost
 
     into, out = options.api_price or (None, None)
     prompt = (requests.prompt_tokens or 0) / requests.ok if requests.ok else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from toolkit.cli.plan.gpu import gpu_of
 from toolkit.cli.plan.model import model_of
 from toolkit.errors import ToolkitError
-from toolkit.plan.asked import EngineSettings, Gpu
+from toolkit.plan.engine import EngineSettings, Gpu
 from toolkit.plan.planner import plan
 from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan
 

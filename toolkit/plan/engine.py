@@ -1,10 +1,11 @@
-"""What is asked of a plan: which GPU, started how, for what. Plain records."""
+"""What is asked of a plan: which GPU, which vLLM, started how. Plain records."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from toolkit.plan.budget import NEWEST, Version
-from toolkit.plan.cost import Prices
+Version = tuple[int, ...]
+"""E.g., (0, 17, 1)."""
+NEWEST: Version = (0, 33, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +51,7 @@ class EngineSettings:
         return self.tp * self.pp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What the plan is for, as far as it is known."""
-
-    seconds_per_request: float | None = None
-    """As measured."""
-    target_rps: float | None = None
-    """At the peak."""
-    prices: Prices = field(default_factory=Prices)
-
-
 PLAIN = EngineSettings()
-NO_GOAL = Goal()
 
 
 def version_of(text: str | None) -> Version | None:
