@@ -23,6 +23,8 @@ from support.served import free_port
 from toolkit.deploy.site import Site
 from toolkit.sim.app import serve_in_thread
 
+pytestmark = pytest.mark.timeout(300)
+
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None,
     reason="needs Prometheus: apt-get install --no-install-recommends prometheus",

@@ -19,6 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 INSTALL = "tests/real/install_vllm.sh"
 SHARED = ("locked_server", "unasked_server", "roomy_server")
 """Servers for the whole session."""
+DOOMED = {"doomed_locked_server", "doomed_roomy_server"}
 
 
 class ByServer(LoadFileScheduling):  # type: ignore[misc]
@@ -37,7 +38,11 @@ def shares_a_server(file: Path) -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer | None:
     """For `--dist loadfile`: a process that had a file of its own would start servers of its own."""
-    return ByServer(config, log) if config.getoption("dist") == "loadfile" else None
+    if config.getoption("dist") != "loadfile":
+        return None
+    # xdist's own order, the file with most tests first, has those that are one long test end last, alone
+    config.option.loadscopereorder = False
+    return ByServer(config, log)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -45,9 +50,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.timeout(2 * START_LIMIT_S))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who wants a shared server as it started comes first."""
-    items.sort(key=lambda item: "unasked_server" not in getattr(item, "fixturenames", ()))
+    """The files that may take longest come first; of those who share a server, who wants it as it started, and last who kills it."""
+    longest: dict[Path, float] = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, 0), limit.args[0] if limit else 0)
+
+    def rank(item: pytest.Item) -> tuple[int, float]:
+        fixtures = getattr(item, "fixturenames", ())
+        turn = 2 if DOOMED & {*fixtures} else "unasked_server" not in fixtures
+        return turn, -longest[item.path]
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")
@@ -69,9 +85,8 @@ def locked_server(vllm_home: Path) -> Iterator[Server]:
     """A server behind a key, with the fast model; nothing depends on what its counters say."""
     # a random model that may write blanks between JSON's signs writes nothing else
     compact = '{"backend": "xgrammar", "disable_any_whitespace": true}'
-    with a_server(
-        vllm_home, "tiny", "--structured-outputs-config", compact, key="secret"
-    ) as server:
+    words = ("--structured-outputs-config", compact)
+    with a_server(vllm_home, "tiny", *words, key="secret", dies=True) as server:
         yield server
 
 
@@ -91,8 +106,20 @@ def roomy_server(vllm_home: Path) -> Iterator[Server]:
     """
     blocks = ("--enable-prompt-tokens-details", "--num-gpu-blocks-override", "512")
     tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    with a_server(vllm_home, "tiny-slow", *blocks, *tools) as server:
+    with a_server(vllm_home, "tiny-slow", *blocks, *tools, dies=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def doomed_locked_server(locked_server: Server) -> Server:
+    """The server behind a key after everybody else: a test may kill it. A file that asks for it has no test for others."""
+    return locked_server
+
+
+@pytest.fixture(scope="session")
+def doomed_roomy_server(roomy_server: Server) -> Server:
+    """The roomy server after everybody else, as the other one."""
+    return roomy_server
 
 
 @pytest.fixture(scope="session")

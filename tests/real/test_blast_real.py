@@ -39,7 +39,7 @@ def test_totals_equal_what_the_server_counted(
     truth = counted(roomy_server.url).since(before)
     assert stored(tmp_path) == {"real": truth}
     assert errors(tmp_path) == {"real": {}}
-    assert truth.requests > 20
+    assert truth.requests > 8, "of eight users, one at least asked again"
     sums = {kind: each for (_, _, kind), each in all_sums(tmp_path).items()}
     assert 0.3 < sums["ranked"].streamed / sums["ranked"].ok < 0.7
     assert sums["ranked"].output_tokens_estimated == 0

@@ -201,7 +201,8 @@ def run_beside_vllm(home: Path, script: str, lines: str, folder: Path) -> str:
         env=engine_environment(home, folder),
         capture_output=True,
         text=True,
-        timeout=START_LIMIT_S,
+        # four engines, one after the other
+        timeout=2 * START_LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -21,8 +21,11 @@ from typing import Any
 
 import psutil
 import pytest
+from contract.harness.programs import runs
 from support import served as support_served
 from support.served import CHAT, TOOLKIT, Served, free_ports, serving, wait_until
+
+from toolkit.serving.processes import SharedFile, shared_files
 
 START_S = 600.0
 """Far more than a start takes on a machine that is busy."""
@@ -55,11 +58,12 @@ vllm = "{home}/bin/vllm"
 port = {port}
 spare_port = "none"
 [engine.flags]
-max-model-len = 512
+max-model-len = "0.5k"
 max-num-seqs = 8
 enforce-eager = true
-block-size = 32
+block_size = 32
 num-gpu-blocks-override = 64
+disable-log-requests = true
 [engine.env]
 VLLM_CACHE_ROOT = "{home}/cache"
 VLLM_CPU_KVCACHE_SPACE = "1"
@@ -85,7 +89,9 @@ wait = "5s"
 stuck = "10s"
 probe = "10s"
 """
-"""Its limits on silence are such that an engine which is only slow, on a machine that is busy, is not left."""
+"""Its limits on silence are such that an engine which is only slow, on a machine that is busy, is not left. Flags are spelled as people
+do, and the last of them is not this version's.
+"""
 
 
 class Clients:
@@ -256,6 +262,8 @@ def test_whatever_happens_to_its_engine_no_request_is_lost(
     file.write_text(usual)
     with serving(tmp_path, str(file)) as served:
         served.until_open(START_S)
+        # 64 blocks of 32 tokens; 2048 / 500 would be 4.096, but a request of 500 takes 16 blocks: 64 / 16 = 4, times 500
+        assert engine(served)["kv_cache_tokens"] == 2000
         clients = Clients(served.port)
         with clients.asking():
             with clients.phase("nothing"):
@@ -272,8 +280,13 @@ def test_whatever_happens_to_its_engine_no_request_is_lost(
             with clients.phase("swapped"):
                 order(served, "swap", "--in-place", "--yes", "--set", "max-num-seqs=6")
             with clients.phase("killed"):
+                killed = family(served)
+                shared = shared_files(each.pid for each in killed)
+                assert len(killed) >= 3  # front, engine core, worker
+                assert any("psm_" in file.path for file in shared)
                 os.kill(engine(served)["pid"], signal.SIGKILL)
                 wait_until(lambda: states(served).count("up") == 3, START_S)
+            assert_nothing_is_left(killed, shared)
             if IS_FULL:
                 with clients.phase("hung"):
                     for each in family(served):
@@ -285,7 +298,11 @@ def test_whatever_happens_to_its_engine_no_request_is_lost(
                     count = clients.counted["given up"]
                     wait_until(lambda: count["503"] + count["502"] > 10)
                     clients.stop()
+        stopped = served.family()
+        shared = shared_files(each.pid for each in stopped)
         assert served.order("stop").returncode == 0
+        assert served.process.wait(support_served.PATIENCE_S) == 0
+        assert_nothing_is_left(stopped, shared)
     print("\n" + table(clients.counted), *served.said, sep="\n")
     assert clients.wrong == []
     counted = clients.counted
@@ -310,6 +327,12 @@ def order(served: Served, *words: str) -> None:
         capture_output=True, text=True, timeout=START_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def assert_nothing_is_left(members: list[psutil.Process], shared: set[SharedFile]) -> None:
+    """No orphan, and none of the 420 MB of shared memory that a server has."""
+    assert not [each for each in members if runs(each.pid)]
+    assert not [file.path for file in shared if Path(file.path).exists()]
 
 
 def engine(served: Served) -> dict[str, Any]:

@@ -1,11 +1,7 @@
-"""A real vLLM whose engine dies in the middle of a stream, and the simulator's: both end it in the same words.
-
-In a file of its own, as no other test can use this server.
-"""
+"""A real vLLM whose engine dies in the middle of a stream, and the simulator's: both end it in the same words."""
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,8 +24,9 @@ def last_words(client: httpx.Client, model: str, kill: Callable[[], None]) -> li
     return [line for line in rest if '"choices"' not in line]
 
 
-def test_a_stream_whose_engine_dies_ends_in_the_same_words(vllm_home: Path, serving: Any) -> None:
-    with serving(vllm_home, "tiny-slow", dies=True) as server, server.client() as client:
+def test_a_stream_whose_engine_dies_ends_in_the_same_words(doomed_roomy_server: Any) -> None:
+    server = doomed_roomy_server
+    with server.client() as client:
         engine = next(one for one in server.family() if "EngineCore" in one.name())
         real_words = last_words(client, "tiny-slow", engine.kill)
     with serve_in_thread("gptq-int4", model="tiny") as sim_server:

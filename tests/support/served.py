@@ -192,7 +192,7 @@ def stack_file(folder: Path, *engines: str, more: str = "") -> Path:
 
 
 class Crowd:
-    """Clients that ask without a pause, until told to stop: one text, or what nobody asked before."""
+    """Clients that ask and ask until told to stop: one text, or what nobody asked before."""
 
     def __init__(self, served: Served, model: str, text: str | None = None) -> None:
         self.answers: list[tuple[int, str]] = []
@@ -224,6 +224,9 @@ class Crowd:
                 # who is refused at once and asks again at once takes the machine from what is to come back
                 self._stop.wait(0.1)
             cache = "hit" if "hit" in headers.get("cache-status", "") else "other"
+            if cache == "hit":
+                # so does who is answered at once
+                self._stop.wait(0.01)
             self.answers.append((status, cache))
 
 
