@@ -19,7 +19,7 @@ ROUNDS = {"short": 1, "full": 10}[os.environ.get("TOOLKIT_LONG", "short")]
 CLEAN_HOSTS = 20
 """Ten rounds are two hundred benches of a host."""
 
-pytestmark = pytest.mark.timeout(60 * ROUNDS + 60)
+pytestmark = pytest.mark.timeout(60 * ROUNDS + 240)
 
 QUICK = {"time_scale": 0.2}
 EXPECTED: dict[str, tuple[str, dict[str, Any], str]] = {

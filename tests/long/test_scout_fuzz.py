@@ -176,7 +176,7 @@ async def batches(store: Store) -> Counter[str]:
     timeout_s = max(TIMEOUT_S, (time.monotonic() - began) / 2)
     most_s = most_read_s = 0.0
     ends_at, first = time.monotonic() + SECONDS, 0
-    while time.monotonic() < ends_at:
+    while time.monotonic() < ends_at or first < 2 * AT_ONCE:
         numbers = range(first, first + AT_ONCE)
         began = time.process_time()
         found = await asyncio.gather(
