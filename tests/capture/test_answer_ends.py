@@ -7,7 +7,7 @@ import pytest
 from support.answer_bytes import events
 from support.recordings import recorded
 
-from toolkit.capture.answer_ends import Told, told_by_body, told_by_stream, told_by_tail
+from toolkit.capture.answers import Told, told_by_body, told_by_stream, told_by_tail
 
 CHAT = recorded("chat_stream.txt")
 

@@ -1,17 +1,28 @@
-"""Bytes that a server sent on one connection -> its answers: status, times, and what their ends tell of tokens.
+"""Bytes that a server sent on one connection -> its answers, and which request each of them belongs to.
 
-An answer is not read in full. Its framing is followed; until the first token completion.py reads along, which is the only
-stopwatch for tokens; after that only times and the last few KB are kept, which hold `usage` and the finish reason. A
+An answer is not read in full. httptools follows its framing; until the first token completion.py reads along, which is the
+only stopwatch for tokens; after that only times and the last few KB are kept, which hold `usage` and the finish reason. A
 compressed answer (Content-Encoding) is not unpacked: its tokens are unknown. No clock, no socket.
 """
 
 import re
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-from toolkit.capture.answer_ends import Told, told_by_body, told_by_stream, told_by_tail
-from toolkit.capture.records import HttpAnswer
-from toolkit.protocol.completion import Completion
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpResponseParser,
+)
+
+from toolkit.capture.records import HttpAnswer, HttpRequest
+from toolkit.protocol.completion import UNFINISHED, Completion, token_count
+from toolkit.protocol.sse import LAST_LINE_ENDS
+
+if TYPE_CHECKING:
+    from toolkit.capture.http import Requests
 
 HEAD_BYTES = 256 * 1024
 """A longer head is none."""
@@ -19,51 +30,58 @@ TAIL_BYTES = 4096
 """How much of an answer's end is kept at least, and twice as much at most."""
 FIRST_TOKEN_BYTES = 256 * 1024
 """A stream without a token so far is not one of ours: nobody looks for it any longer."""
-SIZE_CHARS = 16
-"""Hexadecimal digits of a chunk's size."""
 LINE_BYTES = 16 * 1024
-"""Of a chunk's size with its extensions, or of a trailer."""
+"""Of a chunk's size with its extensions, or of all trailers."""
+LONGEST_HOLE = 16 * 1024 * 1024
+"""A body is not followed over a longer one."""
 CACHE_STATUS_CHARS = 200
 
-BEGINNING = b"HTTP/1."
-STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d\d\d)(?=[ \r])")
-FIELDS = re.compile(
-    rb"\r\n(content-length|transfer-encoding|content-type|content-encoding|cache-status|x-cache)[ \t]*:[ \t]*([^\r\n]*)",
-    re.IGNORECASE,
+STATUS_LINE = re.compile(rb"[\r\n]{0,16}HTTP/1\.[01] \d\d\d(?=[ \r])")
+FIELDS = frozenset(
+    b"content-length transfer-encoding content-type content-encoding cache-status x-cache".split()
 )
+WITHOUT_BODY = frozenset({204, 304})
 
 # what the next bytes are
-HEAD, LENGTH, CHUNK_SIZE, CHUNK, CHUNK_END, TRAILER, UNTIL_CLOSE, LOST, TUNNEL = range(9)
-WITHOUT_BODY = frozenset({204, 304})
+READ, LOST, TUNNEL = range(3)
 
 
 class AnswerReader:
     """Feed it the server's bytes in order; every answer goes to `on_answer`, but not the interim ones (1xx)."""
 
     __slots__ = (
-        *("_on_answer", "_asked", "_state", "_held", "_left", "_gapped", "_answer", "_is_asked"),
-        *("_kind", "_is_plain", "_reader", "_fed", "_tail", "_tail_cut"),
+        *("_on_answer", "_asked", "_state", "_parser", "_now", "_done", "_gapped", "_answer"),
+        *("_is_asked", "_fields", "_in_head", "_framing", "_ends_with_head", "_until_close"),
+        *("_is_padding", "_is_plain", "_kind", "_reader", "_fed", "_tail", "_tail_cut"),
     )
 
     def __init__(self, on_answer: Callable[[HttpAnswer], None]) -> None:
         self._on_answer = on_answer
         self._asked: deque[tuple[str | None, float]] = deque()
         """Requests whose answer has not begun: method, and when they were sent."""
-        self._state = HEAD
-        self._held = bytearray()
-        """A head or a line that is not whole yet."""
-        self._left = 0
-        """Bytes of the body or the chunk that are still to come."""
+        self._state = READ
+        self._parser: HttpResponseParser | None = None
+        self._now = 0.0
+        self._done: list[HttpAnswer] = []
+        """Of the bytes just fed; an exception raised in a callback would be lost in httptools."""
         self._gapped = False
         """Bytes were lost since the last head: whole answers may be among them."""
         self._answer: HttpAnswer | None = None
         """The one that has begun."""
         self._is_asked = False
         """Whether the request of that one was told."""
-        self._kind = b""
-        """Content-Type."""
+        self._fields: dict[bytes, bytes] = {}
+        self._in_head = False
+        self._framing = 0
+        """Bytes since the head began, or since the last ones of the body."""
+        self._ends_with_head = self._until_close = False
+        """How its body is framed where the head alone does not tell the parser, or nothing does."""
+        self._is_padding = False
+        """What is fed stands for bytes that were lost."""
         self._is_plain = True
         """Neither compressed nor coded otherwise."""
+        self._kind = b""
+        """Content-Type."""
         self._reader: Completion | None = None
         """Until the first token."""
         self._fed = 0
@@ -81,240 +99,171 @@ class AnswerReader:
 
     def data(self, ts: float, data: bytes) -> None:
         """Read the next bytes."""
-        at = 0
-        while at < len(data):
-            at = self._STEPS[self._state](self, ts, data, at)
+        self._now = ts
+        if self._state == LOST and STATUS_LINE.match(data):
+            self._state = READ
+        pieces = [data]
+        if any(method == "HEAD" for method, _ in self._asked):
+            # The parser cannot know that no body follows; what does is another answer, for a new parser. In lines, so that
+            # the head ends with a piece.
+            pieces = data.splitlines(keepends=True)
+        for piece in pieces:
+            if self._state == READ and piece:
+                self._feed(piece)
 
     def gap(self, ts: float, missing: int | None) -> None:
-        """Bytes were lost, how many if that is known. A body whose length is known goes on behind them."""
-        if self._state in (LENGTH, CHUNK) and missing is not None and missing <= self._left:
-            self._spoil()
-            self._left -= missing
-            if not self._left:
-                self._end_part(ts)
-        elif self._state != TUNNEL:
+        """Bytes were lost, how many if that is known. A body whose framing is not lost with them goes on behind them."""
+        if self._state == TUNNEL:
+            return
+        self._now = ts
+        answer = self._answer
+        if (
+            answer is None
+            or self._in_head
+            or missing is None
+            or missing > LONGEST_HOLE
+            or self._until_close
+        ):
             self._lose()
+            return
+        # What stands for them is framing nowhere, so that a hole beyond the body or the chunk is an error. No byte of it is
+        # told: part of the body is lost, and what follows may still tell its end.
+        answer.damaged = True
+        self._reader = None
+        self._tail.clear()
+        self._tail_cut = self._is_padding = True
+        self._feed(bytes(missing))
+        self._is_padding = False
 
     def end(self, ts: float) -> None:  # noqa: ARG002 - the last byte's time counts
         """The connection is over: what has begun is all there is of it."""
-        if self._state == UNTIL_CLOSE:
+        if self._answer is not None and self._until_close and not self._in_head:
             self._finish()
         elif self._answer is not None:
             self._hand_over(self._answer)
+        self._deliver()
         self._state = TUNNEL
+        self._parser = None
 
-    # --- what comes next, by state; each reads on from `at` and returns how far it came ----------
-
-    def _find_head(self, _ts: float, data: bytes, at: int) -> int:
-        """Lost: an answer begins where a status line begins the bytes."""
-        begins = data[: SIZE_CHARS + len(BEGINNING)].lstrip(b"\r\n") if not at else b""
-        if STATUS_LINE.match(begins) is None:
-            return len(data)
-        self._state = HEAD
-        return 0
-
-    def _read_head(self, ts: float, data: bytes, at: int) -> int:
-        held = self._held
-        if not held:
-            while at < len(data) and data[at] in b"\r\n":
-                at += 1
-            if at == len(data):
-                return at
-            self._answer = HttpAnswer(first_at=ts)
-            self._is_asked = False
-        seen = len(held)
-        held += data[at : at + HEAD_BYTES]
-        end = held.find(b"\r\n\r\n", max(0, seen - 3))
-        begins = held[: len(BEGINNING)] == BEGINNING[: len(held)]
-        if end < 0 and begins and len(held) < HEAD_BYTES:
-            return len(data)
-        head = bytes(held[: end + 2])
-        status = STATUS_LINE.match(head)
-        held.clear()
-        if end < 0 or status is None:
-            # no answer at all, e.g., the rest of one that began before the capture
-            self._answer = None
+    def _feed(self, data: bytes) -> None:
+        if self._parser is None:
+            self._parser = HttpResponseParser(self)
+            # a server may close and send on, and write heads that only browsers read: we tell what was sent
+            self._parser.set_dangerous_leniencies(
+                lenient_headers=True,
+                lenient_chunked_length=True,
+                lenient_keep_alive=True,
+                lenient_spaces_after_chunk_size=True,
+            )
+        self._framing += len(data)
+        is_broken = False
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._state = TUNNEL
+        except HttpParserCallbackError:
+            raise
+        except HttpParserError:
+            is_broken = True
+        if self._ends_with_head:
+            # the next answer begins behind the head, for a new parser
+            self._ends_with_head = False
+            self._parser = None
+        elif self._state == TUNNEL:
+            self._parser = None
+        elif is_broken or self._framing > (HEAD_BYTES if self._in_head else LINE_BYTES):
+            if self._in_head:
+                # no answer at all, e.g., the rest of one that began before the capture
+                self._answer = None
             self._lose()
-            return len(data)
-        self._take_head(ts, int(status[1]), head)
-        return at + end + 4 - seen
+        self._deliver()
 
-    def _take_head(self, ts: float, status: int, head: bytes) -> None:
-        answer = self._answer
-        assert answer is not None
+    # --- httptools' callbacks ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """The first byte of a status line."""
+        if self._state == TUNNEL:
+            return
+        self._answer = HttpAnswer(first_at=self._now)
+        self._fields = {}
+        self._in_head, self._is_asked, self._until_close = True, False, False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the few that matter, as the first of their name says."""
+        name = name.lower()
+        if name in FIELDS and self._in_head:
+            self._fields.setdefault(name, value.strip())
+
+    def on_headers_complete(self) -> None:
+        """The head is over: whose answer it is, and how long its body is (RFC 9112, 6.3)."""
+        answer, fields = self._answer, self._fields
+        if answer is None:
+            return
+        assert self._parser is not None
+        self._in_head = False
+        self._framing = 0
+        status = self._parser.get_status_code()
         if status < 200 and status != 101:
             self._answer = None
             return
         method = self._request_of(answer)
-        fields: dict[bytes, bytes] = {}
-        for name, value in FIELDS.findall(head):
-            fields.setdefault(name.lower(), value.strip())
-        length = fields.get(b"content-length")
         coding = fields.get(b"transfer-encoding", b"").lower()
         packed = fields.get(b"content-encoding", b"").lower()
         self._kind = fields.get(b"content-type", b"").lower()
         self._is_plain = packed in (b"", b"identity") and coding in (b"", b"chunked")
-        answer.status, answer.last_at = status, ts
+        answer.status, answer.last_at = status, self._now
         answer.cache_status = _text(fields.get(b"cache-status") or fields.get(b"x-cache"))
         answer.stream = self._kind.startswith(b"text/event-stream")
         if answer.stream and status < 300 and self._is_plain:
             self._reader = Completion(status=status, content_type="text/event-stream")
-        self._begin_body(status, method, length, coding)
-
-    def _request_of(self, answer: HttpAnswer) -> str | None:
-        """The method of the request that an answer belongs to; of answers that were lost before it, say so."""
-        while self._gapped and len(self._asked) > 1 and self._asked[1][1] <= (answer.first_at or 0):
-            # the client had sent the next request already, so it had the answer to this one
-            self._asked.popleft()
-            self._on_answer(HttpAnswer(damaged=True))
-        self._gapped = False
-        self._is_asked = bool(self._asked)
-        return self._asked.popleft()[0] if self._asked else None
-
-    def _begin_body(
-        self, status: int, method: str | None, length: bytes | None, coding: bytes
-    ) -> None:
-        """How long the body is: RFC 9112, 6.3."""
         if status == 101 or (method == "CONNECT" and status < 300):
             self._finish()
             self._state = TUNNEL
-        elif method == "HEAD" or status in WITHOUT_BODY:
+        elif method == "HEAD":
             self._finish()
-        elif coding:
-            self._state = CHUNK_SIZE if coding.endswith(b"chunked") else UNTIL_CLOSE
-        elif length is not None and length.isdigit() and len(length) <= SIZE_CHARS:
-            self._left = int(length)
-            self._state = LENGTH
-            if not self._left:
-                self._finish()
-        else:
-            self._state = UNTIL_CLOSE
+            self._ends_with_head = True
+        elif status not in WITHOUT_BODY:
+            self._until_close = not (
+                coding.endswith(b"chunked") if coding else b"content-length" in fields
+            )
 
-    def _read_known(self, ts: float, data: bytes, at: int) -> int:
-        """A body or a chunk whose length is known."""
-        part = data[at : at + self._left]
-        self._take(ts, part)
-        self._left -= len(part)
-        if not self._left:
-            self._end_part(ts)
-        return at + len(part)
-
-    def _end_part(self, ts: float) -> None:
-        if self._state == CHUNK:
-            self._state = CHUNK_END
-        else:
-            assert self._answer is not None
-            self._answer.last_at = ts
-            self._finish()
-
-    def _read_size(self, ts: float, data: bytes, at: int) -> int:
-        """Chunks that are here as a whole, as a stream's tokens mostly come, one to a segment: 1 us; else the size of one."""
-        while not self._held:
-            end = data.find(b"\r\n", at, at + SIZE_CHARS + 2)
-            size = _size(data[at:end]) if end > 0 else 0
-            behind = end + 2 + size
-            if size <= 0 or data[behind : behind + 2] != b"\r\n":
-                break
-            self._take(ts, data[end + 2 : behind])
-            at = behind + 2
-            if at == len(data):
-                return at
-        return self._read_size_line(data, at)
-
-    def _read_size_line(self, data: bytes, at: int) -> int:
-        line, at = self._line(data, at)
-        if line is not None:
-            self._left = _size(line.partition(b";")[0].strip())
-            if self._left < 0:
-                self._lose()
-                return len(data)
-            self._state = CHUNK if self._left else TRAILER
-        return at
-
-    def _read_chunk_end(self, _ts: float, data: bytes, at: int) -> int:
-        line, at = self._line(data, at)
-        if line is not None:
-            self._state = CHUNK_SIZE
-            if line:
-                self._lose()
-                return len(data)
-        return at
-
-    def _read_trailer(self, ts: float, data: bytes, at: int) -> int:
-        line, at = self._line(data, at)
-        if line == b"":
-            self._end_part(ts)
-        return at
-
-    def _read_until_close(self, ts: float, data: bytes, at: int) -> int:
-        self._take(ts, data[at:])
-        return len(data)
-
-    def _ignore(self, _ts: float, data: bytes, _at: int) -> int:
-        return len(data)
-
-    def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:
-        """A line, and where it ends; None while it is not whole."""
-        held = self._held
-        if held[-1:] == b"\r" and data[at : at + 1] == b"\n":
-            line = bytes(held[:-1])
-            held.clear()
-            return line, at + 1
-        end = data.find(b"\r\n", at)
-        if end >= 0:
-            line = bytes(held) + data[at:end]
-            held.clear()
-            return line, end + 2
-        if len(held) + len(data) - at > LINE_BYTES:
-            self._lose()
-        elif at < len(data):
-            held += data[at:]
-        return None, len(data)
-
-    _STEPS = (
-        _read_head,
-        _read_known,
-        _read_size,
-        _read_known,
-        _read_chunk_end,
-        _read_trailer,
-        _read_until_close,
-        _find_head,
-        _ignore,
-    )
-    """In the order of the states."""
-
-    # --- one answer's body -------------------------------------------------------------------------
-
-    def _take(self, ts: float, data: bytes) -> None:
-        """The next bytes of the body."""
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body, without the chunks' framing."""
+        self._framing = 0
         answer = self._answer
-        assert answer is not None
-        answer.last_at = ts
+        if answer is None or self._is_padding:
+            return
+        answer.last_at = self._now
         if self._reader is not None:
-            self._look_for_token(self._reader, answer, ts, data)
+            self._reader.feed(data, self._now)
+            self._fed += len(data)
+            answer.token_at = self._reader.first_token_at
+            if answer.token_at is not None or self._fed > FIRST_TOKEN_BYTES:
+                self._reader = None
         tail = self._tail
         tail += data
         if len(tail) > 2 * TAIL_BYTES:
             del tail[:-TAIL_BYTES]
             self._tail_cut = True
 
-    def _look_for_token(
-        self, reader: Completion, answer: HttpAnswer, ts: float, data: bytes
-    ) -> None:
-        reader.feed(data, ts)
-        self._fed += len(data)
-        answer.token_at = reader.first_token_at
-        if answer.token_at is not None or self._fed > FIRST_TOKEN_BYTES:
-            self._reader = None
+    def on_message_complete(self) -> None:
+        """The last byte of an answer, interim ones and those that were told with their head among them."""
+        self._framing = 0
+        if self._answer is not None:
+            self._answer.last_at = self._now
+            self._finish()
 
-    def _spoil(self) -> None:
-        """Part of the body is lost; what follows may still tell its end."""
-        assert self._answer is not None
-        self._answer.damaged = True
-        self._reader = None
-        self._tail.clear()
-        self._tail_cut = True
+    # --- one answer -------------------------------------------------------------------------------
+
+    def _request_of(self, answer: HttpAnswer) -> str | None:
+        """The method of the request that an answer belongs to; of answers that were lost before it, say so."""
+        while self._gapped and len(self._asked) > 1 and self._asked[1][1] <= (answer.first_at or 0):
+            # the client had sent the next request already, so it had the answer to this one
+            self._asked.popleft()
+            self._done.append(HttpAnswer(damaged=True))
+        self._gapped = False
+        self._is_asked = bool(self._asked)
+        return self._asked.popleft()[0] if self._asked else None
 
     def _lose(self) -> None:
         """Where the next answer begins is not known, and of one that has begun nothing more."""
@@ -327,44 +276,39 @@ class AnswerReader:
             self._hand_over(answer)
         self._gapped = True
         self._state = LOST
-        self._held.clear()
+        self._parser = None
+        self._in_head = self._until_close = False
+        self._framing = 0
+        self._deliver()
 
     def _finish(self) -> None:
         """The answer is whole."""
         answer = self._answer
         assert answer is not None
         answer.complete = not answer.damaged
-        self._state = HEAD
         if self._tail and self._is_plain and (answer.status or 0) < 300:
-            told = self._told(answer)
+            tail = bytes(self._tail)
+            told = Told()
+            if answer.stream:
+                told = told_by_stream(tail)
+            elif b"json" in self._kind:
+                told = told_by_tail(tail) if self._tail_cut else told_by_body(tail)
             answer.prompt_tokens, answer.output_tokens = told.prompt_tokens, told.output_tokens
             answer.cached_tokens, answer.finish_reason = told.cached_tokens, told.finish_reason
         self._hand_over(answer)
 
-    def _told(self, answer: HttpAnswer) -> Told:
-        tail = bytes(self._tail)
-        if answer.stream:
-            return told_by_stream(tail)
-        if b"json" not in self._kind:
-            return Told()
-        return told_by_tail(tail) if self._tail_cut else told_by_body(tail)
-
     def _hand_over(self, answer: HttpAnswer) -> None:
         self._answer = None
         self._reader = None
-        self._held.clear()
         self._tail.clear()
-        self._left = self._fed = 0
+        self._fed = 0
         self._tail_cut = False
-        self._on_answer(answer)
+        self._done.append(answer)
 
-
-def _size(digits: bytes) -> int:
-    """A chunk's size; -1 for what is none."""
-    try:
-        return int(digits, 16) if digits.isalnum() and len(digits) <= SIZE_CHARS else -1
-    except ValueError:
-        return -1
+    def _deliver(self) -> None:
+        done, self._done = self._done, []
+        for answer in done:
+            self._on_answer(answer)
 
 
 def _text(value: bytes | None) -> str | None:
@@ -373,3 +317,225 @@ def _text(value: bytes | None) -> str | None:
         return None
     text = value[:CACHE_STATUS_CHARS].decode("latin-1")
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+# --- what an answer's last bytes tell ---------------------------------------------------------------
+
+LAST_EVENTS = 3
+"""The last token with the finish reason, the usage, and `[DONE]`."""
+NUMBERS = re.compile(
+    rb'"(prompt_tokens|completion_tokens|cached_tokens|input_tokens|output_tokens)"\s*:\s*(\d{1,16})(?![\d.eE])'
+)
+FINISH = re.compile(rb'"finish_reason"\s*:\s*"(\w{1,40})"')
+STOP = re.compile(rb'"stop_reason"\s*:\s*"(end_turn|stop_sequence|max_tokens|tool_use)"')
+FINISHES = {b"max_tokens": "length", b"tool_use": "tool_calls"}
+"""Anthropic's words in OpenAI's; the others are `stop`."""
+OTHER_CHOICES = (b'"index":1', b'"index": 1')
+
+
+class Told(NamedTuple):
+    """What the end of an answer tells of it."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+
+
+def told_by_stream(tail: bytes) -> Told:
+    """What the end of an event stream tells; half an event at its beginning is no event, and tells nothing.
+
+    The end of a stream with one choice is searched, not parsed: 6 us instead of 44, and a text cannot be taken for a field,
+    because JSON escapes the quotes in it. Whatever is less plain is read by completion.py.
+    """
+    if b"\r" in tail:
+        tail = tail.replace(b"\r\n", b"\n")
+    at = len(tail)
+    for _ in range(LAST_EVENTS + 1):
+        at = max(0, tail.rfind(LAST_LINE_ENDS, 0, at))
+    found = told_by_tail(tail[at:])
+    is_plain = b'"error"' not in tail[at:] and not any(other in tail for other in OTHER_CHOICES)
+    if is_plain and found.finish_reason is not None:
+        return found
+    read = _told_by(tail, "text/event-stream")
+    return read if _tells(read) else found
+
+
+def told_by_body(body: bytes) -> Told:
+    """What a whole JSON body tells."""
+    read = _told_by(body, "application/json")
+    return read if _tells(read) else told_by_tail(body)
+
+
+def told_by_tail(tail: bytes) -> Told:
+    """What the end of an answer tells whose beginning is not kept: `usage` follows the choices, and the last one counts."""
+    numbers = {name: token_count(int(digits)) for name, digits in NUMBERS.findall(tail)}
+    finish, stop = FINISH.search(tail), STOP.search(tail)
+    reason = finish[1].decode() if finish else FINISHES.get(stop[1], "stop") if stop else None
+    return Told(
+        numbers.get(b"prompt_tokens", numbers.get(b"input_tokens")),
+        numbers.get(b"completion_tokens", numbers.get(b"output_tokens")),
+        numbers.get(b"cached_tokens"),
+        reason,
+    )
+
+
+def _tells(read: Told) -> bool:
+    """Whether an answer was one of OpenAI's; others have a `usage`, too, and are searched for it."""
+    return any(one is not None for one in read)
+
+
+def _told_by(body: bytes, content_type: str) -> Told:
+    reader = Completion(status=200, content_type=content_type)
+    reader.feed(body, 0.0)
+    said = reader.end(0.0)
+    has_failed = said.error_kind == "stream_error" and said.finish_reason not in UNFINISHED
+    return Told(
+        said.prompt_tokens,
+        # counted chunks would be those of the tail
+        None if said.output_tokens_estimated else said.output_tokens,
+        said.cached_tokens,
+        "error" if has_failed else said.finish_reason,
+    )
+
+
+# --- which answer belongs to which request -----------------------------------------------------------
+
+ANSWER_BYTES = 8192
+"""What an unanswered request costs beside its body: its answer's tail."""
+PIPELINED = 128
+"""Unanswered requests of one connection; clients have one, load generators that pipeline some tens."""
+SERVERS = 65_536
+"""Of which it is remembered that they speak."""
+
+
+class InFlight:
+    """Unanswered requests by server, address and port."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+        self._heard: set[bytes] = set()
+
+    def hear(self, server: bytes) -> None:
+        """Note that the capture holds what this server sends."""
+        if len(self._heard) < SERVERS:
+            self._heard.add(server)
+
+    def is_known(self, server: bytes) -> bool:
+        """Whether it can be told which of its requests are unanswered: not where only clients were captured."""
+        return server in self._heard
+
+    def add(self, server: bytes) -> int:
+        """Count one more; how many there were before it."""
+        before = self._counts.get(server, 0)
+        self._counts[server] = before + 1
+        return before
+
+    def remove(self, server: bytes) -> None:
+        """One is answered, or never will be."""
+        left = self._counts[server] - 1
+        if left:
+            self._counts[server] = left
+        else:
+            del self._counts[server]
+
+
+class Pairs:
+    """The requests of one connection that wait for their answers; also the reader of the server's bytes."""
+
+    __slots__ = (
+        "_answers",
+        "_deliver",
+        "_early",
+        "_in_flight",
+        "_is_heard",
+        "_server",
+        "_waiting",
+        "held",
+        "requests",
+    )
+
+    def __init__(
+        self, deliver: Callable[[HttpRequest], None], key: bytes, in_flight: InFlight
+    ) -> None:
+        self._deliver, self._in_flight = deliver, in_flight
+        address = (len(key) - 4) // 2
+        self._server = key[address : 2 * address] + key[-2:]
+        self.requests: Requests
+        self._waiting: deque[HttpRequest] = deque()
+        self._early: HttpAnswer | None = None
+        """An answer that came before its request was whole, e.g., a refusal."""
+        self._answers = AnswerReader(self._answered)
+        self._is_heard = False
+        self.held = 0
+        """Bytes of the bodies of unanswered requests."""
+
+    def asked(self, request: HttpRequest) -> None:
+        """A request is whole, or as whole as it will be."""
+        request.in_flight = self._in_flight.add(self._server)
+        self._waiting.append(request)
+        self.held += ANSWER_BYTES + (len(request.body) if request.body else 0)
+        if len(self._waiting) > PIPELINED:
+            self._give_up()
+        early, self._early = self._early, None
+        if early is None:
+            self._answers.asked(request.method, request.ts_last)
+        else:
+            self._answered(early)
+
+    def _answered(self, answer: HttpAnswer) -> None:
+        if not self._waiting:
+            if not self.requests.between:
+                self._early = answer
+            return
+        request = self._waiting[0]
+        request.answer = answer
+        self._release()
+
+    def _release(self) -> None:
+        request = self._waiting.popleft()
+        self._in_flight.remove(self._server)
+        if not self._in_flight.is_known(self._server):
+            request.in_flight = None
+        self.held -= ANSWER_BYTES + (len(request.body) if request.body else 0)
+        self._deliver(request)
+
+    def _give_up(self) -> None:
+        """The server's half is not captured, or no longer: nobody waits for it."""
+        last = self._waiting.pop()
+        while self._waiting:
+            self._release()
+        self._waiting.append(last)
+        self._answers = AnswerReader(self._answered)
+
+    # --- the server's bytes -----------------------------------------------------------------------
+
+    def data(self, ts: float, data: bytes) -> None:
+        """Read the server's next bytes."""
+        if not self._is_heard:
+            self.begin()
+        self._answers.data(ts, data)
+
+    def gap(self, ts: float, missing: int | None) -> None:
+        """Bytes of the server are missing."""
+        self._answers.gap(ts, missing)
+
+    def starts(self, data: bytes) -> bool:  # noqa: ARG002 - answers find their own beginning
+        """Whether a segment can be read without what came before it."""
+        return True
+
+    def begin(self) -> None:
+        """The server speaks, be it only to take the connection."""
+        self._is_heard = True
+        self._in_flight.hear(self._server)
+
+    @property
+    def between(self) -> bool:
+        """Whether no request waits."""
+        return not self._waiting
+
+    def end(self, ts: float) -> None:
+        """No further answer comes; the requests go out as they are."""
+        self._answers.end(ts)
+        while self._waiting:
+            self._release()

@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
+from toolkit.capture.answers import InFlight, Pairs
 from toolkit.capture.http import Requests
-from toolkit.capture.pairing import InFlight, Pairs
 from toolkit.capture.records import ACK, FIN, RST, SYN, HttpRequest, Losses, MemoryBounds
 
 MASK = 0xFFFFFFFF
