@@ -4,7 +4,15 @@ import pytest
 from support.tallies import S, second, shot, sketch, tally
 
 from toolkit.records import ErrorCount, Event, Reading
-from toolkit.tuning.figures import COUNTERS, counted_seconds, counters, counters_moved, measured
+from toolkit.tuning.figures import (
+    COUNTERS,
+    counted_seconds,
+    counters,
+    counters_moved,
+    meant,
+    measured,
+    metric,
+)
 
 
 def begun(at: float, kind: str = "start") -> Event:
@@ -155,3 +163,25 @@ def test_a_server_that_tells_no_counters_has_no_figures_of_them() -> None:
     assert set(counters_moved({}, {}).values()) == {None}
     # it started anew meanwhile, and counted from 0
     assert counters_moved({"preemptions": 9}, {"preemptions": 1})["preemptions"] is None
+
+
+# --- what a figure is called, and which way is better
+
+
+@pytest.mark.parametrize("name", ["ttft_p95_ms:short", "rps", "invalid_json_ratio"])
+def test_a_figure_has_a_definition(name: str) -> None:
+    found = metric(name)
+    assert found is not None
+    assert found.definition
+
+
+@pytest.mark.parametrize("name", ["nonsense", "rps:short", "ttft_p96_ms:short", ""])
+def test_what_is_no_figure_has_none(name: str) -> None:
+    assert metric(name) is None
+    assert meant(name).title == name, "it is told all the same"
+
+
+def test_a_figure_of_some_prompts_is_told_with_them() -> None:
+    found = meant("ttft_p95_ms:short")
+    assert found.title == "TTFT p95 of `short`"
+    assert not found.more_is_better

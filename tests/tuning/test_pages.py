@@ -1,5 +1,7 @@
 """A sweep's page and its chart, of rows made by hand. How they look, tests/browser sees."""
 
+import re
+
 import pytest
 
 from toolkit.tuning.pages import sweep_page
@@ -32,6 +34,17 @@ def test_from_all_to_none_is_drawn() -> None:
     assert "-100.0 points" in told
     (axes,) = picture(plan, rows).axes
     assert [bar.get_width() for bar in axes.patches] == [1.0, 0.0]
+
+
+def test_the_first_bar_and_one_of_no_difference_are_marked() -> None:
+    plan, rows = plan_and_rows(
+        measured("first", 0.5, 0.5), measured("same", 0.5, 0.5), measured("less", 0.1, 0.1)
+    )
+    told = sweep_page(plan, rows, ())
+    assert re.findall(r'<div class="(first|equal)"><span class="name">(\w+)', told) == [
+        ("first", "first"),
+        ("equal", "same"),
+    ]
 
 
 def test_a_shares_interval_is_drawn_in_points() -> None:

@@ -13,7 +13,7 @@ import pytest
 from support import stand_in_toolkit
 
 from toolkit.errors import ToolkitError
-from toolkit.records import LoaderSecond, Run
+from toolkit.records import Host, LoaderSecond, Run
 from toolkit.store import Store
 from toolkit.tuning.children import started_ticks
 from toolkit.tuning.figures import Figures
@@ -385,6 +385,36 @@ def test_a_blast_that_told_its_name_and_was_killed_before_it_was_stored_is_begun
     slow = by_name(known)["slow"]
     assert len(slow.blocks) == 2
     assert "f" * 12 not in slow.runs
+
+
+def test_a_blast_whose_name_was_not_written_down_is_found_by_its_host_and_its_time(
+    store: Store, tmp_path: Path
+) -> None:
+    url = "http://127.0.0.1:9"
+    for run, started_at in (("c" * 12, 100.0), ("d" * 12, 10.0)):
+        store.add_run(Run(id=run, verb="blast", started_at=started_at))
+        store.plan_hosts(run, [Host(name="slow", url=url)])
+        store.add_second(
+            seconds=[LoaderSecond(run=run, at_s=place, worker="w", users=1) for place in range(4)]
+        )
+    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=50.0))
+    kept.state.cells["1/slow/1"] = SweepCell(url=url, begun_at=50.0)
+    said: list[str] = []
+    known = Sweep(read_sweep(TEXT, "f"), kept, tools(tmp_path, say=said.append)).run()
+    # the older one was somebody else's
+    assert by_name(known)["slow"].runs[0] == "c" * 12
+    assert "d" * 12 not in by_name(known)["slow"].runs
+    assert "slow, block 1 of 2: was measured in full before the sweep was cut off" in said
+
+
+def test_a_blast_of_another_address_is_not_gone_on_with(store: Store, tmp_path: Path) -> None:
+    store.add_run(Run(id="c" * 12, verb="blast", started_at=100.0))
+    kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=50.0))
+    # the port of then is taken, and the server stands at another one
+    kept.state.cells["1/slow/1"] = SweepCell(run="c" * 12, url="http://127.0.0.1:9", begun_at=50.0)
+    known = Sweep(read_sweep(TEXT, "f"), kept, tools(tmp_path)).run()
+    assert "c" * 12 not in by_name(known)["slow"].runs
+    assert "--resume" not in (tmp_path / "calls.txt").read_text()
 
 
 def test_a_state_of_another_version_is_refused(store: Store) -> None:

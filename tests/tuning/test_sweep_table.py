@@ -194,13 +194,30 @@ def test_a_lever_of_a_share_is_told_in_points_as_nothing_is_no_factor_of_nothing
     assert found.verdict == "no difference shown"
 
 
+def test_a_levers_interval_pays_for_all_pairs_among_which_its_was_picked() -> None:
+    share = "invalid_json_ratio"
+    known = [
+        one("a", 0.1, 0.1, 0.1, metric=share),
+        one("b", 0.3, 0.5, 0.7, metric=share),
+        one("c", 0.2, 0.2, 0.2, metric=share),
+    ]
+    (found,) = moved(known, share)
+    # 20, 40 and 60 points: a deviation of 0.2 among three; Student's t of two degrees at 0.05 / 3 is 7.6488
+    reach = 7.6488 * 0.2 / math.sqrt(3)
+    assert (found.best, found.worst, found.factor) == ("a", "b", pytest.approx(0.4))
+    assert (found.low, found.high) == (
+        pytest.approx(0.4 - reach, abs=1e-4),
+        pytest.approx(0.4 + reach, abs=1e-4),
+    )
+
+
 def test_a_lever_with_one_known_position_moved_nothing_that_is_known() -> None:
     assert moved([one("a", 1, 2), one("b", status="failed")], TOKENS) == ()
     assert moved([], TOKENS) == ()
 
 
 def test_wild_blocks_do_not_overflow() -> None:
-    rows = table([one("a", 1e-9, 1e9), one("b", 1e9, 1e-9)], [TOKENS])
+    rows = table([one("a", 1e-15, 1e15), one("b", 1e15, 1e-15)], [TOKENS])
     compared = rows[1].compared[0]
     assert compared.high is not None
     assert math.isfinite(compared.high)

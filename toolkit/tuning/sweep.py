@@ -81,7 +81,6 @@ class State:
     ports: dict[str, int] = field(default_factory=dict)
     children: list[Mark] = field(default_factory=list)
     """Processes that may be alive."""
-    notes: list[str] = field(default_factory=list)
 
 
 class Kept:
