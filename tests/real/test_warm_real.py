@@ -23,7 +23,7 @@ from toolkit.metrics.parser import read_page
 from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
 from toolkit.serving.stack import GuardSetting, WarmSetting
-from toolkit.serving.warmup import warm
+from toolkit.serving.warmup import Warming
 from toolkit.serving.watchdog import LivenessProbe, noticed
 
 MODEL = "tiny-slow"
@@ -124,7 +124,9 @@ def _names(one: psutil.Process, word: str) -> bool:
 
 def test_a_real_server_is_told_cold_and_warm_and_every_kind_is_answered(guarded: Guarded) -> None:
     setting = WarmSetting(concurrency=(1, 4, SEQS), structured=True, long_prompts=True, rounds=20)
-    told = asyncio.run(warm(guarded.url, setting=setting, log=guarded.log))
+    told = asyncio.run(
+        Warming(host=Host(name="a", url=guarded.url), setting=setting, log=guarded.log).run()
+    )
     assert (told.errors, told.model) == (0, MODEL)
     assert {each.kind for each in told.levels} == {"plain", "structured", "long"}
     assert told.warm_ttft_ms is not None
@@ -132,7 +134,7 @@ def test_a_real_server_is_told_cold_and_warm_and_every_kind_is_answered(guarded:
     (one,) = [each for each in told.levels if (each.kind, each.concurrency) == ("plain", 1)]
     assert one.warm_ms is not None
     assert one.warm_ms < 32 * 25
-    assert told.late_compilations == (), "the CPU compiles nothing while it serves"
+    assert told.late_compilations == [], "the CPU compiles nothing while it serves"
 
 
 def test_our_own_requests_hit_no_prefix_cache_and_the_clients_first_one_does(
@@ -146,7 +148,9 @@ def test_our_own_requests_hit_no_prefix_cache_and_the_clients_first_one_does(
     )
     hits = guarded.number("vllm:prefix_cache_hits_total")
     setting = WarmSetting(concurrency=(1, 4), max_tokens=4, rounds=1)
-    told = asyncio.run(warm(guarded.url, setting=setting, profile=profile))
+    told = asyncio.run(
+        Warming(host=Host(name="a", url=guarded.url), setting=setting, profile=profile).run()
+    )
     assert told.seeded == 2
     # of all that was asked, only the second view of the clients' own may have hit: its whole blocks, of one prompt
     own = guarded.chat(text)["usage"]

@@ -107,3 +107,31 @@ def test_a_disk_without_room_for_both_keeps_the_new_one(
     add(tmp_path / "log", "old\n")
     turn_over(tmp_path / "log")
     assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("log", 0)]
+
+
+def test_only_what_came_later_is_read_and_nothing_is_news_of_a_log_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    reader = GrowingLog(log)
+    reader.skip(0)
+    add(log, "one\ntwo\n")
+    assert reader.read() == ["one", "two"]
+    log.unlink()
+    assert reader.read() == []
+
+
+def test_a_log_that_was_emptied_or_replaced_is_read_from_its_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a long line before\n")
+    reader = GrowingLog(log)
+    reader.skip(0)
+    log.write_text("new\n")
+    assert reader.read() == ["new"]
+    # as logrotate does it, with a line that came just before; the new one is longer than the old one was
+    add(log, "late\n")
+    log.rename(tmp_path / "log.1")
+    log.write_text("a whole other file\n")
+    assert reader.read() == ["late"]
+    assert reader.read() == ["a whole other file"]

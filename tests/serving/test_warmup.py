@@ -12,7 +12,7 @@ from support.raw_server import RawServer, http
 from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
 from toolkit.serving.stack import WarmSetting
-from toolkit.serving.warmup import Warmed, Warming, warm
+from toolkit.serving.warmup import Warmed, Warming
 
 # answers of a millisecond differ by many times that on a busy machine; so many rounds always have two that agree
 QUICK = WarmSetting(concurrency=(1, 2, 4), max_tokens=2, limit_s=60.0, tolerance=1.0, rounds=100)
@@ -37,10 +37,14 @@ class Chat(ChatServer):
         return True
 
 
+def warming(server: RawServer, setting: WarmSetting, **more: Any) -> Warming:
+    return Warming(host=Host(name="alice", url=server.url), setting=setting, **more)
+
+
 def warmed(server: RawServer, setting: WarmSetting = QUICK, **more: Any) -> Warmed:
     async def run() -> Warmed:
         async with server:
-            return await warm(server.url, setting=setting, **more)
+            return await warming(server, setting, **more).run()
 
     return asyncio.run(run())
 
@@ -86,7 +90,7 @@ def test_an_unsteady_server_ends_after_its_rounds_and_says_so() -> None:
 
         async with ChatServer(unsteady) as server:
             setting = WarmSetting(concurrency=(1,), rounds=3, limit_s=60.0, stream=True)
-            return await warm(server.url, setting=setting)
+            return await warming(server, setting).run()
 
     told = asyncio.run(run())
     assert not told.agreed
@@ -146,7 +150,7 @@ def test_a_warmup_that_is_not_done_in_time_says_so_and_keeps_what_was_measured()
 
         async with ChatServer(at_first) as server:
             setting = WarmSetting(concurrency=(1, 2), limit_s=0.5, stream=True)
-            return await warm(server.url, setting=setting)
+            return await warming(server, setting).run()
 
     told = asyncio.run(run())
     assert told.error == "not done within 0.5 s"
@@ -158,13 +162,12 @@ def test_one_that_was_stopped_tells_what_it_has() -> None:
     async def run() -> Warmed:
         async with Chat() as server:
             first = asyncio.Event()
-            host = Host(name="alice", url=server.url)
-            warming = Warming(host, QUICK, say=lambda _: first.set())
-            task = asyncio.create_task(warming.run())
+            one = warming(server, QUICK, say=lambda _: first.set())
+            task = asyncio.create_task(one.run())
             await first.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            return warming.result()
+            return one.found
 
     told = asyncio.run(run())
     assert told.error == "it was stopped"

@@ -5,20 +5,15 @@ from typing import Any
 import pytest
 from support.shots import shot
 
-from toolkit.records import ErrorCount, Host
-from toolkit.serving.stack import WarmSetting
 from toolkit.serving.warmup import (
     Round,
     Warmed,
-    Warming,
     agree,
     compilations,
     doubling,
-    levels_in,
     levels_of,
     median,
     round_of,
-    sentence,
 )
 
 
@@ -77,25 +72,16 @@ def test_a_round_sums_up_its_requests() -> None:
         shot(ok=False, error_kind="timeout", error="late", ttft_ms=None, e2e_ms=None),
         shot(ok=False, error_kind="http_500", error="again", ttft_ms=None, e2e_ms=None),
     ]
-    told = round_of(shots, phase="cold", kind="plain", concurrency=6, took_s=2.0)
+    told = round_of(shots, "cold", "plain", 6, 2.0)
     assert (told.requests, told.ok, told.took_s) == (6, 3, 2.0)
     assert told.ttft_ms == 30.0, "of two the higher: the cold one"
     assert told.e2e_ms == 250.0, "of whole answers alone"
-    assert told.error_kinds == (
-        ErrorCount(kind="http_500", count=2),
-        ErrorCount(kind="timeout", count=1),
-    )
+    assert told.error_kinds == {"http_500": 2, "timeout": 1}
     assert told.error == "it said 500"
 
 
 def test_a_round_of_streams_alone_has_an_e2e_all_the_same() -> None:
-    told = round_of(
-        [shot(stream=True, ttft_ms=1.0, e2e_ms=9.0)],
-        phase="cold",
-        kind="plain",
-        concurrency=1,
-        took_s=1.0,
-    )
+    told = round_of([shot(stream=True, ttft_ms=1.0, e2e_ms=9.0)], "cold", "plain", 1, 1.0)
     assert (told.ttft_ms, told.e2e_ms) == (1.0, 9.0)
 
 
@@ -142,6 +128,12 @@ def test_a_round_without_an_answer_agrees_with_none() -> None:
 # --- cold against warm ----------------------------------------------------------------------------------------
 
 
+def report(rounds: list[Round]) -> Warmed:
+    found = Warmed(name="alice", url="u", rounds=rounds)
+    found.sum_up()
+    return found
+
+
 def test_cold_is_the_first_round_of_a_load_and_warm_its_last() -> None:
     rounds = [
         a_round(ttft_ms=89_000.0),
@@ -152,7 +144,7 @@ def test_cold_is_the_first_round_of_a_load_and_warm_its_last() -> None:
         a_round(phase="probe", concurrency=64, ttft_ms=219.0),
         a_round(phase="seed", kind="seed", concurrency=4, ttft_ms=1.0),
     ]
-    found = levels_in(rounds, "ttft")
+    found = report(rounds).levels
     assert [(each.concurrency, each.cold_ms, each.warm_ms) for each in found] == [
         (1, 89_000.0, 20.0),
         (64, 89_000.0, 219.0),
@@ -167,18 +159,12 @@ def test_a_last_round_that_failed_leaves_the_one_before_it() -> None:
         a_round(phase="settle", ttft_ms=5.0),
         a_round(phase="probe", ok=0),
     ]
-    assert levels_in(rounds, "ttft")[0].warm_ms == 5.0
+    assert report(rounds).levels[0].warm_ms == 5.0
 
 
 def test_a_load_that_was_never_answered_has_no_ratio() -> None:
-    (found,) = levels_in([a_round(ok=0)], "ttft")
+    _, found = report([a_round(ttft_ms=1.0), a_round(concurrency=8, ok=0)]).levels
     assert (found.cold_ms, found.warm_ms, found.ratio) == (None, None, None)
-
-
-def report(rounds: list[Round]) -> Warmed:
-    one = Warming(Host(name="alice", url="u"), WarmSetting())
-    one.rounds += rounds
-    return one.result()
 
 
 def test_the_load_that_is_shown_is_the_lowest_whatever_being_cold_cost_elsewhere() -> None:
@@ -195,21 +181,21 @@ def test_the_load_that_is_shown_is_the_lowest_whatever_being_cold_cost_elsewhere
     assert shown == (1, 40, 20, 2)
     assert [each.ratio for each in found.levels] == [2.0, 900.0, None]
     assert (found.requests, found.errors, found.seeded) == (12, 3, 2)
-    assert sentence(found) == "cold TTFT 40 ms, warm TTFT 20 ms"
+    assert found.sentence() == "cold TTFT 40 ms, warm TTFT 20 ms"
 
 
 def test_without_streams_the_same_is_shown_by_e2e() -> None:
     found = report([a_round(e2e_ms=900.0), a_round(phase="probe", e2e_ms=300.0)])
     assert (found.measure, found.cold_e2e_ms, found.ratio) == ("e2e", 900, 3)
     assert found.cold_ttft_ms is None
-    assert sentence(found) == "cold E2E 900 ms, warm E2E 300 ms"
+    assert found.sentence() == "cold E2E 900 ms, warm E2E 300 ms"
 
 
 def test_without_a_warm_figure_no_figure_is_put_in_words() -> None:
     for rounds in ([], [a_round(ttft_ms=5.0)], [a_round(e2e_ms=5.0)]):
         found = report(rounds)
         assert found.ratio is None
-        assert sentence(found) == "not warm: it was stopped before anything was known"
+        assert found.sentence() == "not warm: no figure"
 
 
 # --- the server's log -----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Dying:
 
     fails: list[str] = field(default_factory=list)
     """Of the starts that come, why each fails; then they work."""
-    warmed: Warmed | None = WARM
+    warmed: Warmed | None = field(default_factory=lambda: WARM)
     cannot_stop: bool = False
     exit_code: int | None = None
     host: Host = ALICE

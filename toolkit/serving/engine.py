@@ -35,7 +35,7 @@ from toolkit.serving.preflight.gpu import gpus
 from toolkit.serving.preflight.port import probe
 from toolkit.serving.stack import SLOTS, EngineSetting, GuardSetting, WarmSetting, upstream_name
 from toolkit.serving.startup_log import Startup, cause
-from toolkit.serving.warmup import Warmed, sentence, warm
+from toolkit.serving.warmup import Warmed, Warming
 from toolkit.serving.watchdog import LivenessProbe, Watchdog, event
 
 State = Literal["waiting", "starting", "warming", "up", "draining", "restarting", "down", "ended"]
@@ -170,7 +170,7 @@ class ManagedEngine:
         """Start it and warm it, and keep in an event how long both took."""
         await self.start()
         self.tell("mark", f"ready after {self.ready_s:.1f} s")
-        self.tell("mark", sentence(await self.warm()))
+        self.tell("mark", (await self.warm()).sentence())
 
     async def serve(self) -> None:
         """Let clients to it, and have it watched."""
@@ -285,10 +285,9 @@ class ManagedEngine:
         self.be("warming", self.why)
         setting, process = self.setting, self.process
         assert process is not None, "it was not started"
-        asking = warm(
-            setting.url,
+        warm = Warming(
+            host=self.host,
             setting=self._config.warm,
-            name=setting.name,
             key=self.key,
             model=setting.served_name,
             max_num_seqs=max_num_seqs(setting),
@@ -297,7 +296,7 @@ class ManagedEngine:
             say=self.say,
         )
         # a dead engine is not warm, however well it began
-        warming, ending = asyncio.create_task(asking), asyncio.create_task(process.gone())
+        warming, ending = asyncio.create_task(warm.run()), asyncio.create_task(process.gone())
         try:
             await asyncio.wait((warming, ending), return_when=asyncio.FIRST_COMPLETED)
             if not ending.done() and warming.result().error:
@@ -317,7 +316,7 @@ class ManagedEngine:
         if warmed.error:
             self.say(f"not known to be warm: {warmed.error}")
         self.took_s = None if self.ready_s is None else self.ready_s + warmed.took_s
-        self.say(sentence(warmed))
+        self.say(warmed.sentence())
         return warmed
 
     async def stop(self) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import psutil
@@ -221,6 +222,7 @@ class GrowingLog:
     def __init__(self, log: Path) -> None:
         self.log = log
         self._offset = 0
+        self._inode: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._open = ""
 
@@ -231,7 +233,8 @@ class GrowingLog:
     def skip(self, last_bytes: int = LAST_BYTES) -> None:
         """Go on near the end: of an engine that ran for days nobody reads all."""
         with suppress(FileNotFoundError):
-            self._offset = max(self._offset, self.log.stat().st_size - last_bytes)
+            state = self.log.stat()
+            self._offset, self._inode = max(self._offset, state.st_size - last_bytes), state.st_ino
 
     def rest(self) -> list[str]:
         """All that is left, and a last line without an end: nobody writes any more."""
@@ -244,24 +247,28 @@ class GrowingLog:
     def _text(self) -> str:
         try:
             with self.log.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    return self._turned_over()
-                file.seek(self._offset)
-                added = file.read(READ_BYTES)
-        except FileNotFoundError:
+                state = os.fstat(file.fileno())
+                is_new = self._inode not in (None, state.st_ino) or state.st_size < self._offset
+                self._inode = state.st_ino
+                if not is_new:
+                    return self._from(file)
+            # it was copied to `.1` and emptied, or renamed to that: what we had not read stands there
+            left = ""
+            with (
+                suppress(FileNotFoundError),
+                self.log.with_name(f"{self.log.name}.1").open("rb") as file,
+            ):
+                left = self._from(file)
+            self._offset = 0
+            return left or self._text()
+        except OSError:
             return ""
+
+    def _from(self, file: BinaryIO) -> str:
+        file.seek(self._offset)
+        added = file.read(READ_BYTES)
         self._offset += len(added)
         return self._decoder.decode(added)
-
-    def _turned_over(self) -> str:
-        """The log was copied to `.1` and emptied: what we had not read stands there."""
-        offset, self._offset = self._offset, 0
-        try:
-            with self.log.with_name(f"{self.log.name}.1").open("rb") as file:
-                file.seek(offset)
-                return self._decoder.decode(file.read(READ_BYTES))
-        except FileNotFoundError:
-            return ""
 
     def _lines(self, text: str) -> list[str]:
         # a carriage return at the very end may be half of a line's end

@@ -27,7 +27,7 @@ from toolkit.proxy.upstream.health import Engine
 from toolkit.proxy.upstream.routing import Signs, StallDetector
 from toolkit.records import Event, EventKind, Host
 from toolkit.serving.stack import GuardSetting
-from toolkit.serving.warmup import Warmed, sentence
+from toolkit.serving.warmup import Warmed
 
 PROBE_LIMIT_S: Final = 10.0
 """A vLLM on a machine that is loaded answers late; a page that comes within this tells more than one given up after 2 s."""
@@ -343,7 +343,7 @@ class Watchdog:
                         raise ToolkitError(  # noqa: TRY301 (as if it had not started)
                             f"it answered nothing when it was warmed up: {warmed.error}"
                         )
-                    self._event("mark", sentence(warmed))
+                    self._event("mark", warmed.sentence())
                 await engine.back()
             except ToolkitError as error:
                 self._event("mark", f"did not come back: {error.message}")

@@ -74,8 +74,8 @@ def run_warmup(
     keys, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
     warmings = [
         Warming(
-            host,
-            setting,
+            host=host,
+            setting=setting,
             key=keys.get(host.name),
             tls=tls,
             model=model,
@@ -89,14 +89,10 @@ def run_warmup(
     ]
     with waiting_for("Warming up"):
         is_stopped = _run(warmings)
-    results = [each.result() for each in warmings]
+    results = [each.found for each in warmings]
     if as_json:
         for each in results:
-            row = asdict(each)
-            # errors by kind, as bench and blast print them
-            for told, one in zip(row["rounds"], each.rounds, strict=True):
-                told["error_kinds"] = {error.kind: error.count for error in one.error_kinds}
-            print_json(row)
+            print_json(asdict(each))
     else:
         show(results)
     if is_stopped:

@@ -21,7 +21,7 @@ from toolkit.records import Host
 from toolkit.serving.launch import Process, answer, ready
 from toolkit.serving.stack import GuardSetting, WarmSetting
 from toolkit.serving.startup_log import cause
-from toolkit.serving.warmup import Warmed, doubling, sentence, warm
+from toolkit.serving.warmup import Warmed, Warming, doubling
 from toolkit.serving.watchdog import LivenessProbe, Watchdog, ended, event, noticed, well_again
 
 ENDING = "Ending: the engine is stopped first; a second Ctrl-C ends at once"
@@ -134,7 +134,7 @@ class WatchedCommand:
         self._events.add(event(self.host, "mark", f"ready after {took_s:.1f} s"))
         warmed = await self.warm()
         if warmed is not None:
-            self._events.add(event(self.host, "mark", sentence(warmed)))
+            self._events.add(event(self.host, "mark", warmed.sentence()))
         click.echo(f"Watching {self.host.name} at {self.host.url}", err=True)
 
     async def start(self) -> None:
@@ -165,13 +165,12 @@ class WatchedCommand:
         """As the command line says."""
         if not self._options.warm:
             return None
-        return await warm(
-            self.host.url,
+        warm = Warming(
+            host=self.host,
             setting=WarmSetting(
                 concurrency=doubling(self._options.max_num_seqs or MOST_AT_ONCE),
                 limit_s=self._options.warm_limit,
             ),
-            name=self.host.name,
             key=self._key,
             model=self._options.model,
             max_num_seqs=self._options.max_num_seqs,
@@ -179,6 +178,7 @@ class WatchedCommand:
             log=self._options.log,
             say=lambda line: click.echo(line, err=True),
         )
+        return await warm.run()
 
 
 def guard_of(options: WatchdogOptions) -> GuardSetting:
