@@ -6,7 +6,7 @@ beginnings would skip the prefill that is to be warmed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 from toolkit.bench.asks import (
@@ -81,41 +81,49 @@ class WarmRequests:
         self._plain = HostRequests(plan, profile or PLAIN, model=model, nonce=nonce)
         # of plain texts only: a profile's message may be a list of parts, or end with what long texts must not follow
         self._long = HostRequests(plan, PLAIN, model=model, nonce=f"{nonce} long")
-        self._slots, self._long_slots = count(), count()
+        self._slots = count()
         self._chars = self._tokens = 0
 
     def plain(self, number: int, *, streams: bool | None = None) -> list[PlannedRequest]:
         """So many that nobody sent before; `streams`: all of them or none, where the user did not say."""
         wanted = streams if self._stream is None else self._stream
-        return [
-            self._shown(self._plain.next(slot), place % 2 == 0 if wanted is None else wanted)
-            for place, slot in enumerate(islice(self._slots, number))
-        ]
+        return [self._new(self._plain, place, wanted) for place in range(number)]
 
     def structured(self, number: int) -> list[PlannedRequest]:
         """So many whose answers must be JSON, by a schema and by its grammar alone in turns."""
+        formats = [STRUCTURES[place // 2 % len(STRUCTURES)] for place in range(number)]
         return [
-            _with(each, response_format=STRUCTURES[place // 2 % len(STRUCTURES)])
-            for place, each in enumerate(self.plain(number))
+            self._new(self._plain, place, self._stream, response_format=each)
+            for place, each in enumerate(formats)
         ]
 
     def long(self, max_model_len: int | None) -> list[PlannedRequest]:
         """Prompts of rising length, up to what fits; lengths in tokens are an estimate from characters."""
+        most = UNKNOWN_ROOM_TOKENS if max_model_len is None else max_model_len
+        per_token = self._chars / self._tokens if self._tokens else CHARS_PER_TOKEN
         found = []
-        for share, slot in zip(LONG_SHARES, self._long_slots, strict=False):
-            request = self._shown(self._long.next(slot), self._stream is not False)
-            most = UNKNOWN_ROOM_TOKENS if max_model_len is None else max_model_len
-            room = min(most, MOST_LONG_TOKENS) - request.max_tokens
-            per_token = self._chars / self._tokens if self._tokens else CHARS_PER_TOKEN
+        for share in LONG_SHARES:
+            request = self._new(self._long, 0, self._stream)
+            chars = int(share * (min(most, MOST_LONG_TOKENS) - request.max_tokens) * per_token)
             # never shorter than its own text
-            chars, own = (
-                max(0, int(share * room * per_token)),
-                request.body["messages"][0]["content"],
-            )
-            more = (PASSAGE * (chars // len(PASSAGE) + 1))[: max(0, chars - len(own) - 1)]
-            message = {"role": "user", "content": f"{own} {more}".rstrip()}
-            found.append(_with(request, messages=[message]))
+            own = request.body["messages"][0]["content"]
+            more = (PASSAGE * (max(0, chars) // len(PASSAGE) + 1))[: max(0, chars - len(own) - 1)]
+            request.body["messages"] = [{"role": "user", "content": f"{own} {more}".rstrip()}]
+            found.append(request)
         return found
+
+    def _new(
+        self, source: HostRequests, place: int, streams: bool | None, **more: Any
+    ) -> PlannedRequest:
+        """A request that nobody sent before; where nobody said so, even places stream."""
+        request, stream = (
+            source.next(next(self._slots)),
+            place % 2 == 0 if streams is None else streams,
+        )
+        body = request.body | more | {"stream": stream}
+        if not stream:
+            body.pop("stream_options", None)
+        return replace(request, body=body, stream=stream)
 
     def learn(self, request: PlannedRequest, prompt_tokens: int) -> None:
         """How many characters make a token here, from an answered request."""
@@ -134,38 +142,21 @@ class WarmRequests:
             limit = self._profile.max_tokens or CLIENTS_MAX_TOKENS
             prompts = sorted(self._profile.prompts, key=lambda prompt: -prompt.weight)
             bodies = [
-                chat_body(
-                    self._model, list(prompt.messages), streams, limit_of(prompt, limit), None
-                )
-                for prompt in prompts[:MOST_SEEDS]
+                chat_body(self._model, list(each.messages), streams, limit_of(each, limit), None)
+                for each in prompts[:MOST_SEEDS]
                 for streams in (False, True)
                 if self._stream in (None, streams)
             ]
         found = []
         for slot, body in enumerate(bodies):
-            limit = (
-                body.get("max_completion_tokens") or body.get("max_tokens") or CLIENTS_MAX_TOKENS
+            most = body.get("max_completion_tokens") or body.get("max_tokens")
+            seed = PlannedRequest(
+                slot=slot,
+                kind="repeat",
+                prompt="seed",
+                body=body,
+                stream=body.get("stream") is True,
+                max_tokens=int(most or CLIENTS_MAX_TOKENS),
             )
-            stream = body.get("stream") is True
-            found.append(
-                PlannedRequest(
-                    slot=slot,
-                    kind="repeat",
-                    prompt="seed",
-                    body=body,
-                    stream=stream,
-                    max_tokens=int(limit),
-                )
-            )
+            found.append(seed)
         return found
-
-    def _shown(self, request: PlannedRequest, streams: bool) -> PlannedRequest:
-        """A request as a stream, as bench makes them here, or whole."""
-        if streams:
-            return request
-        body = {name: value for name, value in request.body.items() if name != "stream_options"}
-        return replace(request, body=body | {"stream": False}, stream=False)
-
-
-def _with(request: PlannedRequest, **more: Any) -> PlannedRequest:
-    return replace(request, body=request.body | more)
