@@ -35,7 +35,12 @@ async def served(answers: Answers, ask: Callable[[str], Awaitable[T]]) -> T:
     server = await asyncio.start_server(answers, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        return await ask(f"http://127.0.0.1:{port}")
+        told = await ask(f"http://127.0.0.1:{port}")
+        # the server's end of each connection is closed, too, before the loop is
+        await asyncio.gather(
+            *asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True
+        )
+        return told
 
 
 def word(head: bytes) -> str:
@@ -54,14 +59,14 @@ def test_a_healthy_engine_is_ready_at_once_and_told_our_key() -> None:
     assert 0 <= seconds < 30
     assert len(seen) == 1
     assert seen[0].startswith(b"GET /base/health HTTP/1.1\r\n")
-    assert b"\r\nauthorization: Bearer secret\r\n" in seen[0]
+    assert b"\r\nAuthorization: Bearer secret\r\n" in seen[0]
 
 
 def test_an_engine_that_is_not_healthy_yet_is_asked_again() -> None:
     seen: list[bytes] = []
     asyncio.run(served(replies(DOWN, DOWN, OK, seen=seen), lambda url: ready(url, None, 30)))
     assert len(seen) == 3
-    assert b"authorization" not in seen[0]
+    assert b"authorization" not in seen[0].lower()
 
 
 def test_one_that_never_is_gets_no_longer_than_its_limit_and_the_last_answer_is_told() -> None:
@@ -86,7 +91,6 @@ def test_an_engine_that_ended_is_not_waited_for(unused_port: int) -> None:
 @pytest.mark.parametrize(
     ("head", "told"),
     [
-        (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 100_000, "HTTP 200"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "an answer that is no HTTP"),
         (b"A" * 100_000, "an answer that is no HTTP"),
         (b"", "an answer that is no HTTP"),
@@ -100,6 +104,7 @@ def test_one_that_takes_the_connection_and_says_nothing_is_left_in_time() -> Non
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        await writer.wait_closed()
 
     assert asyncio.run(served(silent, lambda url: answer(url, None, 0.2))) == "no answer in 0.2 s"
 

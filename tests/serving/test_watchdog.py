@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from support.chat import until
@@ -12,7 +11,7 @@ from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host
 from toolkit.serving.stack import GuardSetting
 from toolkit.serving.warmup import Warmed
-from toolkit.serving.watchdog import Backoff, ProbeResult, Watchdog, well_again
+from toolkit.serving.watchdog import Backoff, GuardedEngine, ProbeResult, well_again
 
 ALICE = Host(name="alice", url="http://h:1")
 QUICK: dict[str, Any] = {"look_s": 0.01, "backoff_s": 0.001, "backoff_most_s": 0.002}
@@ -21,19 +20,21 @@ WARM = Warmed(
 )
 
 
-@dataclass
-class Dying:
-    """An engine that dies and comes back as it is told, and a list of all that is done to it."""
+class Dying(GuardedEngine):
+    """An engine that dies and comes back as it is told, and a list of all that is done to it. It is its own probe, too."""
 
-    fails: list[str] = field(default_factory=list)
-    """Of the starts that come, why each fails; then they work."""
-    warmed: Warmed | None = field(default_factory=lambda: WARM)
-    cannot_stop: bool = False
     exit_code: int | None = None
-    host: Host = ALICE
-    done: list[str] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
 
+    def __init__(
+        self, *, fails: Sequence[str] = (), warmed: Warmed | None = WARM, cannot_stop: bool = False
+    ) -> None:
+        """`fails`: of the starts that come, why each fails; then they work."""
+        self.events: list[Event] = []
+        super().__init__(ALICE, None, GuardSetting(), self.events.append)
+        self.fails, self.warmed, self.cannot_stop = list(fails), warmed, cannot_stop
+        self.done: list[str] = []
+
+    @property
     def code(self) -> int | None:
         return self.exit_code
 
@@ -43,11 +44,12 @@ class Dying:
     async def token(self) -> bool | None:
         return True
 
-    async def start(self) -> None:
+    async def start(self) -> float:
         self.done.append("start")
         if self.fails:
             raise ToolkitError(self.fails.pop(0))
         self.exit_code = None
+        return 3.0
 
     async def stop(self) -> None:
         self.done.append("stop")
@@ -61,15 +63,17 @@ class Dying:
     async def back(self) -> None:
         self.done.append("back")
 
-    def fell(self, why: str) -> None:
-        self.done.append(f"fell: {why}")
+    def fell(self, cause: str, *, again: bool) -> None:
+        self.done.append(f"fell: {cause}" if again else f"fell for good: {cause}")
 
-    def gave_up(self, why: str) -> None:
-        self.done.append(f"gave up: {why}")
+    def gave_up(self, cause: str) -> None:
+        self.done.append(f"gave up: {cause}")
 
-    def watchdog(self, **guard: Any) -> Watchdog:
+    async def watch_as_told(self, **guard: Any) -> str:
         probe: Any = self
-        return Watchdog(self, probe, GuardSetting(**(QUICK | guard)), self.events.append)
+        self.guard = GuardSetting(**(QUICK | guard))
+        self._backoff = Backoff(self.guard)
+        return await self.watch(probe)
 
     def told(self) -> list[tuple[str, str]]:
         """Events with their numbers taken out."""
@@ -80,7 +84,7 @@ def course(dying: Dying, script: Callable[[Dying], Awaitable[None]], **guard: An
     """Watch while a script runs; why it was given up, or None where it was still watched at the end."""
 
     async def run() -> str | None:
-        watching = asyncio.create_task(dying.watchdog(**guard).run())
+        watching = asyncio.create_task(dying.watch_as_told(**guard))
         await script(dying)
         if watching.done():
             return watching.result()
@@ -170,7 +174,7 @@ def test_an_engine_that_answers_nothing_when_it_is_warmed_up_is_not_let_in() -> 
     assert "back" not in dying.done
     assert dying.told()[2] == (
         "mark",
-        "did not come back: it answered nothing when it was warmed up: connection refused",
+        "did not come back: `alice` answers nothing: connection refused",
     )
 
 
@@ -215,6 +219,8 @@ def test_crashes_one_after_each_coming_back_are_a_crash_loop_too() -> None:
     dying = Dying()
     assert course(dying, crashes(3), restarts=2) == "2 restarts within 600 s: a crash loop"
     assert dying.done.count("back") == 2
+    # and nobody is told that it would be started once more
+    assert dying.done[-3:-1] == [f"fell for good: {KILLED}", "stop"]
 
 
 def test_what_cannot_be_ended_is_not_started_beside_itself() -> None:
@@ -258,7 +264,7 @@ def test_cancelled_in_a_question_it_leaves_no_task_and_ends_nobody() -> None:
     dying.token, dying.pages = never, busy  # type: ignore[method-assign]
 
     async def run() -> int:
-        watching = asyncio.create_task(dying.watchdog(stuck_s=0.01).run())
+        watching = asyncio.create_task(dying.watch_as_told(stuck_s=0.01))
         await asked.wait()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

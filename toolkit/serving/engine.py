@@ -16,6 +16,7 @@ docs/engine-states.md has the log of a real vLLM that went through all of them.
 
 import asyncio
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from typing import Any, Literal, NoReturn
 from toolkit.bench.client import HostClient, PageError
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
-from toolkit.records import Event, EventKind, Host
+from toolkit.records import Event, Host
 from toolkit.serving.engine_command import Speller, max_num_seqs
 from toolkit.serving.gate import TrafficGate
 from toolkit.serving.launch import Process, ready
@@ -36,7 +37,7 @@ from toolkit.serving.preflight.port import probe
 from toolkit.serving.stack import SLOTS, EngineSetting, GuardSetting, WarmSetting, upstream_name
 from toolkit.serving.startup_log import Startup, cause
 from toolkit.serving.warmup import Warmed, Warming
-from toolkit.serving.watchdog import LivenessProbe, Watchdog, event
+from toolkit.serving.watchdog import GuardedEngine, LivenessProbe
 
 State = Literal["waiting", "starting", "warming", "up", "draining", "restarting", "down", "ended"]
 """waiting: for another engine on its GPU to be up. restarting: it fell, and is on its way back. down: nobody tries any more."""
@@ -64,10 +65,9 @@ class LaunchConfig:
     """Takes lines, for the screen."""
     profile: Profile | None = None
     """Whose prompts they are warmed with."""
-    keys: Callable[[EngineSetting], str | None] = lambda _: None
 
 
-class ManagedEngine:
+class ManagedEngine(GuardedEngine):
     """One engine in one of its two places; see the diagram above."""
 
     def __init__(
@@ -77,12 +77,12 @@ class ManagedEngine:
         port = stack_setting.port if slot == SLOTS[0] else stack_setting.spare_port
         assert port is not None, "there is no second place"
         self.stack_setting, self.slot = stack_setting, slot
-        self.setting = replace(stack_setting, port=port)
-        self.name = stack_setting.name
+        self.setting = setting = replace(stack_setting, port=port)
+        self.name = setting.name
+        key = None if setting.key_env is None else os.environ[setting.key_env].strip()
+        super().__init__(Host(name=self.name, url=setting.url), key, config.guard, config.tell)
         self.upstream = upstream_name(self.name, slot)
         """What the proxy calls this place, e.g., `qwen.a`."""
-        self.host = Host(name=self.name, url=self.setting.url)
-        self.key = config.keys(stack_setting)
         self.log = config.folder / f"{self.upstream}.log"
         self.state: State = "waiting"
         self.why: str | None = None
@@ -92,7 +92,6 @@ class ManagedEngine:
         """Of whoever serves under this name, since serve began."""
         self.took_s: float | None = None
         """From its last launch until it was warm."""
-        self.process: Process | None = None
         self.ready_s: float | None = None
         self.kv_cache_tokens: int | None = None
         self.warmed: Warmed | None = None
@@ -115,7 +114,7 @@ class ManagedEngine:
             return False
         if self.state != "up" or self._probe is None:
             return True
-        return time.monotonic() - self._probe.at_s < 2 * self._config.guard.look_s + UNSEEN_S
+        return time.monotonic() - self._probe.at_s < 2 * self.guard.look_s + UNSEEN_S
 
     def status(self) -> dict[str, Any]:
         """What it does now; the keys of `toolkit serve status --json`."""
@@ -146,10 +145,6 @@ class ManagedEngine:
         """Show a line about it."""
         self._config.say(f"{self.name}: {sentence}")
 
-    def tell(self, kind: EventKind, text: str) -> None:
-        """Keep an event of it."""
-        self._config.tell(event(self.host, kind, text))
-
     def be(self, state: State, why: str | None = None) -> None:
         """Come into a state."""
         self.state, self.why, self.since = state, why, time.time()
@@ -166,12 +161,6 @@ class ManagedEngine:
             self._fail(error)
         await self.serve()
 
-    async def begin(self) -> None:
-        """Start it and warm it, and keep in an event how long both took."""
-        await self.start()
-        self.tell("mark", f"ready after {self.ready_s:.1f} s")
-        self.tell("mark", (await self.warm()).sentence())
-
     async def serve(self) -> None:
         """Let clients to it, and have it watched."""
         await self.back()
@@ -180,7 +169,7 @@ class ManagedEngine:
     async def restart(self, drain_s: float) -> None:
         """Start it again once what is under way is answered. Raises ToolkitError; then it is down."""
         await self.drain(drain_s)
-        self.tell("restart", "restarted by order")
+        self.event("restart", "restarted by order")
         await self.end()
         await self.open()
 
@@ -209,16 +198,12 @@ class ManagedEngine:
     def _fail(self, error: ToolkitError) -> NoReturn:
         self._gate.keep_out(self.upstream, "order")
         self.be("down", error.message)
-        self.tell("stop", f"down: {error.message}")
+        self.event("stop", f"down: {error.message}")
         raise error
 
     # --- its process ---------------------------------------------------------------------------------
 
-    def code(self) -> int | None:
-        """How its process ended; None while it runs, or was never started."""
-        return None if self.process is None else self.process.code
-
-    async def start(self) -> None:
+    async def start(self) -> float:
         """Launch it and wait until it is healthy. Raises ToolkitError with the cause, and leaves nothing behind then."""
         self.be("starting", self.why)
         setting, folder = self.setting, self._config.folder
@@ -238,9 +223,10 @@ class ManagedEngine:
             )
         self.ready_s = self.kv_cache_tokens = self.warmed = None
         startup = Startup()
-        stop_s = self._config.guard.stop_s
         try:
-            process = await Process.start(words.argv, words.env, self.log, within_s=stop_s)
+            process = await Process.start(
+                words.argv, words.env, self.log, within_s=self.guard.stop_s
+            )
         except OSError as error:
             raise unwritten(folder, error) from error
         self.process = process
@@ -268,6 +254,7 @@ class ManagedEngine:
                 async with HostClient(self.host, tls=True, key=self.key, timeout_s=5.0) as client:
                     self.kv_cache_tokens = (await client.numbers()).kv_cache_tokens
         self.say(f"ready after {self.ready_s:.1f} s")
+        return self.ready_s
 
     async def _read(self, process: Process, startup: Startup) -> None:
         """Say how its start goes on, by its log."""
@@ -281,7 +268,7 @@ class ManagedEngine:
                 self.say(step.text if step.share is None else f"{step.text}, {step.share:.0%}")
 
     async def warm(self) -> Warmed:
-        """Ask it until it is warm. Raises ToolkitError where it answers nothing, or ends meanwhile."""
+        """Ask it until it is warm. Raises ToolkitError where it ends meanwhile."""
         self.be("warming", self.why)
         setting, process = self.setting, self.process
         assert process is not None, "it was not started"
@@ -308,12 +295,7 @@ class ManagedEngine:
             warming.cancel()
             ending.cancel()
             await asyncio.gather(warming, ending, return_exceptions=True)
-        if warmed.requests == warmed.errors:
-            raise ToolkitError(
-                f"`{setting.name}` answers nothing: {warmed.error or 'no reason given'}",
-                f"See `{self.log}`",
-            )
-        if warmed.error:
+        if warmed.error and warmed.measure:
             self.say(f"not known to be warm: {warmed.error}")
         self.took_s = None if self.ready_s is None else self.ready_s + warmed.took_s
         self.say(warmed.sentence())
@@ -333,7 +315,7 @@ class ManagedEngine:
                 held = [pid for gpu in gpus(setting.gpus).gpus for pid in gpu.processes]
                 return pids.isdisjoint(held)
 
-        await process.stop(self._config.guard.stop_s, is_free=is_free)
+        await process.stop(self.guard.stop_s, is_free=is_free)
         self.process = None
 
     def _why_ended(self, process: Process, what: str) -> ToolkitError:
@@ -348,7 +330,7 @@ class ManagedEngine:
             sentence, hint = "the disk of its log is full", f"`df -h {folder}`"
         return ToolkitError(f"`{self.name}` {what}: {sentence}", hint or f"Its log: `{self.log}`")
 
-    # --- its watchdog, and what that does (watchdog.Watched) -------------------------------------------
+    # --- its watchdog, and what that does -------------------------------------------
 
     async def unwatch(self) -> None:
         """Call the watchdog off."""
@@ -358,21 +340,19 @@ class ManagedEngine:
             self._watching = None
 
     async def _watch(self) -> None:
-        guard = self._config.guard
         try:
-            async with LivenessProbe(self.host, guard, key=self.key) as probe:
-                self._probe = probe
-                await Watchdog(self, probe, guard, self._config.tell).run()
+            async with LivenessProbe(self.host, self.guard, key=self.key) as self._probe:
+                await self.watch(self._probe)
         except Exception as error:
             self.say(f"its watchdog ended by a fault of ours: {type(error).__name__}: {error}")
             raise
 
-    def fell(self, cause: str) -> None:
+    def fell(self, cause: str, *, again: bool) -> None:
         """It does not serve any more: nobody is to be sent there, and it comes back cold."""
         self.be("restarting", cause)
-        self.say(f"{cause}; it is started again")
-        back_in_s = None if self.took_s is None else self._config.guard.backoff_s + self.took_s
-        self._gate.keep_out(self.upstream, "restart", back_in_s)
+        self.say(f"{cause}; it is started again" if again else cause)
+        back_in_s = None if self.took_s is None else self.guard.backoff_s + self.took_s
+        self._gate.keep_out(self.upstream, "restart" if again else "order", back_in_s)
 
     async def back(self) -> None:
         """Let clients to it, once the proxy has seen that it answers: or it would be asked last, and only for want of others."""

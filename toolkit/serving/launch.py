@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import urlsplit
 
+import aiohttp
 import psutil
 
 from toolkit.errors import ToolkitError
@@ -34,8 +34,6 @@ LINE_CHARACTERS = 16_384
 PROBE_S = 0.25
 """Between two probes; vLLM binds its port early and listens only when it is ready."""
 ANSWER_S = 5.0
-HEAD_BYTES = 4096
-"""Of an answer to a probe; only its first line is read."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 """Progress bars end their lines by a carriage return."""
 _REAPER = (
@@ -303,38 +301,19 @@ async def ready(
 
 async def answer(url: str, key: str | None = None, limit_s: float = ANSWER_S) -> str:
     """How `/health` answers: `HTTP 200`, or why not. It runs no model, and the body is not read."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        return await asyncio.wait_for(_health(url, key), limit_s)
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(limit_s)) as session,
+            session.get(
+                f"{url.rstrip('/')}/health", headers=headers, allow_redirects=False
+            ) as response,
+        ):
+            return f"HTTP {response.status}"
     except TimeoutError:
         return f"no answer in {limit_s:.1f} s"
     except OSError as error:
-        # asyncio writes the address into the error's own text
+        # the address stands in the error's own text
         return os.strerror(error.errno).lower() if error.errno else "no connection"
-
-
-async def _health(url: str, key: str | None) -> str:
-    parts = urlsplit(url)
-    tls = parts.scheme == "https"
-    port = parts.port or (443 if tls else 80)
-    reader, writer = await asyncio.open_connection(
-        parts.hostname, port, limit=HEAD_BYTES, ssl=tls or None
-    )
-    try:
-        lines = [
-            f"GET {parts.path.rstrip('/')}/health HTTP/1.1",
-            f"host: {parts.netloc.rpartition('@')[2]}",
-            "connection: close",
-            *([f"authorization: Bearer {key}"] if key else []),
-        ]
-        writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-        await writer.drain()
-        line = await reader.readline()
-    except ValueError:
-        return "an answer that is no HTTP"  # a line without an end
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
-    words = line.decode("latin-1").split()
-    is_http = len(words) > 1 and words[0].startswith("HTTP/") and words[1].isdecimal()
-    return f"HTTP {words[1]}" if is_http else "an answer that is no HTTP"
+    except aiohttp.ClientError:
+        return "an answer that is no HTTP"

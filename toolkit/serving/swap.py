@@ -66,8 +66,7 @@ async def beside(
     gate.keep_out(new.upstream, "spare")
     try:
         new.say(f"the new engine starts at {new.setting.url}, beside the old one")
-        await new.start()
-        await new.warm()
+        await new.begin()
         if not await gate.until_up(new.upstream):
             raise ToolkitError(  # noqa: TRY301 (as if it had not started)
                 f"the proxy does not reach the new `{new.name}` at {new.setting.url}",
@@ -80,7 +79,7 @@ async def beside(
         await old.unwatch()
         take(new)
         await new.serve()
-        new.tell("model", words(old.setting, new.setting))
+        new.event("model", words(old.setting, new.setting))
         gate.keep_out(old.upstream, "spare")
         if not await gate.until_idle(old.upstream, drain_s):
             old.say(f"the old engine has requests under way after {drain_s:g} s, which are lost")
@@ -104,7 +103,7 @@ async def in_place(
     await old.drain(drain_s)
     await old.end()
     take(new)
-    new.tell("restart", f"swapped: {words(old.setting, new.setting)}")
+    new.event("restart", f"swapped: {words(old.setting, new.setting)}")
     try:
         await new.begin()
     except ToolkitError as error:
@@ -119,7 +118,7 @@ async def in_place(
     finally:
         # what is stored is given in any case; kept out, the new one would only be of no use
         await new.serve()
-        new.tell("model", words(old.setting, new.setting))
+        new.event("model", words(old.setting, new.setting))
 
 
 async def _forget(

@@ -16,8 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from toolkit.errors import ToolkitError
 from toolkit.proxy.config import UpstreamSetting
@@ -28,6 +27,9 @@ from toolkit.proxy.upstream.routing import Signs, StallDetector
 from toolkit.records import Event, EventKind, Host
 from toolkit.serving.stack import GuardSetting
 from toolkit.serving.warmup import Warmed
+
+if TYPE_CHECKING:
+    from toolkit.serving.launch import Process
 
 PROBE_LIMIT_S: Final = 10.0
 """A vLLM on a machine that is loaded answers late; a page that comes within this tells more than one given up after 2 s."""
@@ -73,12 +75,7 @@ class LivenessProbe:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._upstream.close()
 
     async def pages(self) -> ProbeResult:
@@ -189,7 +186,6 @@ async def noticed(
     probe: LivenessProbe,
     guard: GuardSetting,
     code: Callable[[], int | None] = lambda: None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> str:
     """Probe until it is in trouble: which. `code`: its process's exit code; None while that runs, or is not ours."""
     progress = EngineProgress(guard)
@@ -201,12 +197,12 @@ async def noticed(
             if seen is None or found is not None:
                 # the end of its process says it all
                 return ended(found or 0)
-            trouble = progress.probed(clock(), seen)
+            trouble = progress.probed(time.monotonic(), seen)
             if asking is not None and asking.done() and trouble is None:
-                trouble, asking = progress.token(clock(), asking.result()), None
+                trouble, asking = progress.token(time.monotonic(), asking.result()), None
             if trouble is not None:
                 return trouble
-            if asking is None and progress.wants_token(clock()):
+            if asking is None and progress.wants_token(time.monotonic()):
                 asking = asyncio.create_task(probe.token())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(guard.look_s):
@@ -264,98 +260,95 @@ class Backoff:
         return f"{len(self._at_s)} restarts within {self._guard.restarts_s:g} s: a crash loop"
 
 
-class Watched(Protocol):
-    """What a watchdog brings back: an engine of a stack, or the command of `toolkit watchdog`. What raises ToolkitError has failed."""
+class GuardedEngine:
+    """One engine and the watchdog around it; of a stack, or of `toolkit watchdog`, which say how it is started, warmed and ended."""
 
-    @property
-    def host(self) -> Host:
-        """As whom its events name it."""
+    def __init__(
+        self, host: Host, key: str | None, guard: GuardSetting, tell: Callable[[Event], None]
+    ) -> None:
+        """`host`: as whom its events name it; `tell` gets every event, for the store and the screen."""
+        self.host, self.key, self.guard = host, key, guard
+        self.process: Process | None = None
+        self._tell, self._backoff = tell, Backoff(guard)
 
-    def code(self) -> int | None:
-        """The exit code of its process; None while that runs."""
-
-    async def start(self) -> None:
-        """Start it and wait until it is ready."""
-
-    async def stop(self) -> None:
-        """End its whole family, be there any left or not, and see their memory free."""
+    async def start(self) -> float:
+        """Start it; seconds until it was ready. Raises ToolkitError with the cause."""
+        raise NotImplementedError
 
     async def warm(self) -> Warmed | None:
-        """Warm it up; None: nobody wants that."""
+        """Warm it up; None: nobody wants that. Raises ToolkitError where it ends meanwhile."""
+        raise NotImplementedError
 
-    def fell(self, cause: str) -> None:
-        """Send it nothing more."""
+    async def stop(self) -> None:
+        """End its whole family, be there any left or not. Raises ToolkitError where the system does not let go of it."""
+        if self.process is not None:
+            await self.process.stop(self.guard.stop_s)
+            self.process = None
+
+    def fell(self, cause: str, *, again: bool) -> None:
+        """Send it nothing more; `again`: it is started again."""
 
     async def back(self) -> None:
-        """Let clients in again."""
+        """Let clients in again. Raises ToolkitError."""
 
     def gave_up(self, cause: str) -> None:
         """It stays down."""
 
+    @property
+    def code(self) -> int | None:
+        """How its process ended; None while it runs, or where there is none of ours."""
+        return None if self.process is None else self.process.code
 
-class Watchdog:
-    """Around one engine that runs and is warm."""
+    def event(self, kind: EventKind, text: str) -> None:
+        """Keep what happened to it now; of no run, so that whatever blast is on shows it."""
+        host = self.host
+        self._tell(Event(name=host.name, url=host.url, at=time.time(), kind=kind, text=text))
 
-    def __init__(
-        self,
-        engine: Watched,
-        probe: LivenessProbe,
-        guard: GuardSetting,
-        tell: Callable[[Event], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`tell` gets every event, for the store and the screen."""
-        self._engine, self._probe, self._guard = engine, probe, guard
-        self._tell, self._clock = tell, clock
-        self._backoff = Backoff(guard)
+    async def begin(self) -> None:
+        """Start it and warm it, and keep in events how long both took. Raises ToolkitError."""
+        ready_s = await self.start()
+        self.event("mark", f"ready after {ready_s:.1f} s")
+        warmed = await self.warm()
+        if warmed is None:
+            return
+        if warmed.measure is None:
+            raise ToolkitError(
+                f"`{self.host.name}` answers nothing: {warmed.error or 'no reason given'}",
+                "See its log; it has to answer chats to be warmed up",
+            )
+        self.event("mark", warmed.sentence())
 
-    async def run(self) -> str:
-        """Watch until cancelled, or until it is given up: then why."""
+    async def watch(self, probe: LivenessProbe) -> str:
+        """Watch it, as it runs and is warm, until cancelled, or until it is given up: then why."""
         while True:
-            trouble = await noticed(self._probe, self._guard, self._engine.code, self._clock)
+            trouble = await noticed(probe, self.guard, lambda: self.code)
             why = await self._bring_back(trouble)
             if why is not None:
-                self._event("mark", f"stays down: {why}")
-                self._engine.gave_up(why)
+                self.event("mark", f"stays down: {why}")
+                self.gave_up(why)
                 return why
 
     async def _bring_back(self, trouble: str) -> str | None:
         """All that follows; why it was given up, or None: it serves again."""
-        engine, clock, fell_s = self._engine, self._clock, self._clock()
-        self._event("restart", trouble)
-        engine.fell(trouble)
+        fell_s = time.monotonic()
+        wait_s = self._backoff.next(fell_s)
+        self.event("restart", trouble)
+        self.fell(trouble, again=wait_s is not None)
         while True:
             try:
-                await engine.stop()
+                await self.stop()
+                if wait_s is None:
+                    return self._backoff.refusal()
             except ToolkitError as error:
                 return error.message
-            wait_s = self._backoff.next(clock())
-            if wait_s is None:
-                return self._backoff.refusal()
             await asyncio.sleep(wait_s)
             try:
-                began_s = clock()
-                await engine.start()
-                self._event("mark", f"ready after {clock() - began_s:.1f} s")
-                warmed = await engine.warm()
-                if warmed is not None:
-                    if warmed.measure is None:
-                        raise ToolkitError(  # noqa: TRY301 (as if it had not started)
-                            f"it answered nothing when it was warmed up: {warmed.error}"
-                        )
-                    self._event("mark", warmed.sentence())
-                await engine.back()
+                await self.begin()
+                await self.back()
             except ToolkitError as error:
-                self._event("mark", f"did not come back: {error.message}")
+                self.event("mark", f"did not come back: {error.message}")
+                wait_s = self._backoff.next(time.monotonic())
                 continue
-            self._backoff.well_s = clock()
-            self._event("mark", f"back after {clock() - fell_s:.1f} s")
+            self._backoff.well_s = time.monotonic()
+            self.event("mark", f"back after {self._backoff.well_s - fell_s:.1f} s")
             return None
-
-    def _event(self, kind: EventKind, text: str) -> None:
-        self._tell(event(self._engine.host, kind, text))
-
-
-def event(host: Host, kind: EventKind, text: str) -> Event:
-    """Something that happened to an engine now; of no run, so that whatever blast is on shows it."""
-    return Event(name=host.name, url=host.url, at=time.time(), kind=kind, text=text)

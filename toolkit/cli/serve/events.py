@@ -1,9 +1,7 @@
-"""Where a served stack's events go: into a run of its own, and onto the board of whatever blast is on. A store that refuses stops nothing."""
+"""Where a served stack's events go: into a run of its own, and onto the board of whatever blast is on."""
 
-import queue
 import secrets
 import socket
-import threading
 import time
 from dataclasses import replace
 from ipaddress import ip_address
@@ -11,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from toolkit.cli.proxy.said import say
+from toolkit.cli.event_keeper import EventKeeper
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host
 from toolkit.records import Event, Host, Run
 from toolkit.serving.stack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from toolkit.store import Store
 
 ON_BOARD = ("restart", "model")
@@ -29,33 +25,25 @@ FRESH_S = 20.0
 NEWEST = 5
 
 
-class ServeEvents:
-    """Keeps events in a thread: a database that is locked must hold up no answer."""
+class ServeEvents(EventKeeper):
+    """Of one serve."""
 
     def __init__(self, stack: Stack, settings: str) -> None:
         """`settings`: the stack as JSON."""
-        self._database = None if stack.database is None else Path(stack.database)
+        super().__init__(None if stack.database is None else Path(stack.database))
         self._clients_url: str | None = None
         self._run = Run(
             id=secrets.token_hex(6), verb="serve", started_at=time.time(), settings=settings
         )
-        self._waiting: queue.SimpleQueue[Callable[[Store], None] | None] = queue.SimpleQueue()
-        self._keeper = threading.Thread(target=self._keep, name="keep events")
 
     def __enter__(self) -> Self:
-        if self._database is not None:
-            self._keeper.start()
-            self._waiting.put(lambda store: store.add_run(self._run))
-        return self
+        self.keep(lambda store: store.add_run(self._run))
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        if self._database is not None:
-            ended_at = time.time()
-            self._waiting.put(
-                lambda store: store.end_run(self._run.id, ended_at=ended_at, client_ok=None)
-            )
-            self._waiting.put(None)
-            self._keeper.join()
+        now = time.time()
+        self.keep(lambda store: store.end_run(self._run.id, ended_at=now, client_ok=None))
+        super().__exit__()
 
     def opened(self, url: str) -> None:
         """Clients are let in there from now on, and a board may know this address as one of its hosts."""
@@ -63,25 +51,15 @@ class ServeEvents:
 
     def add(self, event: Event) -> None:
         """Take one."""
-        if self._database is not None:
-            self._waiting.put(lambda store: self._write(store, event))
 
-    def _write(self, store: "Store", event: Event) -> None:
-        store.add_event(replace(event, run=self._run.id))
-        if event.kind in ON_BOARD and self._clients_url is not None:
-            host = _on_board(store, self._clients_url)
-            text = f"{event.name}: {event.text}"
-            store.add_event(replace(event, run=None, name=host.name, url=host.url, text=text))
+        def write(store: "Store") -> None:
+            store.add_event(replace(event, run=self._run.id))
+            if event.kind in ON_BOARD and self._clients_url is not None:
+                host = _on_board(store, self._clients_url)
+                text = f"{event.name}: {event.text}"
+                store.add_event(replace(event, run=None, name=host.name, url=host.url, text=text))
 
-    def _keep(self) -> None:
-        from toolkit.store import Store
-
-        while (work := self._waiting.get()) is not None:
-            try:
-                with Store.open(self._database or "") as store:
-                    work(store)
-            except ToolkitError as error:
-                say(f"Warning: an event is not kept: {error.message}")
+        self.keep(write)
 
 
 def blast_on(database: str | None) -> str | None:

@@ -40,7 +40,7 @@ from toolkit.serving.engine_command import Speller, found, interpreter
 from toolkit.serving.notify import Notify
 from toolkit.serving.presets import preset
 from toolkit.serving.processes import identity
-from toolkit.serving.stack import EngineSetting, Stack, changed, drafted, placed, read
+from toolkit.serving.stack import KEY_VARIABLE, EngineSetting, Stack, changed, drafted, placed, read
 from toolkit.serving.supervisor import Outside, StackSupervisor
 from toolkit.serving.tiny_model import tiny
 from toolkit.sim.presets import PRESETS
@@ -52,7 +52,6 @@ SECRET_FLAGS = ("hf-token", "ssl-keyfile")
 COMMAND_LINE = "the command line"
 TAKEN = "somebody does already"
 NOT_ALLOWED = "ports below 1024 are not for everybody"
-VLLM_KEY = "VLLM_API_KEY"
 
 
 def run_serve(options: Mapping[str, Any]) -> None:
@@ -60,7 +59,7 @@ def run_serve(options: Mapping[str, Any]) -> None:
     stack, missing = _with_vllm(placed(*draft_of(options), is_free), options["vllm"])
     if missing and not options["check"]:
         raise missing[0]
-    keys = keys_of(stack)
+    check_keys(stack)
     if stack.proxy is not None:
         # a missing key is told at once, and not when the proxy opens
         refuse_without_file(stack.proxy)
@@ -86,7 +85,7 @@ def run_serve(options: Mapping[str, Any]) -> None:
         draft, where = draft_of(options)
         return _with_vllm(placed(_on_ports_of(stack, draft), where, is_free), options["vllm"])[0]
 
-    sys.exit(run_loop(_serve(stack, keys, notify, read_again)))
+    sys.exit(run_loop(_serve(stack, notify, read_again)))
 
 
 # --- what is to be served --------------------------------------------------------------------------------
@@ -253,12 +252,16 @@ def _one_with_vllm(setting: EngineSetting, command: str | None) -> EngineSetting
         raise ToolkitError(f"{error.message}, and none on the PATH", error.hint) from error
 
 
-def keys_of(stack: Stack) -> dict[str, str]:
-    """Variable -> key, of all engines. The keys are never printed."""
-    keys = {}
+def check_keys(stack: Stack) -> None:
+    """Raise for an engine's key that is missing, or that no header can carry. The keys are never printed."""
     for setting in stack.engines:
         if setting.key_env is None:
-            _refuse_stray_key(setting)
+            # the variable is vLLM's own: it takes it without being told, and would then answer neither us nor the proxy
+            if setting.kind != "sim" and os.environ.get(KEY_VARIABLE):
+                raise ToolkitError(
+                    f"`{KEY_VARIABLE}` is set, so vLLM will want that key, and engine `{setting.name}` names none",
+                    f'Write `key_env = "{KEY_VARIABLE}"` into a stack file, or `unset {KEY_VARIABLE}`',
+                )
             continue
         key = os.environ.get(setting.key_env, "").strip()
         if not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -266,17 +269,6 @@ def keys_of(stack: Stack) -> dict[str, str]:
                 f"`{setting.key_env}`, the key of engine `{setting.name}`, is not set, or no header can carry it",
                 f"`export {setting.key_env}=...`",
             )
-        keys[setting.key_env] = key
-    return keys
-
-
-def _refuse_stray_key(setting: EngineSetting) -> None:
-    """The variable is vLLM's own: it takes it without being told, and would then answer neither us nor the proxy."""
-    if setting.kind != "sim" and os.environ.get(VLLM_KEY):
-        raise ToolkitError(
-            f"`{VLLM_KEY}` is set, so vLLM will want that key, and engine `{setting.name}` names none",
-            f'Write `key_env = "{VLLM_KEY}"` into a stack file, or `unset {VLLM_KEY}`',
-        )
 
 
 def told(stack: Stack) -> list[str]:
@@ -362,9 +354,7 @@ def forget_stored(settings: Settings) -> None:
         Fingerprints(settings, file=file, changed=lambda: None, event=lambda *_: None).raise_all()
 
 
-async def _serve(
-    stack: Stack, keys: Mapping[str, str], notify: Notify, read_again: Callable[[], Stack]
-) -> int:
+async def _serve(stack: Stack, notify: Notify, read_again: Callable[[], Stack]) -> int:
     folder = Path(stack.folder)
     for line in told(stack)[: len(stack.engines)]:
         say(line)
@@ -392,7 +382,6 @@ async def _serve(
             tell=events.add,
             say=say,
             profile=profile_from(stack.warm.profile) if stack.warm.profile else None,
-            keys=lambda setting: None if setting.key_env is None else keys[setting.key_env],
         )
         outside = Outside(
             launch=launch,

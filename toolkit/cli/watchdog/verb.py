@@ -9,7 +9,6 @@ import click
 from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.units import DURATION
-from toolkit.cli.watchdog.options import WatchdogOptions
 
 EXAMPLES = """
 Start COMMAND, warm its server up, and watch it: when it ends, refuses connections, or has requests under way while nothing that it
@@ -42,9 +41,12 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
     help="The variable that holds its key.",
 )
 @click.option("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
-@click.option("--look", type=DURATION, default="1s", show_default=True, help="Between two looks.")
+@click.option(
+    "--look", "look_s", type=DURATION, default="1s", show_default=True, help="Between two looks."
+)
 @click.option(
     "--stuck",
+    "stuck_s",
     type=DURATION,
     default="30s",
     show_default=True,
@@ -52,6 +54,7 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 )
 @click.option(
     "--answer",
+    "answer_s",
     type=DURATION,
     default="30s",
     show_default=True,
@@ -59,6 +62,7 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 )
 @click.option(
     "--idle",
+    "ask_s",
     type=DURATION,
     default="60s",
     show_default=True,
@@ -66,6 +70,7 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 )
 @click.option(
     "--refused",
+    "refused_s",
     type=DURATION,
     default="5s",
     show_default=True,
@@ -73,6 +78,7 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 )
 @click.option(
     "--backoff",
+    "backoff_s",
     type=DURATION,
     default="2s",
     show_default=True,
@@ -80,6 +86,7 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 )
 @click.option(
     "--backoff-most",
+    "backoff_most_s",
     type=DURATION,
     default="60s",
     show_default=True,
@@ -92,12 +99,29 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
     show_default=True,
     help="So many within --within; one more is a crash loop, and it stays down.",
 )
-@click.option("--within", type=DURATION, default="10m", show_default=True, help="See --restarts.")
 @click.option(
-    "--stop-within", type=DURATION, default="10s", show_default=True, help="SIGTERM to SIGKILL."
+    "--within",
+    "restarts_s",
+    type=DURATION,
+    default="10m",
+    show_default=True,
+    help="See --restarts.",
 )
 @click.option(
-    "--ready", type=DURATION, default="30m", show_default=True, help="Longest wait for /health."
+    "--stop-within",
+    "stop_s",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="SIGTERM to SIGKILL.",
+)
+@click.option(
+    "--ready",
+    "ready_s",
+    type=DURATION,
+    default="30m",
+    show_default=True,
+    help="Longest wait for /health.",
 )
 @click.option(
     "--warm/--no-warm", default=True, help="Warm it up after each start.  [default: warm]"
@@ -127,9 +151,8 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
 @click.option("--no-store", is_flag=True, help="Keep nothing.")
 def command(**options: Any) -> None:
     """Watch a server (the help text is EXAMPLES)."""
-    chosen = WatchdogOptions(**options)
-    if chosen.until_trouble and chosen.command:
+    if options["until_trouble"] and options["command"]:
         raise click.UsageError("--until-trouble goes without a command: with one it is restarted")
     from toolkit.cli.watchdog.run import run_watchdog
 
-    sys.exit(run_watchdog(chosen))
+    sys.exit(run_watchdog(**options))
