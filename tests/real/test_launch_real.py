@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.real_vllm import engine_environment
 
-from toolkit.serving.engine_command import Installed, installed
+from toolkit.serving.engine_command import Installed, installed, interpreter
 from toolkit.serving.flags import known
 from toolkit.serving.launch import Process
 from toolkit.serving.startup_log import cause
@@ -38,7 +38,7 @@ def test_the_installed_one_knows_the_flags_that_were_recorded(there: Installed) 
     assert there.version.startswith("0.32.0")
     assert there.known == known(RECORDED.read_text())
     script = "import json, vllm, torch; print(json.dumps(vllm.__version__))"
-    found = subprocess.run([there.python, "-c", script], capture_output=True, check=True)
+    found = subprocess.run([interpreter(Path(there.command)), "-c", script], capture_output=True, check=True)
     assert json.loads(found.stdout.splitlines()[-1]).startswith("0.32.0")
 
 

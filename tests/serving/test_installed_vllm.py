@@ -59,7 +59,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_version_flags_and_python_are_what_the_command_says(machine: Machine) -> None:
     there = machine.ask()
     assert there.command == str(machine.command)
-    assert there.python == sys.executable
+    assert interpreter(machine.command) == sys.executable
     # this Python has no vLLM to ask for its version, so the command is
     assert there.version == "0.8.2"
     assert there.known.names == {"--max-model-len", "--enforce-eager"}

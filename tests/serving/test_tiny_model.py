@@ -24,16 +24,13 @@ def python(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_is_made_once_and_named_by_its_sizes(tmp_path: Path, python: Path) -> None:
+def test_it_is_made_once(tmp_path: Path, python: Path) -> None:
     for _ in range(2):
         made = asyncio.run(tiny(tmp_path / "models", str(python)))
-    large = asyncio.run(tiny(tmp_path / "models", str(python), hidden=512, layers=24))
-    assert (made.name, large.name) == ("tiny", "tiny-512x24")
-    first, second = (tmp_path / "calls").read_text().splitlines()
-    assert first.startswith(str(MAKER))
-    assert first.endswith("--hidden-size 128 --layers 2")
-    assert second.endswith("--hidden-size 512 --layers 24")
-    assert {path.name for path in (tmp_path / "models").iterdir()} == {"tiny", "tiny-512x24"}
+    assert made == tmp_path / "models" / "tiny"
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith(str(MAKER))
+    assert list((tmp_path / "models").iterdir()) == [made]
 
 
 def test_half_a_model_is_made_anew(tmp_path: Path, python: Path) -> None:

@@ -63,8 +63,6 @@ class Installed:
 
     command: str
     """Its whole path."""
-    python: str
-    """The interpreter that it runs on, which has torch and transformers."""
     version: str
     known: KnownFlags
 
@@ -100,8 +98,13 @@ def found(command: str) -> Path:
 
 
 async def _ask(path: Path, changed_ns: int, env: dict[str, str]) -> Installed:
-    python = interpreter(path)
-    version = (await _output([python, "-c", _VERSION], env)).strip()
+    async def output(*words: str) -> str:
+        """What a command prints; an empty text where it fails."""
+        quiet = {"COLUMNS": "200", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        code, out, _ = await ran(words, env | quiet)
+        return "" if code else out
+
+    version = (await output(interpreter(path), "-c", _VERSION)).strip()
     # the help of this very installation is kept on disk: a start must not wait 26 s for what is known
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     what = f"{path}\n{changed_ns}\n{version}"
@@ -112,7 +115,7 @@ async def _ask(path: Path, changed_ns: int, env: dict[str, str]) -> Installed:
         text = json.loads(note.read_bytes())
     if not version or not isinstance(text, str) or "--max-model-len" not in text:
         for word in _LATER_RELEASES:
-            text = await _output([str(path), "serve", word], env)
+            text = await output(str(path), "serve", word)
             if "--max-model-len" in text:
                 break
         else:
@@ -122,7 +125,7 @@ async def _ask(path: Path, changed_ns: int, env: dict[str, str]) -> Installed:
             )
         if not version:
             # only where no package says it: the command takes 16 s to
-            said = re.search(r"\d+\.\d+[\w.+]*", await _output([str(path), "--version"], env))
+            said = re.search(r"\d+\.\d+[\w.+]*", await output(str(path), "--version"))
             version = said[0] if said else "of unknown version"
         # best effort: a disk that is full or read-only only costs time
         part = note.with_suffix(f".{os.getpid()}")
@@ -132,7 +135,7 @@ async def _ask(path: Path, changed_ns: int, env: dict[str, str]) -> Installed:
             part.replace(note)
         with suppress(OSError):
             part.unlink()
-    return Installed(command=str(path), python=python, version=version, known=known(text))
+    return Installed(command=str(path), version=version, known=known(text))
 
 
 def interpreter(command: Path) -> str:
@@ -144,27 +147,34 @@ def interpreter(command: Path) -> str:
     return str(beside) if beside.exists() else "python3"
 
 
-async def _output(words: list[str], env: dict[str, str]) -> str:
-    """What a command prints; an empty text where it fails."""
-    quiet = {"COLUMNS": "200", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        env=env | quiet,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+async def ran(
+    words: Sequence[str], env: Mapping[str, str], limit_s: float = HELP_LIMIT_S
+) -> tuple[int, str, str]:
+    """A command's exit code, output and errors. Raises ToolkitError where it can't be started, or does not end in time."""
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), HELP_LIMIT_S)
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            env=env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise ToolkitError(
+            f"`{words[0]}` can't be started: {(error.strerror or 'no reason given').lower()}",
+            "Name a vLLM that is whole, e.g., `--vllm ~/venv/bin/vllm`",
+        ) from error
+    try:
+        out, said = await asyncio.wait_for(process.communicate(), limit_s)
     except TimeoutError as error:
         raise ToolkitError(
-            f"`{' '.join(words[:3])}` did not answer in {HELP_LIMIT_S:.0f} s",
+            f"`{' '.join(words[:3])}` did not answer in {limit_s:.0f} s",
             "Run it by hand: a machine this slow can't serve",
         ) from error
     finally:
         if process.returncode is None:
             process.kill()
-    return out.decode(errors="replace") if process.returncode == 0 else ""
+    return process.returncode or 0, out.decode(errors="replace"), said.decode(errors="replace")
 
 
 # --- what starts an engine -----------------------------------------------------------------------------------

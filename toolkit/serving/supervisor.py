@@ -294,10 +294,6 @@ class StackSupervisor:
         new = ManagedEngine(setting, place, self._outside.launch, self.gate)
         # one that starts beside it is no restart
         new.launches = old.launches - (why is None)
-        forget = old.served_name if len(self.engines) > 1 else None
-
-        def take(engine: ManagedEngine) -> None:
-            self.engines[engine.name] = engine
 
         # killed in between, nobody could say whose answers are stored
         both = swap.meaning(setting) + swap.meaning(old.stack_setting)
@@ -305,13 +301,79 @@ class StackSupervisor:
         try:
             if why is None:
                 say(f"{old.name}: the new engine starts beside the old one, which serves on")
-                await swap.beside(old, new, self.gate, self._drain_s, take, forget)
+                await self._swap_beside(old, new)
             else:
                 say(f"{old.name}: the old engine ends, and the new one starts in its place")
-                await swap.in_place(old, new, self.gate, self._drain_s, take, forget)
+                await self._swap_in_place(old, new)
         finally:
             self._note_who_answers({})
         return None
+
+    async def _swap_beside(self, old: ManagedEngine, new: ManagedEngine) -> None:
+        """New started and warmed, new let in, old kept out, its answers finished, what was stored forgotten, old ended."""
+        self.gate.keep_out(new.upstream, "spare")
+        try:
+            new.say(f"the new engine starts at {new.setting.url}, beside the old one")
+            await new.begin()
+            if not await self.gate.until_up(new.upstream):
+                raise ToolkitError(  # noqa: TRY301 (as if it had not started)
+                    f"the proxy does not reach the new `{new.name}` at {new.setting.url}",
+                    f"The old one serves on; see `{new.log}`",
+                )
+        except BaseException:
+            await new.stop()
+            raise
+        try:
+            await old.unwatch()
+            self.engines[new.name] = new
+            await new.serve()
+            new.event("model", swap.words(old.setting, new.setting))
+            self.gate.keep_out(old.upstream, "spare")
+            if not await self.gate.until_idle(old.upstream, self._drain_s):
+                late = f"{self._drain_s:g} s, which are lost"
+                old.say(f"the old engine has requests under way after {late}")
+            await self._forget(old, new)
+        finally:
+            await old.stop()
+
+    async def _swap_in_place(self, old: ManagedEngine, new: ManagedEngine) -> None:
+        """Old kept out, its answers finished, old ended, new started and warmed, what was stored forgotten, new let in.
+
+        Where the new one does not come up, the old one is started again.
+        """
+        await old.drain(self._drain_s)
+        await old.end()
+        self.engines[new.name] = new
+        new.event("restart", f"swapped: {swap.words(old.setting, new.setting)}")
+        try:
+            await new.begin()
+        except ToolkitError as error:
+            await new.end()
+            old.launches = new.launches
+            self.engines[old.name] = old
+            old.say(f"{error.message}; the one before is started again")
+            await old.open()
+            message = f"{error.message}; the one before serves again"
+            raise ToolkitError(message, error.hint) from error
+        try:
+            await self._forget(old, new)
+        finally:
+            # what is stored is given in any case; kept out, the new one would only be of no use
+            await new.serve()
+            new.event("model", swap.words(old.setting, new.setting))
+
+    async def _forget(self, old: ManagedEngine, new: ManagedEngine) -> None:
+        """After the last answer of the old one, which would be stored, too."""
+        if swap.meaning(old.stack_setting) == swap.meaning(new.stack_setting):
+            return
+        try:
+            # an engine that is alone has all of them
+            await self.gate.forget(old.served_name if len(self.engines) > 1 else None)
+        except ToolkitError as error:
+            raise ToolkitError(
+                f"`{new.name}` is swapped, but what the one before answered may be given still: {error.message}",
+                """`curl -d '{"all": true}' ADMIN/purge` lets it go; `toolkit serve status` names ADMIN""",
+            ) from error
 
     @property
     def _drain_s(self) -> float:

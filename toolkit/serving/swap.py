@@ -1,20 +1,11 @@
-"""Puts another engine in the place of one: beside it and without a gap where there is room, else where it was. It asks nobody.
+"""What a swap of an engine changes, for whom its stored answers hold, and whether there is room for the new one beside it. It swaps nothing."""
 
-    beside     new started and warmed | new let in | old kept out, its answers finished | what was stored forgotten | old ended
-    in place   old kept out, its answers finished | old ended | new started and warmed | what was stored forgotten | new let in
-
-A new engine that does not come up changes nothing: beside it the old one serves on, in place the old one is started again.
-"""
-
-from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 
 import psutil
 
-from toolkit.errors import ToolkitError
 from toolkit.serving.engine import ManagedEngine
-from toolkit.serving.gate import TrafficGate
 from toolkit.serving.preflight.gpu import gpus, parts
 from toolkit.serving.preflight.memory import memory
 from toolkit.serving.stack import EngineSetting
@@ -49,91 +40,6 @@ def meaning(setting: EngineSetting) -> str:
     env = sorted(setting.env)
     parts = (setting.kind, setting.model, setting.served_name, flags, env, setting.vllm)
     return sha256(repr(parts).encode()).hexdigest()
-
-
-async def beside(
-    old: ManagedEngine,
-    new: ManagedEngine,
-    gate: TrafficGate,
-    drain_s: float,
-    take: Callable[[ManagedEngine], None],
-    forget: str | None,
-) -> None:
-    """Start the new engine beside the old one, and switch. Raises ToolkitError; where the new one was not let in, the old one serves on.
-
-    `take` is called with whoever serves from now on; `forget`: the model whose stored answers are to go, None for all.
-    """
-    gate.keep_out(new.upstream, "spare")
-    try:
-        new.say(f"the new engine starts at {new.setting.url}, beside the old one")
-        await new.begin()
-        if not await gate.until_up(new.upstream):
-            raise ToolkitError(  # noqa: TRY301 (as if it had not started)
-                f"the proxy does not reach the new `{new.name}` at {new.setting.url}",
-                f"The old one serves on; see `{new.log}`",
-            )
-    except BaseException:
-        await new.stop()
-        raise
-    try:
-        await old.unwatch()
-        take(new)
-        await new.serve()
-        new.event("model", words(old.setting, new.setting))
-        gate.keep_out(old.upstream, "spare")
-        if not await gate.until_idle(old.upstream, drain_s):
-            old.say(f"the old engine has requests under way after {drain_s:g} s, which are lost")
-        await _forget(old, new, gate, forget)
-    finally:
-        await old.stop()
-
-
-async def in_place(
-    old: ManagedEngine,
-    new: ManagedEngine,
-    gate: TrafficGate,
-    drain_s: float,
-    take: Callable[[ManagedEngine], None],
-    forget: str | None,
-) -> None:
-    """End the old engine, and start the new one where it was; `take` and `forget` as for `beside`.
-
-    Raises ToolkitError; where the new one did not come up, the old one was started again then.
-    """
-    await old.drain(drain_s)
-    await old.end()
-    take(new)
-    new.event("restart", f"swapped: {words(old.setting, new.setting)}")
-    try:
-        await new.begin()
-    except ToolkitError as error:
-        await new.end()
-        old.launches = new.launches
-        take(old)
-        old.say(f"{error.message}; the one before is started again")
-        await old.open()
-        raise ToolkitError(f"{error.message}; the one before serves again", error.hint) from error
-    try:
-        await _forget(old, new, gate, forget)
-    finally:
-        # what is stored is given in any case; kept out, the new one would only be of no use
-        await new.serve()
-        new.event("model", words(old.setting, new.setting))
-
-
-async def _forget(
-    old: ManagedEngine, new: ManagedEngine, gate: TrafficGate, model: str | None
-) -> None:
-    """After the last answer of the old one, which would be stored, too."""
-    if meaning(old.stack_setting) == meaning(new.stack_setting):
-        return
-    try:
-        await gate.forget(model)
-    except ToolkitError as error:
-        raise ToolkitError(
-            f"`{new.name}` is swapped, but what the one before answered may be given still: {error.message}",
-            """`curl -d '{"all": true}' ADMIN/purge` lets it go; `toolkit serve status` names ADMIN""",
-        ) from error
 
 
 def words(was: EngineSetting, setting: EngineSetting) -> str:
