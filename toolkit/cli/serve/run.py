@@ -310,12 +310,13 @@ class ServedProxy:
                 hint = error.hint.replace("--admin-port", "the proxy's `admin_port`")
                 raise ToolkitError(error.message, hint) from error
             raise
+        self.ports = self._proxy.ports
         hosts = self._settings.host, self._settings.admin_host
         # an address to ask at, of one that is listened on
         asked = [{"0.0.0.0": "127.0.0.1", "::": "::1"}.get(each, each) for each in hosts]  # noqa: S104
         self.url, self.admin_url = (
             f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            for host, port in zip(asked, self._proxy.ports, strict=True)
+            for host, port in zip(asked, self.ports, strict=True)
         )
         primary = self._proxy if isinstance(self._proxy, Proxy) else self._proxy.primary
         assert primary is not None
@@ -339,10 +340,12 @@ async def open_proxy(settings: Settings, is_others: bool) -> ServedProxy:
     if is_others and settings.cache.file is not None:
         await asyncio.to_thread(forget_stored, settings)
         say("Another model or other flags than the last time: what is stored of those is not shown")
-    for line in told_of_proxy(settings):
-        say(line)
     proxy = ServedProxy(settings)
     await proxy.start()
+    # a port that the system chose is known only now
+    port, admin = proxy.ports
+    for line in told_of_proxy(replace(settings, port=port, admin_port=admin)):
+        say(line)
     return proxy
 
 
