@@ -3,13 +3,15 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.serving.engine_command import Speller, Words, max_num_seqs
+from toolkit.serving.engine_command import Speller, max_num_seqs
 from toolkit.serving.stack import EngineSetting
 
 SIM = EngineSetting(name="e", kind="sim", model="fp8", port=9001)
@@ -37,9 +39,15 @@ def vllm(tmp_path: Path) -> str:
     return str(command)
 
 
+class Words(NamedTuple):
+    argv: Sequence[str]
+    env: dict[str, str]
+    notes: Sequence[str]
+
+
 def words(setting: EngineSetting, folder: Path = Path("f")) -> Words:
     speller = Speller(toolkit=("toolkit",), folder=folder, tiny_model=Path("/models/tiny"))
-    return asyncio.run(speller.words(setting))
+    return Words(*asyncio.run(speller.words(setting)))
 
 
 def test_the_simulators_options_and_settings_are_told_apart() -> None:

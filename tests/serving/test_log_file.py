@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.serving.launch import KEPT_LOGS, LINE_CHARACTERS, READ_BYTES, GrowingLog, set_aside
+from toolkit.serving.launch import KEPT_LOGS, LINE_BYTES, READ_BYTES, GrowingLog, set_aside
 from toolkit.serving.reaper import turn_over
 
 
@@ -46,7 +46,7 @@ def test_a_line_without_an_end_is_cut_and_takes_no_memory(tmp_path: Path) -> Non
     log = tmp_path / "log"
     add(log, b"x" * (3 * READ_BYTES) + b"\nshort\n")
     lines = GrowingLog(log).rest()
-    assert [len(line) for line in lines] == [LINE_CHARACTERS, 5]
+    assert [len(line) for line in lines] == [LINE_BYTES, 5]
 
 
 def test_of_a_long_log_only_the_end_is_read_when_that_is_asked(tmp_path: Path) -> None:

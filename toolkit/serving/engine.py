@@ -210,8 +210,8 @@ class ManagedEngine(GuardedEngine):
         if setting.kind != "sim" and not self.launches:
             self.say("asks the installed vLLM for its flags, half a minute the first time")
         self.launches += 1
-        words = await self._config.speller.words(setting)
-        for note in words.notes:
+        argv, env, notes = await self._config.speller.words(setting)
+        for note in notes:
             self.say(note)
         # whoever listens there would be taken for the engine: its /health may be good, too
         port = await asyncio.to_thread(probe, setting.port, setting.host)
@@ -224,9 +224,7 @@ class ManagedEngine(GuardedEngine):
         self.ready_s = self.kv_cache_tokens = self.warmed = None
         startup = Startup()
         try:
-            process = await Process.start(
-                words.argv, words.env, self.log, within_s=self.guard.stop_s
-            )
+            process = await Process.start(argv, env, self.log, within_s=self.guard.stop_s)
         except OSError as error:
             raise unwritten(folder, error) from error
         self.process = process

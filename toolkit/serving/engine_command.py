@@ -181,15 +181,6 @@ async def ran(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """A command, its environment, and what is to be said about it."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Speller:
     """Spells the words of any engine of one stack."""
 
@@ -202,11 +193,13 @@ class Speller:
     media_hosts: tuple[str, ...] = ()
     """From where engines may fetch what requests name, as the proxy's settings have it."""
 
-    async def words(self, setting: EngineSetting) -> Words:
-        """Of one engine. Raises ToolkitError for a flag that its vLLM does not have."""
-        if setting.kind == "sim":
-            return Words(argv=(*self.toolkit, *sim_words(setting)), env=self._env(setting))
+    async def words(
+        self, setting: EngineSetting
+    ) -> tuple[Sequence[str], dict[str, str], Sequence[str]]:
+        """Of one engine: its command, its environment, and what is to be said about it. Raises ToolkitError for a flag that its vLLM does not have."""
         env = self._env(setting)
+        if setting.kind == "sim":
+            return (*self.toolkit, *sim_words(setting)), env, ()
         vllm = await installed(setting.vllm, env)
         flags = vllm.arguments(flags_of(setting))
         model = str(self.tiny_model) if setting.kind == "tiny" else setting.model
@@ -214,7 +207,7 @@ class Speller:
         if setting.served_name is not None:
             own += ["--served-model-name", setting.served_name]
         media = media_words(flags.argv, self.media_hosts) if MEDIA in vllm.known.names else ()
-        return Words(argv=(vllm.command, *own, *flags.argv, *media), env=env, notes=flags.notes)
+        return (vllm.command, *own, *flags.argv, *media), env, flags.notes
 
     def _env(self, setting: EngineSetting) -> dict[str, str]:
         env = dict(os.environ)

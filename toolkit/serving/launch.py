@@ -1,7 +1,6 @@
 """Starts an engine, reads its log, waits until it is ready, and ends it with its whole family. It knows no flags and no log line's meaning."""
 
 import asyncio
-import codecs
 import os
 import re
 import secrets
@@ -29,12 +28,12 @@ READ_BYTES = 1 << 20
 """At once."""
 LAST_BYTES = 2 << 20
 """That are looked through for a cause; a start that fails writes some 100 KiB."""
-LINE_CHARACTERS = 16_384
-"""Of a longer line the rest is left out; vLLM's own longest, its configuration, has 4,000."""
+LINE_BYTES = 16_384
+"""Of a longer line the rest is left out; vLLM's own longest, its configuration, has 4,000 characters."""
 PROBE_S = 0.25
 """Between two probes; vLLM binds its port early and listens only when it is ready."""
 ANSWER_S = 5.0
-_LINE_END = re.compile(r"\r\n|\n|\r")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 """Progress bars end their lines by a carriage return."""
 _REAPER = (
     "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
@@ -221,12 +220,11 @@ class GrowingLog:
         self.log = log
         self._offset = 0
         self._inode: int | None = None
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._open = ""
+        self._open = b""
 
     def read(self) -> list[str]:
         """Whole lines, at most 1 MiB of them; none when nothing was added."""
-        return self._lines(self._text())
+        return self._lines(self._added())
 
     def skip(self, last_bytes: int = LAST_BYTES) -> None:
         """Go on near the end: of an engine that ran for days nobody reads all."""
@@ -237,12 +235,12 @@ class GrowingLog:
     def rest(self) -> list[str]:
         """All that is left, and a last line without an end: nobody writes any more."""
         lines: list[str] = []
-        while text := self._text():
-            lines += self._lines(text)
-        last, self._open = self._open, ""
-        return lines + ([last] if last else [])
+        while added := self._added():
+            lines += self._lines(added)
+        last, self._open = self._open, b""
+        return lines + ([last.decode(errors="replace")] if last else [])
 
-    def _text(self) -> str:
+    def _added(self) -> bytes:
         try:
             with self.log.open("rb") as file:
                 state = os.fstat(file.fileno())
@@ -251,28 +249,28 @@ class GrowingLog:
                 if not is_new:
                     return self._from(file)
             # it was copied to `.1` and emptied, or renamed to that: what we had not read stands there
-            left = ""
+            left = b""
             with (
                 suppress(FileNotFoundError),
                 self.log.with_name(f"{self.log.name}.1").open("rb") as file,
             ):
                 left = self._from(file)
             self._offset = 0
-            return left or self._text()
+            return left or self._added()
         except OSError:
-            return ""
+            return b""
 
-    def _from(self, file: BinaryIO) -> str:
+    def _from(self, file: BinaryIO) -> bytes:
         file.seek(self._offset)
         added = file.read(READ_BYTES)
         self._offset += len(added)
-        return self._decoder.decode(added)
+        return added
 
-    def _lines(self, text: str) -> list[str]:
+    def _lines(self, added: bytes) -> list[str]:
         # a carriage return at the very end may be half of a line's end
-        *lines, self._open = _LINE_END.split(self._open + text)
-        self._open = self._open[-LINE_CHARACTERS:]
-        return [line[:LINE_CHARACTERS] for line in lines]
+        *lines, self._open = _LINE_END.split(self._open + added)
+        self._open = self._open[-LINE_BYTES:]
+        return [line[:LINE_BYTES].decode(errors="replace") for line in lines]
 
 
 async def ready(

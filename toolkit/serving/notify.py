@@ -62,44 +62,44 @@ class Notify:
 
         A sign of life is given by the event loop alone, and only where `is_well` says so in time.
         """
-        task = None
-        if self._address:
-            task = asyncio.create_task(self._tell_on(status, is_well, ends))
+        if not self._address:
+            yield
+            return
+
+        async def tell_on() -> None:
+            ending = asyncio.ensure_future(ends())
+            pause_s = self.watchdog_s / 2 if self.watchdog_s else IDLE_S
+            try:
+                while not ending.done():
+                    if not self._is_ready:
+                        self._tell(
+                            f"EXTEND_TIMEOUT_USEC={round(LONGER_S * 1e6)}\n{_status(status())}"
+                        )
+                        await asyncio.wait((ending,), timeout=min(OPENING_S, pause_s))
+                        continue
+                    well = False
+                    # asked in vain for a quarter of the interval is no: after the half that was slept it is still in time
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(pause_s / 2):
+                            well = await is_well()
+                    self._tell(
+                        f"WATCHDOG=1\n{_status(status())}"
+                        if well
+                        else _status(f"Not well: {status()}")
+                    )
+                    await asyncio.wait((ending,), timeout=pause_s)
+                self.stopping(status())
+            finally:
+                ending.cancel()
+
+        task = asyncio.create_task(tell_on())
         try:
             yield
         finally:
-            if task is not None:
-                task.cancel()
-                (result,) = await asyncio.gather(task, return_exceptions=True)
-                if isinstance(result, Exception):
-                    raise result
-
-    async def _tell_on(
-        self,
-        status: Callable[[], str],
-        is_well: Callable[[], Awaitable[bool]],
-        ends: Callable[[], Awaitable[object]],
-    ) -> None:
-        ending = asyncio.ensure_future(ends())
-        pause_s = self.watchdog_s / 2 if self.watchdog_s else IDLE_S
-        try:
-            while not ending.done():
-                if not self._is_ready:
-                    self._tell(f"EXTEND_TIMEOUT_USEC={round(LONGER_S * 1e6)}\n{_status(status())}")
-                    await asyncio.wait((ending,), timeout=min(OPENING_S, pause_s))
-                    continue
-                well = False
-                # asked in vain for a quarter of the interval is no: after the half that was slept it is still in time
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s / 2):
-                        well = await is_well()
-                self._tell(
-                    f"WATCHDOG=1\n{_status(status())}" if well else _status(f"Not well: {status()}")
-                )
-                await asyncio.wait((ending,), timeout=pause_s)
-            self.stopping(status())
-        finally:
-            ending.cancel()
+            task.cancel()
+            (result,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(result, Exception):
+                raise result
 
     def _tell(self, words: str) -> None:
         """Never wait for the manager: what it does not take now is told before the next words."""

@@ -16,16 +16,9 @@ Value = str | bool
 class Preset:
     """One of them."""
 
-    name: str
-    why: str
     flags: Mapping[str, Value]
     engines: tuple[Mapping[str, Any], ...] = ()
     """Where it is several: each as a `[[engine]]` of a stack file, its flags whole. None: it is one, the user's own."""
-
-
-def names(table: Table) -> tuple[str, ...]:
-    """All of them, in the catalog's order."""
-    return tuple(table)
 
 
 def preset(name: str, table: Table) -> Preset:
@@ -42,7 +35,7 @@ def preset(name: str, table: Table) -> Preset:
         {**engine, "flags": over(flags, engine.get("flags", {}).items())}
         for engine in entry.get("engines", ())
     )
-    return Preset(name=name, why=entry["why"], flags=flags, engines=engines)
+    return Preset(flags=flags, engines=engines)
 
 
 def over(flags: Mapping[str, Value], own: Iterable[tuple[str, Value]]) -> dict[str, Value]:

@@ -1,8 +1,9 @@
 """`toolkit watchdog`: restart a server that makes no progress, and warm it up before anybody is told that it is back."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -10,6 +11,7 @@ from toolkit.cli import suggestions
 from toolkit.cli.inputs import database_option
 from toolkit.cli.units import DURATION
 
+F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES = """
 Start COMMAND, warm its server up, and watch it: when it ends, refuses connections, or has requests under way while nothing that it
 counts moves and a token that it is asked for does not come, its whole family is ended, started again, and warmed up. A busy server
@@ -22,6 +24,11 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
       one object an event; 1 when it ended in trouble
   toolkit watchdog --url 127.0.0.1:8000 --until-trouble; echo "in trouble"
 """
+
+
+def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's own word)
+    """An option that is a time; `name`: of the parameter, as GuardSetting has it."""
+    return click.option(option, name, type=DURATION, default=default, show_default=True, help=help)
 
 
 @click.command(
@@ -41,57 +48,28 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
     help="The variable that holds its key.",
 )
 @click.option("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
-@click.option(
-    "--look", "look_s", type=DURATION, default="1s", show_default=True, help="Between two looks."
-)
-@click.option(
+@duration("--look", "look_s", "1s", "Between two looks.")
+@duration(
     "--stuck",
     "stuck_s",
-    type=DURATION,
-    default="30s",
-    show_default=True,
-    help="Requests run and nothing that it counts moved for so long: it is asked for a token.",
+    "30s",
+    "Requests run and nothing that it counts moved for so long: it is asked for a token.",
 )
-@click.option(
+@duration(
     "--answer",
     "answer_s",
-    type=DURATION,
-    default="30s",
-    show_default=True,
-    help="For that token to come; longer where it compiles for longer in the midst of serving.",
+    "30s",
+    "For that token to come; longer where it compiles for longer in the midst of serving.",
 )
-@click.option(
-    "--idle",
-    "ask_s",
-    type=DURATION,
-    default="60s",
-    show_default=True,
-    help="One that has nothing to do is asked for a token so often.",
-)
-@click.option(
-    "--refused",
-    "refused_s",
-    type=DURATION,
-    default="5s",
-    show_default=True,
-    help="Connections were refused for so long.",
-)
-@click.option(
+@duration("--idle", "ask_s", "60s", "One that has nothing to do is asked for a token so often.")
+@duration("--refused", "refused_s", "5s", "Connections were refused for so long.")
+@duration(
     "--backoff",
     "backoff_s",
-    type=DURATION,
-    default="2s",
-    show_default=True,
-    help="Before the first restart; twice as long before each that follows.",
+    "2s",
+    "Before the first restart; twice as long before each that follows.",
 )
-@click.option(
-    "--backoff-most",
-    "backoff_most_s",
-    type=DURATION,
-    default="60s",
-    show_default=True,
-    help="The longest of these waits.",
-)
+@duration("--backoff-most", "backoff_most_s", "60s", "The longest of these waits.")
 @click.option(
     "--restarts",
     type=click.IntRange(min=0),
@@ -99,30 +77,9 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
     show_default=True,
     help="So many within --within; one more is a crash loop, and it stays down.",
 )
-@click.option(
-    "--within",
-    "restarts_s",
-    type=DURATION,
-    default="10m",
-    show_default=True,
-    help="See --restarts.",
-)
-@click.option(
-    "--stop-within",
-    "stop_s",
-    type=DURATION,
-    default="10s",
-    show_default=True,
-    help="SIGTERM to SIGKILL.",
-)
-@click.option(
-    "--ready",
-    "ready_s",
-    type=DURATION,
-    default="30m",
-    show_default=True,
-    help="Longest wait for /health.",
-)
+@duration("--within", "restarts_s", "10m", "See --restarts.")
+@duration("--stop-within", "stop_s", "10s", "SIGTERM to SIGKILL.")
+@duration("--ready", "ready_s", "30m", "Longest wait for /health.")
 @click.option(
     "--warm/--no-warm", default=True, help="Warm it up after each start.  [default: warm]"
 )
@@ -133,9 +90,7 @@ is never restarted. Without COMMAND it only watches and tells. Events are printe
     help="Whose prompts, as `toolkit warmup` has it.",
 )
 @click.option("--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of it.")
-@click.option(
-    "--warm-limit", type=DURATION, default="10m", show_default=True, help="For all of it."
-)
+@duration("--warm-limit", "warm_limit", "10m", "For all of it.")
 @click.option(
     "--log",
     metavar="FILE",
