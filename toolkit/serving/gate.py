@@ -1,4 +1,4 @@
-"""Which engines clients are let to: tells the proxy, which runs in this process.
+"""A stack's proxy, which runs in this process: opened, stopped, and told to which engines clients are let.
 
 The proxy probes its upstreams itself and would take a server that answers; but one that has just come back is cold, and one
 that is to be stopped has answers under way. Both are kept out by name, which the proxy calls draining.
@@ -8,6 +8,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from toolkit.proxy.config import Settings
 from toolkit.proxy.upstream.routing import Drained, UpstreamState
 
 if TYPE_CHECKING:
@@ -19,10 +20,26 @@ SLOWEST_PROBE_S = 5.0
 
 
 class TrafficGate:
-    """Of one stack; without a proxy clients ask the engines themselves, and there is nothing to tell."""
+    """Of one stack; without a proxy clients ask the engines themselves, and there is nothing to tell.
+
+    How a proxy is opened only the command line knows, which has its log and its database (ServedProxy).
+    """
 
     def __init__(self) -> None:
         self.proxy: Proxy | None = None
+        """The one that asks the engines; None: none is open."""
+        self.url = self.admin_url = ""
+
+    async def open(self, settings: Settings, *, is_others: bool) -> None:
+        """Let clients in. `is_others`: what is stored in the proxy's file was answered by others, and must not be given."""
+        raise NotImplementedError
+
+    async def reload(self, settings: Settings) -> None:
+        """Take over other settings. Raises ToolkitError, and then nothing has changed."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Take no more, end what is under way, and close."""
 
     def keep_out(self, upstream: str, why: Drained, back_in_s: float | None = None) -> None:
         """No new requests to this one; what is under way there goes on.

@@ -12,11 +12,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.proxy.app import Proxy
-from toolkit.proxy.config import Settings
 from toolkit.serving import swap
 from toolkit.serving.control import Order, heard
 from toolkit.serving.engine import LaunchConfig, ManagedEngine
@@ -28,28 +26,12 @@ DRAIN_S = 30.0
 """Where no proxy says how long answers under way are waited for."""
 
 
-class OpenProxy(Protocol):
-    """The proxy of a stack, alone or with front workers; made by the command line, which knows its log and its database."""
-
-    primary: Proxy
-    url: str
-    """For clients."""
-    admin_url: str
-
-    async def reload(self, settings: Settings) -> None:
-        """Take over other settings. Raises ToolkitError, and then nothing has changed."""
-
-    async def stop(self) -> None:
-        """Take no more, end what is under way, and close."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
     """What a stack needs of the command line."""
 
     launch: LaunchConfig
-    open_proxy: Callable[[Settings, bool], Awaitable[OpenProxy]]
-    """True: what is stored in the proxy's file was answered by others, and must not be given."""
+    gate: TrafficGate
     read: Callable[[], Stack]
     """The stack as its file has it now, with the ports of this one."""
     preflight: Callable[[], Awaitable[None]]
@@ -66,13 +48,12 @@ class StackSupervisor:
     def __init__(self, stack: Stack, outside: Outside) -> None:
         self.stack, self._outside = stack, outside
         self.folder = Path(stack.folder)
-        self.gate = TrafficGate()
+        self.gate = outside.gate
         self.engines = {
             each.name: ManagedEngine(each, SLOTS[0], outside.launch, self.gate)
             for each in stack.engines
         }
         """Who serves under each name."""
-        self._proxy: OpenProxy | None = None
         self._under_order: dict[str, str] = {}
         """Engines that an order is carried out on, and how they are called then."""
         self._stop = asyncio.Event()
@@ -82,7 +63,7 @@ class StackSupervisor:
     @property
     def url(self) -> str:
         """Where clients ask."""
-        return self._proxy.url if self._proxy else self.stack.engines[0].url
+        return self.gate.url or self.stack.engines[0].url
 
     def stop(self) -> None:
         """Have it end in order."""
@@ -132,8 +113,7 @@ class StackSupervisor:
                 await each.unwatch()
             try:
                 # the proxy first: what is under way wants its engine
-                if self._proxy is not None:
-                    await self._proxy.stop()
+                await self.gate.stop()
             finally:
                 ends = [each.close() for each in self.engines.values()]
                 for result in await asyncio.gather(*ends, return_exceptions=True):
@@ -151,8 +131,7 @@ class StackSupervisor:
             if is_others:
                 # killed before it is noted who answers now, the next serve must not show it either
                 write_answered(self.folder, {})
-            self._proxy = await self._outside.open_proxy(self.stack.proxy, is_others)
-            self.gate.proxy = self._proxy.primary
+            await self.gate.open(self.stack.proxy, is_others=is_others)
             for each in self.engines.values():
                 self.gate.keep_out(each.upstream, "restart")
                 if each.stack_setting.spare_port is not None:
@@ -181,7 +160,7 @@ class StackSupervisor:
         return {name: swap.meaning(each.stack_setting) for name, each in self.engines.items()}
 
     def _note_who_answers(self, but: Mapping[str, str]) -> None:
-        if self._proxy is not None:
+        if self.gate.proxy is not None:
             write_answered(self.folder, self._meanings() | dict(but))
 
     # --- orders --------------------------------------------------------------------------------------
@@ -234,7 +213,7 @@ class StackSupervisor:
     async def _reload(self) -> None:
         """Take over the file's settings of the proxy; what else differs there is refused, and then nothing has changed."""
         stack = await asyncio.to_thread(self._outside.read)
-        if self._proxy is None or stack.proxy is None:
+        if self.gate.proxy is None or stack.proxy is None:
             raise ToolkitError(
                 "there is no proxy whose settings could be taken over", "Restart `toolkit serve`"
             )
@@ -244,7 +223,7 @@ class StackSupervisor:
                     f"the file has another `{name.removesuffix('s')}`, and only `[proxy]` is taken over",
                     "`toolkit serve swap` changes an engine, a restart all of it",
                 )
-        await self._proxy.reload(stack.proxy)
+        await self.gate.reload(stack.proxy)
         self.stack = stack
 
     def status(self) -> dict[str, Any]:
@@ -255,7 +234,7 @@ class StackSupervisor:
             "since": self._began,
             "open": self._is_open,
             "url": self.url if self._is_open else None,
-            "admin_url": self._proxy.admin_url if self._proxy else None,
+            "admin_url": self.gate.admin_url or None,
             "hit_ratio": lately.get("hit_ratio"),
             "requests_per_s": lately.get("requests_per_s"),
             "engines": [each.status() for each in self.engines.values()],

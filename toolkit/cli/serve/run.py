@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,6 +37,7 @@ from toolkit.proxy.upstream.fingerprint import Fingerprints
 from toolkit.serving.control import held
 from toolkit.serving.engine import LaunchConfig
 from toolkit.serving.engine_command import Speller, found, interpreter
+from toolkit.serving.gate import TrafficGate
 from toolkit.serving.notify import Notify
 from toolkit.serving.presets import preset
 from toolkit.serving.processes import identity
@@ -45,6 +46,9 @@ from toolkit.serving.supervisor import Outside, StackSupervisor
 from toolkit.serving.tiny_model import tiny
 from toolkit.sim.presets import PRESETS
 from toolkit.units import counted
+
+if TYPE_CHECKING:
+    from toolkit.proxy.workers import Workers
 
 ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 TINY_NAME = "tiny"
@@ -289,64 +293,56 @@ def told(stack: Stack) -> list[str]:
 # --- serving ---------------------------------------------------------------------------------------------
 
 
-class ServedProxy:
-    """The proxy of a stack, which runs in this process; its front workers, where it has some, in theirs (supervisor.OpenProxy)."""
+class ServedProxy(TrafficGate):
+    """The proxy of a stack, which runs in this process; its front workers, where it has some, in theirs."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Raises ToolkitError for variables and keys that are missing."""
-        refuse_without_file(settings)
-        variables, keys = checked(settings, os.environ), team_keys(settings)
-        self._settings, self._opened = settings, contextlib.ExitStack()
-        self._proxy = proxy_of(settings, variables, keys, self._opened, say, primary_here=True)
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened = contextlib.ExitStack()
+        self._served: Proxy | Workers | None = None
 
-    async def start(self) -> None:
+    async def open(self, settings: Settings, *, is_others: bool) -> None:
         """Let clients in."""
+        if is_others and settings.cache.file is not None:
+            await asyncio.to_thread(forget_stored, settings)
+            say(
+                "Another model or other flags than the last time: what is stored of those is not shown"
+            )
+        variables, keys = checked(settings, os.environ), team_keys(settings)
+        self._served = proxy_of(settings, variables, keys, self._opened, say, primary_here=True)
         try:
-            await self._proxy.start()
-        except BaseException as error:
-            await self.stop()
-            if isinstance(error, ToolkitError):
-                # serve has no such option as `toolkit proxy` has
-                hint = error.hint.replace("--admin-port", "the proxy's `admin_port`")
-                raise ToolkitError(error.message, hint) from error
-            raise
-        self.ports = self._proxy.ports
-        hosts = self._settings.host, self._settings.admin_host
+            await self._served.start()
+        except ToolkitError as error:
+            # serve has no such option as `toolkit proxy` has
+            hint = error.hint.replace("--admin-port", "the proxy's `admin_port`")
+            raise ToolkitError(error.message, hint) from error
+        # a port that the system chose is known only now
+        port, admin = ports = self._served.ports
+        for line in told_of_proxy(replace(settings, port=port, admin_port=admin)):
+            say(line)
+        hosts = settings.host, settings.admin_host
         # an address to ask at, of one that is listened on
         asked = [{"0.0.0.0": "127.0.0.1", "::": "::1"}.get(each, each) for each in hosts]  # noqa: S104
         self.url, self.admin_url = (
             f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            for host, port in zip(asked, self.ports, strict=True)
+            for host, port in zip(asked, ports, strict=True)
         )
-        primary = self._proxy if isinstance(self._proxy, Proxy) else self._proxy.primary
-        assert primary is not None
-        self.primary = primary
+        self.proxy = self._served if isinstance(self._served, Proxy) else self._served.primary
 
     async def reload(self, settings: Settings) -> None:
         """Take over other settings. Raises ToolkitError, and then nothing has changed."""
         refuse_without_file(settings)
-        await self._proxy.reload(settings, checked(settings, os.environ), team_keys(settings))
+        variables, keys = checked(settings, os.environ), team_keys(settings)
+        assert self._served is not None
+        await self._served.reload(settings, variables, keys)
 
     async def stop(self) -> None:
         """Take no more, end what is under way, and close."""
         try:
-            await self._proxy.stop()
+            if self._served is not None:
+                await self._served.stop()
         finally:
             await asyncio.to_thread(self._opened.close)
-
-
-async def open_proxy(settings: Settings, is_others: bool) -> ServedProxy:
-    """Open the proxy. `is_others`: what is stored was answered by others, and becomes unreachable first."""
-    if is_others and settings.cache.file is not None:
-        await asyncio.to_thread(forget_stored, settings)
-        say("Another model or other flags than the last time: what is stored of those is not shown")
-    proxy = ServedProxy(settings)
-    await proxy.start()
-    # a port that the system chose is known only now
-    port, admin = proxy.ports
-    for line in told_of_proxy(replace(settings, port=port, admin_port=admin)):
-        say(line)
-    return proxy
 
 
 def forget_stored(settings: Settings) -> None:
@@ -388,7 +384,7 @@ async def _serve(stack: Stack, notify: Notify, read_again: Callable[[], Stack]) 
         )
         outside = Outside(
             launch=launch,
-            open_proxy=open_proxy,
+            gate=ServedProxy(),
             read=read_again,
             preflight=lambda: refuse_unfit(stack, say),
             changed=lambda setting, words: changed(setting, words, preset_flags, "the swap"),
