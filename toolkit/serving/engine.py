@@ -27,6 +27,7 @@ from typing import Any, Literal, NoReturn
 from toolkit.bench.client import HostClient, PageError
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
+from toolkit.proxy.upstream.routing import Drained
 from toolkit.records import Event, Host
 from toolkit.serving.engine_command import Speller, max_num_seqs
 from toolkit.serving.gate import TrafficGate
@@ -173,10 +174,10 @@ class ManagedEngine(GuardedEngine):
         await self.end()
         await self.open()
 
-    async def drain(self, drain_s: float) -> None:
+    async def drain(self, drain_s: float, why: Drained = "restart") -> None:
         """Call its watchdog off, let no new request to it, and wait for those under way."""
         await self.unwatch()
-        self._gate.keep_out(self.upstream, "restart", self.took_s)
+        self._gate.keep_out(self.upstream, why, self.took_s if why == "restart" else None)
         if self.state == "up":
             self.be("draining")
         if not await self._gate.until_idle(self.upstream, drain_s):

@@ -6,6 +6,7 @@ import re
 import secrets
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -171,15 +172,15 @@ class Process:
                 f"process {self.left[0]} of the engine can't be ended: it waits in the kernel",
                 f"See `cat /proc/{self.left[0]}/status`; a GPU's driver that hangs needs a reboot",
             )
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + FREE_S
-        while is_free is not None and not await asyncio.to_thread(is_free):
-            if loop.time() > give_up_at:
-                raise ToolkitError(
-                    "the engine's processes are gone, but the GPU's memory is not free",
-                    "`nvidia-smi` names who else holds it",
-                )
-            await asyncio.sleep(READ_S)
+        try:
+            async with asyncio.timeout(FREE_S):
+                while is_free is not None and not await asyncio.to_thread(is_free):  # noqa: ASYNC110 (a driver tells nobody)
+                    await asyncio.sleep(READ_S)
+        except TimeoutError:
+            raise ToolkitError(
+                "the engine's processes are gone, but the GPU's memory is not free",
+                "`nvidia-smi` names who else holds it",
+            ) from None
 
     async def _listen(self) -> None:
         """Read the reaper's reports to their end; then nobody of the family is left."""
@@ -280,21 +281,20 @@ async def ready(
 
     Raises ToolkitError when it is not in time, or when `is_alive` says that nobody is there any more.
     """
-    loop = asyncio.get_running_loop()
-    started, last = loop.time(), "nobody listens"
-    while True:
-        if not is_alive():
-            raise ToolkitError(f"the engine at `{url}` ended before it was ready", "See its log")
-        left_s = limit_s - (loop.time() - started)
-        if left_s <= 0:
-            raise ToolkitError(
-                f"the engine at `{url}` was not ready after {limit_s:g} s: {last}",
-                "See its log; a large model wants longer: `ready` in a stack file, or --ready",
-            )
-        last = await answer(url, key, min(left_s, ANSWER_S))
-        if last == "HTTP 200":
-            return loop.time() - started
-        await asyncio.sleep(min(PROBE_S, max(left_s, 0)))
+    began_s, last = time.monotonic(), "nobody listens"
+    try:
+        async with asyncio.timeout(limit_s):
+            while is_alive():
+                last = await answer(url, key)
+                if last == "HTTP 200":
+                    return time.monotonic() - began_s
+                await asyncio.sleep(PROBE_S)
+    except TimeoutError:
+        raise ToolkitError(
+            f"the engine at `{url}` was not ready after {limit_s:g} s: {last}",
+            "See its log; a large model wants longer: `ready` in a stack file, or --ready",
+        ) from None
+    raise ToolkitError(f"the engine at `{url}` ended before it was ready", "See its log")
 
 
 async def answer(url: str, key: str | None = None, limit_s: float = ANSWER_S) -> str:

@@ -6,10 +6,9 @@ The proxy runs in this process, and opens first: what is stored is answered whil
 """
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -195,7 +194,13 @@ class StackSupervisor:
             setting = self._outside.changed(setting, changes)
             if "served_name" not in changes and setting.model != engine.setting.model:
                 setting = replace(setting, served_name=engine.served_name)
-        with self._alone(engine.name, "swapped" if word == "swap" else "restarted"):
+        if engine.name in self._under_order:
+            raise ToolkitError(
+                f"`{engine.name}` is being {self._under_order[engine.name]} at this moment",
+                "Wait until that is done",
+            )
+        self._under_order[engine.name] = "swapped" if word == "swap" else "restarted"
+        try:
             # in a thread: a database that is locked must hold up no answer
             run = None if order.get("yes") else await asyncio.to_thread(self._outside.blasting)
             if run is not None:
@@ -209,6 +214,8 @@ class StackSupervisor:
             say(f"{engine.name}: finishes what is under way, and is started again")
             await engine.restart(self._drain_s)
             return engine.status()
+        finally:
+            del self._under_order[engine.name]
 
     async def _reload(self) -> None:
         """Take over the file's settings of the proxy; what else differs there is refused, and then nothing has changed."""
@@ -239,20 +246,6 @@ class StackSupervisor:
             "requests_per_s": lately.get("requests_per_s"),
             "engines": [each.status() for each in self.engines.values()],
         }
-
-    @contextlib.contextmanager
-    def _alone(self, name: str, doing: str) -> Iterator[None]:
-        """Refuse a second order while one is carried out."""
-        if name in self._under_order:
-            raise ToolkitError(
-                f"`{name}` is being {self._under_order[name]} at this moment",
-                "Wait until that is done",
-            )
-        self._under_order[name] = doing
-        try:
-            yield
-        finally:
-            del self._under_order[name]
 
     async def _swap(
         self, old: ManagedEngine, setting: EngineSetting, order: Order, say: Callable[[str], None]
@@ -307,10 +300,7 @@ class StackSupervisor:
             self.engines[new.name] = new
             await new.serve()
             new.event("model", swap.words(old.setting, new.setting))
-            self.gate.keep_out(old.upstream, "spare")
-            if not await self.gate.until_idle(old.upstream, self._drain_s):
-                late = f"{self._drain_s:g} s, which are lost"
-                old.say(f"the old engine has requests under way after {late}")
+            await old.drain(self._drain_s, "spare")
             await self._forget(old, new)
         finally:
             await old.stop()

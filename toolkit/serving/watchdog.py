@@ -117,8 +117,8 @@ class EngineProgress:
         self._down_s: float | None = None
         self._asked_s: float | None = None
         """When a token was asked for last, or anything moved."""
-        self._last = ProbeResult(answer="came")
-        """The last that was not down; `signs` and `under_way` of the last that came."""
+        self._came, self._is_late = ProbeResult(answer="came"), False
+        """The last one whose pages came; whether those of a later one did not."""
 
     def probed(self, now: float, seen: ProbeResult) -> str | None:
         """Take a probe; what it proves by itself."""
@@ -133,13 +133,11 @@ class EngineProgress:
                 return None
             what = "/health said 5xx" if seen.answer == "ill" else "connections were refused"
             return f"{what} for {down_s:.1f} s"
-        self._down_s = None
-        if seen.answer == "late":
+        self._down_s, self._is_late = None, seen.answer == "late"
+        if self._is_late:
             self._stalls.missed_scrape(now)
-            signs, under_way = self._last.signs, self._last.under_way
-            self._last = ProbeResult(answer="late", signs=signs, under_way=under_way)
             return None
-        self._last = seen
+        self._came = seen
         if self._stalls.scraped(seen.signs, busy=bool(seen.under_way), now=now):
             self._asked_s = now
         return None
@@ -161,17 +159,18 @@ class EngineProgress:
 
     def token(self, now: float, made: bool | None) -> str | None:
         """How that went: True, it came; False, it did not in time; None, it could not be asked for."""
-        stalls, last = self._stalls, self._last
+        stalls, came = self._stalls, self._came
         silent_s = now - stalls.alive_s
         is_stuck = stalls.probed(made, now)
         stalls.in_flight = 0
         self._asked_s = now
-        is_late = last.answer == "late"
-        if not is_stuck or not (is_late or any(sign is not None for sign in last.signs)):
+        if not is_stuck:
             return None
-        if is_late:
+        if self._is_late:
             return f"no page for {silent_s:.1f} s, and no token when it was asked for one"
-        what = f"{last.under_way:.0f} requests under way" if last.under_way else "idle, it says"
+        if all(sign is None for sign in came.signs):
+            return None
+        what = f"{came.under_way:.0f} requests under way" if came.under_way else "idle, it says"
         return f"{what}, and no token for {silent_s:.1f} s, nor one when it was asked"
 
 
