@@ -91,7 +91,7 @@ def test_an_engine_fetches_from_where_the_proxy_lets_it_and_its_own_flag_wins(
 
     def told(hosts: tuple[str, ...], flags: tuple[tuple[str, str | bool], ...] = ()) -> list[str]:
         speller = Speller(toolkit=("toolkit",), folder=tmp_path, media_hosts=hosts)
-        argv = asyncio.run(speller.words(replace(setting, flags=flags))).argv
+        argv = Words(*asyncio.run(speller.words(replace(setting, flags=flags)))).argv
         at = argv.index("--allowed-media-domains") if "--allowed-media-domains" in argv else None
         return [] if at is None else list(argv[at + 1 :])
 
@@ -101,7 +101,7 @@ def test_an_engine_fetches_from_where_the_proxy_lets_it_and_its_own_flag_wins(
     assert told((), (("allowed_media_domains", "c.example"),)) == ["c.example"]
     # an older one has no such flag
     speller = Speller(toolkit=("toolkit",), folder=tmp_path)
-    argv = asyncio.run(speller.words(replace(VLLM, vllm=vllm))).argv
+    argv = Words(*asyncio.run(speller.words(replace(VLLM, vllm=vllm)))).argv
     assert "--allowed-media-domains" not in argv
 
 
