@@ -46,7 +46,7 @@ def test_what_the_file_says_of_the_proxy_holds_from_then_on_and_nobody_s_request
             reload(first)
             # a time to live: what is stored from now on is kept no longer
             reload(first + "[proxy.cache]\nttl = '1s'\n")
-            known = {**BODY, "seed": 77}
+            known = {**BODY, "seed": 77_000_000}
             assert not ask(url, known).is_hit
             until(lambda: not ask(url, known).is_hit)
             # a limit
