@@ -349,11 +349,6 @@ def read(
     Raises ToolkitError.
     """
     tables = {**usual, **toml_tables(text, name)}
-    if tables.get("proxy") is False and "proxy" in over:
-        raise ToolkitError(
-            f"the stack has `proxy = false`, and the command line sets its `{next(iter(over['proxy']))}`",
-            "Leave one of them out",
-        )
     return drafted(tables, f"`{name}`", preset, text=text, over=over)
 
 
@@ -366,6 +361,11 @@ def drafted(
     over: Mapping[str, Any] = NOTHING,
 ) -> Stack:
     """The stack in a file's tables, or in what a command line says in their words."""
+    if tables.get("proxy") is False and "proxy" in over:
+        raise ToolkitError(
+            f"the stack has `proxy = false`, and the command line sets its `{next(iter(over['proxy']))}`",
+            "Leave one of them out",
+        )
     folder = str(over.get("folder") or tables.get("folder") or FOLDER).rstrip("/")
     # The proxy's own default, `restart`, is for servers of others, which may come back as anything. What runs here was started by
     # the stack itself, with the very words of before; a swap to other words makes what was stored unreachable (swap.py), and so

@@ -55,7 +55,8 @@ class StackSupervisor:
         """Who serves under each name."""
         self._under_order: dict[str, str] = {}
         """Engines that an order is carried out on, and how they are called then."""
-        self._stop = asyncio.Event()
+        self.stopping = asyncio.Event()
+        """Whoever sets it has all of it end in order."""
         self._is_open = False
         self._began = time.time()
 
@@ -64,14 +65,6 @@ class StackSupervisor:
         """Where clients ask."""
         return self.gate.url or self.stack.engines[0].url
 
-    def stop(self) -> None:
-        """Have it end in order."""
-        self._stop.set()
-
-    async def wanted_to_stop(self) -> None:
-        """Wait until somebody wants its end, by a signal or an order."""
-        await self._stop.wait()
-
     async def is_well(self) -> bool:
         """Whether each engine that serves is watched."""
         return all(each.is_well_watched for each in self.engines.values())
@@ -79,7 +72,7 @@ class StackSupervisor:
     def in_a_line(self) -> str:
         """What it does, in one line."""
         engines = ", ".join(f"{name} {each.state}" for name, each in self.engines.items())
-        if self._stop.is_set():
+        if self.stopping.is_set():
             return f"Ending: {engines}"
         return f"Clients on {self.url}: {engines}" if self._is_open else f"Starting: {engines}"
 
@@ -94,7 +87,7 @@ class StackSupervisor:
             # no order may start an engine while all are being ended
             async with heard(self.folder, self._carry):
                 opening = asyncio.create_task(self._open())
-                stopping = asyncio.create_task(self._stop.wait())
+                stopping = asyncio.create_task(self.stopping.wait())
                 try:
                     await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
                     if opening.done():
@@ -169,7 +162,7 @@ class StackSupervisor:
         if word == "status":
             return self.status()
         if word == "stop":
-            self.stop()
+            self.stopping.set()
             return {"pid": os.getpid()}
         if word == "reload":
             await self._reload()

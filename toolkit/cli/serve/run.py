@@ -405,7 +405,7 @@ async def _serve(stack: Stack, notify: Notify, read_again: Callable[[], Stack]) 
             notify.ready(supervisor.in_a_line())
 
         async with notify.telling(
-            supervisor.in_a_line, supervisor.is_well, supervisor.wanted_to_stop
+            supervisor.in_a_line, supervisor.is_well, supervisor.stopping.wait
         ):
             await supervisor.run(ready)
     say("All ended")
@@ -424,7 +424,7 @@ def _listen_to_signals(supervisor: StackSupervisor, signs: contextlib.ExitStack)
         signs.close()
         say(ENDING)
         signs.enter_context(waiting_for("Ending"))
-        supervisor.stop()
+        supervisor.stopping.set()
 
     def hang_up() -> None:
         # of one closed terminal its shell tells and then the kernel: the second is nobody's haste
