@@ -150,7 +150,7 @@ class WatchedCommand(GuardedEngine):
                     f"somebody answers at `{self.host.url}` already, so it would not be known who is ready",
                     "Stop that one, or watch it without a command",
                 )
-            await self.begin()
+            await self.begin(must_answer=False)
             click.echo(f"Watching {self.host.name} at {self.host.url}", err=True)
             why = await self.watch(probe)
         raise ToolkitError(f"`{self.host.name}` stays down: {why}", f"See `{self._log}`")
