@@ -10,8 +10,8 @@ from support.served import TOOLKIT, free_ports, runs
 
 from toolkit.errors import ToolkitError
 from toolkit.serving import engine as module
-from toolkit.serving.engine import LaunchConfig, ManagedEngine
-from toolkit.serving.engine_command import Speller
+from toolkit.serving.engine import ManagedEngine
+from toolkit.serving.engine_command import LaunchConfig
 from toolkit.serving.gate import TrafficGate
 from toolkit.serving.stack import EngineSetting, GuardSetting, WarmSetting
 
@@ -22,7 +22,7 @@ def made(folder: Path, said: list[str]) -> ManagedEngine:
     (port,) = free_ports(1)
     setting = EngineSetting(name="e", kind="sim", model="gptq-int4", port=port, flags=FLAGS)
     config = LaunchConfig(
-        speller=Speller(toolkit=TOOLKIT, folder=folder),
+        toolkit=TOOLKIT,
         folder=folder,
         warm=WarmSetting(concurrency=(1, 2), rounds=2),
         guard=GuardSetting(),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.serving.engine_command import Speller, max_num_seqs
+from toolkit.serving.engine_command import LaunchConfig, max_num_seqs
 from toolkit.serving.stack import EngineSetting
 
 SIM = EngineSetting(name="e", kind="sim", model="fp8", port=9001)
@@ -46,7 +46,7 @@ class Words(NamedTuple):
 
 
 def words(setting: EngineSetting, folder: Path = Path("f")) -> Words:
-    speller = Speller(toolkit=("toolkit",), folder=folder, tiny_model=Path("/models/tiny"))
+    speller = LaunchConfig(toolkit=("toolkit",), folder=folder, tiny_model=Path("/models/tiny"))
     return Words(*asyncio.run(speller.words(setting)))
 
 
@@ -90,7 +90,7 @@ def test_an_engine_fetches_from_where_the_proxy_lets_it_and_its_own_flag_wins(
     setting = replace(VLLM, vllm=str(newer))
 
     def told(hosts: tuple[str, ...], flags: tuple[tuple[str, str | bool], ...] = ()) -> list[str]:
-        speller = Speller(toolkit=("toolkit",), folder=tmp_path, media_hosts=hosts)
+        speller = LaunchConfig(toolkit=("toolkit",), folder=tmp_path, media_hosts=hosts)
         argv = Words(*asyncio.run(speller.words(replace(setting, flags=flags)))).argv
         at = argv.index("--allowed-media-domains") if "--allowed-media-domains" in argv else None
         return [] if at is None else list(argv[at + 1 :])
@@ -100,7 +100,7 @@ def test_an_engine_fetches_from_where_the_proxy_lets_it_and_its_own_flag_wins(
     assert told(("*",)) == []
     assert told((), (("allowed_media_domains", "c.example"),)) == ["c.example"]
     # an older one has no such flag
-    speller = Speller(toolkit=("toolkit",), folder=tmp_path)
+    speller = LaunchConfig(toolkit=("toolkit",), folder=tmp_path)
     argv = Words(*asyncio.run(speller.words(replace(VLLM, vllm=vllm)))).argv
     assert "--allowed-media-domains" not in argv
 

@@ -19,23 +19,20 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from toolkit.bench.client import HostClient, PageError
 from toolkit.errors import ToolkitError
-from toolkit.profiles import Profile
 from toolkit.proxy.upstream.routing import Drained
-from toolkit.records import Event, Host
-from toolkit.serving.engine_command import Speller, max_num_seqs
+from toolkit.records import Host
+from toolkit.serving.engine_command import LaunchConfig, max_num_seqs
 from toolkit.serving.gate import TrafficGate
 from toolkit.serving.launch import Process, ready
 from toolkit.serving.orphans import unwritten
 from toolkit.serving.preflight.gpu import gpus
 from toolkit.serving.preflight.port import probe
-from toolkit.serving.stack import SLOTS, EngineSetting, GuardSetting, WarmSetting, upstream_name
+from toolkit.serving.stack import SLOTS, EngineSetting, upstream_name
 from toolkit.serving.startup_log import Startup, cause
 from toolkit.serving.warmup import Warmed, Warming
 from toolkit.serving.watchdog import GuardedEngine, LivenessProbe
@@ -50,22 +47,6 @@ LAST_BREATH_S = 3.0
 """One that stops answering may be ending; its reaper knows 2 s later at most, once those are gone whom it left."""
 LEAST_FREE_BYTES = 2**16
 """Of a disk that takes another line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchConfig:
-    """What all engines of one stack are started, warmed and watched with."""
-
-    speller: Speller
-    folder: Path
-    warm: WarmSetting
-    guard: GuardSetting
-    tell: Callable[[Event], None]
-    """Takes events, for the store."""
-    say: Callable[[str], None]
-    """Takes lines, for the screen."""
-    profile: Profile | None = None
-    """Whose prompts they are warmed with."""
 
 
 class ManagedEngine(GuardedEngine):
@@ -211,7 +192,7 @@ class ManagedEngine(GuardedEngine):
         if setting.kind != "sim" and not self.launches:
             self.say("asks the installed vLLM for its flags, half a minute the first time")
         self.launches += 1
-        argv, env, notes = await self._config.speller.words(setting)
+        argv, env, notes = await self._config.words(setting)
         for note in notes:
             self.say(note)
         # whoever listens there would be taken for the engine: its /health may be good, too

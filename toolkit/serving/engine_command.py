@@ -10,13 +10,15 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.profiles import Profile
+from toolkit.records import Event
 from toolkit.serving.flags import (
     MEDIA,
     Flags,
@@ -27,7 +29,7 @@ from toolkit.serving.flags import (
     media_words,
 )
 from toolkit.serving.preflight.vllm import python_of
-from toolkit.serving.stack import EngineSetting
+from toolkit.serving.stack import EngineSetting, GuardSetting, WarmSetting
 
 HELP_LIMIT_S = 180.0
 """The help imports torch: 12 s of CPU, and 26 s on a busy machine (measured on 2 cores)."""
@@ -181,13 +183,21 @@ async def ran(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speller:
-    """Spells the words of any engine of one stack."""
+class LaunchConfig:
+    """What all engines of one stack are started, warmed and watched with."""
 
     toolkit: Sequence[str]
     """The command `toolkit` itself, which simulates."""
     folder: Path
     """The stack's."""
+    warm: WarmSetting = field(default_factory=WarmSetting)
+    guard: GuardSetting = field(default_factory=GuardSetting)
+    profile: Profile | None = None
+    """Whose prompts they are warmed with."""
+    tell: Callable[[Event], None] = lambda _: None
+    """Takes events, for the store."""
+    say: Callable[[str], None] = lambda _: None
+    """Takes lines, for the screen."""
     tiny_model: Path | None = None
     """Where the tiny model was made; None: no engine has it."""
     media_hosts: tuple[str, ...] = ()

@@ -16,7 +16,8 @@ from typing import Any
 from toolkit.errors import ToolkitError
 from toolkit.serving import swap
 from toolkit.serving.control import Order, heard
-from toolkit.serving.engine import LaunchConfig, ManagedEngine
+from toolkit.serving.engine import ManagedEngine
+from toolkit.serving.engine_command import LaunchConfig
 from toolkit.serving.gate import TrafficGate
 from toolkit.serving.orphans import answered, end_orphans, write_answered
 from toolkit.serving.stack import SLOTS, EngineSetting, Stack, turns, upstream_name

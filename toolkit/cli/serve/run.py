@@ -35,8 +35,7 @@ from toolkit.proxy.cache.sqlite import SqliteCache
 from toolkit.proxy.config import Settings, admin_port, checked
 from toolkit.proxy.upstream.fingerprint import Fingerprints
 from toolkit.serving.control import held
-from toolkit.serving.engine import LaunchConfig
-from toolkit.serving.engine_command import Speller, found, interpreter
+from toolkit.serving.engine_command import LaunchConfig, found, interpreter
 from toolkit.serving.gate import TrafficGate
 from toolkit.serving.notify import Notify
 from toolkit.serving.presets import preset
@@ -369,13 +368,10 @@ async def _serve(stack: Stack, notify: Notify, read_again: Callable[[], Stack]) 
                 say("Making a tiny random model, unless it is there")
                 made = await tiny(folder / "models", interpreter(found(setting.vllm)))
         launch = LaunchConfig(
-            speller=Speller(
-                toolkit=TOOLKIT,
-                folder=folder,
-                tiny_model=made,
-                media_hosts=() if stack.proxy is None else stack.proxy.media_hosts,
-            ),
+            toolkit=TOOLKIT,
             folder=folder,
+            tiny_model=made,
+            media_hosts=() if stack.proxy is None else stack.proxy.media_hosts,
             warm=stack.warm,
             guard=stack.guard,
             tell=events.add,
