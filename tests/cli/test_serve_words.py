@@ -196,11 +196,15 @@ def test_a_blast_is_on_while_it_writes_its_seconds() -> None:
 
 
 class Asked:
-    """A house that only counts how often it is asked to end."""
+    """A supervisor that only counts how often it is asked to end."""
 
     times = 0
 
-    def stop(self) -> None:
+    @property
+    def stopping(self) -> "Asked":
+        return self
+
+    def set(self) -> None:
         self.times += 1
 
 
