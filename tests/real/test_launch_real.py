@@ -38,7 +38,9 @@ def test_the_installed_one_knows_the_flags_that_were_recorded(there: Installed) 
     assert there.version.startswith("0.32.0")
     assert there.known == known(RECORDED.read_text())
     script = "import json, vllm, torch; print(json.dumps(vllm.__version__))"
-    found = subprocess.run([interpreter(Path(there.command)), "-c", script], capture_output=True, check=True)
+    found = subprocess.run(
+        [interpreter(Path(there.command)), "-c", script], capture_output=True, check=True
+    )
     assert json.loads(found.stdout.splitlines()[-1]).startswith("0.32.0")
 
 
