@@ -1,6 +1,7 @@
 """Stands in for the toolkit's commands that a sweep runs, so that what the sweep does with them is tested without a load.
 
     python stand_in_toolkit.py sim serve --personality NAME --port PORT ...
+    python stand_in_toolkit.py serve STACK
     python stand_in_toolkit.py blast HOSTS --db FILE --duration 4s ... [--resume RUN]
     python stand_in_toolkit.py warmup HOSTS ...
 
@@ -98,7 +99,7 @@ def main() -> None:
     words = sys.argv[1:]
     with Path(os.environ["STAND_IN_CALLS"]).open("a") as calls:
         calls.write(f"{os.getpid()} {' '.join(words)}\n")
-    if words[:2] == ["sim", "serve"]:
+    if "serve" in words[:2]:
         serve(words)
     elif words[0] == "blast":
         blast(words[1:])

@@ -179,6 +179,16 @@ def test_what_does_not_warm_itself_is_warmed_before_the_load(store: Store, tmp_p
     assert warmup.endswith("--profile contest --concurrency 1,2 --json")
 
 
+def test_a_stack_that_serve_runs_warms_itself(store: Store, tmp_path: Path) -> None:
+    text = TEXT.replace('sim = "slow"', 'model = "org/slow"')
+    plan = replace(read_sweep(text, "f"), warm=True, blocks=1)
+    known = by_name(swept(store, tmp_path, plan))
+    stack = tmp_path / "slow-1-1-stack.toml"
+    assert calls(tmp_path)[:2] == [f"serve {stack}", "blast slow"]
+    assert '"model" = "org/slow"' in stack.read_text()
+    assert known["slow"].status == "measured"
+
+
 def test_the_simulator_gets_its_settings(store: Store, tmp_path: Path) -> None:
     text = TEXT.replace('sim = "fast"', 'sim = "fast"\nsettings = {time_scale = 0.1}')
     swept(store, tmp_path, replace(read_sweep(text, "f"), blocks=1))
