@@ -130,6 +130,13 @@ def test_what_cannot_be_read_is_unknown_and_no_crash(config: object) -> None:
     assert stored_as(config) is None
 
 
+def test_nvfp4_has_groups_of_16_where_the_file_does_not_say() -> None:
+    found = stored_as(compressed(num_bits=4, type="float"))
+    assert found is not None
+    # half a byte and an 8-bit scale for each 16 weights
+    assert (found.name, found.weight_bytes) == ("nvfp4", 0.5 + 1 / 16)
+
+
 def test_compressed_tensors_that_ignore_attention_keep_it() -> None:
     config = compressed(num_bits=4, type="int", group_size=32)
     kept = stored_as(config | {"ignore": ["lm_head", "re:.*self_attn.*"]})

@@ -134,6 +134,9 @@ def test_more_gpus_than_kv_heads_hold_copies_of_them() -> None:
     # 2 KV heads on 4 GPUs: one key and one value head of 32 each, and not half of it
     quarter = (weights_bytes(model) - (4 * 2 + 1) * 128 * 2) // 4 + (4 * 2 + 1) * 128 * 2
     assert weights_of_gpu(model, tp=4) - quarter == 4 * 128 * 2 * 32 // 2 * 2
+    # on 8 GPUs one of each head, too, of which a quarter would be its part
+    eighth = (weights_bytes(model) - (4 * 2 + 1) * 128 * 2) // 8 + (4 * 2 + 1) * 128 * 2
+    assert weights_of_gpu(model, tp=8) - eighth == 4 * 128 * 2 * 32 * 3 // 4 * 2
 
 
 def test_a_pipelines_fullest_stage_counts() -> None:

@@ -42,6 +42,15 @@ def test_damaged_requests_and_those_that_ask_no_model_are_counted_not_laid_out()
     assert (len(laid), laid.damaged, laid.other) == (1, 1, 2)
 
 
+def test_what_a_server_refused_is_counted_and_a_client_that_left_did_ask() -> None:
+    asked = Asked(exact_key="x", prompt_key="p", body_bytes=1)
+    found = columns(
+        Seen(ts=float(status), asked=asked, status=status) for status in (200, 400, 499, 503, 503)
+    )
+    assert found.status.tolist() == [200, 499]
+    assert found.refused == {400: 1, 503: 2}
+
+
 def test_usage_goes_before_what_the_request_told_and_unknown_is_nan_or_minus_one() -> None:
     laid = columns(
         [
