@@ -6,7 +6,7 @@ without an open device.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
@@ -73,13 +73,114 @@ def program(ports: Iterable[int], *, follow_answers: bool, cooked: bool = False)
     """
     watched = sorted(set(ports))
     base = 0 if cooked else ETHERNET_BYTES
-    lines = [
-        *_inbound_of_loopback(),
-        *_network(base, cooked=cooked),
-        *_ports(watched, base, follow_answers=follow_answers),
-        *_payload(base),
+    lines: list[_Jump | str] = [
+        # `lo` shows each frame twice, as outgoing and as inbound. Elsewhere an outgoing frame shows once and counts.
+        # The word is 0 for now: the kernel takes no program that reads its memory behind a path that did not write it.
+        _Jump(STORE, 0),
+        _Jump(LOAD_BYTE_AT, PACKET_TYPE),
+        _Jump(EQUAL, OUTGOING, otherwise="network"),
+        _Jump(LOAD_HALF_AT, HARDWARE_TYPE),
+        _Jump(EQUAL, LOOPBACK, then="reject"),
+        # to `transport` with X at the TCP header behind `base`, and the IP packet's length in memory word 0
+        "network",
+        _Jump(LOAD_HALF_AT, PROTOCOL if cooked else ETHERNET_BYTES - 2),
+        _Jump(EQUAL, IPV4, then="ipv4"),
+        _Jump(EQUAL, IPV6, then="ipv6"),
+        *(_Jump(EQUAL, tag, then="accept") for tag in VLAN_TAGS),
+        _Jump(JUMP, then="reject"),
+        "ipv4",
+        _Jump(LOAD_BYTE_AT, base + 9),
+        _Jump(EQUAL, TCP, otherwise="reject"),
+        _Jump(LOAD_HALF_AT, base + 6),
+        # more fragments, or an offset: the ports are in the first one only
+        _Jump(ANY_BIT, 0x3FFF, then="accept"),
+        _Jump(LOADX_HEADER, base),
+        _Jump(LOAD_HALF_AT, base + 2),
+        _Jump(EQUAL, 0, then="jumbo"),
+        _Jump(STORE, 0),
+        _Jump(JUMP, then="transport"),
+        "ipv6",
+        _Jump(LOAD_BYTE_AT, base + 6),
+        _Jump(EQUAL, HOP_BY_HOP, then="hop by hop"),
+        *(_Jump(EQUAL, header, then="accept") for header in IPV6_EXTENSIONS),
+        _Jump(EQUAL, TCP, otherwise="reject"),
+        _Jump(LOADX_NUMBER, IPV6_HEADER_BYTES),
+        _Jump(LOAD_HALF_AT, base + 4),
+        _Jump(EQUAL, 0, then="jumbo"),
+        _Jump(ADD, IPV6_HEADER_BYTES),
+        _Jump(STORE, 0),
+        _Jump(JUMP, then="transport"),
+        # every interface now and then tells its multicast groups, which is of no use here
+        "hop by hop",
+        _Jump(LOAD_BYTE_AT, base + IPV6_HEADER_BYTES),
+        _Jump(EQUAL, ICMPV6, then="reject", otherwise="accept"),
+        # 0 where the packet is longer than the field can say (BIG TCP): then it is as long as the frame
+        "jumbo",
+        _Jump(LOAD_LENGTH),
+        _Jump(SUBTRACT, base),
+        _Jump(STORE, 0),
+        _Jump(JUMP, then="transport"),
+        "reject",
+        _Jump(RETURN, 0),
+        "accept",
+        _Jump(RETURN, WHOLE_FRAME),
+        # behind the others' exits: there may be many ports, and a condition's jump reaches 255 instructions
+        "transport",
+        _Jump(LOAD_HALF_X, base + 2),
+        *_one_of(watched),
+        *((_Jump(LOAD_HALF_X, base), *_one_of(watched)) if follow_answers else ()),
+        _Jump(RETURN, 0),
+        # accepted where the IP packet is longer than its IP and TCP headers, or a flag opens or ends the connection
+        "watched",
+        _Jump(LOAD_BYTE_X, base + 13),
+        _Jump(ANY_BIT, FIN_SYN_RST, then="said"),
+        _Jump(LOAD_BYTE_X, base + 12),
+        _Jump(AND, 0xF0),
+        # the data offset counts words of 4 bytes and stands in the upper half of its byte
+        _Jump(SHIFT_RIGHT, 2),
+        _Jump(ADD_X),
+        _Jump(COPY_TO_X),
+        _Jump(LOAD_MEMORY, 0),
+        _Jump(GREATER_X, then="said"),
+        _Jump(RETURN, 0),
+        "said",
+        _Jump(RETURN, WHOLE_FRAME),
     ]
-    return _assembled(lines)
+    places: dict[str, int] = {}
+    wanted: list[_Jump] = []
+    for line in lines:
+        if isinstance(line, str):
+            places[line] = len(wanted)
+        else:
+            wanted.append(line)
+    if len(wanted) > LONGEST_PROGRAM:
+        raise ToolkitError("too many ports for the kernel's filter", "Watch fewer ports")
+
+    def over(target: str | int, place: int) -> int:
+        return places[target] - place - 1 if isinstance(target, str) else target
+
+    return tuple(
+        Instruction(JUMP, 0, 0, over(line.then, place))
+        if line.code == JUMP
+        else Instruction(line.code, over(line.then, place), over(line.otherwise, place), line.k)
+        for place, line in enumerate(wanted)
+    )
+
+
+class _Jump(NamedTuple):
+    """An instruction; it goes on at a label ahead, or over a number of instructions, after a condition by its outcome."""
+
+    code: int
+    k: int = 0
+    then: str | int = 0
+    otherwise: str | int = 0
+
+
+def _one_of(watched: list[int]) -> Iterator[_Jump]:
+    """A long jump for each port."""
+    for port in watched:
+        yield _Jump(EQUAL, port, otherwise=1)
+        yield _Jump(JUMP, then="watched")
 
 
 def packed(instructions: Program) -> bytes:
@@ -123,149 +224,3 @@ def expression(ports: Iterable[int], *, follow_answers: bool) -> str:
         f"ip6 and ip6[6] = {TCP} and ({' or '.join(to_6)}) and ({says_6})",
     ]
     return " or ".join(f"({part})" for part in parts)
-
-
-class _Instruction(NamedTuple):
-    """An instruction, or a label. A jump goes to a label ahead or over a number of instructions; None: to the next."""
-
-    code: int = 0
-    k: int = 0
-    then: str | int | None = None
-    otherwise: str | int | None = None
-    label: str | None = None
-
-
-def _label(name: str) -> _Instruction:
-    return _Instruction(label=name)
-
-
-def _inbound_of_loopback() -> list[_Instruction]:
-    """`lo` shows each frame twice, as outgoing and as inbound. Elsewhere an outgoing frame shows once and counts."""
-    return [
-        # nothing yet: the kernel takes no program that reads its memory behind a path that did not write it
-        _Instruction(STORE, 0),
-        _Instruction(LOAD_BYTE_AT, PACKET_TYPE),
-        _Instruction(EQUAL, OUTGOING, otherwise="network"),
-        _Instruction(LOAD_HALF_AT, HARDWARE_TYPE),
-        _Instruction(EQUAL, LOOPBACK, then="reject"),
-        _label("network"),
-    ]
-
-
-def _network(base: int, *, cooked: bool) -> list[_Instruction]:
-    """To `transport` with X at the TCP header behind `base`, and the IP packet's length in memory word 0."""
-    protocol = PROTOCOL if cooked else ETHERNET_BYTES - 2
-    return [
-        _Instruction(LOAD_HALF_AT, protocol),
-        _Instruction(EQUAL, IPV4, then="ipv4"),
-        _Instruction(EQUAL, IPV6, then="ipv6"),
-        *(_Instruction(EQUAL, tag, then="accept") for tag in VLAN_TAGS),
-        _Instruction(JUMP, then="reject"),
-        *_ipv4(base),
-        *_ipv6(base),
-        # 0 where the packet is longer than the field can say (BIG TCP): then it is as long as the frame
-        _label("jumbo"),
-        _Instruction(LOAD_LENGTH),
-        _Instruction(SUBTRACT, base),
-        _Instruction(STORE, 0),
-        _Instruction(JUMP, then="transport"),
-        _label("reject"),
-        _Instruction(RETURN, 0),
-        _label("accept"),
-        _Instruction(RETURN, WHOLE_FRAME),
-    ]
-
-
-def _ipv4(base: int) -> list[_Instruction]:
-    return [
-        _label("ipv4"),
-        _Instruction(LOAD_BYTE_AT, base + 9),
-        _Instruction(EQUAL, TCP, otherwise="reject"),
-        _Instruction(LOAD_HALF_AT, base + 6),
-        # more fragments, or an offset: the ports are in the first one only
-        _Instruction(ANY_BIT, 0x3FFF, then="accept"),
-        _Instruction(LOADX_HEADER, base),
-        _Instruction(LOAD_HALF_AT, base + 2),
-        _Instruction(EQUAL, 0, then="jumbo"),
-        _Instruction(STORE, 0),
-        _Instruction(JUMP, then="transport"),
-    ]
-
-
-def _ipv6(base: int) -> list[_Instruction]:
-    return [
-        _label("ipv6"),
-        _Instruction(LOAD_BYTE_AT, base + 6),
-        _Instruction(EQUAL, HOP_BY_HOP, then="hop by hop"),
-        *(_Instruction(EQUAL, header, then="accept") for header in IPV6_EXTENSIONS),
-        _Instruction(EQUAL, TCP, otherwise="reject"),
-        _Instruction(LOADX_NUMBER, IPV6_HEADER_BYTES),
-        _Instruction(LOAD_HALF_AT, base + 4),
-        _Instruction(EQUAL, 0, then="jumbo"),
-        _Instruction(ADD, IPV6_HEADER_BYTES),
-        _Instruction(STORE, 0),
-        _Instruction(JUMP, then="transport"),
-        # every interface now and then tells its multicast groups, which is of no use here
-        _label("hop by hop"),
-        _Instruction(LOAD_BYTE_AT, base + IPV6_HEADER_BYTES),
-        _Instruction(EQUAL, ICMPV6, then="reject", otherwise="accept"),
-    ]
-
-
-def _ports(watched: list[int], base: int, *, follow_answers: bool) -> list[_Instruction]:
-    """To `watched`. Behind the others' exits: there may be many ports, and a condition's jump reaches 255 instructions."""
-    lines = [_label("transport"), _Instruction(LOAD_HALF_X, base + 2), *_one_of(watched)]
-    if follow_answers:
-        lines += [_Instruction(LOAD_HALF_X, base), *_one_of(watched)]
-    return [*lines, _Instruction(RETURN, 0)]
-
-
-def _one_of(watched: list[int]) -> list[_Instruction]:
-    """A long jump for each port."""
-    return [
-        line
-        for port in watched
-        for line in (_Instruction(EQUAL, port, otherwise=1), _Instruction(JUMP, then="watched"))
-    ]
-
-
-def _payload(base: int) -> list[_Instruction]:
-    """Accepted where the IP packet is longer than its IP and TCP headers, or a flag opens or ends the connection."""
-    return [
-        _label("watched"),
-        _Instruction(LOAD_BYTE_X, base + 13),
-        _Instruction(ANY_BIT, FIN_SYN_RST, then="said"),
-        _Instruction(LOAD_BYTE_X, base + 12),
-        _Instruction(AND, 0xF0),
-        # the data offset counts words of 4 bytes and stands in the upper half of its byte
-        _Instruction(SHIFT_RIGHT, 2),
-        _Instruction(ADD_X),
-        _Instruction(COPY_TO_X),
-        _Instruction(LOAD_MEMORY, 0),
-        _Instruction(GREATER_X, then="said"),
-        _Instruction(RETURN, 0),
-        _label("said"),
-        _Instruction(RETURN, WHOLE_FRAME),
-    ]
-
-
-def _assembled(lines: list[_Instruction]) -> Program:
-    places: dict[str, int] = {}
-    wanted: list[_Instruction] = []
-    for line in lines:
-        if line.label is None:
-            wanted.append(line)
-        else:
-            places[line.label] = len(wanted)
-    if len(wanted) > LONGEST_PROGRAM:
-        raise ToolkitError("too many ports for the kernel's filter", "Watch fewer ports")
-    return tuple(_resolved(line, place, places) for place, line in enumerate(wanted))
-
-
-def _resolved(line: _Instruction, place: int, places: dict[str, int]) -> Instruction:
-    def over(target: str | int | None) -> int:
-        return places[target] - place - 1 if isinstance(target, str) else target or 0
-
-    if line.code == JUMP:
-        return Instruction(JUMP, 0, 0, over(line.then))
-    return Instruction(line.code, over(line.then), over(line.otherwise), line.k)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -121,18 +122,10 @@ class Intake:
 
     def close(self) -> None:
         """Give the sinks what waits, and close them all even if one of them fails."""
-        try:
+        with ExitStack() as closing:
+            for sink in reversed(self._sinks):
+                closing.callback(sink.close)
             self.hand_on()
-        finally:
-            _close_all(list(self._sinks))
-
-
-def _close_all(sinks: list[Sink]) -> None:
-    if sinks:
-        try:
-            sinks.pop(0).close()
-        finally:
-            _close_all(sinks)
 
 
 # --- files ------------------------------------------------------------------------------------------

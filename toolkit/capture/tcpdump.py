@@ -67,12 +67,19 @@ def open_tcpdump(
             "`tcpdump` is not installed",
             "Install it (apt install tcpdump), or use another --engine",
         )
-    command = _command(
-        program, iface, ports, follow_answers=follow_answers, buffer_bytes=buffer_bytes
-    )
+    wanted = bpf.expression(ports, follow_answers=follow_answers)
+    listen = ["-i", iface]
+    if iface in COPIES:
+        # `lo` is asked for as a part of `any`: there the direction is a part of the frame. On `lo` itself libpcap would
+        # count drops twice, and with the filter `inbound` lose all frames of its first blocks, which it filters itself
+        wanted = f"{COPIES[iface]} and ({wanted})"
+        listen = ["-i", ANY, "-y", "LINUX_SLL2"]
+    # -p: not promiscuous; -n: no names; -s 0: whole frames; -U: as they come; -B: in KiB
+    room = str(max(1, buffer_bytes // 1024))
+    how = ["-p", "-n", "-s", "0", "-U", "-w", "-", "-B", room, "--time-stamp-precision=nano"]
     # a child of another session does not hear the terminal's Ctrl-C before we do
     child = subprocess.Popen(  # noqa: S603 - the user's tcpdump, with numbers of ours
-        command,
+        [program, *listen, *how, wanted],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -85,23 +92,6 @@ def open_tcpdump(
         engine.close()
         raise
     return engine
-
-
-def _command(
-    program: str, iface: str, ports: Collection[int], *, follow_answers: bool, buffer_bytes: int
-) -> list[str]:
-    wanted = bpf.expression(ports, follow_answers=follow_answers)
-    if iface in COPIES:
-        # `lo` is asked for as a part of `any`: there the direction is a part of the frame. On `lo` itself libpcap would
-        # count drops twice, and with the filter `inbound` lose all frames of its first blocks, which it filters itself
-        wanted = f"{COPIES[iface]} and ({wanted})"
-        listen = ["-i", ANY, "-y", "LINUX_SLL2"]
-    else:
-        listen = ["-i", iface]
-    # -p: not promiscuous; -n: no names; -s 0: whole frames; -U: as they come; -B: in KiB
-    room = str(max(1, buffer_bytes // 1024))
-    how = ["-p", "-n", "-s", "0", "-U", "-w", "-", "-B", room, "--time-stamp-precision=nano"]
-    return [program, *listen, *how, wanted]
 
 
 class _Tcpdump:
@@ -172,7 +162,7 @@ class _Tcpdump:
 
     def _hand_out(self, frame: OnFrame) -> int:
         data, at, count = self._rest, 0, 0
-        packet = self._packet if self.link_type == LINUX_SLL2 else None
+        outgoing = self._outgoing if self.link_type == LINUX_SLL2 else None
         end = len(data) - RECORD.size
         while at <= end:
             seconds, nanoseconds, captured, on_wire = RECORD.unpack_from(data, at)
@@ -180,18 +170,16 @@ class _Tcpdump:
             if following > len(data):
                 break
             one = data[at + RECORD.size : following]
-            if packet is None or packet(one):
+            counts = True
+            if outgoing is not None:
+                _, index, _, kind = COOKED.unpack_from(one)
+                if kind == bpf.OUTGOING:
+                    counts = outgoing.counts(one[COOKED_BYTES:], self._name_of(index))
+            if counts:
                 frame(seconds + nanoseconds * 1e-9, one, on_wire)
             at, count = following, count + 1
         self._rest = data[at:]
         return count
-
-    def _packet(self, data: bytes) -> bool:
-        """Whether a cooked frame counts."""
-        _, index, _, kind = COOKED.unpack_from(data)
-        if kind != bpf.OUTGOING or self._outgoing is None:
-            return True
-        return self._outgoing.counts(data[COOKED_BYTES:], self._name_of(index))
 
     def _read(self) -> bytes:
         """What its pipe holds of frames; ToolkitError where it has ended."""
@@ -222,15 +210,12 @@ class _Tcpdump:
                 with contextlib.suppress(KeyError):
                     self._arrivals.unregister(self._words)
                 return False
-            self._note(said)
-
-    def _note(self, said: bytes) -> None:
-        *whole, self._line = (self._line + said).split(b"\n")
-        for line in whole:
-            self._lines.append(line)
-            told = DROPPED.search(line)
-            if told:
-                self._dropped = int(told[1])
+            *whole, self._line = (self._line + said).split(b"\n")
+            for line in whole:
+                self._lines.append(line)
+                told = DROPPED.search(line)
+                if told:
+                    self._dropped = int(told[1])
 
     def _ended(self) -> ToolkitError:
         said = b"\n".join(self._lines).decode(errors="replace")
@@ -266,18 +251,15 @@ class _Tcpdump:
         end = time.monotonic() + END_S
         while self._listen() and time.monotonic() < end:
             self._arrivals.poll(100)
-            self._throw_away()
+            # frames that nobody waits for any more; without that it may wait for room in the pipe and not end
+            with contextlib.suppress(BlockingIOError, KeyError):
+                if not os.read(self._frames, PIPE_BYTES):
+                    self._arrivals.unregister(self._frames)
         self._pipes[0].close()
         if self._has_not_ended():
             self._signal(signal.SIGKILL)
             self._has_not_ended()
         self._pipes[1].close()
-
-    def _throw_away(self) -> None:
-        """Frames that nobody waits for any more; without that it may wait for room in the pipe and not end."""
-        with contextlib.suppress(BlockingIOError, KeyError):
-            if not os.read(self._frames, PIPE_BYTES):
-                self._arrivals.unregister(self._frames)
 
     def _has_not_ended(self) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
