@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from toolkit.cli.plan.answer import PlanAnswer
 from toolkit.cli.plan.engine_settings import settings_of
 from toolkit.cli.plan.gpu import gpu_of
 from toolkit.cli.plan.host import seen_host
@@ -10,6 +9,7 @@ from toolkit.cli.plan.load import load_of
 from toolkit.cli.plan.measured import MeasuredRuns, measured
 from toolkit.cli.plan.model import KnownModel, known_model
 from toolkit.cli.plan.options import PlanOptions
+from toolkit.cli.plan.show import PlanAnswer, show
 from toolkit.errors import ToolkitError
 from toolkit.plan.capacity import Goal, Prices, RequestLengths, chain, cost, headroom
 from toolkit.plan.checkup import (
@@ -48,7 +48,6 @@ def run(options: PlanOptions) -> None:
         for one in side_by_side(asked, options.quantization)
     ]
     answers = [_answer(one, asked, options, seen) for one in plans]
-    from toolkit.cli.plan.show import show
 
     show(answers, options, asked, runs, seen)
 

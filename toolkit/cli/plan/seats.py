@@ -32,31 +32,41 @@ def show_seats(
             "Tell it: `--tokens 550`, or `--workload workload.json`",
         )
     found = _counted(options, seen, known, float(tokens))
-    notes = _notes(options, seen, known, load)
-    if options.as_json:
-        print_json(_as_object(replace(found, notes=(*found.notes, *notes)), seen, float(tokens)))
+    notes = list(found.notes)
+    if load.request_tokens is None:
+        notes.append(
+            "how long requests are was not told, so all are counted as long as its max_model_len: real ones are shorter"
+        )
+    if known is None:
+        notes.append(
+            f"the catalog does not know its model, `{seen.model or 'not told'}`: all layers are taken to keep every token. Name MODEL"
+            " to count its states"
+        )
+    if options.gpu is None:
+        notes.append("name its GPU, e.g., `--gpu a100-80gb`, to see how far the plan is from it")
+    if not options.as_json:
+        click.echo(f"{seen.name}: {found.text}")
+        for note in notes:
+            click.echo(f"- {note}")
         return
-    click.echo(f"{seen.name}: {found.text}")
-    for note in (*found.notes, *notes):
-        click.echo(f"- {note}")
-
-
-def _as_object(found: Checkup, seen: "Sighting", tokens: float) -> dict[str, object]:
-    """The keys of a plan; what only a GPU and a model tell is null."""
+    # the keys of a plan; what only a GPU and a model tell is null
     unknown: dict[str, object] = {field.name: None for field in fields(Plan)}
-    return unknown | {
-        "model": seen.model,
-        "request_tokens": tokens,
-        "num_gpu_blocks": found.num_gpu_blocks,
-        "block_size": found.block_size,
-        "blocks_per_request": found.blocks_per_request,
-        "max_concurrency": found.at_once,
-        "flags": {},
-        "advice": [],
-        "notes": list(found.notes),
-        "checkup": asdict(found),
-        "host": seen.name,
-    }
+    print_json(
+        unknown
+        | {
+            "model": seen.model,
+            "request_tokens": float(tokens),
+            "num_gpu_blocks": found.num_gpu_blocks,
+            "block_size": found.block_size,
+            "blocks_per_request": found.blocks_per_request,
+            "max_concurrency": found.at_once,
+            "flags": {},
+            "advice": [],
+            "notes": notes,
+            "checkup": asdict(replace(found, notes=tuple(notes))),
+            "host": seen.name,
+        }
+    )
 
 
 def _counted(
@@ -75,21 +85,3 @@ def _counted(
     hybrid = per_request(known.shape, settings) > 0
     states = States(block_size=size, blocks_per_request=each, blocks_to_begin=begin)
     return checkup(seen, tokens, states if hybrid else None)
-
-
-def _notes(
-    options: PlanOptions, seen: "Sighting", known: "KnownModel | None", load: RequestLengths
-) -> list[str]:
-    told = []
-    if load.request_tokens is None:
-        told.append(
-            "how long requests are was not told, so all are counted as long as its max_model_len: real ones are shorter"
-        )
-    if known is None:
-        told.append(
-            f"the catalog does not know its model, `{seen.model or 'not told'}`: all layers are taken to keep every token. Name MODEL"
-            " to count its states"
-        )
-    if options.gpu is None:
-        told.append("name its GPU, e.g., `--gpu a100-80gb`, to see how far the plan is from it")
-    return told
