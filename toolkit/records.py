@@ -1,4 +1,4 @@
-"""The facts that walk through the house: frozen records with units in their names.
+"""The facts that packages hand to each other: frozen records with units in their names.
 
 A missing number is None, never 0 or -1. Standard library only; no I/O, no clock.
 """

@@ -1,1 +1,1 @@
-"""BENCH, a room of LOOK: time every host fairly, and say why it is fast."""
+"""Times every host fairly, and says why it is fast."""

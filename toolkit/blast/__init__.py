@@ -1,1 +1,1 @@
-"""BLAST: everyone under the same load, at the same moment."""
+"""Puts every host under the same load at the same moment."""

@@ -1,1 +1,1 @@
-"""BOARD, a room of BLAST: who leads in a rolling window, and why."""
+"""Who leads in a rolling window of a blast, and why."""

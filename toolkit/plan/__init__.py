@@ -1,1 +1,1 @@
-"""PLAN, a room of SERVE: what fits into a GPU's memory, and how many requests that is, before anything is started."""
+"""What fits into a GPU's memory, and how many requests that is, before anything is started."""

@@ -1,1 +1,1 @@
-"""The response cache in front of the engine."""
+"""The response cache and router in front of engines; docs/one-request.md follows one request through it."""

@@ -1,1 +1,1 @@
-"""LOOK: what is out there. `look` asks, `sighting` reads the answers, `findings` judges them."""
+"""What is out there: `look` asks, `sighting` reads the answers, `findings` judges them."""

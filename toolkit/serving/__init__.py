@@ -1,1 +1,1 @@
-"""SERVE: a machine fit to serve, an engine that starts warm behind the proxy, and somebody who restarts it."""
+"""Serves: a machine fit for it, an engine that starts warm behind the proxy, and somebody who restarts it."""
