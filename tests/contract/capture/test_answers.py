@@ -38,7 +38,8 @@ def test_answers_in_one_segment_belong_to_requests_in_order_whatever_has_a_body(
     ]
     talk.client(heads[0] + post(b'{"prompt":"a"}') + heads[0] + heads[1] + post(b'{"prompt":"b"}'))
     whole = json.dumps(USAGE).encode()
-    sent = answer(200, length=70) + answer(201, whole) + answer(404, length=9)
+    early = b"HTTP/1.1 103 X\r\nLink: </a>\r\n\r\n"
+    sent = answer(200, length=70) + early + answer(201, whole) + answer(404, length=9)
     talk.server(sent + b"HTTP/1.1 204 X\r\n\r\n" + answer(503, b"{}"))
     talk.close()
     assert told(talk, tmp_path) == [

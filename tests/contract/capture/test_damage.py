@@ -5,6 +5,7 @@ import json
 import os
 import random
 import resource
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,6 +81,30 @@ def test_a_damaged_file_is_an_error_or_less_to_read(tmp_path: Path) -> None:
     print(f"{found} of {sent}")
     if not IS_LONG:
         assert found >= 0.95 * FOUND
+
+
+def test_what_a_pcapng_file_says_of_drops_and_frames_cut_in_their_headers_are_counted(
+    tmp_path: Path,
+) -> None:
+    frames, _ = talk(3, random.Random(1), [20])
+    told = p.block(5, struct.pack("<III", 0, 0, 0) + p.option(5, struct.pack("<Q", 9)))
+    cut = p.enhanced(frames[0].cut(44))  # 10 bytes of TCP are left of 20
+    (tmp_path / "a.cap").write_bytes(p.pcapng(frames) + told + told + cut)
+    done = run("capture", "a.cap", "--json", "--no-store", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = rows(done.stdout)[-1]["summary"]
+    assert (summary["requests"], summary["kernel_drops"], summary["damaged_frames"]) == (3, 9, 1)
+
+
+def test_a_block_whose_ends_disagree_is_told_by_its_place(tmp_path: Path) -> None:
+    frames, _ = talk(3, random.Random(1), [20])
+    whole = p.pcapng(frames)
+    bad = p.block(99, bytes(8))[:-4] + struct.pack("<I", 100)
+    (tmp_path / "a.cap").write_bytes(whole + bad + whole)
+    done = run("capture", "a.cap", "--no-store", cwd=tmp_path)
+    assert done.returncode == 1
+    place = f"at byte {len(whole):,} a block says it is 20 bytes long, and 100 at its end"
+    assert f"`a.cap` is damaged: {place}" in done.stderr
 
 
 def flow(data: bytes, size: int = 1448, order: Callable[[list], list] = lambda each: each) -> bytes:
