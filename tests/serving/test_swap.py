@@ -84,7 +84,7 @@ def why(
 
 
 def _seen(gpus: Gpus, chosen: str | None) -> Gpus:
-    """As gpus.py tells them: with what the engine will see, which is inherited where nobody chose."""
+    """As preflight.gpu tells them: with what the engine will see, which is inherited where nobody chose."""
     return gpus if chosen is None else replace(gpus, visible=chosen)
 
 

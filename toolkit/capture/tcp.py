@@ -518,7 +518,7 @@ class Streams:
         soon = abs(ts - client.began_at) <= CLOSED_S
         return soon and client.started_at >= first and behind <= limits.stash_bytes
 
-    # --- keeping house ----------------------------------------------------------------------------
+    # --- ends and limits --------------------------------------------------------------------------
 
     def _settle(self, ts: float, flow: Flow) -> None:
         """See after anything unusual whether it is over, what waits, and what it holds."""

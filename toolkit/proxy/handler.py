@@ -113,7 +113,7 @@ class Context:
     """Identity of the model that answers (upstream/fingerprint.py), part of the key."""
     decision: CacheDecision = NO_CACHE
     bypass: str | None = None
-    """Why the cache was not used; None: it was."""
+    """Why the cache was not used: a reason of policy.Bypass, or `view` for a form of answer that we don't know; None: it was."""
     format: ResponseFormat = AS_A_WHOLE
     name: bytes = b""
     """The key of its answer; empty: the body was not understood."""

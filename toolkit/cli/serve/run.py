@@ -1,4 +1,4 @@
-"""What `toolkit serve` does once its command line is read: the stack's file, keys, models, the house, signals, the end."""
+"""What `toolkit serve` does once its command line is read: the stack's file, keys, models, the supervisor, signals, the end."""
 
 import asyncio
 import contextlib
