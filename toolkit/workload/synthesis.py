@@ -11,7 +11,6 @@ lengths. With r, the share of listed prompts' requests, and D, how far the two l
 of their distributions), listed prompts get the share a of all weights that makes D (a - r) + r (1 - a) / a, wrong
 lengths and wrong repeats, the least: a = sqrt(r / D), from r to 1. Where losing all repeats is less, none is listed.
 
-
     "user: Hi"                 -> text = "Hi"
     "system: A\nuser: Hi"      -> messages, or the system's as the passage that all prompts have before them
     blocks 1 2 3, 200 chars    -> words for the blocks that other prompts begin with, too, and words of its own
