@@ -1,4 +1,4 @@
-"""Starts of `toolkit` without the price of its imports, which is most of a short command's CPU; `programs` is how tests call it.
+"""Short commands of `toolkit` without the price of their imports, which is most of their CPU; `programs.run` is how tests call it.
 
     python forks.py TOOLKIT SOCKET
 
@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -28,53 +29,41 @@ from pathlib import Path
 from typing import Any
 
 _turns = itertools.count()
-_Files = tuple[int, int, int]
 
 
-class Forked:
-    """A process that was started so; of `subprocess.Popen` what tests need."""
-
-    def __init__(
-        self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str], files: _Files
-    ) -> None:
-        script, *self.args = command
-        # by turns of two with other hashes, so that two programs of a test must agree without them
-        self._forks = _forks(script, str(next(_turns) % 2 + 1))
-        umask = os.umask(0o077)
-        os.umask(umask)
-        order = {"words": self.args, "cwd": str(cwd), "env": dict(env), "umask": umask}
-        self.pid: int = self._forks.ask(order, files)
-        self.returncode: int | None = None
-        self._lock = threading.Lock()
-        self._ends = os.pidfd_open(self.pid)
-
-    def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(0)
-        return self.returncode
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Its exit code, once it has ended; the signal, negative, that ended it."""
-        if self.returncode is None:
-            ended = select.poll()
-            ended.register(self._ends, select.POLLIN)
-            if not ended.poll(None if timeout_s is None else timeout_s * 1000):
-                raise subprocess.TimeoutExpired(self.args, timeout_s or 0)
-        with self._lock:
-            if self.returncode is None:
-                self.returncode = self._forks.ask({"bury": self.pid})
-                os.close(self._ends)
-            return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Send it, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.send_signal(signal.SIGKILL)
+def run_forked(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes, timeout_s: float
+) -> subprocess.CompletedProcess[bytes]:
+    """As `subprocess.run` with its output captured, for the `toolkit` script as the command."""
+    script, *words = command
+    # by turns of two with other hashes, so that two commands of a test must agree without them
+    forks = _forks(script, str(next(_turns) % 2 + 1))
+    umask = os.umask(0o077)
+    os.umask(umask)
+    order = {"words": words, "cwd": str(cwd), "env": dict(env), "umask": umask}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        reading, writing = os.pipe()
+        with os.fdopen(reading, "rb") as theirs, os.fdopen(writing, "wb") as ours:
+            pid = forks.ask(order, (theirs.fileno(), out.fileno(), err.fileno()))
+            theirs.close()
+            with suppress(BrokenPipeError):
+                ours.write(stdin)
+                ours.flush()
+        ends = os.pidfd_open(pid)
+        waiting = select.poll()
+        waiting.register(ends, select.POLLIN)
+        is_late = not waiting.poll(timeout_s * 1000)
+        if is_late:
+            os.kill(pid, signal.SIGKILL)
+        code = forks.ask({"bury": pid})
+        os.close(ends)
+        if is_late:
+            raise subprocess.TimeoutExpired(command, timeout_s)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+    return subprocess.CompletedProcess(command, code, *texts)
 
 
 class _Forks:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from contract.harness.forks import Forked
+from contract.harness.forks import run_forked
 
 TOOLKIT = str(Path(sys.executable).parent / "toolkit")
 """The command that `pip install` put beside this Python: a checkout's or a wheel's."""
@@ -63,34 +63,6 @@ def installed(name: str) -> Path:
     return inside if inside.is_file() else beside
 
 
-def start(
-    command: Sequence[str],
-    *,
-    cwd: Path,
-    env: Mapping[str, str] | None,
-    files: tuple[int, int, int],
-    anew: bool = False,
-) -> "Forked | subprocess.Popen[bytes]":
-    """Start it with these as its standard input, output and error, in a session of its own.
-
-    `toolkit` is forked off a process that has its imports. It gets an interpreter of its own with `anew`, or where `env` has a word
-    for Python.
-    """
-    own = environment(cwd, env)
-    if command[0] == TOOLKIT and not anew and not any(name.startswith("PYTHON") for name in own):
-        return Forked(command, cwd=cwd, env=own, files=files)
-    stdin, stdout, stderr = files
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=own,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-    )
-
-
 def run(
     *words: object,
     cwd: Path,
@@ -99,28 +71,29 @@ def run(
     timeout_s: float = 120.0,
     anew: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `toolkit words...` to its end in `cwd`, which is its home too; standard input is `stdin`, no terminal."""
+    """Run `toolkit words...` to its end in `cwd`, which is its home too; standard input is `stdin`, no terminal.
+
+    It is forked off a process that has its imports; with `anew`, or where `env` has a word for Python, it gets an interpreter of
+    its own. What runs on (`Program`) always has one.
+    """
     command = [TOOLKIT, *map(str, words)]
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        reading, writing = os.pipe()
-        with os.fdopen(reading, "rb") as theirs, os.fdopen(writing, "wb") as ours:
-            files = (theirs.fileno(), out.fileno(), err.fileno())
-            process = start(command, cwd=cwd, env=env, files=files, anew=anew)
-            theirs.close()
-            with suppress(BrokenPipeError):
-                ours.write(stdin.encode() if isinstance(stdin, str) else stdin)
-                ours.flush()
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode())
-    return subprocess.CompletedProcess(command, code, *texts)
+    own = environment(cwd, env)
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    if anew or any(name.startswith("PYTHON") for name in own):
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=own,
+            input=given,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    else:
+        done = run_forked(command, cwd=cwd, env=own, stdin=given, timeout_s=timeout_s)
+    return subprocess.CompletedProcess(
+        command, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -138,27 +111,28 @@ class Program:
         self.out: list[str] = []
         self.err: list[str] = []
         self._moved = threading.Condition()
-        out, out_end = os.pipe()
-        err, err_end = os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        files = (nothing, out_end, err_end)
         # a session of its own: what it starts can be found and ended, and no signal of ours reaches the test runner
-        self.process = start(command, cwd=cwd, env=env, files=files)
-        for file in files:
-            os.close(file)
+        self.process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment(cwd, env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._readers = [
             threading.Thread(target=self._read, args=(pipe, lines), daemon=True)
-            for pipe, lines in ((out, self.out), (err, self.err))
+            for pipe, lines in ((self.process.stdout, self.out), (self.process.stderr, self.err))
         ]
         for reader in self._readers:
             reader.start()
 
-    def _read(self, pipe: int, lines: list[str]) -> None:
-        with open(pipe, "rb") as whole:
-            for line in whole:
-                with self._moved:
-                    lines.append(line.decode(errors="replace").rstrip("\n"))
-                    self._moved.notify_all()
+    def _read(self, pipe: Any, lines: list[str]) -> None:
+        for line in pipe:
+            with self._moved:
+                lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._moved.notify_all()
         with self._moved:
             self._moved.notify_all()
 
@@ -230,6 +204,10 @@ class Program:
         self.process.wait(PATIENCE_S)
         for reader in self._readers:
             reader.join(PATIENCE_S)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
 
 
 @contextmanager
