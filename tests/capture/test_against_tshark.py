@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.packets import ACK, FIN, PSH, SYN, Conversation, chunked, ok, pcap, post
+from contract.harness.packets import ACK, FIN, PSH, SYN, Conversation, chunked, ok, pcap, post
 
 from toolkit.capture.files import replay
 from toolkit.capture.records import HttpRequest, Losses

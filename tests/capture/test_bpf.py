@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import packets
+from contract.harness import packets
+from contract.harness.packets import ACK, FIN, PSH, RST, SYN, ethernet, ipv4, ipv6, tcp
 from support.bpf_machine import ETHERNET, HOST, LOOPBACK, OUTGOING, verdict
 from support.net_namespaces import needs_tcpdump
-from support.packets import ACK, FIN, PSH, RST, SYN, ethernet, ipv4, ipv6, tcp
 
 from toolkit.capture import bpf
 from toolkit.errors import ToolkitError

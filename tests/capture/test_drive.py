@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from support.packets import ETHERNET, Conversation, Frame, ok, pcap, post
+from contract.harness.packets import ETHERNET, Conversation, Frame, ok, pcap, post
 
 from toolkit.capture import drive
 from toolkit.capture.bodies import Bodies

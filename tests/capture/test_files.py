@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support import packets
-from support.packets import START, Conversation, Frame, ethernet, ipv4, tcp, zipped
+from contract.harness import packets
+from contract.harness.packets import START, Conversation, Frame, ethernet, ipv4, tcp, zipped
 from support.segments import Segment, replayed
 
 from toolkit.capture.records import Losses
@@ -33,6 +33,8 @@ def talk(requests: int = 3, *, dport: int = 8000) -> list[Frame]:
 
 
 TALK = talk()
+
+
 CAPTURE = packets.pcap(TALK)
 
 

@@ -1,6 +1,6 @@
 """Requests with their answers: paired in order, delivered when the answer is over, counted while it is not."""
 
-from support.packets import ok
+from contract.harness.packets import ok
 from support.streams import ACK, FIN, RST, SYN, Capture, key, post
 
 from toolkit.capture.records import HttpRequest, MemoryBounds

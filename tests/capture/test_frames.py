@@ -5,8 +5,8 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 import pytest
-from support import packets
-from support.packets import (
+from contract.harness import packets
+from contract.harness.packets import (
     ACK,
     ETHERNET,
     FIN,

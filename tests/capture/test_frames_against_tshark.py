@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support import packets
-from support.packets import LINKS, START, Conversation, Frame
+from contract.harness import packets
+from contract.harness.packets import LINKS, START, Conversation, Frame
 from support.segments import Segment, replayed
 
 needs_tshark = pytest.mark.skipif(

@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from support.packets import chunked
+from contract.harness.packets import chunked
 from support.streams import Capture, post
 
 from toolkit.capture.records import HttpRequest, MemoryBounds

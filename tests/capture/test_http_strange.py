@@ -1,7 +1,7 @@
 """What is no HTTP/1, or not quite: counted, never guessed at, and the next good request is read."""
 
 import pytest
-from support.packets import chunked
+from contract.harness.packets import chunked
 from support.streams import Capture, post
 
 ONE, TWO = b'{"n": 1}', b'{"n": 2}'

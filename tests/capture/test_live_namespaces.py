@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from support import packets
+from contract.harness import packets
 from support.live_traffic import MIB, THE_END, Capture, bodies, capturing, send, serving
 from support.net_namespaces import inside, namespace, needs_namespaces, needs_tcpdump, pair
 

@@ -4,10 +4,10 @@ import struct
 from typing import Literal
 
 import pytest
+from contract.harness import packets
+from contract.harness.packets import START, Conversation, Frame, ethernet, ipv4, tcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import packets
-from support.packets import START, Conversation, Frame, ethernet, ipv4, tcp
 from support.segments import Reading
 
 from toolkit.capture.files import LARGEST_FRAME

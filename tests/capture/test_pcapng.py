@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support import packets
-from support.packets import (
+from contract.harness import packets
+from contract.harness.packets import (
     ETHERNET,
     RAW,
     START,
@@ -24,6 +22,8 @@ from support.packets import (
     simple,
     tcp,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.segments import Reading
 
 from toolkit.capture.files import LARGEST_BLOCK, MOST_INTERFACES

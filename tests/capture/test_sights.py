@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from contract.harness.packets import ipv4, ipv6, tcp
 from support.capture_child import capture_child, heard
 from support.live_traffic import THE_END, bodies, send, serving
 from support.net_namespaces import inside, ip, namespace, needs_namespaces, needs_tcpdump, pair
-from support.packets import ipv4, ipv6, tcp
 
 from toolkit.capture.live import OutgoingFrames, outgoing
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import packets
+from contract.harness import packets
 from support.live_traffic import MIB, bodies, capturing, send, serving
 from support.net_namespaces import needs_capture, needs_tcpdump
 

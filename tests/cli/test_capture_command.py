@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from contract.harness.packets import Conversation, Frame, ok, pcap, post
 from support.capturing import COMMAND, Ran, capture, capturing, chat
-from support.packets import Conversation, Frame, ok, pcap, post
 
 from toolkit.cli import main
 from toolkit.store import Store

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from contract.harness.packets import Conversation, pcap, post
 from support.capturing import capture, chat
-from support.packets import Conversation, pcap, post
 
 
 @pytest.mark.parametrize(

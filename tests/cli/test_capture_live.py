@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from contract.harness.packets import post
 from support.capturing import (
     COMMAND,
     Client,
@@ -30,7 +31,6 @@ from support.net_namespaces import (
     needs_namespaces,
     needs_tcpdump,
 )
-from support.packets import post
 
 from toolkit.store import Store
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 
 import pytest
-from support.packets import chunked
+from contract.harness.packets import chunked
 from support.streams import ACK, FIN, RST, SYN, key, post
 
 from toolkit.capture.records import HttpRequest, Losses, MemoryBounds

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from support.packets import ETHERNET, Frame
+from contract.harness.packets import ETHERNET, Frame
 
 from toolkit.capture.files import Replayed, replay
 from toolkit.capture.packets import Frames

@@ -9,6 +9,7 @@
 A frame is `Frame(ts, data, wire_length)`; lists of them may be cut, shuffled and repeated by a test at will.
 """
 
+import gzip
 import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -451,3 +452,7 @@ def pcapng(
         + interface(link, order=order)
         + b"".join(enhanced(frame, order=order) for frame in frames)
     )
+
+
+def zipped(capture: bytes) -> bytes:
+    return gzip.compress(capture, mtime=0)
