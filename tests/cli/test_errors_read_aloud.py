@@ -65,7 +65,7 @@ NAMES = {
         *("sweep --show zzz", "plan qwen2.5-7b --gpu l4 --run zzz", "diagnose zzz"),
         *("plan nomodel --gpu l4", "plan qwen2.5-7b --gpu l99", "serve --preset nope --check"),
         *("bench 127.0.0.1:9 --profile nope", "sim serve --personality nope", "serve status"),
-        *("sim serve --set foo=1", "selftest --against nope", "capture --iface nope0"),
+        *("sim serve --set foo=1", "capture --iface nope0"),
         *("serve --sim nope --check", "impact --run zzz --host memory"),
         *("scout ftp://x", "watchdog --url ftp://x", "warmup ftp://x"),
     ],
