@@ -45,7 +45,11 @@ for words in json.load(sys.stdin):
 def commands() -> list[list[str]]:
     """Of each engine, behind `vllm serve`."""
     (found,) = yaml.safe_load_all(text_of(compose.kit(site()), "compose.yaml"))
-    engines = [found["services"][name]["command"] for name in ("qwen", "coder-7b")]
+    # Compose itself takes two dollars for one
+    engines = [
+        [word.replace("$$", "$") for word in found["services"][name]["command"]]
+        for name in ("qwen", "coder-7b")
+    ]
     made = kubernetes.kit(site(BIG), gpus_per_node=8)
     documents = yaml.safe_load_all(text_of(made, "engine-contest-big.yaml"))
     (group,) = (each for each in documents if each["kind"] == "LeaderWorkerSet")
@@ -80,7 +84,7 @@ def test_every_engines_command_is_read_as_it_is_meant(read: list[dict[str, objec
     assert (qwen["model_tag"], qwen["port"]) == ("Qwen/Qwen2.5-7B-Instruct", 8001)
     assert (qwen["tensor_parallel_size"], qwen["max_num_seqs"]) == (2, 64)
     assert (qwen["host"], qwen["shutdown_timeout"]) == ("0.0.0.0", 45)
-    assert coder["served_model_name"] == ["coder"]
+    assert coder["served_model_name"] == ['a$b "} or vector(9)\\']
 
 
 def test_each_node_of_several_is_read_as_it_is_meant(read: list[dict[str, object]]) -> None:
