@@ -29,7 +29,7 @@ needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None,
     reason="needs Prometheus: apt-get install --no-install-recommends prometheus",
 )
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 QUIET = {
     # nothing of this happened
     *("Turned away, and why", "Calls that failed", "What happened"),
