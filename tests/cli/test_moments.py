@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from toolkit.cli.moments import MOMENT, MomentParam
+from toolkit.cli.options import MOMENT, MomentParam
 
 NOON = 1_750_075_200.0
 """2025-06-16 12:00:00 UTC: 1,750,075,200 / 86,400 = 20,255.5 days since 1970."""

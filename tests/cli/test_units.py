@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from toolkit.cli.units import DURATION, SIZE
+from toolkit.cli.options import DURATION, SIZE
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command line: one folder per verb, its `verb.py` loaded when it is called, so that `--help` answers at once.
+"""The command line: a file for each verb, loaded when it is called, so that `--help` answers at once.
 
 Nothing imports this package. It prints errors; every other part raises them.
 """
@@ -28,7 +28,7 @@ ROOMS = {
     "Practise": ("demo", "sim", "selftest"),
     "Besides": ("runs", "completion"),
 }
-"""In the order in which a user meets them; `toolkit.cli.<verb>.verb` holds `command`."""
+"""In the order in which a user meets them; `<verb>.py` holds `command`, of a verb of several files `<verb>/verb.py`."""
 VERBS = tuple(verb for verbs in ROOMS.values() for verb in verbs)
 SHELL_ASKS = "_TOOLKIT_COMPLETE"
 """The variable in which a shell says what it wants to know (click's way)."""
@@ -56,7 +56,10 @@ class Verbs(click.Group):
         """Load one verb; None for an unknown one, which click reports."""
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"toolkit.cli.{name}.verb").command
+        module = importlib.import_module(f"toolkit.cli.{name}")
+        if hasattr(module, "__path__"):  # a verb of several files
+            module = importlib.import_module(f"toolkit.cli.{name}.verb")
+        command: click.Command = module.command
         return command
 
     def resolve_command(

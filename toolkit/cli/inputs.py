@@ -1,16 +1,12 @@
-"""What several verbs read before they start: hosts, keys from the environment, the database path."""
+"""What several verbs read before they start: hosts, keys from the environment, certificates; and what it lets the process open."""
 
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from toolkit.cli import suggestions
-from toolkit.cli.places import DATABASE
 from toolkit.errors import ToolkitError
 from toolkit.hosts import EXAMPLE, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
@@ -19,29 +15,6 @@ if TYPE_CHECKING:
     import ssl
 
 OPEN_FILES = 65_536
-
-database_option = click.option(
-    "--db",
-    "database",
-    envvar="TOOLKIT_DB",
-    default=DATABASE,
-    show_default=True,
-    show_envvar=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The SQLite file, made on first use.",
-)
-
-
-def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--insecure` and `--ca`."""
-    trust = click.option(
-        "--ca",
-        metavar="FILE",
-        shell_complete=suggestions.file,
-        help="Trust the certificates in this file, too.",
-    )
-    accept = click.option("--insecure", is_flag=True, help="Accept any TLS certificate.")
-    return accept(trust(command))
 
 
 def tls_for(*, insecure: bool, ca: str | None) -> "ssl.SSLContext":

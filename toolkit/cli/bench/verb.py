@@ -14,8 +14,7 @@ from toolkit.cli.bench.options import (
     REQUESTS,
     BenchOptions,
 )
-from toolkit.cli.inputs import database_option, tls_options
-from toolkit.cli.units import DURATION, Levels
+from toolkit.cli.options import DURATION, Levels, database_option, tls_options
 
 MOST_REQUESTS = 1_000_000
 """Per host: more is a slip, and a duration can do it, too."""

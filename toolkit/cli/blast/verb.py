@@ -17,8 +17,7 @@ from toolkit.cli.blast.options import (
     WINDOW_S,
     BlastOptions,
 )
-from toolkit.cli.inputs import database_option, tls_options
-from toolkit.cli.units import DURATION, LONGEST_WINDOW_S
+from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, database_option, tls_options
 
 MOST_USERS = 1_000_000
 LONGEST_S = 365 * 86_400.0

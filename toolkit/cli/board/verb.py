@@ -10,9 +10,7 @@ from click.core import ParameterSource
 from toolkit.board.standings import RANK_BY
 from toolkit.cli import suggestions
 from toolkit.cli.board.options import BoardOptions
-from toolkit.cli.inputs import database_option
-from toolkit.cli.moments import MOMENT
-from toolkit.cli.units import DURATION, LONGEST_WINDOW_S
+from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option
 
 EXAMPLES = """
 Rank the hosts of a blast over a rolling window, from what `toolkit blast` stores: the newest one,

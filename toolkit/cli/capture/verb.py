@@ -8,8 +8,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.capture.options import ANY, KEEP, ROTATE, CaptureOptions
-from toolkit.cli.inputs import database_option
-from toolkit.cli.units import DURATION, SIZE
+from toolkit.cli.options import DURATION, SIZE, database_option
 
 PORT = 8000
 ENGINES = ("scapy", "ring", "tcpdump")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option
+from toolkit.cli.options import database_option
 
 EXAMPLES = """
 Compare two runs of the database, or two hosts of one: is B better than A, worse, or is no

@@ -8,8 +8,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.diagnose.options import DiagnoseOptions
-from toolkit.cli.inputs import database_option, tls_options
-from toolkit.cli.units import DURATION
+from toolkit.cli.options import DURATION, database_option, tls_options
 
 EXAMPLES = """
 Say which bottleneck a server has: what was seen, which lever to turn first, what that risks and

@@ -7,9 +7,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.impact.options import GAIN, RPS, ImpactOptions
-from toolkit.cli.inputs import database_option
-from toolkit.cli.moments import MOMENT
-from toolkit.cli.units import DURATION
+from toolkit.cli.options import DURATION, MOMENT, database_option
 
 LARGEST = 1e9
 LONGEST_S = 86_400

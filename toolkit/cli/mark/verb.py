@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option
-from toolkit.cli.moments import MOMENT
+from toolkit.cli.options import MOMENT, database_option
 from toolkit.cli.output import say
 from toolkit.errors import ToolkitError
 from toolkit.units import clock

@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option, tls_options
+from toolkit.cli.options import DURATION, SIZE, Price, database_option, tls_options
 from toolkit.cli.plan.options import PlanOptions
-from toolkit.cli.units import DURATION, SIZE, Price
 
 LARGEST = 1e9
 EXAMPLES = """

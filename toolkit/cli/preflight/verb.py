@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.units import SIZE
+from toolkit.cli.options import SIZE
 
 EXAMPLES = """
 Look at everything that serving stumbles over, before it does: open files, disk, memory and

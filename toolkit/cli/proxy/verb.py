@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.units import DURATION, SIZE
+from toolkit.cli.options import DURATION, SIZE
 
 EXAMPLES = """
 Stand between clients and vLLM: answer what was asked before from memory, ask once what many ask

@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option
+from toolkit.cli.options import Price, database_option
 from toolkit.cli.report.options import ReportOptions
-from toolkit.cli.units import Price
 
 EXAMPLES = """
 Write the lab report of a run: seven criteria (model loading, API compatibility, stability, cost,

@@ -8,8 +8,8 @@ import click
 from click.core import ParameterSource
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option
 from toolkit.cli.named_run import run_of
+from toolkit.cli.options import database_option
 from toolkit.errors import ToolkitError
 from toolkit.units import bytes_of, seconds_of
 

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import (
-    allow_open_files,
-    database_option,
-    hosts_from,
-    keys_for,
-    tls_for,
-    tls_options,
-)
-from toolkit.cli.units import DURATION
+from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
+from toolkit.cli.options import DURATION, database_option, tls_options
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import click
 
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
+from toolkit.cli.options import DURATION, Levels
 from toolkit.cli.output import print_json
-from toolkit.cli.units import DURATION, Levels
 from toolkit.units import DASH, latency, percent
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.options import DURATION
 from toolkit.cli.places import SERVE_FOLDER
-from toolkit.cli.units import DURATION
 
 EXAMPLES = """
 Serve a stack: check the machine, start vLLM with flags that the installed version has, warm it up,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.units import DURATION
+from toolkit.cli.options import DURATION
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option
+from toolkit.cli.options import DURATION, database_option
 from toolkit.cli.sweep.options import NEWEST, SweepOptions
-from toolkit.cli.units import DURATION
 
 EXAMPLES = """
 Try configurations one after the other: each is served, warmed, loaded from outside with the

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option, tls_options
-from toolkit.cli.units import DURATION, Levels
+from toolkit.cli.options import DURATION, Levels, database_option, tls_options
 
 MOST_AT_ONCE = 64
 """The highest concurrency where nobody says what the engine runs at once."""

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option
-from toolkit.cli.units import DURATION
+from toolkit.cli.options import DURATION, database_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES = """

@@ -6,9 +6,7 @@ from typing import Any
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.inputs import database_option
-from toolkit.cli.moments import MOMENT
-from toolkit.cli.units import DURATION
+from toolkit.cli.options import DURATION, MOMENT, database_option
 
 EXAMPLES = """
 What clients really send: how many requests are unique, how they repeat, what a response cache would
