@@ -1,0 +1,28 @@
+"""`toolkit completion`: the script that lets a shell complete the toolkit's words."""
+
+import click
+
+
+@click.command("completion", short_help="Let your shell complete all of this.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Print the script that lets your shell complete verbs, options, files, and names: profiles, presets,
+    models, GPUs, runs. SHELL is bash, zsh or fish. Put the line for yours where your shell reads it first:
+
+    \b
+      eval "$(toolkit completion bash)"   in ~/.bashrc
+      eval "$(toolkit completion zsh)"    in ~/.zshrc, below compinit
+      toolkit completion fish | source    in ~/.config/fish/config.fish
+
+    It completes the command called `toolkit`, which must be on the PATH: of an environment that is not
+    active, say where it is: `PATH=$PATH:~/toolkit/.venv/bin`.
+    """  # noqa: D301 (click reads the character itself)
+    from click.shell_completion import get_completion_class
+
+    from toolkit.cli import SHELL_ASKS
+
+    completing = get_completion_class(shell)
+    assert completing is not None, "click knows these shells"
+    script = completing(context.find_root().command, {}, "toolkit", SHELL_ASKS)
+    click.echo(script.source())

@@ -1,1 +1,0 @@
-"""`toolkit completion`: its command line (verb) and what that does."""

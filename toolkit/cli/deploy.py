@@ -1,0 +1,160 @@
+"""`toolkit deploy`: the files that run a stack elsewhere."""
+
+import importlib
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit.cli.output import print_json
+from toolkit.cli.places import DATABASE
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from toolkit.serving.flags import Flags, Value
+
+KINDS = ("nginx", "compose", "k8s", "systemd", "prometheus", "grafana")
+ONLY = {
+    "toolkit_image": ("compose", "k8s"),
+    "gpus_per_node": ("k8s",),
+    "replicas": ("k8s",),
+    "prometheus": ("k8s",),
+}
+"""Options that not every kind takes: those whose `kit` has an argument of this name."""
+
+
+@click.command("deploy", short_help="Write the files that run a stack elsewhere.")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("stack", metavar="STACK.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder to write to, made where it is not there.",
+)
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where clients are taken; 0.0.0.0 is everywhere.",
+)
+@click.option("--image", help="vLLM's container image.  [default: the version that was tested]")
+@click.option(
+    "--toolkit-image",
+    metavar="IMAGE",
+    help="compose, k8s: the toolkit's own image.  [default: llm-serving-toolkit:latest]",
+)
+@click.option(
+    "--gpus-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="k8s: what a node has; an engine that takes more spans several nodes.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1),
+    metavar="N",
+    help="k8s: most of each engine, once scaling is applied.  [default: 4]",
+)
+@click.option("--prometheus", metavar="URL", help="k8s: where scaling asks for waiting requests.")
+@click.option("--force", is_flag=True, help="Replace files that were not written by this, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
+def command(
+    *,
+    kind: str,
+    stack: Path,
+    out: Path,
+    listen: str,
+    image: str | None,
+    force: bool,
+    as_json: bool,
+    **only: Any,
+) -> None:
+    """Write the files that run a stack on other machines, from the stack file that `toolkit serve` reads.
+
+    \b
+      nginx        a balancer: streams at once, only the paths that clients need
+      compose      containers on one machine, each engine on GPUs of its own
+      k8s          Deployments, Services, probes, scaling on waiting requests
+      systemd      a service that is restarted when it hangs
+      prometheus   what to scrape, recording rules, alerts with their reasons
+      grafana      a dashboard of engines and proxy
+
+    \b
+      toolkit deploy systemd stack.toml --out deploy/systemd
+      toolkit deploy nginx stack.toml --out deploy/nginx --listen 0.0.0.0
+      toolkit deploy compose stack.toml --out deploy/compose
+      toolkit deploy k8s stack.toml --out deploy/k8s --gpus-per-node 8
+
+    Nothing is started or sent. No file holds a secret: keys are named by their variables. Ports are bound
+    to the loopback unless --listen says otherwise, or for systemd a `host` in the stack file. A file that
+    was changed by hand is not replaced.
+    """  # noqa: D301 (click reads the character itself)
+    told = {name: value for name, value in only.items() if value is not None}
+    for name in told:
+        if kind not in ONLY[name]:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} is for {' and '.join(ONLY[name])}, not {kind}")
+
+    from toolkit.cli.catalog import table
+    from toolkit.cli.stack_read import preset_flags, stack_text
+    from toolkit.deploy.flags import image_arguments
+    from toolkit.deploy.render import write
+    from toolkit.deploy.site import site_of
+    from toolkit.serving.flags import known
+    from toolkit.serving.stack import placed, read
+
+    text = stack_text(stack)
+    draft = read(text, str(stack), preset_flags, {}, {"database": DATABASE})
+    try:
+        # `%eth0` is an interface, and other machines have others
+        address = str(ipaddress.ip_address("" if "%" in listen else listen.strip("[]")))
+    except ValueError:
+        raise ToolkitError(
+            f"`{listen}` is no IP address to listen on", "Write, e.g., `127.0.0.1` or `0.0.0.0`"
+        ) from None
+    vllm = table("vllm")
+    image = image or vllm["image"]
+    notes: list[str] = []
+
+    def spelled(flags: "Iterable[tuple[str, Value]]") -> "Flags":
+        recorded = known(vllm["flags"])
+        found = image_arguments(flags, image, recorded, vllm["version"], table("flags"))
+        notes.extend(found.notes)
+        return found
+
+    # the `toolkit` that writes this, by its whole path
+    beside = Path(sys.executable).parent / "toolkit"
+    site = site_of(
+        # nothing is started here, so no port is taken: what the file does not name is the next one in order
+        placed(draft, f"`{stack}`", lambda _host, _port: True),
+        name=stack.name.removesuffix(".toml"),
+        listen=address,
+        image=image,
+        stack_file=str(stack.absolute()),
+        stack_text=text,
+        command=str(beside) if os.access(beside, os.X_OK) else "/usr/local/bin/toolkit",
+        flags=spelled,
+    )
+    for note in dict.fromkeys(notes):
+        click.echo(note, err=True)
+
+    module = importlib.import_module(f"toolkit.deploy.{'kubernetes' if kind == 'k8s' else kind}")
+    kit = module.kit(site, **told)
+    written = write(kit.files, out, force=force)
+    for each in kit.files:
+        place = out / each.path
+        if as_json:
+            print_json({"path": str(place), "written": place in written, "mode": f"{each.mode:o}"})
+        else:
+            click.echo(str(place))
+    if kit.next_steps:
+        click.echo(f"Next, in `{out}`:", err=True)
+    for sentence in kit.next_steps:
+        click.echo(f"  {sentence}", err=True)

@@ -1,1 +1,0 @@
-"""`toolkit deploy`: its command line (verb) and what that does."""
