@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.sightings import rows, seen
 
-from toolkit.cli.mark.verb import command
+from toolkit.cli.mark import command
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run
 from toolkit.store import Store

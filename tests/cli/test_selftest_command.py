@@ -120,7 +120,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_running() -> None:
 
 def test_help_needs_no_client_library() -> None:
     code = (
-        "import sys; from toolkit.cli.selftest.verb import command;"
+        "import sys; from toolkit.cli.selftest import command;"
         "print([name for name in ('aiohttp', 'uvloop', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -23,21 +23,8 @@ LEGEND = (
     "100 values on."
 )
 
-EXAMPLES = """
-Measure what the bench's own client adds to the times it tells. A local server writes into each
-token when it was sent; the client reads up to 500 streams of a token every 10 ms; both use one
-clock, so the difference is the client's. Nothing but this machine is contacted.
 
-\b
-  toolkit selftest
-  toolkit selftest --streams 1,10,100 --json
-
-Exits with 1 when the clock is not fit at one of the levels: up to 100 streams, more than 2 ms
-added to TTFT at p50 or 10 ms at p99; beyond, more than 20 ms on average.
-"""
-
-
-@click.command("selftest", help=EXAMPLES, short_help="Prove that the bench's clock is right here.")
+@click.command("selftest", short_help="Prove that the bench's clock is right here.")
 @click.option(
     "--streams",
     type=Levels(),
@@ -55,8 +42,18 @@ added to TTFT at p50 or 10 ms at p99; beyond, more than 20 ms on average.
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a level, and one of all."
 )
-def command(*, streams: tuple[int, ...], tokens: int, interval: float, as_json: bool) -> None:
-    """Test the clock (the help text is EXAMPLES)."""
+def command(streams: tuple[int, ...], tokens: int, interval: float, as_json: bool) -> None:
+    """Measure what the bench's own client adds to the times it tells. A local server writes into each token when it
+    was sent; the client reads up to 500 streams of a token every 10 ms; both use one clock, so the difference is the
+    client's. Nothing but this machine is contacted.
+
+    \b
+      toolkit selftest
+      toolkit selftest --streams 1,10,100 --json
+
+    Exits with 1 when the clock is not fit at one of the levels: up to 100 streams, more than 2 ms added to TTFT at p50
+    or 10 ms at p99; beyond, more than 20 ms on average.
+    """  # noqa: D301 (click reads the character itself)
     if not streams or not all(0 < each <= MOST_STREAMS for each in streams):
         raise click.UsageError(f"--streams takes numbers from 1 to {MOST_STREAMS:,}")
     from toolkit.bench.selftest import faults, fit_up_to, measured, rate, stamped_server

@@ -1,1 +1,0 @@
-"""`toolkit mark`: its command line (verb) and what that does."""

@@ -1,1 +1,0 @@
-"""`toolkit selftest`: its command line (verb) and what that does."""
