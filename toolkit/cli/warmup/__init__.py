@@ -1,1 +1,0 @@
-"""`toolkit warmup`: its command line (verb) and what that does."""

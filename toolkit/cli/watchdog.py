@@ -1,0 +1,300 @@
+"""`toolkit watchdog`: restart a server that makes no progress, and warm it up before anybody is told that it is back."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from toolkit.cli import suggestions
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
+from toolkit.cli.inputs import allow_open_files, keys_for, occupy_standard_files
+from toolkit.cli.options import DURATION, database_option
+from toolkit.cli.warmup import MOST_AT_ONCE
+from toolkit.errors import ToolkitError
+from toolkit.hosts import one_host
+
+if TYPE_CHECKING:
+    from toolkit.records import Event, Host
+    from toolkit.serving.stack import GuardSetting
+    from toolkit.serving.warmup import Warmed, Warming
+
+F = TypeVar("F", bound=Callable[..., Any])
+EXAMPLES = """
+Start COMMAND, warm its server up, and watch it: when it ends, refuses connections, or has requests under way while nothing that it
+counts moves and a token that it is asked for does not come, its whole family is ended, started again, and warmed up. A busy server
+is never restarted. Without COMMAND it only watches and tells. Events are printed, and kept for the leaderboard.
+
+\b
+  toolkit watchdog --url 127.0.0.1:8000 -- vllm serve MODEL --port 8000
+  toolkit watchdog --url 127.0.0.1:8000 --name alice -- sh serve.sh
+  toolkit watchdog --url 127.0.0.1:8000 --json
+      one object an event; 1 when it ended in trouble
+  toolkit watchdog --url 127.0.0.1:8000 --until-trouble; echo "in trouble"
+"""
+
+
+def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's own word)
+    """An option that is a time; `name`: of the parameter, as GuardSetting has it."""
+    return click.option(option, name, type=DURATION, default=default, show_default=True, help=help)
+
+
+@click.command(
+    "watchdog", help=EXAMPLES, short_help="Restart a server that makes no progress, and warm it up."
+)
+@click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
+@click.option("--url", required=True, metavar="URL", help="Of the engine itself, not of its proxy.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="How events call it: as in the hosts file.  [default: from the URL]",
+)
+@click.option(
+    "--api-key-env",
+    metavar="VAR",
+    shell_complete=suggestions.variable,
+    help="The variable that holds its key.",
+)
+@click.option("--model", metavar="NAME", help="Ask for this model.  [default: what it serves]")
+@duration("--look", "look_s", "1s", "Between two looks.")
+@duration(
+    "--stuck",
+    "stuck_s",
+    "30s",
+    "Requests run and nothing that it counts moved for so long: it is asked for a token.",
+)
+@duration(
+    "--answer",
+    "answer_s",
+    "30s",
+    "For that token to come; longer where it compiles for longer in the midst of serving.",
+)
+@duration("--idle", "ask_s", "60s", "One that has nothing to do is asked for a token so often.")
+@duration("--refused", "refused_s", "5s", "Connections were refused for so long.")
+@duration(
+    "--backoff",
+    "backoff_s",
+    "2s",
+    "Before the first restart; twice as long before each that follows.",
+)
+@duration("--backoff-most", "backoff_most_s", "60s", "The longest of these waits.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="So many within --within; one more is a crash loop, and it stays down.",
+)
+@duration("--within", "restarts_s", "10m", "See --restarts.")
+@duration("--stop-within", "stop_s", "10s", "SIGTERM to SIGKILL.")
+@duration("--ready", "ready_s", "30m", "Longest wait for /health.")
+@click.option(
+    "--warm/--no-warm", default=True, help="Warm it up after each start.  [default: warm]"
+)
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    shell_complete=suggestions.profile,
+    help="Whose prompts, as `toolkit warmup` has it.",
+)
+@click.option("--max-num-seqs", type=click.IntRange(1, 4096), help="Highest concurrency of it.")
+@duration("--warm-limit", "warm_limit", "10m", "For all of it.")
+@click.option(
+    "--log",
+    metavar="FILE",
+    shell_complete=suggestions.file,
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("data/watchdog.log"),
+    show_default=True,
+    help="What COMMAND says.",
+)
+@click.option("--until-trouble", is_flag=True, help="Without COMMAND: end at the first trouble.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an event.")
+@database_option
+@click.option("--no-store", is_flag=True, help="Keep nothing.")
+def command(
+    *,
+    command: tuple[str, ...],
+    url: str,
+    name: str | None,
+    api_key_env: str | None,
+    model: str | None,
+    warm: bool,
+    profile: str | None,
+    max_num_seqs: int | None,
+    warm_limit: float,
+    log: Path,
+    ready_s: float,
+    until_trouble: bool,
+    as_json: bool,
+    database: Path,
+    no_store: bool,
+    **guard: Any,
+) -> None:
+    """Watch a server (the help text is EXAMPLES). `guard`: the fields of GuardSetting."""
+    if until_trouble and command:
+        raise click.UsageError("--until-trouble goes without a command: with one it is restarted")
+
+    import asyncio
+
+    from toolkit.cli.catalog import profile_from
+    from toolkit.cli.event_keeper import EventKeeper
+    from toolkit.cli.output import print_json
+    from toolkit.serving.stack import GuardSetting, WarmSetting
+    from toolkit.serving.warmup import Warming, doubling
+    from toolkit.units import time_of_day
+
+    host = replace(one_host(url), model=model, api_key_env=api_key_env)
+    host = replace(host, name=name) if name else host
+    key = keys_for([host]).get(host.name)
+    prompts = profile_from(profile) if profile else None
+
+    def warming() -> Warming:
+        return Warming(
+            host=host,
+            setting=WarmSetting(
+                concurrency=doubling(max_num_seqs or MOST_AT_ONCE), limit_s=warm_limit
+            ),
+            key=key,
+            model=model,
+            max_num_seqs=max_num_seqs,
+            profile=prompts,
+            log=log,
+            say=lambda line: click.echo(line, err=True),
+        )
+
+    allow_open_files()
+    occupy_standard_files()
+    with EventKeeper(None if no_store else database) as keeper:
+
+        def tell(event: "Event") -> None:
+            if as_json:
+                print_json(asdict(event))
+            else:
+                what = "" if event.kind == "mark" else f"{event.kind}: "
+                click.echo(f"{time_of_day(event.at)} {event.name}: {what}{event.text}")
+            keeper.keep(lambda store: store.add_event(event))
+
+        code = asyncio.run(
+            _watch(
+                host,
+                key,
+                GuardSetting(**guard),
+                tell,
+                command=command,
+                log=log,
+                ready_s=ready_s,
+                warming=warming if warm else None,
+                until_trouble=until_trouble,
+            )
+        )
+    sys.exit(code)
+
+
+async def _watch(
+    host: "Host",
+    key: str | None,
+    guard: "GuardSetting",
+    tell: "Callable[[Event], None]",
+    *,
+    command: tuple[str, ...],
+    log: Path,
+    ready_s: float,
+    warming: "Callable[[], Warming] | None",
+    until_trouble: bool,
+) -> int:
+    """Watch until Ctrl-C or SIGTERM, or until there is no sense in it; the exit code. Raises ToolkitError where it stays down."""
+    import asyncio
+    import signal
+
+    from toolkit.cli.waiting import waiting_for
+    from toolkit.serving.launch import Process, answer, ready
+    from toolkit.serving.startup_log import cause
+    from toolkit.serving.watchdog import GuardedEngine, LivenessProbe, ended, noticed, well_again
+
+    class Commanded(GuardedEngine):
+        """The server that the command starts."""
+
+        async def start(self) -> float:
+            """Start the command and wait until it is ready. Raises ToolkitError with the cause."""
+            try:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                process = self.process = await Process.start(
+                    command, os.environ, log, within_s=guard.stop_s
+                )
+            except OSError as error:
+                reason = (error.strerror or "no reason given").lower()
+                raise ToolkitError(
+                    f"the log `{log}` cannot be written: {reason}",
+                    "Give another file: `--log FILE`",
+                ) from error
+            try:
+                with waiting_for(f"Starting {host.name}"):
+                    return await ready(host.url, key, ready_s, lambda: process.code is None)
+            except ToolkitError:
+                if process.code is None:
+                    raise
+                found = cause(process.said(), process.code)
+                raise ToolkitError(
+                    f"{found.sentence} ({ended(process.code)})", found.hint
+                ) from None
+
+        async def warm(self) -> "Warmed | None":
+            """As the command line says."""
+            return None if warming is None else await warming().run()
+
+    engine = Commanded(host, key, guard, tell)
+    in_trouble = False
+
+    async def only_watch(probe: LivenessProbe) -> int:
+        nonlocal in_trouble
+        while True:
+            trouble = await noticed(probe, guard)
+            in_trouble = True
+            engine.event("mark", f"in trouble: {trouble}")
+            if until_trouble:
+                return FAILED
+            await well_again(probe, guard.look_s)
+            in_trouble = False
+            engine.event("mark", "well again")
+
+    async def run() -> int:
+        async with LivenessProbe(host, guard, key=key) as probe:
+            if not command:
+                with waiting_for(f"Watching {host.name}"):
+                    return await only_watch(probe)
+            # a first start that fails is the user's to mend
+            if (await answer(host.url, key)).startswith("HTTP"):
+                raise ToolkitError(
+                    f"somebody answers at `{host.url}` already, so it would not be known who is ready",
+                    "Stop that one, or watch it without a command",
+                )
+            await engine.begin(must_answer=False)
+            click.echo(f"Watching {host.name} at {host.url}", err=True)
+            why = await engine.watch(probe)
+        raise ToolkitError(f"`{host.name}` stays down: {why}", f"See `{log}`")
+
+    task = asyncio.create_task(run())
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        """In order; at once where somebody asks a second time."""
+        if task.cancelling():
+            os._exit(INTERRUPTED)
+        if engine.process is not None:
+            click.echo(
+                "Ending: the engine is stopped first; a second Ctrl-C ends at once", err=True
+            )
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return FAILED if in_trouble else WORKED
+    finally:
+        await engine.stop()

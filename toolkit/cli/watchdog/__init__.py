@@ -1,1 +1,0 @@
-"""`toolkit watchdog`: its command line (verb) and what that does."""
