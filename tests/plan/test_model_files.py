@@ -225,10 +225,10 @@ def test_the_catalog_may_know_bytes_and_have_something_to_say() -> None:
 def test_an_unknown_name_hears_the_nearest() -> None:
     with pytest.raises(ToolkitError, match="no model is called `smal-7b`") as raised:
         read_model("smal-7b", KNOWN)
-    assert "Did you mean `Small-7B`?" in raised.value.hint
+    assert raised.value.hint.startswith("Nearest: Small-7B;")
     with pytest.raises(ToolkitError) as raised:
         read_model("zzz", KNOWN)
-    assert "Known: Small-7B, example." in raised.value.hint
+    assert raised.value.hint.startswith("Known: Small-7B, example;")
 
 
 @pytest.mark.parametrize("word", ["\0", "x" * 5000, "nowhere/config.json"])

@@ -22,6 +22,8 @@ LONGEST_CONFIG = 4 * 2**20
 LONGEST_HEADER = 32 * 2**20
 """The format's own bound is 100 MB; 93,000 tensors (256 experts in 61 layers, with scales) of 130 bytes each are 12 MB."""
 MOST_FILES = 4096
+NEAREST = 4
+"""Names that a hint offers."""
 NO_CONFIG = "Name a model's config.json, or its directory; if this is the one, fetch it again"
 DRAFTS = ("mtp.", "model.mtp.")
 """Names of the tensors for multi-token prediction (Qwen), which vLLM loads for speculation only. DeepSeek's are layers behind
@@ -57,14 +59,13 @@ def read_model(word: str, known: Mapping[str, Mapping[str, Any]]) -> ModelFiles:
         return ModelFiles(name=_name(path.parent, path.stem), config=_json(path), source=str(path))
     name = catalog_name(word, known)
     if name is None:
-        # the nearest names, else all
-        plain = {_plain(one): model for model in known for one in _names(model, known[model])}
-        near = difflib.get_close_matches(_plain(word), plain, n=3, cutoff=0.5)
-        names = dict.fromkeys(f"`{plain[one]}`" for one in near)
-        told = f"Did you mean {' or '.join(names)}?" if names else f"Known: {', '.join(known)}."
+        spelled = {_plain(one): model for model in known for one in _names(model, known[model])}
+        near = difflib.get_close_matches(_plain(word), spelled, n=2 * NEAREST, cutoff=0.5)
+        names = list(dict.fromkeys(spelled[one] for one in near))[:NEAREST]
+        told = f"Nearest: {', '.join(names)}" if names else f"Known: {', '.join(known)}"
         raise ToolkitError(
             f"no model is called `{word}`, and no file either",
-            f"{told} Or name a config.json, or a directory with one",
+            f"{told}; or name a config.json, or a folder with one",
         )
     entry = known[name]
     return ModelFiles(

@@ -51,8 +51,7 @@ def _started(path: Path) -> Startup:
 
 def evidence_of_model(model: str, gpu: str) -> Evidence:
     """How much of one GPU the weights take, as `toolkit plan` reckons them. Raises ToolkitError for what it does not know."""
-    from toolkit.cli.plan.gpu import gpu_of
-    from toolkit.cli.plan.model import model_of
+    from toolkit.plan.catalog import gpu_of, model_of
     from toolkit.plan.weights import weights_bytes
 
     known = model_of(model)

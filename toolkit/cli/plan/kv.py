@@ -5,9 +5,9 @@ from dataclasses import fields
 import click
 
 from toolkit.cli.output import print_json
-from toolkit.cli.plan.model import KnownModel, known_model
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.plan.advice import tokens_words
+from toolkit.plan.catalog import KnownModel, model_of
 from toolkit.plan.engine import EngineSettings
 from toolkit.plan.planner import kv_bytes, per_request, per_token
 from toolkit.plan.result import Plan
@@ -21,9 +21,7 @@ def run_kv_only(options: PlanOptions) -> None:
     """Print it."""
     from toolkit.cli.plan.engine_settings import settings_of
 
-    known = known_model(options, None)
-    if known is None:  # the command line is refused without a MODEL
-        return
+    known = model_of(options.model or "")  # the command line is refused without a MODEL
     settings = settings_of(options)
     tokens, batch = options.tokens or 0.0, options.batch or 0
     kv_gib = kv_bytes(known.shape, settings, tokens) * batch / GIB

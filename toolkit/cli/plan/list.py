@@ -2,7 +2,7 @@
 
 from toolkit.cli.catalog import table
 from toolkit.cli.output import print_json
-from toolkit.cli.plan.gpu import gpu_of
+from toolkit.plan.catalog import gpu_of
 from toolkit.plan.engine import PLAIN
 from toolkit.plan.model_config import shape_of
 from toolkit.plan.planner import per_request, per_token

@@ -3,15 +3,14 @@
 from dataclasses import replace
 
 from toolkit.cli.plan.engine_settings import settings_of
-from toolkit.cli.plan.gpu import gpu_of
 from toolkit.cli.plan.host import seen_host
 from toolkit.cli.plan.load import load_of
 from toolkit.cli.plan.measured import MeasuredRuns, measured
-from toolkit.cli.plan.model import KnownModel, known_model
 from toolkit.cli.plan.options import PlanOptions
 from toolkit.cli.plan.show import PlanAnswer, show
 from toolkit.errors import ToolkitError
 from toolkit.plan.capacity import Goal, Prices, RequestLengths, chain, cost, headroom
+from toolkit.plan.catalog import KnownModel, gpu_of, model_of, served_model
 from toolkit.plan.checkup import (
     States,
     as_served,
@@ -36,7 +35,10 @@ def run(options: PlanOptions) -> None:
     seen = seen_host(options)
     runs = measured(options)
     load = load_of(options, runs)
-    known = known_model(options, seen)
+    if options.model is not None:
+        known: KnownModel | None = model_of(options.model)
+    else:
+        known = served_model(seen.model or "") if seen else None
     if known is None or options.gpu is None:
         from toolkit.cli.plan.seats import show_seats
 

@@ -15,7 +15,7 @@ from toolkit.plan.planner import per_request
 from toolkit.plan.result import Plan
 
 if TYPE_CHECKING:
-    from toolkit.cli.plan.model import KnownModel
+    from toolkit.plan.catalog import KnownModel
     from toolkit.records import Sighting
 
 

@@ -49,7 +49,7 @@ def with_weights(
     """Add what the model's weights want of disk, GPU and memory; a model that nobody knows wants only the floor."""
     of_gpu = -(-weights // tp) if weights else None
     if not weights and needs.model is not None:
-        from toolkit.cli.plan.model import model_of
+        from toolkit.plan.catalog import model_of
         from toolkit.plan.weights import weights_bytes, weights_of_gpu
 
         try:

@@ -5,9 +5,9 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from toolkit.cli.plan.model import model_of
 from toolkit.cli.preflight.run import with_weights
 from toolkit.errors import ToolkitError
+from toolkit.plan.catalog import model_of
 from toolkit.serving.preflight.check import Check, Needs
 from toolkit.serving.preflight.checks import checks
 from toolkit.serving.stack import EngineSetting, Stack

@@ -5,9 +5,8 @@ It skips only what it knows not to fit. A model that the catalog does not know, 
 
 from collections.abc import Callable
 
-from toolkit.cli.plan.gpu import gpu_of
-from toolkit.cli.plan.model import model_of
 from toolkit.errors import ToolkitError
+from toolkit.plan.catalog import gpu_of, model_of
 from toolkit.plan.engine import EngineSettings, Gpu
 from toolkit.plan.planner import plan
 from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan
