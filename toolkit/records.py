@@ -3,8 +3,9 @@
 A missing number is None, never 0 or -1. Standard library only; no I/O, no clock.
 """
 
+import json
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Status = Literal["ok", "degraded", "down", "not_an_engine"]
 
@@ -132,6 +133,15 @@ class Run:
     """JSON object: the plan, as the command line gave it. No key and no prompt text."""
     client_ok: bool | None = None
     """False: the measuring machine was the limit, and the figures describe it."""
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """`settings` as a dictionary; nothing where its row was damaged."""
+        try:
+            found = json.loads(self.settings)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 ShotKind = Literal["unique", "twin", "repeat", "warmup"]

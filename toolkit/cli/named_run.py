@@ -1,8 +1,7 @@
-"""A run of the database, by the id that a command line names; a blast without one is the newest."""
+"""A run of the database, by the id that a command line names, and its hosts; a blast without one is the newest."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
@@ -43,10 +42,7 @@ def blast_of(store: "Store", run_id: str | None, database: Path) -> "Run":
     return run
 
 
-def settings_of(run: "Run") -> dict[str, Any]:
-    """What a run was told to do; nothing where its row was damaged."""
-    try:
-        found = json.loads(run.settings)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def measured_hosts(store: "Store", run: "Run") -> list[str]:
+    """Who was measured in a run, in the order of its plan."""
+    planned = [host.name for host in store.hosts_of(run.id).values()]
+    return planned or list(dict.fromkeys(shot.name for shot in store.shots(run.id)))

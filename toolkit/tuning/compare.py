@@ -1,4 +1,4 @@
-"""Before and after: is B better than A, worse, or is no difference shown? Answers of two runs -> rows. No store, no clock.
+"""Before and after: is B better than A, worse, or is no difference shown? Answers of two runs -> rows. No clock.
 
 A host's answers in a run are a row of cells: what came in each second of a blast, or in each wave of a bench. Cells hold sums
 and histograms only, which merge: a stretch of any length is a sum of cells.
@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from toolkit.records import Shot, Tally
+from toolkit.records import Run, Shot, Tally
 from toolkit.stats import (
     ALPHA,
     LEAST_BLOCKS,
@@ -26,6 +26,9 @@ from toolkit.stats import (
     of_difference,
     spread,
 )
+
+if TYPE_CHECKING:
+    from toolkit.store import Store
 
 Verdict = Literal["better", "worse", "no difference shown"]
 
@@ -49,6 +52,21 @@ LEAST_SILENT, SILENT_SHARE = 3, 0.1
 """Cells in which one side answered nothing and the other did; of a slow host a few are chance."""
 MOST_CELLS = 120
 """A longer row is merged: stats.spread cuts no finer."""
+
+
+PLAN = {
+    "bench": (
+        *("profile", "concurrency", "rate", "arrival", "levels", "stream_share"),
+        *("max_tokens", "temperature", "ignore_eos", "sameness", "nonce_place", "twin_share"),
+        "sequential",
+    ),
+    "blast": (
+        *("profile", "users_per_host", "spawn_rate", "canaries", "mix", "max_tokens", "rate"),
+        *("request_timeout_s", "non_neutral"),
+    ),
+}
+"""Settings that must be equal. Not the model's name, which is what many comparisons are about; not how long it took or how
+many requests there were, as only what both have is compared."""
 
 
 # --- cells ------------------------------------------------------------------------------------------
@@ -176,6 +194,34 @@ class Side:
     seed: int | None = None
     """Equal plans with other seeds compare, but not request by request."""
     client_ok: bool | None = None
+
+
+def side_of(store: "Store", run: Run, name: str) -> Side:
+    """One host's part of a stored run of `bench` or `blast`."""
+    plan = run.plan
+    if run.verb == "bench":
+        cells = dict(enumerate(cells_of_shots(store.shots(run.id, name=name))))
+    else:
+        # seconds in which the load generator was at work, and was not the limit
+        loader = [second for _, second in store.loader_seconds(run.id)]
+        tallies = store.tallies(run.id, name=name, kind="ranked")
+        known = {second.at_s for second in loader}
+        if not known and tallies:
+            known = set(range(tallies[0].at_s, tallies[-1].at_s + 1))
+        places = seconds_of(known, {second.at_s for second in loader if second.limited})
+        shots = store.shots(run.id, name=name)
+        found = cells_of_tallies(tallies, list(places.values()), shots)
+        cells = dict(zip(places, found, strict=True))
+    seed = plan.get("seed")
+    return Side(
+        run=run.id,
+        name=name,
+        cells=cells,
+        plan={key: plan.get(key) for key in PLAN.get(run.verb, ())},
+        verb=run.verb,
+        seed=seed if isinstance(seed, int) else None,
+        client_ok=run.client_ok,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

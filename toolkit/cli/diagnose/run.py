@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
-from toolkit.cli.compare.read import hosts_of, side_of
 from toolkit.cli.diagnose.options import DiagnoseOptions
 from toolkit.cli.diagnose.seen import HostFacts
-from toolkit.cli.named_run import run_of, settings_of
+from toolkit.cli.named_run import measured_hosts, run_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Verdict
 from toolkit.store import Store
+from toolkit.tuning.compare import side_of
 from toolkit.tuning.evidence import (
     Evidence,
     evidence_of_ledger,
@@ -37,7 +37,7 @@ def seen_in_run(options: DiagnoseOptions) -> list[HostFacts]:
     run_id, _, name = options.target.partition(":")
     with waiting_for("Reading"), Store.open_readonly(options.database) as store:
         run = run_of(store, run_id, options.database)
-        known = hosts_of(store, run)
+        known = measured_hosts(store, run)
         if not known or (name and name not in known):
             raise ToolkitError(
                 f"`{name or run.id}` is nothing that run `{run.id}` of `{run.verb}` measured",
@@ -136,7 +136,7 @@ def _of_sightings(store: Store, run: Run, name: str) -> Evidence:
 
 def _of_profile(run: Run, requests: float) -> Evidence:
     """What its prompts have in common. A bench marks its prompts, so that they share nothing, unless it repeats them."""
-    settings = settings_of(run)
+    settings = run.plan
     word = settings.get("profile")
     if not isinstance(word, str) or (run.verb == "bench" and settings.get("sameness") != "repeat"):
         return Evidence()
@@ -148,8 +148,8 @@ def _of_profile(run: Run, requests: float) -> Evidence:
 
 def _of_plan(run: Run, told: Evidence) -> Evidence:
     """A closed loop knows how many requests were under way."""
-    concurrency = settings_of(run).get("concurrency")
-    is_closed = run.verb == "bench" and settings_of(run).get("rate") is None
+    concurrency = run.plan.get("concurrency")
+    is_closed = run.verb == "bench" and run.plan.get("rate") is None
     if not is_closed or not isinstance(concurrency, int) or not told.requests:
         return Evidence()
     return Evidence(running_max=float(concurrency))

@@ -56,10 +56,10 @@ def _remembered(name: str, options: PlanOptions) -> Sighting | None:
 
 
 def _measured_in(store: "Store", runs: Iterable[str]) -> set[str]:
-    from toolkit.cli.compare.read import hosts_of
+    from toolkit.cli.named_run import measured_hosts
 
     found = [run for each in runs if (run := store.run(each)) is not None]
-    return {name for run in found for name in hosts_of(store, run)}
+    return {name for run in found for name in measured_hosts(store, run)}
 
 
 def _looked_at(options: PlanOptions) -> Sighting:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.summary import window_s
-from toolkit.cli.named_run import run_of, settings_of
+from toolkit.cli.named_run import run_of
 from toolkit.cli.places import command_on
 from toolkit.cli.report.options import ReportOptions
 from toolkit.cli.waiting import waiting_for
@@ -136,7 +136,7 @@ def _verdicts(
 
 def _told(run: Run) -> str:
     """The plan in a few words, of what its settings tell."""
-    told = settings_of(run)
+    told = run.plan
     words = []
     if told.get("profile"):
         words.append(f"the prompts of {told['profile']}")
@@ -150,7 +150,7 @@ def _told(run: Run) -> str:
 def _notes(run: Run, hosts: Sequence[HostReport]) -> Iterator[str]:
     if run.client_ok is False:
         yield "The measuring machine was the limit for a part of the run: figures describe it, too."
-    told = settings_of(run)
+    told = run.plan
     if told.get("non_neutral"):
         yield f"Not neutral: {str(told['non_neutral']).replace('`', '')}; the load took CPU from what it measured."
     if run.ended_at is None:

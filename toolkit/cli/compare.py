@@ -1,0 +1,193 @@
+"""`toolkit compare`: before and after, with how sure the difference is."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import suggestions
+from toolkit.cli.named_run import measured_hosts, run_of
+from toolkit.cli.options import database_option
+from toolkit.cli.output import print_json, say
+from toolkit.cli.places import command_on
+from toolkit.cli.waiting import waiting_for
+from toolkit.errors import ToolkitError
+from toolkit.units import milliseconds, rate, share
+
+if TYPE_CHECKING:
+    from toolkit.tuning.compare import ComparedMetric, Comparison
+
+WORDS = {
+    "rps": "RPS",
+    "output_tokens_per_s": "output tokens/s",
+    "ttft_p50_ms": "TTFT p50",
+    "ttft_p95_ms": "TTFT p95",
+    "e2e_p50_ms": "E2E p50",
+    "e2e_p95_ms": "E2E p95",
+    "tpot_p50_ms": "TPOT p50",
+    "error_rate": "error rate",
+}
+
+
+@click.command("compare", short_help="Before and after, with confidence intervals.")
+@click.argument("a", metavar="A", shell_complete=suggestions.run("bench", "blast"))
+@click.argument("b", metavar="B", shell_complete=suggestions.run("bench", "blast"))
+@click.option(
+    "--least",
+    type=click.FloatRange(min=0, max=100),
+    default=2.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="A smaller difference is called none.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a metric.")
+@database_option
+def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None:
+    """Compare two runs of the database, or two hosts of one: is B better than A, worse, or is no difference shown? A and
+    B are ids as `toolkit runs` lists them, of benches or blasts. Of a run with several hosts add the host; without, hosts
+    of the same name are compared.
+
+    \b
+      toolkit compare 3f9c2a7b1d04 8a10b2c3d4e5   before and after
+      toolkit compare 3f9c2a7b1d04:alice 3f9c2a7b1d04:bob
+          two hosts under the same load
+      toolkit compare 3f9c2a7b1d04 8a10b2c3d4e5 --json
+
+    Each interval holds the true difference in 95 of 100 cases. It comes from blocks of seconds or of waves, paired where
+    both runs had the same plan. What is smaller than its width a run cannot show: load for longer. A bench needs six
+    waves, e.g., 48 requests at concurrency 8, and for a p95 240 answers. Runs with other plans are shown, and named as
+    not comparable. What changes from run to run, e.g., a clock or a neighbour, no interval knows: repeat a close call.
+    """  # noqa: D301 (click reads the character itself)
+    from toolkit.store import Store
+    from toolkit.tuning.compare import PLAN, compare, side_of
+
+    with waiting_for("Comparing"):
+        with Store.open_readonly(database) as store:
+            sides = []
+            for word in (a, b):
+                run_id, _, name = word.partition(":")
+                run = run_of(store, run_id, database)
+                if run.verb not in PLAN:
+                    raise ToolkitError(
+                        f"`{run.id}` is a run of `{run.verb}`, and measured no servers",
+                        "Compare runs of `bench` or `blast`; `toolkit runs` lists them",
+                    )
+                known = measured_hosts(store, run)
+                if not known:
+                    raise ToolkitError(
+                        f"run `{run.id}` has measured nothing", "`toolkit runs` lists all"
+                    )
+                if name and name not in known:
+                    raise ToolkitError(
+                        f"`{name}` is no host of run `{run.id}`", f"Its hosts: {', '.join(known)}"
+                    )
+                sides.append([(run, each) for each in ([name] if name else known)])
+
+            before, after = sides
+            if len(before) == len(after) == 1:
+                if before == after:
+                    raise ToolkitError(
+                        f"`{a}` and `{b}` are the same", "Name two runs, or two hosts of one"
+                    )
+                pairs = [(before[0], after[0])]
+            else:
+                by_name = {name: (run, name) for run, name in after}
+                pairs = [(one, by_name[one[1]]) for one in before if one[1] in by_name]
+                if not pairs or 1 in (len(before), len(after)) or before == after:
+                    several = before if len(before) > 1 else after
+                    words = [f"{run.id}:{name}" for run, name in several[:5]]
+                    hint = f"Name one: {', '.join(f'`{word}`' for word in words)}"
+                    if before == after:
+                        hint = f"Name two of its hosts: `{command_on(database, 'compare', *words[:2])}`"
+                    raise ToolkitError(
+                        f"which hosts of `{a}` and `{b}` to compare is not clear", hint
+                    )
+            compared = [(side_of(store, *one), side_of(store, *other)) for one, other in pairs]
+        found = [compare(one, other, least_share=least / 100) for one, other in compared]
+
+    for index, each in enumerate(found):
+        if as_json:
+            about = {
+                "run_a": each.a.run,
+                "host_a": each.a.name,
+                "run_b": each.b.run,
+                "host_b": each.b.name,
+                "comparable": each.comparable,
+                "not_comparable": list(each.not_comparable),
+                "paired": each.paired,
+                "notes": list(each.notes),
+            }
+            for row in each.rows:
+                print_json(asdict(row) | about)
+        else:
+            if index:
+                click.echo()
+            _print_table(each)
+
+
+def _print_table(found: "Comparison") -> None:
+    """Both sides, a row for each metric, and a sentence of what to take home."""
+    from toolkit.report.tables import Column, screen
+
+    for letter, side in (("A", found.a), ("B", found.b)):
+        click.echo(f"{letter}: {side.name} in run {side.run} ({side.verb})")
+    for reason in found.not_comparable:
+        say(f"Not comparable: {reason}")
+    for note in found.notes:
+        say(f"Note: {note}")
+    click.echo()
+    columns = [
+        Column(title="metric"),
+        Column(title="A", right=True),
+        Column(title="B", right=True),
+        Column(title="change", right=True),
+        Column(title="95 % interval", right=True),
+        Column(title="B is"),
+    ]
+    rows = [
+        [
+            WORDS[row.metric],
+            _value(row.metric, row.a),
+            _value(row.metric, row.b),
+            _change(row, row.difference),
+            "-"
+            if row.low is None or row.high is None
+            else f"{_change(row, row.low)} to {_change(row, row.high)}",
+            row.why or row.verdict,
+        ]
+        for row in found.rows
+    ]
+    screen().table(columns, rows)
+
+    said = []
+    for verdict in ("better", "worse"):
+        names = [WORDS[row.metric] for row in found.rows if row.verdict == verdict]
+        if names:
+            said.append(f"{verdict} in {', '.join(names)}")
+    told = "B is " + "; ".join(said) if said else "No difference shown"
+    blocks = max((row.blocks or 0 for row in found.rows), default=0)
+    if not found.comparable:
+        say(f"{told}; but the two are not comparable")
+    elif blocks:
+        how = "paired blocks" if found.paired else "blocks, each side on its own"
+        say(f"{told}; 95 % sure each, from up to {blocks} {how}")
+    else:
+        say(f"{told}: too little data")
+
+
+def _value(metric: str, value: float | None) -> str:
+    if metric.endswith("_ms"):
+        return milliseconds(value)
+    return share(value) if metric == "error_rate" else rate(value)
+
+
+def _change(row: "ComparedMetric", difference: float | None) -> str:
+    """A difference in per cent of A's figure; of an error rate in points, and where A's is 0 in its own unit."""
+    if difference is None:
+        return "-"
+    if row.metric == "error_rate":
+        return f"{100 * difference:+.2f} points"
+    if not row.a:
+        return ("-" if difference < 0 else "+") + _value(row.metric, abs(difference))
+    return f"{difference / row.a:+.1%}"

@@ -1,1 +1,0 @@
-"""`toolkit compare`: its command line (verb) and what that does."""
