@@ -4,11 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
 from contract.harness.nvml import A100, environment, machine, needs_gcc
 from contract.harness.planted import TOOLKIT
 
-from toolkit.cli.preflight.run import conclusion, with_weights
-from toolkit.serving.preflight.check import Needs, fail, ok, warn
+from toolkit.cli import main
+from toolkit.serving.preflight.check import Check, fail, ok, warn
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -53,18 +55,33 @@ def test_a_command_that_mends_several_things_stands_once_and_gpus_are_named_by_k
     assert "2 x NVIDIA A100-SXM4-80GB, 1 x NVIDIA GB10; driver" in done.stdout
 
 
-def test_the_last_line_counts_and_concludes() -> None:
-    found = (ok("a", "x"), ok("b", "x"), warn("c", "x"))
-    assert conclusion(found, Needs(users=1500)) == (
-        "2 ok, 1 warning, 0 failed: fit to serve a model to 1,500 users."
-    )
-    assert conclusion((*found, fail("d", "x")), Needs(model="m")) == (
-        "2 ok, 1 warning, 1 failed: not fit to serve m."
-    )
-
-
-def test_several_gpus_share_the_weights() -> None:
-    assert with_weights(Needs(model="x/y"), weights=3_001, tp=2).gpu_bytes == 1_501  # rounded up
+@pytest.mark.parametrize(
+    ("words", "found", "code", "last"),
+    [
+        (
+            ["--users", "1500"],
+            (ok("a", "x"), ok("b", "x"), warn("c", "x")),
+            0,
+            "2 ok, 1 warning, 0 failed: fit to serve a model to 1,500 users.",
+        ),
+        (
+            ["--model", "m", "--weights", "1GiB"],
+            (ok("a", "x"), warn("b", "x"), warn("c", "x"), fail("d", "x")),
+            1,
+            "1 ok, 2 warnings, 1 failed: not fit to serve m.",
+        ),
+    ],
+)
+def test_the_last_line_counts_and_concludes(
+    words: list[str],
+    found: tuple[Check, ...],
+    code: int,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolkit.serving.preflight.checks.checks", lambda _needs: found)
+    done = CliRunner().invoke(main, ["preflight", *words])
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (code, last)
 
 
 def test_it_runs_from_a_plain_checkout_with_few_packages() -> None:

@@ -39,7 +39,7 @@ SLOW = {
     ),
     "workload --from bodies.jsonl --export mooncake": ("toolkit.cli.workload.run:mooncake",),
     "scout 127.0.0.1:9 --json --no-store": ("toolkit.scout.watch:HostWatch.run",),
-    "preflight --sim": ("toolkit.cli.preflight.run:checks",),
+    "preflight --sim": ("toolkit.serving.preflight.checks:checks",),
 }
 """By the command line, what of it was seen to take more than 2 s on two hours of 20 hosts, on 300 MB of a file, or on a
 machine with GPUs and a vLLM. Each is named where it is looked up, `module:name`."""

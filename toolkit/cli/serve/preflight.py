@@ -5,11 +5,12 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from toolkit.cli.preflight.run import with_weights
 from toolkit.errors import ToolkitError
 from toolkit.plan.catalog import model_of
+from toolkit.plan.weights import weights_bytes, weights_of_gpu
 from toolkit.serving.preflight.check import Check, Needs
 from toolkit.serving.preflight.checks import checks
+from toolkit.serving.preflight.disk import with_weights
 from toolkit.serving.stack import EngineSetting, Stack
 
 UTILIZATION = Needs().gpu_memory_utilization
@@ -62,13 +63,22 @@ def _needs(setting: EngineSetting, ports: tuple[int, ...], stack: Stack) -> Need
         gpus=setting.gpus,
         vllm=None if setting.kind == "sim" else setting.vllm,
     )
-    if not is_vllm or not _is_known(setting.model):
+    if not is_vllm:
         return needs
-    quantization = flags.get("quantization")
+    try:
+        known = model_of(setting.model)
+    except ToolkitError:
+        return (
+            needs  # the planner does not know how large its weights are: only the floor is checked
+        )
+    shape, size = known.shape, known.on_disk
+    told = flags.get("quantization")
+    quantization = told if isinstance(told, str) else None
+    tp = round(_number(flags.get("tensor-parallel-size"), 1))
     return with_weights(
         needs,
-        quantization=quantization if isinstance(quantization, str) else None,
-        tp=round(_number(flags.get("tensor-parallel-size"), 1)),
+        weights_bytes(shape, quantization, on_disk=size),
+        of_gpu=weights_of_gpu(shape, quantization, tp=tp, on_disk=size),
     )
 
 
@@ -79,12 +89,3 @@ def _number(value: str | bool | None, usual: float) -> float:
         with contextlib.suppress(ValueError):
             found = float(value)
     return usual if found is None or found <= 0 else found
-
-
-def _is_known(model: str) -> bool:
-    """Whether the planner knows how large its weights are; where it does not, only the floor is checked."""
-    try:
-        model_of(model)
-    except ToolkitError:
-        return False
-    return True

@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.serving.preflight.check import Check, Needs, as_root, fail, ok, warn
@@ -61,6 +62,23 @@ def checks(needs: Needs) -> Iterator[Check]:
         if device not in seen or not os.access(there, os.W_OK):
             seen.add(device)
             yield _check(code, path, there, room, needs, places)
+
+
+def with_weights(needs: Needs, weights: int, *, of_gpu: int) -> Needs:
+    """Add what a model's weights want of disk, GPU and memory; `weights` and `of_gpu`: bytes of all and on one GPU."""
+    to_come, model = weights, needs.model
+    # what is on the disk already: a folder of its own, or the model's part of the Hugging Face cache
+    if model and os.path.isdir(model):  # noqa: PTH112 (Path's own raises behind another user's folder)
+        to_come = 0
+    elif model:
+        cache = expanded(needs.disk_path) if needs.disk_path else hub()
+        to_come -= measured(cache / ("models--" + model.replace("/", "--")))[0]
+    return replace(
+        needs,
+        disk_bytes=max(0, to_come),
+        gpu_bytes=of_gpu if needs.gpu else None,
+        memory_bytes=needs.memory_bytes if needs.gpu else weights,
+    )
 
 
 def hub() -> Path:

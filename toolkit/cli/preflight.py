@@ -1,0 +1,205 @@
+"""`toolkit preflight`: say whether this machine is fit to serve, and how to make it so."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from toolkit.cli import suggestions
+from toolkit.cli.options import SIZE
+from toolkit.cli.output import print_json
+from toolkit.errors import ToolkitError
+from toolkit.units import counted
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command("preflight", short_help="Say whether this machine is fit to serve.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    shell_complete=suggestions.model,
+    help="What will be served: its weights need room.",
+)
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65_535),
+    multiple=True,
+    default=(8000,),
+    show_default="8000",
+    help="To be listened on; may be repeated.",
+)
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="0.0.0.0",  # noqa: S104 (asked about, not bound)
+    show_default=True,
+    help="Where clients will be taken.",
+)
+@click.option(
+    "--users",
+    "--for",
+    type=click.IntRange(1, 100_000),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Clients at the same time.",
+)
+@click.option("--weights", type=SIZE, help="Size of the model's files, where it is not known.")
+@click.option(
+    "--quantization",
+    metavar="NAME",
+    shell_complete=suggestions.quantization,
+    help="As in `toolkit plan`: fp8, awq ...",
+)
+@click.option(
+    "--tp",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="GPUs that share the weights.",
+)
+@click.option(
+    "--disk",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where models go.  [default: HF's cache]",
+)
+@click.option(
+    "--vllm",
+    metavar="COMMAND",
+    default="vllm",
+    show_default=True,
+    help="The command that starts vLLM.",
+)
+@click.option("--cpu", is_flag=True, help="It will be served by the CPU.")
+@click.option("--sim", is_flag=True, help="The simulator will serve: neither GPU nor vLLM.")
+@click.option("--fix", is_flag=True, help="Do what needs no risk, then look again.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a check.")
+def command(
+    *,
+    model: str | None,
+    ports: tuple[int, ...],
+    host: str,
+    users: int,
+    weights: int | None,
+    quantization: str | None,
+    tp: int,
+    disk: Path | None,
+    vllm: str,
+    cpu: bool,
+    sim: bool,
+    fix: bool,
+    as_json: bool,
+) -> None:
+    """Look at everything that serving stumbles over, before it does: open files, disk, memory and
+    /dev/shm, ports, the kernel's limits for connections, GPUs, vLLM and the CUDA it was built for,
+    cores and clock. Each line says what was found and why it matters; below stand the commands
+    that fix it, to be pasted. Nothing is changed without --fix, and nobody else is contacted.
+
+    \b
+      toolkit preflight
+      toolkit preflight --model Qwen/Qwen2.5-7B-Instruct --port 8000 --port 8001 \\
+          --users 500
+      toolkit preflight --model ./my-model --cpu
+      toolkit preflight --model Qwen2.5-7B --quantization fp8 --tp 2
+      toolkit preflight --fix
+      toolkit preflight --json
+
+    --fix does only what needs no risk: more open files for what it starts, files of killed servers
+    in /dev/shm, GPUs that stay awake (as root). It says what it did and what it left to you.
+
+    Exits with 1 when a check fails; a machine with warnings serves.
+    """  # noqa: D301 (click reads the character itself)
+    from toolkit.cli.waiting import waiting_for
+    from toolkit.plan.catalog import model_of
+    from toolkit.plan.weights import weights_bytes, weights_of_gpu
+    from toolkit.serving.preflight.check import Needs
+    from toolkit.serving.preflight.checks import checks
+    from toolkit.serving.preflight.disk import with_weights
+
+    needs = Needs(
+        model=model,
+        ports=ports,
+        host=host,
+        users=users,
+        disk_path=None if disk is None else str(disk),
+        gpu=not (cpu or sim),
+        vllm=None if sim else vllm,
+    )
+    if sim:
+        # it downloads nothing, unless somebody rehearses a model's download
+        needs = replace(needs, disk_bytes=weights if weights or model or disk else 0)
+    elif weights:
+        needs = with_weights(needs, weights, of_gpu=-(-weights // tp))
+    elif model is not None:
+        try:
+            known = model_of(model)
+        except ToolkitError as error:
+            reason = f"({error.message}): give it by --weights"
+            click.echo(f"The size of `{model}` is not known {reason}", err=True)
+        else:
+            shape, size = known.shape, known.on_disk
+            needs = with_weights(
+                needs,
+                weights_bytes(shape, quantization, on_disk=size),
+                of_gpu=weights_of_gpu(shape, quantization, tp=tp, on_disk=size),
+            )
+
+    with waiting_for("Looking"):
+        found = checks(needs)
+    repairs: dict[str, tuple[bool, str]] = {}
+    if fix:
+        with waiting_for("Fixing"):
+            for check in found:
+                if check.status == "ok":
+                    continue
+                if check.repair is not None:
+                    repairs[check.check] = check.repair()
+                else:
+                    left = (
+                        f"left to you: {check.fix}" if check.fix else "no command helps from here"
+                    )
+                    repairs[check.check] = (False, left)
+            # the shell's limit of open files stays as it is, whatever this process lifts for itself
+            found = (found[0], *checks(needs)[1:])
+
+    if as_json:
+        for check in found:
+            row = {name: getattr(check, name) for name in ("check", "status", "why", "fix")}
+            if check.check in repairs:
+                row["fixed"], row["repair"] = repairs[check.check]
+            print_json(row)
+    else:
+        from rich.text import Text
+
+        from toolkit.report.tables import Column, screen
+
+        titles = ("", "check", "what was found, and why it matters")
+        rows = [
+            (Text(check.status, style=COLOURS[check.status]), check.check, check.why)
+            for check in found
+        ]
+        console = screen()
+        console.table([Column(title=title) for title in titles], rows)
+        console.print()
+        # commands stand alone on their lines, whole, so that they can be pasted
+        commands: dict[str, list[str]] = {}
+        for check in found:
+            if check.status != "ok" and check.fix:
+                commands.setdefault(check.fix, []).append(check.check)
+        if commands:
+            click.echo("To fix it, paste:\n")
+            for line, names in commands.items():
+                click.echo(f"  # {', '.join(names)}\n  {line}")
+            click.echo()
+        ok, warned, failed = (sum(each.status == state for each in found) for state in COLOURS)
+        said = f"{ok} ok, {counted(warned, 'warning')}, {failed} failed"
+        what = model or "a model"
+        fit = f"not fit to serve {what}" if failed else f"fit to serve {what} to {users:,} users"
+        click.echo(f"{said}: {fit}.")
+    for name, (is_done, text) in repairs.items():
+        click.echo(f"{'Fixed' if is_done else 'Not fixed'}: {name}: {text}", err=True)
+    if any(check.status == "fail" for check in found):
+        sys.exit(1)

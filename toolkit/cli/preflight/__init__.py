@@ -1,1 +1,0 @@
-"""`toolkit preflight`: its command line (verb) and what that does."""
