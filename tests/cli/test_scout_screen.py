@@ -13,8 +13,8 @@ from rich.console import Console
 from support.raw_server import RawServer, http, serving, vllm_pages
 from support.screens import on_a_terminal
 
-from toolkit.cli.scout.table import LiveSightings, page
-from toolkit.records import Host, Sighting
+from toolkit.cli.scout import LiveTable, page
+from toolkit.records import Sighting
 
 PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "scout"]
 EVIL = "m\u00f6del-\U0001f600-\u202e[red]"
@@ -151,33 +151,32 @@ def test_the_columns_that_stay_fit_unfolded(width: int) -> None:
 def test_a_hundred_hosts_at_once_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
-    drawn = 0
-    names = [f"host-{number}" for number in range(100)]
+    drawn: list[int] = []
 
     async def run() -> None:
         rest_drawn = asyncio.Event()
         monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr("toolkit.cli.scout.table.screen", lambda: Console(force_terminal=True))
-        show = LiveSightings([Host(name=name, url="http://h:1") for name in names], 2.0)
-        picture = show._picture
+        monkeypatch.setattr("toolkit.report.tables.screen", lambda: Console(force_terminal=True))
 
-        def count() -> object:
-            nonlocal drawn
-            drawn += 1
-            if drawn == 2:
+        def count(sightings: list[Sighting], console: Console) -> object:
+            drawn.append(len(sightings))
+            if len(drawn) == 2:
                 rest_drawn.set()
-            return picture()
+            return page(sightings, console)
 
-        monkeypatch.setattr(show, "_picture", count)
-        with show:
-            for name in names:
-                show.add(sighting(name))
+        monkeypatch.setattr("toolkit.cli.scout.page", count)
+        seen: list[Sighting] = []
+        with LiveTable(2.0) as table:
+            for number in range(100):
+                seen.append(sighting(f"host-{number}"))
+                table.show(tuple(seen))
                 await asyncio.sleep(0)
             await asyncio.wait_for(rest_drawn.wait(), timeout=30)
-            assert len(show.sightings) == 100
 
     asyncio.run(run())
-    assert drawn == 3  # the first, the rest, and the last picture that stays
+    # the first, the rest, and the last picture that stays
+    assert len(drawn) == 3
+    assert drawn[1:] == [100, 100]
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

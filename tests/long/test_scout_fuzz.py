@@ -21,8 +21,7 @@ import pytest
 from rich.console import Console
 from support.raw_server import RawServer, http, one_look, vllm_pages
 
-from toolkit.cli.scout.show import as_object
-from toolkit.cli.scout.table import page
+from toolkit.cli.scout import as_object, page
 from toolkit.records import Sighting
 from toolkit.scout.evidence import examine
 from toolkit.scout.findings import findings

@@ -1,0 +1,354 @@
+"""`toolkit scout`: look at every host, say what is there, keep it."""
+
+import logging
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from toolkit.cli import suggestions
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
+from toolkit.cli.options import DURATION, database_option, tls_options
+from toolkit.errors import ToolkitError
+from toolkit.records import Sighting
+from toolkit.units import DASH
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+WATCH_INTERVAL_S = 2.0
+JSON_KEYS = [field.name for field in fields(Sighting) if field.name != "readings"]
+NAMES_IN_A_NOTE = 4
+"""Of more hosts with the same finding only the first few are named."""
+WIDEST_NAME = 40
+REDRAW_S = 0.2
+REDRAW_SHARE = 0.1
+"""Of the time, drawing may take this part: a table of 100 hosts takes 90 ms, in which nobody's answer is
+read, and 100 hosts every 2 s would be 50 tables a second."""
+
+EXAMPLES = """
+Ask each host for /health, /version, /v1/models and /metrics, all hosts at once, and print what
+they are, how full they are and what a person should know. HOSTS are files (`-` for standard
+input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
+
+\b
+  toolkit scout hosts.txt
+  toolkit scout 127.0.0.1:8000 --json
+  toolkit scout hosts.txt --interval 5s
+      two looks and true rates between them
+  toolkit scout hosts.txt --watch   a live table, every look stored
+  toolkit scout --history alice     how a host changed
+
+Exits with 1 when no host is up; one that is down is a row with its reason. 130: interrupted.
+"""
+
+
+@click.command(
+    "scout", help=EXAMPLES, short_help="Look at every host: what it is, how full, what changed."
+)
+@click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
+@click.option(
+    "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one host."
+)
+@click.option("--interval", type=DURATION, help="Look twice, this far apart, and show true rates.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Look again every interval (2s), show a live table, store each look.",
+)
+@click.option(
+    "--count", type=click.IntRange(min=1), help="End --watch after so many looks at each host."
+)
+@click.option(
+    "--history",
+    metavar="NAME",
+    shell_complete=suggestions.host,
+    help="Show from the database how a host changed; contact nobody.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
+@database_option
+@click.option(
+    "--no-store", is_flag=True, help="Keep nothing; changes since the last look stay unseen."
+)
+@tls_options
+@click.option("-v", "--verbose", is_flag=True, help="Tell each request on stderr.")
+def command(
+    *,
+    hosts: tuple[str, ...],
+    timeout: float,
+    interval: float | None,
+    watch: bool,
+    count: int | None,
+    history: str | None,
+    as_json: bool,
+    database: Path,
+    no_store: bool,
+    insecure: bool,
+    ca: str | None,
+    verbose: bool,
+) -> None:
+    """Look at every host (the help text is EXAMPLES)."""
+    if verbose:
+        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
+        logging.getLogger("toolkit").setLevel(logging.DEBUG)
+    if history:
+        _show_history(history, database, as_json=as_json)
+        return
+    if count and not watch:
+        raise click.UsageError("--count goes with --watch")
+
+    import asyncio
+
+    from toolkit.cli.output import print_json
+    from toolkit.cli.waiting import waiting_for
+    from toolkit.report.tables import screen
+    from toolkit.scout.look import QuietMoments, Scout
+    from toolkit.scout.watch import HostWatch
+    from toolkit.store import Store
+
+    found = hosts_from(hosts)
+    keys, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
+    allow_open_files()
+    interval_s = interval or WATCH_INTERVAL_S
+    looks = count if watch else 2 if interval else 1
+    table = LiveTable(interval_s) if watch and not as_json else None
+    newest: dict[str, Sighting] = {}
+
+    def in_order() -> list[Sighting]:
+        return [newest[host.name] for host in found if host.name in newest]
+
+    def show(sighting: Sighting) -> None:
+        newest[sighting.name] = sighting
+        if table:
+            table.show(in_order())
+        elif watch:
+            print_json(as_object(sighting))
+
+    is_stopped = False
+    with (
+        nullcontext() if no_store else Store.open(database) as store,
+        table or waiting_for("Looking", shown=not watch),
+    ):
+        quiet = QuietMoments()
+        last = {host.name: store.last_telling(host.name, host.url) for host in found if store}
+        following = HostWatch(
+            [Scout(host, tls, keys.get(host.name), timeout, quiet) for host in found],
+            before={name: sighting for name, sighting in last.items() if sighting},
+            keep=lambda batch: store.add_sightings(batch, found) if store else None,
+            show=show,
+            only_pairs=bool(interval) and not watch,
+        )
+        try:
+            asyncio.run(following.run(looks, interval_s))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            is_stopped = True
+
+    if as_json and not watch:
+        for sighting in in_order():
+            print_json(as_object(sighting))
+    elif not watch:
+        console = screen()
+        console.print(page(in_order(), console))
+    if is_stopped and not watch:
+        sys.exit(INTERRUPTED)
+    if newest and all(sighting.status == "down" for sighting in newest.values()):
+        sys.exit(FAILED)
+
+
+def as_object(sighting: Sighting) -> dict[str, Any]:
+    """The JSON object of a sighting: the record's fields without the raw readings."""
+    return {key: getattr(sighting, key) for key in JSON_KEYS}
+
+
+def _show_history(name: str, database: Path, *, as_json: bool) -> None:
+    """How one host changed: all its sightings as JSON, or a row for each stretch without a change."""
+    from toolkit.cli.output import print_json
+    from toolkit.report.tables import Column, screen
+    from toolkit.scout.findings import clock_time
+    from toolkit.scout.history import chapters
+    from toolkit.store import Store
+    from toolkit.units import whole
+
+    with Store.open_readonly(database) as store:
+        sightings = store.sightings(name)
+        if not sightings:
+            known = ", ".join(store.known_names()) or "none yet"
+            raise ToolkitError(f"`{database}` has no sighting of `{name}`", f"Known hosts: {known}")
+    if as_json:
+        for sighting in sightings:
+            print_json(as_object(sighting))
+        return
+    columns = [
+        Column(title="from"),
+        Column(title="to", spare=2),
+        Column(title="looks", right=True, spare=1),
+        Column(title="status"),
+        Column(title="engine", spare=4, widest=WIDEST_NAME),
+        Column(title="model", spare=3, widest=WIDEST_NAME),
+        Column(title="requests", right=True, spare=1),
+        Column(title="what changed"),
+    ]
+    rows: list[list[str | Text]] = [
+        [
+            clock_time(each.first.at),
+            clock_time(each.last.at),
+            f"{each.sightings:,}",
+            _status(each.first),
+            _engine(each.first),
+            _model(each.first),
+            whole(each.last.requests_total),
+            "; ".join(each.changes),
+        ]
+        for each in chapters(sightings)
+    ]
+    screen().table(columns, rows)
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+
+def page(sightings: "Sequence[Sighting]", console: "Console") -> "RenderableType":
+    """The table and, below it, what a person should know: a line for each reason and finding, with the hosts it stands for."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from toolkit.report.tables import Column, notes, table_of
+    from toolkit.safe_text import printable
+    from toolkit.units import latency, per_second, percent, whole
+
+    def quantile(value: float | None, below: float | None, above: float | None) -> str:
+        """A quantile, or the edge of the first or last bucket in which it sits."""
+        if below is not None:
+            return f"<{latency(below)}"
+        if above is not None:
+            return f">{latency(above)}"
+        return latency(value)
+
+    columns: list[tuple[Column, Callable[[Sighting], str | Text]]] = [
+        (Column(title="host", widest=WIDEST_NAME), lambda seen: seen.name),
+        (Column(title="status"), _status),
+        (Column(title="engine", spare=6, widest=WIDEST_NAME), _engine),
+        (Column(title="model", spare=4, widest=WIDEST_NAME), _model),
+        (Column(title="length", right=True, spare=8), lambda seen: whole(seen.max_model_len)),
+        (Column(title="KV tokens", right=True, spare=5), lambda seen: whole(seen.kv_cache_tokens)),
+        (Column(title="KV", right=True), lambda seen: percent(seen.kv_cache_usage)),
+        (Column(title="run", right=True), lambda seen: whole(seen.running)),
+        (Column(title="wait", right=True), lambda seen: whole(seen.waiting)),
+        (
+            Column(title="prefix hits", right=True, spare=7),
+            lambda seen: percent(seen.prefix_hit_ratio),
+        ),
+        (
+            Column(title="TTFT p50", right=True),
+            lambda seen: quantile(seen.ttft_p50_ms, seen.ttft_p50_below_ms, seen.ttft_p50_above_ms),
+        ),
+        (
+            Column(title="p95", right=True, spare=3),
+            lambda seen: quantile(seen.ttft_p95_ms, seen.ttft_p95_below_ms, seen.ttft_p95_above_ms),
+        ),
+        (Column(title="queue", right=True, spare=9), lambda seen: latency(seen.queue_mean_ms)),
+        (Column(title="requests", right=True, spare=1), lambda seen: whole(seen.requests_total)),
+        (Column(title="latency", right=True, spare=2), lambda seen: latency(seen.latency_ms)),
+    ]
+    if any(sighting.interval_s is not None for sighting in sightings):  # two looks were taken
+        columns += [
+            (Column(title="req/s", right=True), lambda seen: per_second(seen.requests_per_s)),
+            (Column(title="tok/s", right=True), lambda seen: per_second(seen.output_tokens_per_s)),
+        ]
+    reasons = [(seen.name, seen.status, seen.error) for seen in sightings if seen.error]
+    findings = [(seen.name, each.code, each.text) for seen in sightings for each in seen.findings]
+    lines = notes(
+        (
+            (name, code.replace("_", " "), printable(text))
+            for name, code, text in [*reasons, *findings]
+        ),
+        most_names=NAMES_IN_A_NOTE,
+    )
+    blank = [Text()] if reasons or findings else []
+    return Group(table_of(columns, sightings, console), *blank, *lines)
+
+
+def _status(sighting: Sighting) -> "Text":
+    from rich.text import Text
+
+    styles = {"ok": "green", "degraded": "yellow", "down": "red", "not_an_engine": "magenta"}
+    return Text(sighting.status.replace("_", " "), style=styles.get(sighting.status, ""))
+
+
+def _engine(sighting: Sighting) -> str:
+    return " ".join(part for part in (sighting.engine, sighting.version) if part) or DASH
+
+
+def _model(sighting: Sighting) -> str:
+    more = len(sighting.models) - 1
+    return (sighting.model or DASH) + (f" +{more}" if more > 0 else "")
+
+
+class LiveTable:
+    """Keeps one table on a terminal up to date; into a pipe it prints a table each interval. Use it as `with`."""
+
+    def __init__(self, interval_s: float) -> None:
+        from rich.live import Live
+
+        from toolkit.report.tables import screen
+
+        self._sightings: Sequence[Sighting] = ()
+        self._console = console = screen()
+        self._interval_s = interval_s
+        self._drawn_at = time.monotonic()
+        self._rest_s = 0.0
+        """How long the screen stays as it is after a drawing."""
+        self._soon: TimerHandle | None = None
+        can_redraw = console.is_terminal and not console.is_dumb_terminal
+        self._live = Live(console=console, auto_refresh=False) if can_redraw else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def show(self, sightings: "Sequence[Sighting]") -> None:
+        """Take what is known now; what comes while the screen rests is drawn together."""
+        from asyncio import get_running_loop
+
+        self._sightings = sightings
+        drawn_s = time.monotonic() - self._drawn_at
+        if self._live and self._soon is None:
+            rest_s = max(0.0, self._rest_s - drawn_s)
+            self._soon = get_running_loop().call_later(rest_s, self._draw)
+        elif not self._live and drawn_s >= self._interval_s:
+            self._draw()
+
+    def _draw(self) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        from toolkit.scout.findings import clock_time
+
+        began = time.monotonic()
+        at = clock_time(max(sighting.at for sighting in self._sightings))
+        title = Text(f"{at}, Ctrl-C ends", style="dim")
+        picture = Group(title, page(self._sightings, self._console))
+        if self._live:
+            self._live.update(picture, refresh=True)
+        else:
+            self._console.print(picture)
+        self._soon, self._drawn_at = None, time.monotonic()
+        self._rest_s = max(REDRAW_S, (self._drawn_at - began) / REDRAW_SHARE)
+
+    def __exit__(self, *details: object) -> None:
+        if self._soon:
+            self._soon.cancel()
+        if self._sightings:
+            self._draw()
+        if self._live:
+            self._live.stop()

@@ -1,1 +1,0 @@
-"""`toolkit scout`: its command line (verb) and what that does."""
