@@ -8,3 +8,8 @@ class ToolkitError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def reason_of(error: Exception) -> str:
+    """What the system says of a file or a socket that it refuses, to stand behind a colon."""
+    return (getattr(error, "strerror", None) or str(error) or "no reason given").lower()

@@ -206,7 +206,7 @@ def test_without_a_blast_or_a_database_the_way_out_is_told() -> None:
 
 def test_help_needs_no_drawing_library() -> None:
     code = (
-        "import sys; from toolkit.cli.impact.verb import command;"
+        "import sys; from toolkit.cli.impact import command;"
         "print([name for name in ('matplotlib', 'rich', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -22,6 +22,7 @@ from toolkit.board.freeze import frozen_at_s
 from toolkit.board.history import Density, Heat, HostSeries, Ranks, Steps, all_figures, density
 from toolkit.board.honesty import reasons
 from toolkit.board.judging import AGO_S, Judging, Verdicts
+from toolkit.board.outages import Outage, RunSeconds, course, outages
 from toolkit.board.score import Figures, RankPlace, places, scores
 from toolkit.board.standings import WINDOW_S, Board, RankBy, Standing, Taint
 from toolkit.board.taints import tainted_s
@@ -104,6 +105,16 @@ class Feed:
             limit_s = self._limit_s()
             to_at = float("inf") if limit_s is None else float(limit_s + 1)
             return self._judging.happened(float("-inf"), to_at)
+
+    def outages(self, name: str) -> tuple[RunSeconds, list[Outage]]:
+        """A host's seconds, from the run's first to the last that may be seen, and when it was down in them."""
+        start_s, end_s = self.start_s, self.end_s
+        if end_s is None:
+            return RunSeconds(first_s=start_s, ok=(), errors=()), []
+        parts = self._follow.reader.tallies(self.run.id, name=name, kind="ranked", to_s=end_s)
+        told = course(parts, from_s=start_s, to_s=end_s + 1)
+        known = [each.at for each in self.events() if (each.kind, each.name) == ("restart", name)]
+        return told, outages(told, restarts=known)
 
     def _hosts(self) -> list[Host]:
         return list(self._follow.hosts.values())

@@ -1,16 +1,19 @@
-"""JSON lines, the data of every verb that has `--json`, and sentences as the screen takes them."""
+"""JSON lines, the data of every verb that has `--json`, sentences as the screen takes them, and files that a verb writes."""
 
 import json
 import math
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
+from toolkit.errors import ToolkitError, reason_of
 from toolkit.safe_text import ACTS_ON_A_SCREEN
 
 _ACTS_IN_UTF8 = re.compile(
@@ -71,3 +74,17 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return value
+
+
+@contextmanager
+def writing(what: str, path: Path, option: str) -> Iterator[None]:
+    """Make the file's folder and, when the block has written it, say where it is; `option` names another file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ToolkitError(
+            f"the {what.lower()} `{path}` cannot be written: {reason_of(error)}",
+            f"Give another file: `{option}`",
+        ) from error
+    click.echo(f"{what}: {path}", err=True)

@@ -233,7 +233,6 @@ def _wrapped(line: str) -> str:
 def _story(database: Path, window_s: int) -> Sequence[str]:
     from toolkit.board.feed import Feed
     from toolkit.board.story import story
-    from toolkit.cli.impact.read import course_of, outages_of
     from toolkit.store import Store
     from toolkit.units import time_of_day
 
@@ -245,10 +244,7 @@ def _story(database: Path, window_s: int) -> Sequence[str]:
             feed.board(window_s=window_s),
             clock=time_of_day,
             bench={name: found for (name, _), found in store.verdicts(bench.id).items()},
-            outages={
-                host.name: outages_of(course_of(store, feed, host.name), feed, host.name)
-                for host in feed.hosts
-            },
+            outages={host.name: feed.outages(host.name)[1] for host in feed.hosts},
             events=feed.events(),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from toolkit.board.impact import PlannedRestart, decision, explained, planned
-from toolkit.cli.impact.options import RPS
+from toolkit.cli.impact import RPS
 from toolkit.cli.output import print_json
 from toolkit.cli.places import SERVE_FOLDER
 from toolkit.cli.serve.flags import flags_told

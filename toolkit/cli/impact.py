@@ -1,0 +1,226 @@
+"""`toolkit impact`: what a restart costs, before somebody does it or after a run saw one."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from toolkit.cli import suggestions
+from toolkit.cli.named_run import blast_of
+from toolkit.cli.options import DURATION, MOMENT, database_option
+from toolkit.cli.output import print_json, say, writing
+from toolkit.cli.waiting import waiting_for
+from toolkit.errors import ToolkitError
+from toolkit.units import DASH, percent, short, spoken, time_of_day
+
+RPS, GAIN = 10.0, 1.0
+LARGEST = 1e9
+LONGEST_S = 86_400
+"""Of a downtime or a window: the series has a row for each second."""
+
+
+@click.command("impact", short_help="What a restart costs in the window, and when it pays.")
+@click.option("--downtime", type=DURATION, help="How long it answers nothing.")
+@click.option(
+    "--window", type=DURATION, default="15m", show_default=True, help="That the board looks back."
+)
+@click.option("--rps", type=float, help=f"Answered a second before it.  [default: {RPS:g}]")
+@click.option(
+    "--error-rps", type=float, help="Failing a second while it is down.  [default: as --rps]"
+)
+@click.option(
+    "--gain", type=float, help=f"Answered a second after it / before it.  [default: {GAIN:g}]"
+)
+@click.option("--left", type=DURATION, help="From the first second down to the contest's end.")
+@click.option(
+    "--run",
+    metavar="RUN",
+    shell_complete=suggestions.run("blast"),
+    help="Look at an outage of this run.  [default: the newest blast]",
+)
+@click.option(
+    "--host", metavar="NAME", shell_complete=suggestions.host, help="Whose outage, in a run."
+)
+@click.option("--at", type=MOMENT, help="The outage then, or the nearest.  [default: the worst]")
+@click.option(
+    "--all", "everything", is_flag=True, help="See past a freeze of the board, too, as its owner."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--chart",
+    "--png",
+    "chart",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw it into this file, a PNG.",
+)
+@database_option
+def command(
+    downtime: float | None,
+    window: float,
+    rps: float | None,
+    error_rps: float | None,
+    gain: float | None,
+    left: float | None,
+    run: str | None,
+    host: str | None,
+    at: float | None,
+    everything: bool,
+    as_json: bool,
+    chart: Path | None,
+    database: Path,
+) -> None:
+    """Say what a restart costs on a board with a rolling window: the error rate at its peak, how long the window stays
+    tainted, and when a faster server has paid the downtime back. Times count from the first second down.
+
+    \b
+      toolkit impact --downtime 5m --rps 10 --gain 1.3
+      toolkit impact --downtime 90s --window 15m --rps 4 --gain 1.1 --left 40m \\
+          --chart impact.png
+      toolkit impact --host alice   the worst outage of the newest blast
+      toolkit impact --run 4f0c9a2b7d1e --host alice --at 14:32 --json
+
+    Clients that are refused at once fail faster than answers come; clients that wait fail slower. Five minutes down that
+    a window of 15 minutes shows as 21% errors are an --error-rps of 0.53 times --rps: 300 s x 0.53 of 300 s x 0.53 + 600
+    s x 1.
+    """  # noqa: D301 (click reads the character itself)
+    planned_by = (downtime, rps, error_rps, gain, left)
+    if run is None and host is None:
+        if everything:
+            raise click.UsageError("--all goes with --host, which looks at a run")
+        if at is not None:
+            raise click.UsageError("--at picks an outage of a run: add --host NAME")
+        if downtime is None:
+            raise click.UsageError(
+                "say how long it is down: --downtime 5m, or whose outage of a run: --host NAME"
+            )
+    elif any(each is not None for each in planned_by):
+        raise click.UsageError(
+            "--run and --host look at a run, whose figures are known; leave --downtime, --rps and the like out"
+        )
+    elif host is None:
+        raise click.UsageError("--run needs to know whose outage: add --host NAME")
+    for name, number, is_enough, words in (
+        ("--rps", rps, rps is None or rps > 0, "above 0"),
+        ("--error-rps", error_rps, error_rps is None or error_rps >= 0, "0 or above"),
+        ("--gain", gain, gain is None or gain > 0, "above 0"),
+    ):
+        # `nan` is neither above nor below anything
+        if not is_enough or (number or 0) > LARGEST:
+            raise click.UsageError(f"{name} must be {words}, and at most {LARGEST:,.0f}")
+    for name, seconds in (("--downtime", downtime), ("--window", window)):
+        if (seconds or 0) > LONGEST_S:
+            raise click.UsageError(f"{name} is a day at most")
+    if chart is not None and chart.suffix.lower() != ".png":
+        raise click.UsageError("--chart writes a PNG; call it, e.g., `impact.png`")
+
+    from toolkit.board.impact import (
+        PlannedRestart,
+        ahead,
+        decision,
+        explained,
+        outcome,
+        planned,
+        recorded,
+        shown_at,
+        turning_points,
+    )
+    from toolkit.report.tables import Column, screen
+
+    title = ""
+    about: dict[str, object] = {}
+    if host is None:
+        rps = RPS if rps is None else rps
+        impact = planned(
+            PlannedRestart(
+                downtime_s=downtime or 0.0,
+                window_s=window,
+                rps=rps,
+                error_rps=rps if error_rps is None else error_rps,
+                gain=GAIN if gain is None else gain,
+            )
+        )
+        sentences = [*explained(impact), decision(impact, left)]
+    else:
+        from toolkit.board.feed import Feed
+        from toolkit.board.outages import outage_at
+        from toolkit.store import Store
+
+        with waiting_for("Reading"), Store.open_readonly(database) as store:
+            blast = blast_of(store, run, database)
+            feed = Feed(store, blast, everything=everything)
+            known = [each.name for each in feed.hosts]
+            if host not in known:
+                raise ToolkitError(
+                    f"`{host}` is no host of run `{blast.id}`",
+                    f"Its hosts: {', '.join(known) or 'none'}",
+                )
+            told, outages = feed.outages(host)
+        outage = outage_at(outages, at)
+        if outage is None:
+            raise ToolkitError(
+                f"`{host}` was never down in run `{blast.id}`",
+                "`toolkit board` tells who has errors. An outage lacks 8 answers of the host's usual rate and has 3 "
+                "errors, or lies at a known restart",
+            )
+        impact = recorded(told, outage, window, outages)
+        sentences = explained(impact)
+        length = spoken(outage.to_s - outage.from_s)
+        end = f"not back {length} later"
+        if outage.is_over:
+            end = f"back after {length}"
+            sentences.append(outcome(impact, told.end_s - outage.from_s))
+        what = "restarted" if outage.restarted else "went down"
+        title = f"{host} {what} at {time_of_day(outage.from_s)}, {end} (run {blast.id})"
+        about = {
+            "run": blast.id,
+            "name": host,
+            "from_s": outage.from_s,
+            "to_s": outage.to_s,
+            "restarted": outage.restarted,
+            "is_over": outage.is_over,
+        }
+
+    if as_json:
+        print_json(asdict(impact) | about)
+    else:
+        if title:
+            say(title)
+            click.echo()
+        columns = [
+            Column(title="after", right=True),
+            Column(title="what happens"),
+            Column(title="error rate", right=True),
+            Column(title="RPS of the window", right=True),
+            Column(title="requests ahead", right=True),
+        ]
+        rows = []
+        for at_s, what in turning_points(impact):
+            shown, won = shown_at(impact, at_s), ahead(impact, at_s)
+            rows.append(
+                [
+                    spoken(at_s),
+                    what,
+                    percent(shown.error_rate if shown else None, 1),
+                    DASH if shown is None else short(shown.rps),
+                    DASH if won is None else f"{round(won):+,}" if round(won) else "0",
+                ]
+            )
+        console = screen()
+        console.table(columns, rows)
+        console.print()
+        for line in sentences:
+            say(line)
+
+    if chart:
+        import logging
+
+        # matplotlib tells of a home that it cannot write to and fails to load where MPLBACKEND names none that it
+        # knows: nothing of that changes the picture
+        logging.getLogger("matplotlib").setLevel(logging.CRITICAL)
+        os.environ.pop("MPLBACKEND", None)
+        with writing("Picture", chart, "--chart"), waiting_for("Drawing"):
+            from toolkit.board.chart import draw
+
+            draw(impact, chart, title=title)

@@ -1,1 +1,0 @@
-"""`toolkit impact`: its command line (verb) and what that does."""
