@@ -1,14 +1,18 @@
 """A connection to an upstream that was used before reads an answer as a new one does, however its bytes are cut."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from itertools import count
 from random import Random
+from typing import Any
 
+import pytest
+import uvloop
 from support.proxy_calls import run
 
 from toolkit.proxy.config import UpstreamSetting
 from toolkit.proxy.errors import Fault
-from toolkit.proxy.upstream.connection import Page, Upstream
+from toolkit.proxy.upstream.connection import Page, Upstream, UpstreamConnection
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n"
 ANSWERS = (
@@ -74,3 +78,37 @@ def test_a_used_connection_reads_answers_as_new_ones_do() -> None:
         assert sum(isinstance(each, str) for each in kept) > 10
 
     run(test())
+
+
+@pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run])
+def test_an_upstream_closes_though_a_client_left_as_its_connection_was_made(
+    run_loop: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then uvloop closes the connection without `connection_lost`: a proxy under load never came to its end."""
+    made: list[UpstreamConnection] = []
+
+    async def test() -> None:
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        def connection_made(self: UpstreamConnection, transport: asyncio.BaseTransport) -> None:
+            usual(self, transport)
+            made.append(self)
+            client.cancel()
+
+        usual = UpstreamConnection.connection_made
+        monkeypatch.setattr(UpstreamConnection, "connection_made", connection_made)
+        async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            upstream = Upstream(UpstreamSetting(name="x", url=f"http://127.0.0.1:{port}"))
+            client = asyncio.create_task(upstream.fetch("/", most_bytes=1000))
+            await asyncio.wait([client])
+            # its turns follow each other without a pause: only a count ends it where it hangs
+            closing = asyncio.create_task(upstream.close())
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            assert closing.done()
+
+    run_loop(test())
+    assert len(made) == 1

@@ -97,7 +97,7 @@ class Upstream:
         self.name, self.setting = setting.name, setting
         self._is_open = True
         self.connections: set[UpstreamConnection] = set()
-        """Each joins when it is made, and leaves when it is closed."""
+        """Each joins with its first request, and leaves when it is closed."""
         self.idle: dict[UpstreamConnection, None] = {}
         """Those that can take a request; the one used last comes last."""
         self._path = setting.url.removeprefix(UNIX) if setting.url.startswith(UNIX) else None
@@ -289,6 +289,9 @@ class UpstreamConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             self._fail("cut", NONE_YET)
         else:
+            # not in `connection_made`: who is cancelled right after that, as its client leaves, has uvloop 0.23 close the
+            # connection without telling it, and `Upstream.close` would wait for its end for ever
+            self._upstream.connections.add(self)
             transport.writelines(request)
 
     def let_go(self) -> None:
@@ -339,10 +342,9 @@ class UpstreamConnection(asyncio.Protocol):
     # --- called by the loop --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Join the pool."""
+        """Keep the transport."""
         # (uvloop's is no subclass of asyncio's)
         self._transport = cast("asyncio.Transport", transport)
-        self._upstream.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came and pass it on; bytes without a request end the connection."""
