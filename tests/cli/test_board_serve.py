@@ -12,45 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli import main
-from toolkit.cli.board import serve as board_serve
-from toolkit.cli.board.options import BoardOptions
-from toolkit.cli.demo.page import page_url
+from toolkit.cli.leaderboard import page_url
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 WAIT_S = 60
 
 
-def options(**changes: object) -> BoardOptions:
-    usual = {
-        "watch": False,
-        "count": None,
-        "at": None,
-        "window": 900.0,
-        "rank_by": "rps",
-        "honest": False,
-        "skip_limited": False,
-        "run": None,
-        "everything": False,
-        "as_json": False,
-        "as_csv": False,
-        "serve": True,
-        "port": None,
-        "host": None,
-        "database": Path("none.db"),
-    }
-    return BoardOptions(**(usual | changes))
-
-
 def board(*words: str) -> Result:
     return CliRunner().invoke(main, ["board", "--serve", *words])
-
-
-def test_the_link_says_what_was_asked_for_in_the_pages_own_words() -> None:
-    url = "http://127.0.0.1:8501"
-    assert board_serve.link(options(), url) == f"{url}/?window=900s"
-    asked = options(rank_by="p95", window=300.0, honest=True, run="3f9c", at=1000.0)
-    # at 1000.0 the last second that had ended is number 999
-    assert board_serve.link(asked, url) == f"{url}/?rank=p95&window=300s&honest=1&run=3f9c&t=999"
 
 
 def test_every_address_is_reached_at_this_machine() -> None:
@@ -90,18 +59,33 @@ def test_an_address_of_another_machine_is_refused_by_name() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "asked", "query"),
+    [
+        (signal.SIGINT, (), "window=900s"),
+        # at 1000.0 s since 1970 the last second that had ended is number 999
+        (
+            signal.SIGTERM,
+            (
+                *("--rank-by", "p95", "--window", "5m", "--honest", "--run", "3f9c"),
+                *("--at", "1970-01-01T00:16:40+00:00"),
+            ),
+            "rank=p95&window=300s&honest=1&run=3f9c&t=999",
+        ),
+    ],
+)
 def test_its_one_line_is_the_link_and_a_signal_ends_it_in_order(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, asked: tuple[str, ...], query: str, tmp_path: Path
 ) -> None:
-    """Without a blast: the page waits for one, and says so."""
+    """Without a blast: the page waits for one, and says so. Its link says what was asked for, in the page's own words."""
     environ = os.environ | {"TMPDIR": str(tmp_path)}
-    words = [TOOLKIT, "board", "--serve", "--db", "nothing.db"]
+    words = [TOOLKIT, "board", "--serve", "--db", "nothing.db", *asked]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ
     ) as process:
         assert process.stdout
         link = process.stdout.readline().strip()
+        assert link.partition("/?")[2] == query
         with urllib.request.urlopen(link, timeout=WAIT_S) as answer:
             assert answer.status == 200
         process.send_signal(number)

@@ -18,11 +18,10 @@ from click.testing import CliRunner, Result
 from contract.harness.programs import gone
 from support.served import free_port
 
-from toolkit.cli import main
-from toolkit.cli.demo import page as demo_page
+from toolkit.cli import leaderboard, main
+from toolkit.cli.children import environment
 from toolkit.cli.demo import run as demo_run
 from toolkit.cli.demo.cast import CAST, SWITCHER, fleet_words, scenes
-from toolkit.cli.demo.children import environment
 from toolkit.cli.demo.options import DemoOptions
 from toolkit.errors import ToolkitError
 from toolkit.sim.presets import PRESETS
@@ -195,10 +194,10 @@ def test_a_taken_port_that_was_asked_for_is_refused_and_the_usual_one_gives_way(
 def test_the_usual_port_gives_way_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(demo_page, "PORT", taken.getsockname()[1])
-        other = demo_page.page_port(None)
-        assert other not in (0, demo_page.PORT)
-    assert demo_page.page_port(None) == demo_page.PORT
+        monkeypatch.setattr(leaderboard, "PORT", taken.getsockname()[1])
+        other = leaderboard.page_port(None)
+        assert other not in (0, leaderboard.PORT)
+    assert leaderboard.page_port(None) == leaderboard.PORT
 
 
 def test_a_port_kept_for_root_is_not_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +233,7 @@ def test_without_a_folder_for_temporary_files_the_way_out_is_told(
 
 def test_a_package_without_its_page_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError, match=r"leaderboard\.py` is not there") as caught:
-        demo_page.page_file(tmp_path)
+        leaderboard.page_file(tmp_path)
     assert "pip install" in caught.value.hint
 
 

@@ -16,7 +16,7 @@ import pytest
 from contract.harness.programs import runs
 from support.served import free_port
 
-from toolkit.cli.demo.real import environment
+from toolkit.cli.real_vllm import environment
 
 START_LIMIT_S = 420.0
 """Two cores take 21 to 55 s to `/health`, 97 s on the very first start while the system's caches are cold;

@@ -67,7 +67,7 @@ def _answered(blast: "ReadyBlast", store: Store) -> bool:
 
 def _show(last: Board, events: Sequence[Event], *, as_json: bool) -> None:
     if as_json:
-        from toolkit.cli.board.show import print_json_board
+        from toolkit.cli.board.verb import print_json_board
 
         print_json_board(last)
     else:

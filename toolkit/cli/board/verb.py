@@ -1,16 +1,36 @@
 """`toolkit board`: who leads a blast over a rolling window, now or at any moment of the past."""
 
+import math
 import time
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from toolkit.board.standings import RANK_BY
+from toolkit.board.standings import RANK_BY, Board, RankBy
 from toolkit.cli import suggestions
-from toolkit.cli.board.options import BoardOptions
 from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, MOMENT, database_option
+from toolkit.cli.output import print_json
+from toolkit.errors import ToolkitError
+from toolkit.records import Event, Run
+from toolkit.units import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from toolkit.board.feed import Feed
+    from toolkit.store import Store
+
+INTERVAL_S = 2.0
+BUSY_S = 1.0
+"""How long a look of --watch waits for a database that is busy."""
+CSV_COLUMNS = (
+    "rank name url score rps output_tokens_per_s ttft_p50_ms ttft_p95_ms p50_ms p95_ms error_rate ok errors"
+    " hit_share hit_share_inferred tied rank_change rank_change_5m tainted_s left_out window_s at"
+).split()
 
 EXAMPLES = """
 Rank the hosts of a blast over a rolling window, from what `toolkit blast` stores: the newest one,
@@ -28,6 +48,14 @@ not judged.
       the public board stops here, for whoever may not see the database
   toolkit board reveal    and shows everything again
 """
+
+run_option = click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    shell_complete=suggestions.run("blast"),
+    help="Of this run.  [default: the newest blast]",
+)
 
 
 @click.group(
@@ -57,12 +85,7 @@ not judged.
     is_flag=True,
     help="Leave out seconds in which the load generator was the limit, for all hosts.",
 )
-@click.option(
-    "--run",
-    metavar="RUN",
-    shell_complete=suggestions.run("blast"),
-    help="Of this run.  [default: the newest blast]",
-)
+@run_option
 @click.option("--all", "everything", is_flag=True, help="See past a freeze, as the board's owner.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a host.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one line a host, below a header.")
@@ -81,90 +104,99 @@ not judged.
 )
 @database_option
 @click.pass_context
-def command(context: click.Context, /, **options: Any) -> None:
+def command(
+    context: click.Context,
+    /,
+    *,
+    watch: bool,
+    count: int | None,
+    at: float | None,
+    window: float,
+    rank_by: RankBy,
+    honest: bool,
+    skip_limited: bool,
+    run_id: str | None,
+    everything: bool,
+    as_json: bool,
+    as_csv: bool,
+    serve: bool,
+    port: int | None,
+    host: str | None,
+    database: Path,
+) -> None:
     """Show the board (the help text is EXAMPLES)."""
-    chosen = BoardOptions(**options)
     if context.invoked_subcommand is not None:
         # `--db FILE freeze` would freeze the board of another file: freeze has a --db of its own
-        if any(_is_given(context, name) for name in options):
+        given = map(context.get_parameter_source, context.params)
+        if ParameterSource.COMMANDLINE in given:
             raise click.UsageError(f"options go after `{context.invoked_subcommand}`")
         return
-    contradiction = _contradiction(chosen)
-    if contradiction:
-        raise click.UsageError(contradiction)
-    if chosen.serve:
-        from toolkit.cli.board.serve import serve_page
+    for is_so, message in (
+        (as_json and as_csv, "--json and --csv are two; choose one"),
+        (watch and as_csv, "--csv is one table; leave --watch out, or take --json"),
+        (watch and at is not None, "--at is one moment; leave --watch out"),
+        (count is not None and not watch, "--count goes with --watch"),
+        (window > LONGEST_WINDOW_S, "--window is a day at most"),
+        (port is not None and not serve, "--port goes with --serve"),
+        (host is not None and not serve, "--host goes with --serve"),
+        (serve and watch, "--serve is a page; leave --watch out"),
+        (serve and as_json, "--serve is a page; leave --json out"),
+        (serve and as_csv, "--serve is a page; leave --csv out"),
+        (serve and everything, "--serve is a page; leave --all out"),
+        (serve and skip_limited, "--serve is a page; leave --skip-limited out"),
+    ):
+        if is_so:
+            raise click.UsageError(message)
 
-        serve_page(chosen)
-    elif chosen.watch:
-        from toolkit.cli.board.watch import watch
+    window_s = max(1, round(window))
+    # the last second that had ended then
+    at_s = None if at is None else math.ceil(at) - 1
+    if serve:
+        # in the words of the page's own links (leaderboard_page/address.py)
+        query = {
+            "rank": rank_by if rank_by != "rps" else None,
+            # told always, as the page's usual one is the run's own and the board's is not
+            "window": f"{window_s}s",
+            "honest": 1 if honest else None,
+            "run": run_id,
+            "t": at_s,
+        }
+        _serve_page(database, port, host, query)
+        return
 
-        watch(chosen)
-    else:
-        _show_once(chosen)
+    def ranked(feed: "Feed") -> Board:
+        return feed.board(
+            window_s=window_s,
+            at_s=at_s,
+            rank_by=rank_by,
+            honest=honest,
+            skip_limited=skip_limited,
+        )
 
+    if watch:
+        _watch(database, run_id, ranked, everything=everything, count=count, as_json=as_json)
+        return
 
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _contradiction(options: BoardOptions) -> str | None:
-    cases = (
-        (options.as_json and options.as_csv, "--json and --csv are two; choose one"),
-        (options.watch and options.as_csv, "--csv is one table; leave --watch out, or take --json"),
-        (options.watch and options.at is not None, "--at is one moment; leave --watch out"),
-        (options.count is not None and not options.watch, "--count goes with --watch"),
-        (options.window > LONGEST_WINDOW_S, "--window is a day at most"),
-        (options.port is not None and not options.serve, "--port goes with --serve"),
-        (options.host is not None and not options.serve, "--host goes with --serve"),
-        *(
-            (options.serve and is_so, f"--serve is a page; leave {word} out")
-            for word, is_so in (
-                ("--watch", options.watch),
-                ("--json", options.as_json),
-                ("--csv", options.as_csv),
-                ("--all", options.everything),
-                ("--skip-limited", options.skip_limited),
-            )
-        ),
-    )
-    return next((message for is_so, message in cases if is_so), None)
-
-
-def _show_once(options: BoardOptions) -> None:
     from toolkit.board.feed import Feed
-    from toolkit.cli.board.read import run_of
     from toolkit.cli.waiting import waiting_for
     from toolkit.store import Store
 
-    with waiting_for("Reading"), Store.open_readonly(options.database) as store:
-        run = run_of(store, options.run, options.database, at=options.at)
-        feed = Feed(store, run, everything=options.everything)
-        board = options.board(feed)
-        events = feed.events()
-    if options.as_json:
-        from toolkit.cli.board.show import print_json_board
-
+    with waiting_for("Reading"), Store.open_readonly(database) as store:
+        feed = Feed(store, _run_of(store, run_id, database, at), everything=everything)
+        board, events = ranked(feed), feed.events()
+    if as_json:
         print_json_board(board)
-    elif options.as_csv:
-        from toolkit.cli.board.show import print_csv_board
-
-        print_csv_board(board)
+    elif as_csv:
+        _print_csv(board)
     else:
         from toolkit.cli.board.table import print_board
 
-        print_board(board, events, now=time.time() if options.at is None else None)
+        print_board(board, events, now=time.time() if at is None else None)
 
 
 @command.command("freeze", short_help="Let the public board stop at a moment.")
 @click.option("--at", type=MOMENT, default="now", show_default=True, help="The last moment shown.")
-@click.option(
-    "--run",
-    "run_id",
-    metavar="RUN",
-    shell_complete=suggestions.run("blast"),
-    help="Of this run.  [default: the newest blast]",
-)
+@run_option
 @database_option
 def freeze(at: float, run_id: str | None, database: Path) -> None:
     """Let every public view of a blast stop at a moment, until it is revealed.
@@ -175,19 +207,22 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
       toolkit board freeze
       toolkit board freeze --at 16:45
     """  # noqa: D301 (click reads the character itself)
-    from toolkit.cli.board.read import freeze_board
+    from toolkit.store import Store
 
-    freeze_board(at, run_id, database)
+    with Store.open_existing(database) as store:
+        run = _run_of(store, run_id, database, at)
+        frozen_s = _frozen_at_s(store, run)
+        if frozen_s is not None and frozen_s <= at:
+            raise ToolkitError(
+                f"the board of run `{run.id}` is frozen at {clock(frozen_s)} already",
+                "`toolkit board reveal` first, to freeze it later than that",
+            )
+        store.add_event(Event(run=run.id, at=at, kind="freeze"))
+    click.echo(f"Frozen: the board of run {run.id} shows nothing past {clock(at)}", err=True)
 
 
 @command.command("reveal", short_help="Show everything again.")
-@click.option(
-    "--run",
-    "run_id",
-    metavar="RUN",
-    shell_complete=suggestions.run("blast"),
-    help="Of this run.  [default: the newest blast]",
-)
+@run_option
 @database_option
 def reveal(run_id: str | None, database: Path) -> None:
     """Lift a freeze: every view shows the whole blast again.
@@ -195,6 +230,195 @@ def reveal(run_id: str | None, database: Path) -> None:
     \b
       toolkit board reveal
     """  # noqa: D301 (click reads the character itself)
-    from toolkit.cli.board.read import reveal_board
+    from toolkit.store import Store
 
-    reveal_board(run_id, database)
+    with Store.open_existing(database) as store:
+        run = _run_of(store, run_id, database)
+        if _frozen_at_s(store, run) is None:
+            raise ToolkitError(
+                f"the board of run `{run.id}` is not frozen",
+                "Nothing is to be done; another run is named by `--run`",
+            )
+        store.add_event(Event(run=run.id, at=time.time(), kind="reveal"))
+    click.echo(f"Revealed: the board of run {run.id} shows everything", err=True)
+
+
+def _run_of(store: "Store", run_id: str | None, database: Path, at: float | None = None) -> Run:
+    """The run that is named, else the newest blast, or the newest that had begun by a moment.
+
+    Raises ToolkitError when there is none.
+    """
+    from toolkit.cli.named_run import blast_of
+
+    run = blast_of(store, run_id, database)
+    if at is None:
+        return run
+    if run_id is None:
+        run = next((each for each in store.runs(verb="blast") if each.started_at < at), run)
+    if at <= run.started_at:
+        raise ToolkitError(
+            f"the run `{run.id}` began only at {clock(run.started_at)}",
+            "Give a later time with `--at`",
+        )
+    return run
+
+
+def _frozen_at_s(store: "Store", run: Run) -> int | None:
+    from toolkit.board.freeze import frozen_at_s
+
+    return frozen_at_s(event for _, event in store.events(run.id))
+
+
+def print_json_board(board: Board) -> None:
+    """Print one object a host; those left out come last, without rank."""
+    about = {
+        "run": board.run,
+        "rank_by": board.rank_by,
+        "honest": board.honest,
+        "elapsed_s": board.elapsed_s,
+        "counted_s": board.counted_s,
+        "limited_s": board.limited_s,
+        "frozen_at_s": board.frozen_at_s,
+        "ended": board.ended,
+    }
+    for standing in (*board.standings, *board.left_out):
+        print_json(asdict(standing) | about)
+
+
+def _print_csv(board: Board) -> None:
+    """A header and one line a host; unknown is empty, verdicts are codes."""
+    import csv
+    import io
+
+    from toolkit.safe_text import spreadsheet_cell
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*CSV_COLUMNS, "verdicts"])
+    for standing in (*board.standings, *board.left_out):
+        codes = " ".join(verdict.code for verdict in standing.verdicts)
+        values = (*(getattr(standing, name) for name in CSV_COLUMNS), codes)
+        writer.writerow([spreadsheet_cell(value) for value in values])
+    click.echo(text.getvalue(), nl=False)
+
+
+def _watch(
+    database: Path,
+    run_id: str | None,
+    ranked: "Callable[[Feed], Board]",
+    *,
+    everything: bool,
+    count: int | None,
+    as_json: bool,
+) -> None:
+    """Draw the board until Ctrl-C, or `count` times; it outlives whatever happens to the database."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from toolkit.board.feed import Feed
+    from toolkit.cli.board.table import picture
+    from toolkit.cli.waiting import waiting_for
+    from toolkit.report.tables import screen
+    from toolkit.store import Store
+
+    store: Store | None = None
+    feed: Feed | None = None
+    file: tuple[int, int] | None = None
+    board: Board | None = None
+    events: list[Event] = []
+
+    def read() -> None:
+        """The newest blast of a file that may be missing, busy, replaced, or get another blast. Raises ToolkitError."""
+        nonlocal store, feed, file, board, events
+        found = None
+        with suppress(OSError):
+            stat = database.stat()
+            found = (stat.st_dev, stat.st_ino)
+        if found != file:  # another file of that name: what was read is not its
+            if store:
+                store.close()
+            store, feed, file = None, None, found
+        if store is None:
+            store = Store.open_readonly(database, BUSY_S)
+        run = _run_of(store, run_id, database)
+        if feed is None or feed.run.id != run.id:
+            feed = Feed(store, run, everything=everything)
+        feed.refresh()
+        board, events = ranked(feed), feed.events()
+
+    console = screen()
+    can_redraw = console.is_terminal and not console.is_dumb_terminal and not as_json
+    live = Live(console=console, auto_refresh=False) if can_redraw else None
+    drawn, said = 0, ""
+    try:
+        while count is None or drawn < count:
+            if drawn:
+                time.sleep(INTERVAL_S)
+            before, error = board, None
+            try:
+                with waiting_for("Reading", shown=not drawn):
+                    read()
+            except ToolkitError as refused:
+                error = refused
+            trouble = ""
+            if error:
+                shown = "; this is what was there before" if board else f". {error.hint}"
+                trouble = f"{error.message}{shown}"
+            if live:
+                drawing = [picture(board, console, events=events, now=time.time())] if board else []
+                told = [Text(trouble, style="bold red")] if trouble else []
+                live.start()
+                live.update(Group(*drawing, *told), refresh=True)
+            elif error:
+                # into a pipe only what is new, so that a blast that ended does not fill it
+                if error.message != said:
+                    click.echo(trouble, err=True)
+            elif board and board != before:
+                if as_json:
+                    print_json_board(board)
+                else:
+                    console.print(picture(board, console, events=events, now=time.time()))
+                    console.print()
+            said = error.message if error else ""
+            drawn += 1
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if live:
+            live.stop()
+        if store:
+            store.close()
+
+
+def _serve_page(database: Path, port: int | None, host: str | None, query: dict[str, Any]) -> None:
+    """Serve the leaderboard in a process of its own until Ctrl-C; its link is the only line on standard output."""
+    import signal
+    import sys
+    import tempfile
+    from urllib.parse import urlencode
+
+    from toolkit.cli.children import LOOPBACK, refuse_dead
+    from toolkit.cli.leaderboard import page_file, page_log, page_port, page_url, served
+
+    page_file()
+    host = host or LOOPBACK
+    port = page_port(port, host)
+    # a service manager's way to say what a person says with Ctrl-C
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    click.echo("The leaderboard starts, which takes some seconds ...", err=True)
+    asked = urlencode({key: value for key, value in query.items() if value is not None})
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="toolkit-board-") as name,
+            served(database.absolute(), port, Path(name), host) as process,
+            suppress(KeyboardInterrupt),  # in here: whoever reads the link may press at once
+        ):
+            click.echo("Ctrl-C ends it", err=True)
+            click.echo(f"{page_url(port, host)}/?{asked}")
+            process.wait()
+            refuse_dead(process, "the leaderboard", page_log(Path(name)))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)

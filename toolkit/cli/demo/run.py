@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from toolkit.cli.blast.child import locustfile
+from toolkit.cli.children import TOOLKIT, command, environment, refuse_dead, server
 from toolkit.cli.demo.cast import (
     BENCH_REQUESTS,
     CANARY_PERCENT,
@@ -28,12 +29,11 @@ from toolkit.cli.demo.cast import (
     fleet_words,
     scenes,
 )
-from toolkit.cli.demo.children import TOOLKIT, command, environment, refuse_dead, server
 from toolkit.cli.demo.options import DemoOptions
-from toolkit.cli.demo.page import page_file, page_log, page_port, page_url, served
-from toolkit.cli.demo.real import NAME, real_host, vllm_home
 from toolkit.cli.exit_codes import INTERRUPTED, WORKED
+from toolkit.cli.leaderboard import page_file, page_log, page_port, page_url, served
 from toolkit.cli.places import DATABASE
+from toolkit.cli.real_vllm import NAME, real_host, vllm_home
 from toolkit.errors import ToolkitError
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)

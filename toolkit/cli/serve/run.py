@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli.catalog import profile_from, table
-from toolkit.cli.demo.children import TOOLKIT
-from toolkit.cli.demo.real import vllm_home
+from toolkit.cli.children import TOOLKIT
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
 from toolkit.cli.places import DATABASE, SERVE_FOLDER
 from toolkit.cli.proxy.run import proxy_of, refuse_without_file, run_loop, team_keys
 from toolkit.cli.proxy.run import told as told_of_proxy
 from toolkit.cli.proxy.said import say
+from toolkit.cli.real_vllm import vllm_home
 from toolkit.cli.serve.events import ServeEvents, blast_on
 from toolkit.cli.serve.flags import flags_told
 from toolkit.cli.serve.preflight import refuse_unfit

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.blast.child import LEASH
-from toolkit.cli.demo.children import TOOLKIT
+from toolkit.cli.children import TOOLKIT
 from toolkit.metrics.parser import read_page
 from toolkit.tuning.figures import counters
 from toolkit.tuning.sweep import Tools

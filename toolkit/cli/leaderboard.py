@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.cli.demo.children import LOOPBACK, answers, environment, free_port, refuse_dead, server
+from toolkit.cli.children import LOOPBACK, answers, environment, free_port, refuse_dead, server
 from toolkit.cli.front_doors import PACKAGE, REINSTALL, front_door
 from toolkit.errors import ToolkitError
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.cli.demo.children import LOOPBACK, answers, free_port, refuse_dead, server
+from toolkit.cli.children import LOOPBACK, answers, free_port, refuse_dead, server
 from toolkit.errors import ToolkitError
 
 NAME = "real"
