@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from support.blasted import blasted
 from support.tallies import ALICE, BOB, RUN, S, second, shot, sketch, tally
 
-from toolkit.cli.runs.verb import command
+from toolkit.cli.runs import command
 from toolkit.errors import ToolkitError
 from toolkit.records import ErrorCount, Host, Run
 from toolkit.store import Store

@@ -10,8 +10,8 @@ from support.sightings import rows, seen
 from support.tallies import second
 
 import toolkit.store.database
-from toolkit.cli.runs import prune as runs_prune
-from toolkit.cli.runs.verb import command
+from toolkit.cli import runs as runs_verb
+from toolkit.cli.runs import command
 from toolkit.errors import ToolkitError
 from toolkit.records import Run
 from toolkit.store import Store
@@ -219,7 +219,7 @@ def test_a_person_is_shown_what_would_go_and_asked(
 ) -> None:
     add_runs(1, 2)
     # only whether somebody is there is pretended
-    monkeypatch.setattr(runs_prune, "is_terminal", lambda: True)
+    monkeypatch.setattr(runs_verb, "is_terminal", lambda: True)
     result = runs("prune", "--keep", "1", input=answer)
     assert result.exit_code == 0
     assert "  run 2d (bench of " in result.stderr

@@ -1,1 +1,0 @@
-"""`toolkit runs`: its command line (verb) and what that does."""
