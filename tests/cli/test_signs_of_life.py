@@ -34,10 +34,10 @@ SLOW = {
         "toolkit.tuning.pages:report_page",
     ),
     "workload --from bodies.jsonl --html report.html --profile made.toml": (
-        *("toolkit.cli.workload.run:_from_files", "toolkit.cli.workload.run:summarise"),
-        *("toolkit.cli.workload.run:page", "toolkit.cli.workload.run:synthesis"),
+        *("toolkit.cli.workload.sources:from_files", "toolkit.workload:summarise"),
+        *("toolkit.workload.page:page", "toolkit.workload:synthesis"),
     ),
-    "workload --from bodies.jsonl --export mooncake": ("toolkit.cli.workload.run:mooncake",),
+    "workload --from bodies.jsonl --export mooncake": ("toolkit.workload:mooncake",),
     "scout 127.0.0.1:9 --json --no-store": ("toolkit.scout.watch:HostWatch.run",),
     "preflight --sim": ("toolkit.serving.preflight.checks:checks",),
 }

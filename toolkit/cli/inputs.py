@@ -5,9 +5,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 from toolkit.hosts import EXAMPLE, looks_like_url, one_host, read_hosts
 from toolkit.records import Host
 
@@ -67,6 +67,18 @@ def hosts_from(words: Sequence[str]) -> list[Host]:
         if times > 1:
             raise ToolkitError(f"the {kind} `{twice}` stands twice", "Keep one of the two lines")
     return hosts
+
+
+def open_input(word: str, hint: str) -> BinaryIO:
+    """A file's bytes, or standard input's for `-`. Raises ToolkitError, with this hint for a file that can't be opened."""
+    if word == "-":
+        if sys.stdin is None:
+            raise ToolkitError("standard input is closed", "Name a file, or pipe one in")
+        return sys.stdin.buffer
+    try:
+        return Path(word).open("rb")
+    except OSError as error:
+        raise ToolkitError(f"`{word}` cannot be read: {reason_of(error)}", hint) from error
 
 
 def _hosts_in(word: str) -> list[Host]:

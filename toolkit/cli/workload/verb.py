@@ -1,33 +1,20 @@
 """`toolkit workload`: what the captured requests have in common, and which levers follow from it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.options import DURATION, MOMENT, database_option
+from toolkit.cli.output import print_json, writing
+from toolkit.errors import ToolkitError
 
-EXAMPLES = """
-What clients really send: how many requests are unique, how they repeat, what a response cache would
-answer, how long a model's context must be, and which lever saves the most GPU work. It reads the
-newest capture of the database, or files: JSON lines of `toolkit capture`, the proxy's or an nginx log,
-request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake.
-
-\b
-  toolkit capture data/sample.pcap && toolkit workload
-  toolkit workload --from requests.jsonl --latency 2s
-  toolkit workload --since "15m ago" --max-model-len 8192
-  toolkit workload --html report.html   one file with plots, to send around
-  toolkit workload --profile mine.toml
-      then: toolkit blast hosts.txt --profile mine.toml
-  toolkit workload --export mooncake > trace.jsonl for other tools to replay
-"""
+BLOCK_TOKENS = 16
+"""Of the blocks that prompts are compared in."""
 
 
-@click.command(
-    "workload", help=EXAMPLES, short_help="What the captured requests have in common; which levers."
-)
+@click.command("workload", short_help="What the captured requests have in common; which levers.")
 @click.option(
     "--from",
     "sources",
@@ -92,12 +79,121 @@ request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake
     help="Print the requests in a public trace's form instead of the report.",
 )
 @database_option
-def command(**options: Any) -> None:
-    """Report on a workload (the help text is EXAMPLES)."""
-    if options["sources"] and options["run"]:
-        raise click.UsageError("--from and --run are two sources; choose one")
-    if options["export"] and (options["as_json"] or options["html"] or options["profile"]):
-        raise click.UsageError("--export prints a trace; leave --json, --html and --profile out")
-    from toolkit.cli.workload.run import run
+def command(
+    *,
+    sources: tuple[str, ...],
+    run: str | None,
+    since: float | None,
+    until: float | None,
+    latency: float | None,
+    max_model_len: int | None,
+    model_limit: int | None,
+    max_num_seqs: int | None,
+    policy: Literal["all", "declared"],
+    ttl: tuple[float, ...],
+    size: tuple[int, ...],
+    show_clients: bool,
+    as_json: bool,
+    html: Path | None,
+    profile: Path | None,
+    export: Literal["mooncake", "burstgpt"] | None,
+    database: Path,
+) -> None:
+    """What clients really send: how many requests are unique, how they repeat, what a response cache would
+    answer, how long a model's context must be, and which lever saves the most GPU work. It reads the
+    newest capture of the database, or files: JSON lines of `toolkit capture`, the proxy's or an nginx log,
+    request bodies one a line, and the public traces of Azure, BurstGPT and Mooncake.
 
-    run(**options)
+    \b
+      toolkit capture data/sample.pcap && toolkit workload
+      toolkit workload --from requests.jsonl --latency 2s
+      toolkit workload --since "15m ago" --max-model-len 8192
+      toolkit workload --html report.html   one file with plots, to send around
+      toolkit workload --profile mine.toml
+          then: toolkit blast hosts.txt --profile mine.toml
+      toolkit workload --export mooncake > trace.jsonl for other tools to replay
+    """  # noqa: D301 (click reads the character itself)
+    if sources and run:
+        raise click.UsageError("--from and --run are two sources; choose one")
+    if export and (as_json or html or profile):
+        raise click.UsageError("--export prints a trace; leave --json, --html and --profile out")
+    from dataclasses import asdict
+
+    from toolkit.cli.waiting import waiting_for
+    from toolkit.cli.workload.sources import from_database, from_files
+    from toolkit.cli.workload.table import print_report
+    from toolkit.workload import ReportSettings, burstgpt, mooncake, summarise, synthesis
+    from toolkit.workload.page import losses_told, page
+    from toolkit.workload.summary import PLAIN, refusals_told
+
+    texts = profile is not None
+    with waiting_for("Reading"):
+        if sources:
+            found = from_files(sources, since, until, texts=texts, show_clients=show_clients)
+        else:
+            found = from_database(database, run, since, until, texts=texts)
+    laid = found.columns
+    if not len(laid):
+        counts = (
+            (laid.other, "of other kinds, e.g., GET /metrics"),
+            (sum(laid.refused.values()), f"refused ({refusals_told(laid.refused)})"),
+            (laid.damaged, "damaged"),
+        )
+        met = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+        what = "was answered" if laid.refused else "asks a model for anything"
+        raise ToolkitError(
+            f"no request in {found.told} {what}",
+            f"Met were {met}; see what else there is with `toolkit runs` or `--from`"
+            if met
+            else "Is it the right source, and do `--since` and `--until` leave any?",
+        )
+    if export:
+        with waiting_for("Reckoning"):
+            trace = (mooncake if export == "mooncake" else burstgpt)(laid, arrivals=found.arrivals)
+        for line in trace.lines:
+            click.echo(line, nl=False)
+        for note in trace.notes:
+            click.echo(f"Note: {note}", err=True)
+        return
+
+    kv_blocks = (found.kv_cache_tokens or 0) // BLOCK_TOKENS
+    settings = ReportSettings(
+        latency_s=latency,
+        current_max_model_len=max_model_len or found.max_model_len,
+        model_max_len=model_limit,
+        max_num_seqs=max_num_seqs,
+        policy=policy,
+        identities=found.identities,
+        arrivals=found.arrivals,
+        beginnings=found.beginnings,
+        kv_blocks=(kv_blocks,) if kv_blocks else (),
+        sizes=(*sorted(set(size)), None) if size else PLAIN.sizes,
+        ttls_s=tuple(sorted(set(ttl))) or PLAIN.ttls_s,
+    )
+    with waiting_for("Reckoning"):
+        report = summarise(laid, options=settings)
+    source = found.told.replace("`", "")
+    # files first: who reads the report may close it early, as `head` does, and that ends the command
+    if html:
+        with waiting_for("Drawing"):
+            text = page(report, told=found.told, notes=found.notes, losses=dict(found.losses))
+        with writing("Report", html, "--html"):
+            html.write_text(text, encoding="utf-8")
+    if profile:
+        with waiting_for("Reckoning the profile"):
+            made = synthesis(laid, source=source, identities=found.identities is not None)
+        with writing("Profile", profile, "--profile"):
+            profile.write_text(made.toml, encoding="utf-8")
+        for note in made.notes:
+            click.echo(f"Note: {note}", err=True)
+        click.echo(f"Try it: toolkit blast hosts.txt --profile {profile} --dry-run", err=True)
+    if as_json:
+        about = {
+            "source": source,
+            "source_kind": found.kind,
+            "losses": dict(found.losses),
+            "notes": list(found.notes),
+        }
+        print_json(asdict(report) | about)
+    else:
+        print_report(report, source, [*losses_told(found.losses), *found.notes])

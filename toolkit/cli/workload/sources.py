@@ -1,0 +1,158 @@
+"""The requests of `toolkit workload`: a capture of the database, or files."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from toolkit.cli.inputs import open_input
+from toolkit.errors import ToolkitError
+from toolkit.records import Seen
+from toolkit.store import Store
+from toolkit.units import clock
+from toolkit.workload import RequestColumns, RequestSource, columns, lines_of, read
+
+HINTED_RUNS = 5
+FIRST_REAL_TS = 86_400.0 * 365
+"""Seconds since 1970. Times of that year are a trace's own clock, not a calendar's."""
+Identities = Literal["bodies", "prompts"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSource:
+    """The requests of a report, and where they come from."""
+
+    columns: RequestColumns
+    told: str
+    """The source in a few words."""
+    kind: str
+    """`capture`, or of a file the kind that it was found to be."""
+    identities: Identities
+    arrivals: bool
+    losses: Mapping[str, int]
+    """Of a capture: what did not become a request, by class."""
+    notes: tuple[str, ...]
+    beginnings: bool = True
+    """False: the source does not tell how prompts begin."""
+    max_model_len: int | None = None
+    """What most servers run with, as scout last saw it; so with the next."""
+    kv_cache_tokens: int | None = None
+
+
+def from_database(
+    database: Path, name: str | None, since: float | None, until: float | None, *, texts: bool
+) -> ReportSource:
+    """The capture of this name, else the newest one; `texts`: with the prompts that were kept. Raises ToolkitError."""
+    with Store.open_readonly(database) as store:
+        if name is None:
+            run = next(iter(store.runs(verb="capture", limit=1)), None)
+            if run is None:
+                raise ToolkitError(
+                    f"`{database}` holds no capture yet",
+                    "Capture some: `toolkit capture data/sample.pcap`, or live `toolkit capture --port 8000`; or"
+                    " read a file with `--from`",
+                )
+        else:
+            run = store.run(name)
+            if run is None or run.verb != "capture":
+                newest = store.runs(verb="capture", limit=HINTED_RUNS)
+                known = ", ".join(f"`{one.id}`" for one in newest)
+                raise ToolkitError(
+                    f"`{database}` has no capture `{name}`",
+                    f"Its newest captures: {known or 'none yet'}",
+                )
+        sightings = [store.last_telling(host.name, host.url) for host in store.hosts()]
+
+        def usual(field: str) -> int | None:
+            """What most of the hosts told when they last told it."""
+            told = [getattr(one, field) for one in sightings if one is not None]
+            counts = Counter(value for value in told if value is not None)
+            return counts.most_common(1)[0][0] if counts else None
+
+        return ReportSource(
+            columns=columns(store.seen(run.id, from_ts=since, to_ts=until, texts=texts)),
+            told=f"capture `{run.id}` of {clock(run.started_at)}",
+            kind="capture",
+            identities="bodies",
+            arrivals=True,
+            losses=_losses(store.capture(run.id)),
+            notes=() if run.ended_at else ("the capture has no end: it goes on, or it was killed",),
+            max_model_len=usual("max_model_len"),
+            kv_cache_tokens=usual("kv_cache_tokens"),
+        )
+
+
+def from_files(
+    words: tuple[str, ...],
+    since: float | None,
+    until: float | None,
+    *,
+    texts: bool,
+    show_clients: bool,
+) -> ReportSource:
+    """All files together, `-` is standard input. Raises ToolkitError."""
+    names = ["standard input" if word == "-" else word for word in words]
+    secret = os.urandom(16)
+
+    def client(address: str) -> str:
+        """By its address if asked, else by a hash with a secret that lasts as long as this process."""
+        if show_clients:
+            return address
+        told = address.encode(errors="surrogateescape")
+        return hashlib.blake2b(told, key=secret, digest_size=6).hexdigest()
+
+    with ExitStack() as files:
+        found: list[RequestSource] = []
+        for word, name in zip(words, names, strict=True):
+            file = open_input(word, "Give a log, a trace or a file of request bodies")
+            lines = lines_of(files.enter_context(file).readline)
+            source = read(lines, name, client=client, keep_text=texts)
+            if not source.arrivals and (since is not None or until is not None):
+                raise ToolkitError(
+                    f"`{name}` does not tell when its requests came",
+                    "Leave --since and --until out",
+                )
+            found.append(source)
+
+        def chosen() -> Iterator[Seen]:
+            for source in found:
+                for one in source.seen:
+                    if (since is None or one.ts >= since) and (until is None or one.ts <= until):
+                        yield one
+
+        laid = columns(chosen())
+    losses: Counter[str] = Counter()
+    for source in found:
+        losses.update(_losses(source.summary))
+    notes = [note for source in found for note in source.notes]
+    if len(laid) and laid.ts[0] < FIRST_REAL_TS <= laid.ts[-1]:
+        notes.append(
+            "some times count from a trace's own start, others are of a calendar: what rests on times, e.g., the rate and"
+            " what a time to live takes, means nothing over both"
+        )
+    kinds = [one.kind for one in found]
+    # of several sources together no more is known than of the least telling one
+    weakest: tuple[Identities, ...] = (None, "prompts", "bodies")
+    return ReportSource(
+        columns=laid,
+        told=", ".join(f"`{name}` ({kind})" for name, kind in zip(names, kinds, strict=True)),
+        kind=kinds[0] if len(set(kinds)) == 1 else "mixed",
+        identities=next(one for one in weakest if one in [each.identities for each in found]),
+        arrivals=all(one.arrivals for one in found),
+        beginnings=all(one.beginnings for one in found),
+        losses=dict(losses),
+        notes=tuple(notes),
+    )
+
+
+def _losses(summary: Mapping[str, object] | None) -> dict[str, int]:
+    """A capture's word on itself, the whole numbers of it."""
+    return {
+        name: value
+        for name, value in (summary or {}).items()
+        if isinstance(value, int) and value >= 0
+    }
