@@ -15,12 +15,11 @@ from blast_plan import WorkerPlan
 from blast_wire import HostAddress, LoadConnection, TimedRequest
 from gevent.lock import BoundedSemaphore
 
-from toolkit.bench.asks import PlannedRequest
 from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models
 from toolkit.bench.faults import hidden, without_key
-from toolkit.bench.lane import LONGEST_PAUSE_S, PAUSE_S
-from toolkit.bench.models import choice
-from toolkit.bench.shots import Failure, Moments, ShotContext, shot
+from toolkit.bench.host_runner import LONGEST_PAUSE_S, PAUSE_S
+from toolkit.bench.request_record import Failure, RequestContext, request_record
+from toolkit.bench.requests import PlannedRequest, choose_model
 from toolkit.blast.canaries import CanarySampling
 from toolkit.blast.pacing import HostPace
 from toolkit.blast.script import Caller, HostScript, Order
@@ -112,7 +111,7 @@ class Desk:
         self._canary_is_out = False
         self._pace: HostPace | None = None
         self._paced_for = (0, 0)
-        self._course = ShotContext(
+        self._context = RequestContext(
             run=plan.run,
             name=self.host.name,
             url=self.host.url,
@@ -172,13 +171,13 @@ class Desk:
         plan = setting.plan
         timed = wire.ask(order.body, planned_s + plan.timeout_s, plan.timeout_s)
         start_s = min(planned_s, timed.sent_s) if plan.rate else timed.sent_s
-        answer, fault = timed.heard.answer, _fault(timed)
+        answer, fault = timed.response.answer, _fault(timed)
         if fault is None and answer is not None:
             self._count(setting, order, timed, answer, start_s)
         else:
             answer = None
             self._count_error(setting, fault, order, timed.ended_s - start_s)
-            if timed.heard.status == 404:
+            if timed.response.status == 404:
                 self._doubt_model()
         if order.kind != "ranked":
             self._keep_canary(setting, order, timed, planned_s)
@@ -247,7 +246,7 @@ class Desk:
         page = wire.page("/v1/models", PAGE_TIMEOUT_S)
         wire.close()
         served = _served(page)
-        chosen = choice(served, listed=self.host.model, wanted=setting.plan.model)
+        chosen = choose_model(served, listed=self.host.model, wanted=setting.plan.model)
         # what is not listed is asked for all the same: the host's own refusal is what counts then
         model = chosen.model or setting.plan.model or self.host.model
         if model is not None and model != self._model:
@@ -309,7 +308,7 @@ class Desk:
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,
             output_tokens_estimated=answer.output_tokens_estimated,
-            cache_status=timed.heard.cache_status,
+            cache_status=timed.response.cache_status,
         )
         took_ms = (timed.ended_s - start_s) * 1000 if e2e_ms is None else e2e_ms
         self._tell_locust(setting, took_ms, timed.bytes, None)
@@ -365,8 +364,15 @@ class Desk:
             stream=order.stream,
             max_tokens=order.max_tokens,
         )
-        moments = Moments(planned_s=planned_s, sent_s=timed.sent_s, ended_s=timed.ended_s)
-        setting.keep(without_key(shot(self._course, ask, moments, timed.heard), self.place.key))
+        record = request_record(
+            self._context,
+            ask,
+            timed.response,
+            planned_s=planned_s,
+            sent_s=timed.sent_s,
+            ended_s=timed.ended_s,
+        )
+        setting.keep(without_key(record, self.place.key))
 
 
 def _served(page: tuple[int, bytes] | Failure) -> tuple[ServedModel, ...]:
@@ -380,9 +386,9 @@ def _served(page: tuple[int, bytes] | Failure) -> tuple[ServedModel, ...]:
 
 def _fault(timed: TimedRequest) -> Failure | None:
     """Why a request is not ok; None: it is."""
-    answer: Any = timed.heard.answer
-    if timed.heard.failure is not None or (answer is not None and answer.ok):
-        return timed.heard.failure
+    answer: Any = timed.response.answer
+    if timed.response.failure is not None or (answer is not None and answer.ok):
+        return timed.response.failure
     if answer is None:
         return Failure(kind="garbage", error="no answer")
     return Failure(kind=answer.error_kind or "garbage", error=answer.error or "no reason given")

@@ -28,7 +28,7 @@ from toolkit.bench.client import (
 )
 from toolkit.bench.connections import IDLE_S
 from toolkit.bench.faults import hidden, line, reason
-from toolkit.bench.shots import Failure, Heard
+from toolkit.bench.request_record import Failure, Response
 from toolkit.protocol.completion import Completion
 from toolkit.records import Host
 from toolkit.scout.problems import tls_problem
@@ -279,7 +279,7 @@ class _PageReply(_ReplyReader):
 class TimedRequest:
     """One request: what was heard, and when, in seconds of the monotonic clock."""
 
-    heard: Heard
+    response: Response
     sent_s: float
     ended_s: float
     bytes: int
@@ -307,17 +307,17 @@ class LoadConnection:
         ended_s = time.monotonic()
         if reply.reader is None:
             return TimedRequest(
-                Heard(failure=broken, status=reply.status), sent_s, ended_s, reply.bytes
+                Response(failure=broken, status=reply.status), sent_s, ended_s, reply.bytes
             )
         answer = reply.reader.end(ended_s, broken=broken.error if broken else None)
         told = reply.cache_status
-        heard = Heard(
+        response = Response(
             answer=answer,
             failure=_outside(reply.status, broken if answer.error_kind == "cut" else None),
             status=reply.status,
             cache_status=hidden(told, key) if told else None,
         )
-        return TimedRequest(heard, sent_s, answer.ended_at, reply.bytes)
+        return TimedRequest(response, sent_s, answer.ended_at, reply.bytes)
 
     def page(self, path: str, timeout_s: float) -> tuple[int, bytes] | Failure:
         """Status and body of a small page, or why there is none."""

@@ -13,7 +13,7 @@ from blast_plan import WorkerPlan
 from blast_wire import EndedError
 from gevent.event import Event
 
-from toolkit.bench.fitness import MOST_CPU_SHARE, MOST_SEND_LAG_MS
+from toolkit.bench.health import MOST_CPU_SHARE, MOST_SEND_LAG_MS
 from toolkit.blast.recorder import Reporter
 from toolkit.blast.tallying import Tallying
 from toolkit.records import LoaderSecond

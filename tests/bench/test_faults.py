@@ -8,9 +8,9 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_exceptions import ContentEncodingError
 
-from toolkit.bench.faults import FAULTS, Timeouts, failure, hidden, line
+from toolkit.bench.faults import FAULTS, failure, hidden, line
 
-LIMITS = Timeouts(connect_s=10.0, whole_s=120.0)
+LIMITS = {"connect_s": 10.0, "whole_s": 120.0}
 TO = ConnectionKey("10.0.0.4", 8000, True, True, None, None, None)
 KEY = "sk-proj-0123456789abcdef"
 
@@ -91,12 +91,12 @@ CASES = [
 @pytest.mark.parametrize(("error", "kind", "sentence"), CASES, ids=lambda value: repr(value)[:40])
 def test_each_fault_has_a_kind_and_a_sentence(error: Exception, kind: str, sentence: str) -> None:
     assert isinstance(error, FAULTS)
-    told = failure(error, LIMITS, None)
+    told = failure(error, key=None, **LIMITS)
     assert (told.kind, told.error) == (kind, sentence)
 
 
 def test_a_sentence_holds_no_key() -> None:
-    assert failure(ValueError(f"no {KEY} here"), LIMITS, KEY).error == "no *** here"
+    assert failure(ValueError(f"no {KEY} here"), key=KEY, **LIMITS).error == "no *** here"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.bench.fitness import fitness
+from toolkit.bench.health import fitness
 
 GOOD = {"loop_lag_p99_ms": 20.0, "send_lag_p99_ms": 50.0, "cpu_share": 0.85}
 """Each on its limit, which is still good."""

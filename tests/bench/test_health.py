@@ -46,7 +46,7 @@ def test_a_loop_that_was_held_up_is_told() -> None:
         hold_up(0.06)
         await turns()
         health.stop()
-        return health.told(None).loop_lag_p99_ms
+        return health.fitness(None).loop_lag_p99_ms
 
     lag_ms = asyncio.run(scene())
     # held up for 60 ms of which 10 ms were its own; a sketch is right within 1 %
@@ -57,17 +57,17 @@ def test_a_loop_that_was_held_up_is_told() -> None:
 def test_only_watched_stretches_count_and_all_of_them(clocks: Clocks) -> None:
     async def scene() -> list[float | None]:
         health = Health()
-        shares = [health.told(None).cpu_share]
+        shares = [health.fitness(None).cpu_share]
         health.start()
         clocks.go_on(2.0, 1.0)
-        shares.append(health.told(None).cpu_share)
+        shares.append(health.fitness(None).cpu_share)
         health.stop()
         clocks.go_on(50.0, 50.0)  # nobody watches: making ready, another host's turn
-        shares.append(health.told(None).cpu_share)
+        shares.append(health.fitness(None).cpu_share)
         health.start()
         clocks.go_on(2.0, 2.0)
         health.stop()
-        shares.append(health.told(None).cpu_share)
+        shares.append(health.fitness(None).cpu_share)
         return shares
 
     # 1 s of 2 s, and 3 s of 4 s
@@ -85,7 +85,7 @@ def test_lateness_outlives_the_stretch_in_which_it_was_seen() -> None:
         health.start()
         await turns()
         health.stop()
-        return health.told(None).loop_lag_p99_ms
+        return health.fitness(None).loop_lag_p99_ms
 
     assert (asyncio.run(scene()) or 0.0) >= 0.99 * 50
 
@@ -96,7 +96,7 @@ def test_the_senders_lateness_is_judged_with_the_rest(clocks: Clocks) -> None:
         health.start()
         clocks.go_on(1.0, 0.5)
         health.stop()
-        return health.told(1.0).ok, health.told(60.0).ok
+        return health.fitness(1.0).ok, health.fitness(60.0).ok
 
     assert asyncio.run(scene()) == (True, False)
 

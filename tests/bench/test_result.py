@@ -10,15 +10,15 @@ from toolkit.bench.result import Facts, Result, results
 from toolkit.records import Host, Shot
 
 
-def lane(name: str, shots: Sequence[Shot]) -> Facts:
+def runner(name: str, shots: Sequence[Shot]) -> Facts:
     host = Host(name=name, url=f"http://{name}:1")
     return host, shots, no_books()
 
 
 def judged(
-    *lanes: Facts, plan: BenchPlan | None = None, limits: GoodputLimits | None = None
+    *runners: Facts, plan: BenchPlan | None = None, limits: GoodputLimits | None = None
 ) -> list[Result]:
-    return results(lanes, plan=plan or BenchPlan(), run="r", client_ok=True, limits=limits)
+    return results(runners, plan=plan or BenchPlan(), run="r", client_ok=True, limits=limits)
 
 
 def level(concurrency: int, *, at: float, e2e_ms: float, waves: int = 4) -> list[Shot]:
@@ -46,7 +46,7 @@ SWEEP = BenchPlan(levels=(1, 2, 4))
 
 
 def test_a_run_is_told_in_the_order_of_the_hosts() -> None:
-    told = judged(lane("zoe", uniques(8)), lane("abe", uniques(16)))
+    told = judged(runner("zoe", uniques(8)), runner("abe", uniques(16)))
     assert [(each.summary.name, each.summary.requests) for each in told] == [
         ("zoe", 8),
         ("abe", 16),
@@ -56,7 +56,7 @@ def test_a_run_is_told_in_the_order_of_the_hosts() -> None:
 
 
 def test_a_sweep_is_told_by_its_knee() -> None:
-    (told,) = judged(lane("alice", KNEE_AT_2), plan=SWEEP)
+    (told,) = judged(runner("alice", KNEE_AT_2), plan=SWEEP)
     assert [step.concurrency for step in told.rungs] == [1, 2, 4]
     assert (told.best_concurrency, told.knee_concurrency) == (None, 2)
     # four waves of two
@@ -64,9 +64,9 @@ def test_a_sweep_is_told_by_its_knee() -> None:
 
 
 def test_with_limits_a_sweep_is_told_by_the_most_at_once_that_keeps_them() -> None:
-    (told,) = judged(lane("alice", KNEE_AT_2), plan=SWEEP, limits=GoodputLimits(e2e_ms=150))
+    (told,) = judged(runner("alice", KNEE_AT_2), plan=SWEEP, limits=GoodputLimits(e2e_ms=150))
     assert (told.best_concurrency, told.summary.concurrency) == (2, 2)
-    (told,) = judged(lane("alice", KNEE_AT_2), plan=SWEEP, limits=GoodputLimits(e2e_ms=250))
+    (told,) = judged(runner("alice", KNEE_AT_2), plan=SWEEP, limits=GoodputLimits(e2e_ms=250))
     assert (told.best_concurrency, told.summary.concurrency) == (4, 4)
     assert told.summary.good_share == 1
 
@@ -74,33 +74,33 @@ def test_with_limits_a_sweep_is_told_by_the_most_at_once_that_keeps_them() -> No
 def test_without_a_knee_a_sweep_is_told_by_its_fastest_level() -> None:
     # 10, 20 and 40 requests a second
     grown = [*KNEE_AT_2[:12], *level(4, at=AT + 20, e2e_ms=100)]
-    (told,) = judged(lane("alice", grown), plan=SWEEP)
+    (told,) = judged(runner("alice", grown), plan=SWEEP)
     assert (told.knee_concurrency, told.summary.concurrency) == (None, 4)
 
 
 def test_a_host_that_never_answers_a_sweep_is_told_by_its_first_level() -> None:
     dead = [failed(slot, concurrency=1 + slot // 4) for slot in range(8)]
-    (told,) = judged(lane("alice", dead), plan=BenchPlan(levels=(1, 2)))
+    (told,) = judged(runner("alice", dead), plan=BenchPlan(levels=(1, 2)))
     assert (told.summary.concurrency, told.summary.ok, told.summary.requests) == (1, 0, 4)
 
 
 def test_an_open_loop_has_a_rate_and_no_concurrency() -> None:
-    (told,) = judged(lane("alice", uniques(8, concurrency=None)), plan=BenchPlan(rate=4.0))
+    (told,) = judged(runner("alice", uniques(8, concurrency=None)), plan=BenchPlan(rate=4.0))
     assert (told.summary.rate, told.summary.concurrency) == (4.0, None)
 
 
 def test_hosts_that_answer_alike_are_tied_and_a_slow_one_is_not() -> None:
     first = uniques(64)
     slow = uniques(64, token_ms=40.0)
-    told = judged(lane("a", first), lane("b", first), lane("slow", slow))
+    told = judged(runner("a", first), runner("b", first), runner("slow", slow))
     assert [each.summary.tied_with for each in told] == [("b",), ("a",), ()]
 
 
 def test_other_hosts_are_what_an_answer_is_held_against() -> None:
     """One token an answer is no fault by itself: another host's answers to the same prompts make it one."""
     short = uniques(32, tokens=1)
-    alone, *_ = judged(lane("short", short))
-    beside, _ = judged(lane("short", short), lane("long", uniques(32)))
+    alone, *_ = judged(runner("short", short))
+    beside, _ = judged(runner("short", short), runner("long", uniques(32)))
     assert "truncated_output" not in [verdict.code for verdict in alone.summary.verdicts]
     assert "truncated_output" in [verdict.code for verdict in beside.summary.verdicts]
 
@@ -117,8 +117,8 @@ def test_counters_of_one_host_are_no_other_hosts() -> None:
 
 
 def test_a_bench_that_was_stopped_before_any_answer_does_not_claim_that_nothing_was_sent() -> None:
-    stopped, refused = judged(lane("stopped", []), lane("refused", [failed(0, kind="connect")]))
+    stopped, refused = judged(runner("stopped", []), runner("refused", [failed(0, kind="connect")]))
     assert stopped.summary.error == "no request was over when the bench ended"
     assert refused.summary.error == "connect (1 of 1 requests)"
-    (answered,) = judged(lane("alice", uniques(4)))
+    (answered,) = judged(runner("alice", uniques(4)))
     assert answered.summary.error is None

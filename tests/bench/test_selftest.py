@@ -19,14 +19,13 @@ from toolkit.bench.selftest import (
     quantile,
     rate,
     stamped_server,
-    timed,
+    timed_answer,
     token_delays_ms,
     ttft_delay_ms,
 )
 from toolkit.bench.stamps import TokenPace
 from toolkit.errors import ToolkitError
 from toolkit.protocol.completion import Answer, Completion
-from toolkit.records import Shot
 
 PACE = TokenPace(ttft_ms=50.0, interval_ms=10.0, tokens=3)
 QUICK = TokenPace(ttft_ms=2.0, interval_ms=1.0, tokens=4)
@@ -118,19 +117,6 @@ def test_what_did_not_answer_is_counted_and_nothing_is_made_up() -> None:
 
 
 def test_both_clocks_come_from_one_answer() -> None:
-    shot = Shot(
-        run="r",
-        name="n",
-        url="u",
-        slot=0,
-        kind="unique",
-        prompt="p",
-        stream=True,
-        max_tokens=3,
-        planned_at=0.0,
-        ok=True,
-        sent_at=0.1,
-    )
     answer = Answer(
         ok=True,
         streamed=True,
@@ -139,7 +125,7 @@ def test_both_clocks_come_from_one_answer() -> None:
         gaps=((0.009, 1), (0.012, 1)),
         text="0000000000101000000/0000000000151000000 0000000000161000000 0000000000172000000 ",
     )
-    told = timed(shot, answer)
+    told = timed_answer(0.1, answer)
     assert (told.sent_ms, told.received_ms) == (100.0, 101.0)
     assert told.server_ms == (151.0, 161.0, 172.0)
     assert told.client_ms == pytest.approx((153.0, 162.0, 174.0))

@@ -27,7 +27,7 @@ def judged(
     pages: dict[str, EngineNumbers | None] | None = None,
 ) -> dict[str, dict[str, Verdict]]:
     """Hosts whose counters all moved by `counted`."""
-    lanes = [
+    runners = [
         (
             Host(name=name, url=f"http://{name}:1"),
             shots,
@@ -36,7 +36,7 @@ def judged(
         for name, shots in hosts.items()
     ]
     told = results(
-        lanes,
+        runners,
         plan=BenchPlan(),
         run="r",
         client_ok=True,
@@ -114,7 +114,7 @@ def test_who_serves_another_model_than_all_rivals_is_told_if_nobody_listed_one()
     other = ServedModel(id="Qwen3.5-4B", root="Qwen/Qwen3.5-4B")
 
     def codes(*served: ServedModel, listed: str | None = None) -> list[list[str]]:
-        lanes = [
+        runners = [
             (
                 Host(name=f"h{n}", url=f"http://h{n}:1", model=listed),
                 own,
@@ -122,7 +122,7 @@ def test_who_serves_another_model_than_all_rivals_is_told_if_nobody_listed_one()
             )
             for n, each in enumerate(served)
         ]
-        told = results(lanes, plan=BenchPlan(), run="r", client_ok=True, limits=None)
+        told = results(runners, plan=BenchPlan(), run="r", client_ok=True, limits=None)
         return [[v.code for v in each.summary.verdicts] for each in told]
 
     fine = ["clean"]

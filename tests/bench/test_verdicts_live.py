@@ -1,4 +1,4 @@
-"""Verdicts on real runs: a lane asks simulated servers over sockets, straight or through a front that cheats."""
+"""Verdicts on real runs: a runner asks simulated servers over sockets, straight or through a front that cheats."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
-from support.benching import lane_at, measured, plan
+from support.benching import measured, plan, runner_at
 
 from toolkit.bench.verdicts.judgement import verdicts
 from toolkit.records import Verdict
@@ -173,10 +173,10 @@ def judged(
             "sameness": "pairs",
         }
         async with SimServer(setup) as sim, behind(kind, sim.url) as url:
-            lane = lane_at(url, plan(**usual | wanted))
-            shots = await measured(lane)
+            runner = runner_at(url, plan(**usual | wanted))
+            shots = await measured(runner)
             assert all(shot.ok for shot in shots)
-            found = verdicts(shots, lane.ledger, host=lane.host)
+            found = verdicts(shots, runner.ledger, host=runner.host)
             return {verdict.code: verdict for verdict in found if verdict.code != "cold"}
 
     return asyncio.run(main())

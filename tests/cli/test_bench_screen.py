@@ -11,8 +11,8 @@ from rich.console import Console
 from support.screens import on_a_terminal
 from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
-from toolkit.bench.fitness import Fitness, fitness
 from toolkit.bench.goodput import GoodputLimits
+from toolkit.bench.health import Fitness, fitness
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.result import Result, results
 from toolkit.cli.bench.progress import BenchProgress
@@ -27,11 +27,11 @@ PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "bench"
 def told(
     limits: GoodputLimits | None = None, plan: BenchPlan | None = None, **hosts: Sequence[Shot]
 ) -> list[Result]:
-    lanes = [
+    runners = [
         (Host(name=name, url=f"http://{name}:1"), shots, no_books())
         for name, shots in hosts.items()
     ]
-    return results(lanes, plan=plan or BenchPlan(), run="r", client_ok=True, limits=limits)
+    return results(runners, plan=plan or BenchPlan(), run="r", client_ok=True, limits=limits)
 
 
 def screen(those: Sequence[Result], width: int = 200, machine: Fitness = IDLE) -> list[str]:
@@ -143,8 +143,8 @@ def test_the_fastest_host_is_named_with_those_that_may_be_as_fast(
     hosts = {"a": uniques(64), "b": uniques(64, token_ms=slow_ms)}
     for first in hosts.values():
         first += [twin(first[n], 64 + n) for n in range(8)]
-    lanes = [(Host(name=n, url=f"http://{n}:1"), s, books(s, name=n)) for n, s in hosts.items()]
-    lines = screen(results(lanes, plan=BenchPlan(), run="r", client_ok=True, limits=None))
+    runners = [(Host(name=n, url=f"http://{n}:1"), s, books(s, name=n)) for n, s in hosts.items()]
+    lines = screen(results(runners, plan=BenchPlan(), run="r", client_ok=True, limits=None))
     (line,) = [line for line in lines if line.startswith("fastest")]
     # 100 ms, and 99 tokens of 20 ms
     assert line.startswith("fastest  a: answers of 2,0")

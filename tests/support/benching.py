@@ -1,4 +1,4 @@
-"""A plan, a profile and a lane for tests of what moves in a bench."""
+"""A plan, a profile and a runner for tests of what moves in a bench."""
 
 import re
 import time
@@ -8,8 +8,9 @@ from typing import Any
 from support.chat import ChatServer
 
 from toolkit.bench.client import HostClient
-from toolkit.bench.lane import Lane, LaneSetting
+from toolkit.bench.host_runner import HostRunner
 from toolkit.bench.plan import BenchPlan
+from toolkit.bench.request_record import RequestContext
 from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host, Shot
 
@@ -38,32 +39,42 @@ def plan(**changes: Any) -> BenchPlan:
     return BenchPlan(**usual | changes)
 
 
-def lane_at(
+def runner_at(
     url: str,
     wanted: BenchPlan,
     *,
     model: str | None = None,
     listed: str | None = None,
     timeout_s: float | None = None,
-) -> Lane:
-    """A lane whose wall clock is the monotonic one; `listed` is the model that a hosts file names."""
+) -> HostRunner:
+    """A runner whose wall clock is the monotonic one; `listed` is the model that a hosts file names."""
     host = Host(name="alice", url=url, model=listed)
-    setting = LaneSetting(run="r", plan=wanted, profile=profile(), model=model, wall_offset_s=0.0)
     client = HostClient(host, timeout_s=timeout_s or wanted.timeout_s)
-    return Lane(client, setting, "nonce", lambda _: None)
+    return runner_of(client, wanted, model=model)
 
 
-async def measured(lane: Lane, *, levels: int = 1) -> list[Shot]:
-    """Take a lane through a whole run, as a bench does; its shots."""
-    async with lane.client:
-        await lane.choose_model()
-        await lane.prepare()
-        await lane.warm_up()
+def runner_of(client: HostClient, wanted: BenchPlan, *, model: str | None = None) -> HostRunner:
+    """A runner with a client of the test's own."""
+    host = client.host
+    context = RequestContext(
+        run="r", name=host.name, url=host.url, concurrency=None, wall_offset_s=0.0
+    )
+    return HostRunner(
+        client, wanted, profile(), context, nonce="nonce", model=model, on_record=lambda _: None
+    )
+
+
+async def measured(runner: HostRunner, *, levels: int = 1) -> list[Shot]:
+    """Take a runner through a whole run, as a bench does; its shots."""
+    async with runner.client:
+        await runner.choose_model()
+        await runner.prepare()
+        await runner.warm_up()
         for level in range(levels):
-            await lane.connect(level)
-            await lane.measure(level, time.monotonic())
-        await lane.finish()
-    return lane.shots
+            await runner.connect(level)
+            await runner.measure(level, time.monotonic())
+        await runner.finish()
+    return runner.shots
 
 
 def texts(server: ChatServer) -> list[str]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from support.raw_server import RawServer, http, vllm_pages
 
-from toolkit.bench.asks import PlannedRequest
 from toolkit.bench.client import HostClient
-from toolkit.bench.shots import ShotContext
+from toolkit.bench.request_record import RequestContext
+from toolkit.bench.requests import PlannedRequest
 from toolkit.records import Host, Shot
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -73,9 +73,11 @@ def ask(
     )
 
 
-def course(concurrency: int | None = 1) -> ShotContext:
+def course(concurrency: int | None = 1) -> RequestContext:
     """Its wall clock is the monotonic one, so that `sent_at` can be held against a test's own clock readings."""
-    return ShotContext(run="r", name="alice", url="u", concurrency=concurrency, wall_offset_s=0.0)
+    return RequestContext(
+        run="r", name="alice", url="u", concurrency=concurrency, wall_offset_s=0.0
+    )
 
 
 def client_of(url: str, **settings: Any) -> HostClient:

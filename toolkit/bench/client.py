@@ -1,4 +1,4 @@
-"""One host's own client: timed requests in, Shots out, over aiohttp. It touches the network and the clock.
+"""One host's own client: timed requests in, records out, over aiohttp. It touches the network and the clock.
 
 Every host has its own pool of connections and its own deadlines, so that one that hangs slows nobody.
 Only the host's own address is contacted: no redirect but to another of its pages, no proxy from the environment, no cookie.
@@ -9,8 +9,6 @@ import contextlib
 import io
 import ssl
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
@@ -18,14 +16,14 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import orjson
 
-from toolkit.bench.asks import PlannedRequest
 from toolkit.bench.connections import IDLE_S, CachedResolver, Connections, addresses, taken
-from toolkit.bench.faults import FAULTS, Timeouts, failure, line, without_key
-from toolkit.bench.shots import Failure, Heard, Moments, ShotContext, shot
+from toolkit.bench.faults import FAULTS, failure, line, without_key
+from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
+from toolkit.bench.requests import PlannedRequest
 from toolkit.hosts import same_origin
 from toolkit.metrics.dialects import EngineNumbers, read_numbers
 from toolkit.metrics.parser import read_page
-from toolkit.protocol.completion import Answer, Completion
+from toolkit.protocol.completion import Completion
 from toolkit.records import Host, ServedModel, Shot
 
 CHAT = "/v1/chat/completions"
@@ -62,15 +60,6 @@ class PageError(Exception):
         self.answered = answered
 
 
-@dataclass(slots=True)
-class ReceivedAnswer:
-    """What was heard of one answer so far."""
-
-    status: int | None = None
-    cache_status: str | None = None
-    reader: Completion | None = None
-
-
 class HostClient:
     """Sends requests to one host and times them; use it as `async with`."""
 
@@ -87,7 +76,6 @@ class HostClient:
         self._tls = tls
         self._key = key
         self._timeout_s = timeout_s
-        self._limits = Timeouts(connect_s=CONNECT_TIMEOUT_S, whole_s=timeout_s)
         self._headers = {"Content-Type": "application/json"} | self._authorization()
         self._metrics_need_key = False
 
@@ -122,54 +110,69 @@ class HostClient:
 
     # --- one timed request ---------------------------------------------------------------------
 
-    async def send(self, course: ShotContext, ask: PlannedRequest, planned_s: float) -> Shot:
-        """Send one request now and read its answer to the end; every failure becomes a Shot, too."""
-        body = orjson.dumps(ask.body)
-        reply = ReceivedAnswer()
+    async def send(
+        self, context: RequestContext, request: PlannedRequest, planned_s: float
+    ) -> Shot:
+        """Send one request now and read its answer to the end; every failure becomes a record, too."""
+        response, sent_s, ended_s = await self.exchange(request.body, planned_s + self._timeout_s)
+        record = request_record(
+            context, request, response, planned_s=planned_s, sent_s=sent_s, ended_s=ended_s
+        )
+        return without_key(record, self._key)
+
+    async def exchange(self, body: dict[str, Any], until_s: float) -> tuple[Response, float, float]:
+        """Send a chat request and read its answer until a moment: what came back, when it was sent, and when it was over.
+
+        It is sent again where the host cannot have read it, because it was closing that connection meanwhile. That has an
+        end: each time uses up an idle connection, and a new one is given no second chance.
+        """
+        data = orjson.dumps(body)
+        status: int | None = None
+        cache_status: str | None = None
+        reader: Completion | None = None
         broken: Failure | None = None
         sent_s = time.monotonic()
         try:
-            async with asyncio.timeout(max(0.0, planned_s + self._timeout_s - sent_s)):
-                await self._ask_until_read(body, reply)
+            async with asyncio.timeout(max(0.0, until_s - sent_s)):
+                while True:
+                    tried_s = time.monotonic()
+                    try:
+                        async with self._session.post(
+                            self.host.url + CHAT,
+                            # a long prompt is written piece by piece, so that it holds up no stream
+                            data=data if len(data) <= LONG_BODY_BYTES else io.BytesIO(data),
+                            headers=self._headers,
+                            allow_redirects=False,
+                        ) as response:
+                            status, headers = response.status, response.headers
+                            told = (headers[name] for name in CACHE_HEADERS if name in headers)
+                            # fit for a screen and for the store: a byte that is no UTF-8 is in neither
+                            cache_status = next(map(line, told), None)
+                            content_type = headers.get("Content-Type", "")
+                            reader = Completion(status=status, content_type=content_type)
+                            await _read(response.content, reader)
+                        break
+                    except LOST:
+                        connection = taken.get()
+                        idle_s = connection.idle_s if connection else None
+                        was_idle = idle_s is not None and idle_s >= LEAST_IDLE_S
+                        crossed = was_idle and time.monotonic() - tried_s <= CROSSING_S
+                        if status is not None or not crossed:
+                            raise
         except FAULTS as error:
-            broken = failure(error, self._limits, self._key)
-        answer = _answer(reply, time.monotonic(), broken)
-        heard = Heard(
+            broken = self._failure(error)
+        ended_s = time.monotonic()
+        if reader is None:
+            return Response(failure=broken, status=status), sent_s, ended_s
+        answer = reader.end(ended_s, broken=broken.error if broken else None)
+        found = Response(
             answer=answer,
-            failure=broken if _was_cut(answer) else None,
-            status=reply.status,
-            cache_status=reply.cache_status,
+            # after `[DONE]`, or with an answer of its own fault, the connection's failure is not what is wrong
+            failure=broken if answer.error_kind == "cut" else None,
+            status=status,
+            cache_status=cache_status,
         )
-        ended_s = answer.ended_at if answer else time.monotonic()
-        moments = Moments(planned_s=planned_s, sent_s=sent_s, ended_s=ended_s)
-        return without_key(shot(course, ask, moments, heard), self._key)
-
-    async def _ask_until_read(self, body: bytes, reply: ReceivedAnswer) -> None:
-        """Ask; ask again what the host cannot have read, because it was closing that connection meanwhile.
-
-        It ends: each time uses up an idle connection, and a new one is given no second chance.
-        """
-        while True:
-            sent_s = time.monotonic()
-            try:
-                return await self._ask(body, reply)
-            except LOST:
-                crossed = _was_idle() and time.monotonic() - sent_s <= CROSSING_S
-                if reply.status is not None or not crossed:
-                    raise
-
-    async def _ask(self, body: bytes, reply: ReceivedAnswer) -> None:
-        """Post and read; what came before an exception stays in `reply`."""
-        # a long prompt is written piece by piece, so that it holds up no stream
-        data = body if len(body) <= LONG_BODY_BYTES else io.BytesIO(body)
-        async with self._session.post(
-            self.host.url + CHAT, data=data, headers=self._headers, allow_redirects=False
-        ) as response:
-            reply.status = response.status
-            reply.cache_status = _first(response.headers, CACHE_HEADERS)
-            content_type = response.headers.get("Content-Type", "")
-            reply.reader = Completion(status=response.status, content_type=content_type)
-            await _read(response.content, reply.reader)
+        return found, sent_s, answer.ended_at
 
     # --- what the host says of itself ------------------------------------------------------------
 
@@ -215,7 +218,13 @@ class HostClient:
                 # a name is looked up once, so that a handshake's time is the network's alone
                 for _, address in await addresses(url.hostname or "", port):
                     with contextlib.suppress(OSError):
-                        return min([await _handshake_ms(address, port) for _ in range(HANDSHAKES)])
+                        took_s = []
+                        for _ in range(HANDSHAKES):
+                            began_s = time.monotonic()
+                            _, writer = await asyncio.open_connection(address, port)
+                            took_s.append(time.monotonic() - began_s)
+                            writer.close()
+                        return min(took_s) * 1000
         return None
 
     async def _get(
@@ -231,7 +240,13 @@ class HostClient:
                         headers=self._authorization() if with_key else None,
                         allow_redirects=False,
                     ) as response:
-                        body = await _body(response, path, most_bytes)
+                        body = bytearray()
+                        while data := await response.content.readany():
+                            body += data
+                            if len(body) > most_bytes:
+                                raise PageError(
+                                    f"`{path}` is longer than {most_bytes // 2**20} MiB"
+                                )
                     # LiteLLM's metrics stand at /metrics/, and /metrics says so
                     target = urljoin(url, response.headers.get("Location", url))
                     elsewhere = target == url or not same_origin(self.host.url, target)
@@ -242,36 +257,31 @@ class HostClient:
             late = f"`{path}` did not finish within {PAGE_TIMEOUT_S:g} s"
             raise PageError(late, answered=False) from error
         except FAULTS as error:
-            why = failure(error, self._limits, self._key).error
+            why = self._failure(error).error
             raise PageError(f"`{path}`: {why}", answered=False) from error
+        page = bytes(body)
         if self._key:
-            body = body.replace(self._key.encode(), b"***")
-        return response.status, response.headers.get("Content-Type", ""), body
+            page = page.replace(self._key.encode(), b"***")
+        return response.status, response.headers.get("Content-Type", ""), page
+
+    def _failure(self, error: BaseException) -> Failure:
+        return failure(error, key=self._key, connect_s=CONNECT_TIMEOUT_S, whole_s=self._timeout_s)
 
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
 
-# --- reading -------------------------------------------------------------------------------------------
-
-
-def _was_idle() -> bool:
-    """Whether the last request took a connection that its host may have been about to close."""
-    wire = taken.get()
-    return wire is not None and wire.idle_s is not None and wire.idle_s >= LEAST_IDLE_S
-
-
 async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:
     """Read an answer to its end; each piece counts from the moment in which it was read from the socket."""
-    wire = taken.get()
-    if wire is None:
+    connection = taken.get()
+    if connection is None:
         raise RuntimeError("an answer came over no connection")
 
     def feed(data: bytes, at: float) -> bool:
         reader.feed(data, at)
         return not (reader.finished or reader.too_large)
 
-    await wire.pour(content, feed)
+    await connection.pour(content, feed)
     if reader.finished and not content.at_eof():
         # what may follow is the end of the body, which lets the connection be used again
         with contextlib.suppress(TimeoutError):
@@ -280,65 +290,29 @@ async def _read(content: aiohttp.StreamReader, reader: Completion) -> None:
                     pass
 
 
-def _answer(reply: ReceivedAnswer, ended_s: float, broken: Failure | None) -> Answer | None:
-    if reply.reader is None:
-        return None
-    return reply.reader.end(ended_s, broken=broken.error if broken else None)
-
-
-def _was_cut(answer: Answer | None) -> bool:
-    """Whether a failure of the connection is what is wrong: not after `[DONE]`, and not with an answer of its own fault."""
-    return answer is None or answer.error_kind == "cut"
-
-
-def _first(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """The first of some headers, fit for a screen and for the store: a byte that is no UTF-8 is in neither."""
-    return next((line(headers[name]) for name in names if name in headers), None)
-
-
-async def _body(response: aiohttp.ClientResponse, path: str, most_bytes: int) -> bytes:
-    """Read a page. Raises PageError past `most_bytes`."""
-    body = bytearray()
-    while data := await response.content.readany():
-        body += data
-        if len(body) > most_bytes:
-            raise PageError(f"`{path}` is longer than {most_bytes // 2**20} MiB")
-    return bytes(body)
-
-
-async def _handshake_ms(address: str, port: int) -> float:
-    started_s = time.monotonic()
-    _, writer = await asyncio.open_connection(address, port)
-    took_s = time.monotonic() - started_s
-    writer.close()
-    return took_s * 1000
-
-
 def _numbers(body: bytes, content_type: str) -> EngineNumbers | None:
     return read_numbers(read_page(body.decode("utf-8", "replace")), content_type)
 
 
 def read_models(body: bytes) -> tuple[ServedModel, ...]:
     """Read the list, base models first as vLLM sends them. Raises PageError."""
+    found = []
     try:
-        entries = orjson.loads(body)["data"]
-        models = [_model(entry) for entry in entries]
+        for entry in orjson.loads(body)["data"]:
+            if not isinstance(entry, dict):
+                continue
+            name, root, length = (entry.get(key) for key in ("id", "root", "max_model_len"))
+            if isinstance(name, str) and 0 < len(name) <= MAX_MODEL_CHARACTERS:
+                model = ServedModel(
+                    id=name,
+                    root=line(root) if isinstance(root, str) else None,
+                    max_model_len=length
+                    if type(length) is int and 0 < length < MAX_COUNT
+                    else None,
+                )
+                found.append(model)
     except (ValueError, TypeError, KeyError) as error:
         raise PageError("`/v1/models` is not the list that OpenAI's API has") from error
-    found = tuple(model for model in models if model)
     if not found:
         raise PageError("`/v1/models` lists no model")
-    return found
-
-
-def _model(entry: Any) -> ServedModel | None:
-    if not isinstance(entry, dict):
-        return None
-    name, root, length = (entry.get(key) for key in ("id", "root", "max_model_len"))
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_MODEL_CHARACTERS:
-        return None
-    return ServedModel(
-        id=name,
-        root=line(root) if isinstance(root, str) else None,
-        max_model_len=length if type(length) is int and 0 < length < MAX_COUNT else None,
-    )
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""How is the measuring machine itself doing? It watches the event loop and this process's CPU. It judges nothing."""
+"""Was the measuring machine the limit? It watches the event loop and this process's CPU while a bench measures."""
 
 import asyncio
 import contextlib
@@ -6,16 +6,56 @@ import gc
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from toolkit.bench.fitness import Fitness, fitness
 from toolkit.stats import Sketch
 
-LOOK_EVERY_S = 0.01
+MOST_LOOP_LAG_MS = 20.0
+MOST_SEND_LAG_MS = 50.0
+MOST_CPU_SHARE = 0.85
+"""Past any of these the client's own delay is in every figure (other tools warn at 85 to 90 % CPU and at
+lags of 10 to 500 ms; ours are the strict ones that still let a busy laptop pass)."""
+SAMPLE_EVERY_S = 0.01
 TURN_S = 0.0005
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitness:
+    """How late this machine was and what it cost; `ok` False: its figures describe itself."""
+
+    loop_lag_p99_ms: float | None
+    """How late the event loop ran what was due, p99."""
+    send_lag_p99_ms: float | None
+    """Actual send - planned send, p99."""
+    cpu_share: float | None
+    """CPU time / wall time of this process: 1 is a whole core."""
+    ok: bool
+    why: str | None
+    """What was past its limit, in one sentence."""
+
+
+def fitness(
+    *, loop_lag_p99_ms: float | None, send_lag_p99_ms: float | None, cpu_share: float | None
+) -> Fitness:
+    """Judge the client by its own lateness and load; what is unknown accuses nobody."""
+    faults = []
+    if loop_lag_p99_ms is not None and loop_lag_p99_ms > MOST_LOOP_LAG_MS:
+        faults.append(f"its event loop was {loop_lag_p99_ms:.0f} ms late (p99)")
+    if send_lag_p99_ms is not None and send_lag_p99_ms > MOST_SEND_LAG_MS:
+        faults.append(f"requests left {send_lag_p99_ms:.0f} ms late (p99)")
+    if cpu_share is not None and cpu_share > MOST_CPU_SHARE:
+        faults.append(f"it used {cpu_share:.0%} of a core")
+    return Fitness(
+        loop_lag_p99_ms=loop_lag_p99_ms,
+        send_lag_p99_ms=send_lag_p99_ms,
+        cpu_share=cpu_share,
+        ok=not faults,
+        why=", ".join(faults) or None,
+    )
+
+
 class Health:
-    """Watches the running loop from each `start` to the next `stop`; all these stretches are told together."""
+    """Watches the running loop from each `start` to the next `stop`; all these stretches are judged together."""
 
     def __init__(self) -> None:
         self._lateness = Sketch()
@@ -32,15 +72,15 @@ class Health:
         self._task = asyncio.create_task(self._watch())
 
     def stop(self) -> None:
-        """End this stretch; `told` can still be asked."""
+        """End this stretch; `fitness` can still be asked."""
         self._wall_s, self._cpu_s = self._spent_s()
         self._since = None
         if self._task:
             self._task.cancel()
             self._task = None
 
-    def told(self, send_lag_p99_ms: float | None) -> Fitness:
-        """What was seen up to now; the sending's own lateness is the caller's to count."""
+    def fitness(self, send_lag_p99_ms: float | None) -> Fitness:
+        """Judge what was seen up to now; the sending's own lateness is the caller's to count."""
         wall_s, cpu_s = self._spent_s()
         return fitness(
             loop_lag_p99_ms=self._lateness.quantile(0.99),
@@ -57,8 +97,8 @@ class Health:
 
     async def _watch(self) -> None:
         while True:
-            due_s = time.monotonic() + LOOK_EVERY_S
-            await asyncio.sleep(LOOK_EVERY_S)
+            due_s = time.monotonic() + SAMPLE_EVERY_S
+            await asyncio.sleep(SAMPLE_EVERY_S)
             self._lateness.add(max(0.0, time.monotonic() - due_s) * 1000)
 
 

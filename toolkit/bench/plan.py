@@ -1,7 +1,27 @@
-"""What a bench is to do, as the user said it: one flat record. It decides nothing and measures nothing."""
+"""What a bench is to do, as the user said it, and when each of its requests is due. It reads no clock and waits for nothing.
 
+Times are counted from the run's start and never from the request before, so that a late request moves no other.
+"""
+
+import math
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice, pairwise, takewhile
 from typing import Literal
+
+from toolkit.errors import ToolkitError
+
+LEAST_RATE, MOST_RATE = 0.0001, 10_000.0
+"""Requests a second and host; the least is one in three hours."""
+MOST_CONCURRENCY = 10_000
+"""Linux lends a client 28,232 ports (32768 to 60999) towards one address."""
+MOST_TOKENS = 10_000_000
+"""Longer than any model's context: whoever asks for more mistyped."""
+MOST_TWIN_SHARE = 0.5
+"""Each unique request has one twin at most."""
+WAVES = 4
+"""A level of a sweep with fewer waves of requests would be mostly its own start and end."""
 
 Sameness = Literal["pairs", "unique", "repeat"]
 """`pairs`: mostly unique prompts, and exact twins of some. `unique`: no prompt twice. `repeat`: prompts as they are."""
@@ -44,3 +64,103 @@ class BenchPlan:
     """For one request, from its planned send."""
     seed: int = 0
     """For the order of prompts, streams, twins and arrivals. Nonces never repeat, whatever the seed."""
+
+    @property
+    def concurrencies(self) -> tuple[int, ...]:
+        """Of all levels in their order; without a sweep there is one."""
+        return self.levels or (self.concurrency,)
+
+
+def send_times(plan: BenchPlan) -> Iterator[float]:
+    """Seconds from the start at which the requests of an open loop are due, equal for all hosts.
+
+    `constant`: the first at 0, then every 1/rate. `poisson`: gaps drawn from the exponential distribution with
+    mean 1/rate, the first of them before the first request. It ends with the plan's requests or before its
+    duration is over, whichever comes first.
+    """
+    if plan.rate is None:
+        raise ValueError("a closed loop has no send times")
+    rate, draw = plan.rate, random.Random(f"arrivals {plan.seed}")  # noqa: S311 (it must repeat itself)
+
+    def poisson() -> Iterator[float]:
+        at = 0.0
+        while True:
+            at += -math.log(1.0 - draw.random()) / rate
+            yield at
+
+    times = poisson() if plan.arrival == "poisson" else (number / rate for number in count())
+    duration_s = math.inf if plan.duration_s is None else plan.duration_s
+    return takewhile(lambda at: at < duration_s, islice(times, plan.requests))
+
+
+def requests_of(plan: BenchPlan, level: int) -> int | None:
+    """How many requests each host gets at this concurrency; None: as many as the duration lets in.
+
+    The plan's number; a level of a sweep gets at least four waves. Without levels the number is the user's word.
+    """
+    if plan.requests is None or not plan.levels:
+        return plan.requests
+    return max(plan.requests, WAVES * level)
+
+
+def check_plan(plan: BenchPlan) -> None:
+    """Raise ToolkitError with a way out when a plan cannot be."""
+
+    def check(is_possible: bool, name: str, value: float, hint: str) -> None:
+        if not is_possible:
+            raise ToolkitError(f"no bench can have {name} `{value:,}`", hint)
+
+    requests, duration_s, rate = plan.requests, plan.duration_s, plan.rate
+    if requests is None and duration_s is None:
+        raise ToolkitError(
+            "a bench without a number of requests and without a duration never ends",
+            "Give one of them, e.g., 16 requests or `60s`",
+        )
+    if requests is not None:
+        check(requests >= 1, "requests", requests, "Give at least 1 request, e.g., 16")
+    if duration_s is not None:
+        hint = "Give a time above 0, e.g., `60s`"
+        check(0 < duration_s < math.inf, "duration in seconds", duration_s, hint)
+    hint = "Give 0 for none, or twice the concurrency"
+    check(plan.warmup >= 0, "warm-up requests", plan.warmup, hint)
+
+    hint = f"Give 1 to {MOST_CONCURRENCY:,}, e.g., 8"
+    check(1 <= plan.concurrency <= MOST_CONCURRENCY, "concurrency", plan.concurrency, hint)
+    if rate is not None:
+        if plan.levels:
+            raise ToolkitError(
+                f"a sweep over concurrencies and a rate of `{rate:g}` a second exclude each other",
+                "A rate plans its requests whatever the concurrency; leave one of the two out",
+            )
+        hint = f"Give at least {LEAST_RATE:g} a second, or none: a closed loop"
+        check(rate >= LEAST_RATE, "rate", rate, hint)
+        hint = f"One client core can't send that; give at most {MOST_RATE:,.0f}"
+        check(rate <= MOST_RATE, "rate", rate, hint)
+        if next(send_times(plan), None) is None:
+            raise ToolkitError(
+                f"in `{duration_s:g}` s at `{rate:g}` requests a second none is due",
+                "Give a longer duration or a higher rate",
+            )
+    for level in plan.levels:
+        hint = f"Give concurrencies from 1 to {MOST_CONCURRENCY:,}"
+        check(1 <= level <= MOST_CONCURRENCY, "level", level, hint)
+    for lower, higher in pairwise(plan.levels):
+        if lower >= higher:
+            raise ToolkitError(
+                f"the level `{higher}` stands after `{lower}`",
+                "Levels rise, so that a host meets each with the lower ones behind it, e.g., 1,8,32",
+            )
+
+    hint = "Give a share from 0 to 1, e.g., 0.25"
+    check(0 <= plan.stream_share <= 1, "share of streams", plan.stream_share, hint)
+    check(0 <= plan.twin_share <= 1, "share of twins", plan.twin_share, hint)
+    if plan.sameness == "pairs":
+        hint = "At most half are twins: give up to 0.5"
+        check(plan.twin_share <= MOST_TWIN_SHARE, "share of twins", plan.twin_share, hint)
+    hint = "Give at least 1, e.g., 256"
+    check(1 <= plan.max_tokens <= MOST_TOKENS, "max_tokens", plan.max_tokens, hint)
+    if plan.temperature is not None:
+        hint = "Give 0 or more, or leave it out"
+        check(0 <= plan.temperature < math.inf, "temperature", plan.temperature, hint)
+    hint = "Give a time above 0, e.g., `120s`"
+    check(0 < plan.timeout_s < math.inf, "timeout in seconds", plan.timeout_s, hint)

@@ -24,15 +24,14 @@ from itertools import accumulate, pairwise
 
 import uvloop
 
-from toolkit.bench.asks import PlannedRequest
-from toolkit.bench.client import HostClient, ReceivedAnswer
+from toolkit.bench.client import HostClient
 from toolkit.bench.health import quiet_collector
-from toolkit.bench.lane import MOST_READY_CONNECTIONS
-from toolkit.bench.shots import ShotContext
+from toolkit.bench.host_runner import MOST_READY_CONNECTIONS
+from toolkit.bench.requests import chat_body
 from toolkit.bench.stamps import MODEL, TokenPace, Truth, read_stamps
 from toolkit.errors import ToolkitError
 from toolkit.protocol.completion import Answer
-from toolkit.records import Host, Shot
+from toolkit.records import Host
 from toolkit.stats import nearest_rank
 from toolkit.units import counted
 
@@ -132,15 +131,15 @@ class Rate:
 # --- arithmetic --------------------------------------------------------------------------------------
 
 
-def timed(shot: Shot, answer: Answer) -> TimedAnswer:
+def timed_answer(sent_s: float, answer: Answer) -> TimedAnswer:
     """Put both clocks side by side; ValueError when the answer is no stamped one."""
     stamps = read_stamps(answer.text)
-    if shot.sent_at is None or answer.first_token_at is None:
+    if answer.first_token_at is None:
         raise ValueError("the answer has no token")
     waits = (gap_s for gap_s, _ in answer.gaps)
     client_s = accumulate(waits, initial=answer.first_token_at)
     return TimedAnswer(
-        sent_ms=shot.sent_at * 1000,
+        sent_ms=sent_s * 1000,
         received_ms=stamps.received_ns / 1e6,
         server_ms=tuple(stamp / 1e6 for stamp in stamps.sent_ns),
         client_ms=tuple(stamp * 1000 for stamp in client_s),
@@ -339,68 +338,36 @@ def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
     )
 
 
-class _OpenClient(HostClient):
-    """The bench's client, which lets the answer be seen beside the Shot: a Shot keeps no text and no single gap."""
-
-    def __init__(self, url: str, *, timeout_s: float) -> None:
-        super().__init__(Host(name=MODEL, url=url), timeout_s=timeout_s)
-        self.replies: list[ReceivedAnswer] = []
-
-    async def _ask(self, body: bytes, reply: ReceivedAnswer) -> None:
-        self.replies.append(reply)
-        await super()._ask(body, reply)
-
-    def answers(self) -> dict[str | None, Answer]:
-        """Answer id -> answer. Once the load is over, so that nothing of it is measured."""
-        readers = (reply.reader for reply in self.replies if reply.reader)
-        return {answer.answer_id: answer for answer in (reader.end(0.0) for reader in readers)}
-
-
 async def _load(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> LevelCost:
-    # a wall clock that is the monotonic one makes `sent_at` comparable with the server's stamps
-    course = ShotContext(
-        run=MODEL, name=MODEL, url=server.url, concurrency=streams, wall_offset_s=0.0
-    )
-    shots: list[Shot] = []
+    answer_s = (server.pace.ttft_ms + tokens * server.pace.interval_ms) / 1000
+    limit_s = SLACK_S + 2 * answer_s
+    exchanges = []
 
     async def stream(number: int) -> None:
         await asyncio.sleep(spread_s * number / streams)
         for turn in range(ROUNDS):
-            ask = _ask_for(number * ROUNDS + turn, tokens)
-            shots.append(await client.send(course, ask, time.monotonic()))
+            said = f"[{number * ROUNDS + turn:08}] What time is it?"
+            body = chat_body(MODEL, [{"role": "user", "content": said}], True, tokens, None)
+            exchanges.append(await client.exchange(body, time.monotonic() + limit_s))
 
-    answer_s = (server.pace.ttft_ms + tokens * server.pace.interval_ms) / 1000
-    async with _OpenClient(server.url, timeout_s=SLACK_S + 2 * answer_s) as client:
+    async with HostClient(Host(name=MODEL, url=server.url), timeout_s=limit_s) as client:
         await client.open_connections(min(streams, MOST_READY_CONNECTIONS))
         with quiet_collector():
             began_s, cpu_began_s = time.monotonic(), time.process_time()
             await asyncio.gather(*(stream(number) for number in range(streams)))
             cpu_s, wall_s = time.process_time() - cpu_began_s, time.monotonic() - began_s
-    answers = client.answers()
-    good = [shot for shot in shots if shot.ok]
+    timed, errors = [], []
+    for response, sent_s, _ in exchanges:
+        answer, failure = response.answer, response.failure
+        if answer is not None and answer.ok and failure is None:
+            timed.append(timed_answer(sent_s, answer))
+        else:
+            errors.append(failure.error if failure else answer.error if answer else None)
     return LevelCost(
         streams=streams,
-        timed=tuple(timed(shot, answers[shot.answer_id]) for shot in good),
-        failed=len(shots) - len(good),
-        error=next((shot.error for shot in shots if not shot.ok), None),
+        timed=tuple(timed),
+        failed=len(errors),
+        error=errors[0] if errors else None,
         wall_s=wall_s,
         cpu_s=cpu_s,
-    )
-
-
-def _ask_for(slot: int, tokens: int) -> PlannedRequest:
-    """A request as the bench sends it."""
-    return PlannedRequest(
-        slot=slot,
-        kind="unique",
-        prompt=MODEL,
-        body={
-            "model": MODEL,
-            "messages": [{"role": "user", "content": f"[{slot:08}] What time is it?"}],
-            "max_tokens": tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        },
-        stream=True,
-        max_tokens=tokens,
     )

@@ -16,7 +16,8 @@ from typing import Literal
 
 import orjson
 
-from toolkit.bench.asks import (
+from toolkit.bench.plan import NoncePlace
+from toolkit.bench.requests import (
     MARK_STRIDE,
     MARKS,
     Deck,
@@ -28,7 +29,6 @@ from toolkit.bench.asks import (
     marked,
     proportions,
 )
-from toolkit.bench.plan import NoncePlace
 from toolkit.blast.canaries import unique_at
 from toolkit.blast.chains import step_messages, step_name
 from toolkit.errors import ToolkitError

@@ -9,14 +9,14 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from toolkit.bench.asks import (
+from toolkit.bench.plan import BenchPlan
+from toolkit.bench.requests import (
     WARMUP_PROMPTS,
     HostRequests,
     PlannedRequest,
     chat_body,
     limit_of,
 )
-from toolkit.bench.plan import BenchPlan
 from toolkit.profiles import Profile, Prompt
 
 PLAIN = Profile(

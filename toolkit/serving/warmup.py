@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.bench.client import HostClient, PageError
-from toolkit.bench.models import choice
-from toolkit.bench.shots import ShotContext
+from toolkit.bench.request_record import RequestContext
+from toolkit.bench.requests import choose_model
 from toolkit.profiles import Profile
 from toolkit.records import Host, Shot
 from toolkit.serving.launch import GrowingLog
@@ -215,7 +215,7 @@ class Warming:
             if not error.answered:
                 return str(error)
             served, missing = (), str(error)
-        chosen = choice(served, listed=self.host.model, wanted=self.model)
+        chosen = choose_model(served, listed=self.host.model, wanted=self.model)
         if chosen.model is None:
             return missing or chosen.error
         found.model = chosen.model
@@ -297,7 +297,7 @@ class Warming:
             return None
         level = min(level, len(requests))
         await self._client.open_connections(min(level, MOST_READY_CONNECTIONS))
-        context = ShotContext(
+        context = RequestContext(
             run="", name=self.host.name, url=self.host.url, concurrency=level, wall_offset_s=0.0
         )
         began_s, shots = time.monotonic(), list[Shot]()

@@ -76,7 +76,7 @@ class BenchProgress:
 
     def share(self, elapsed_s: float) -> float:
         """How much of the plan is done: of its requests or of its time, whichever will end it."""
-        from toolkit.bench.schedule import requests_of
+        from toolkit.bench.plan import requests_of
 
         plan, shares = self._plan, [0.0]
         levels = plan.levels or (plan.concurrency,)

@@ -13,11 +13,10 @@ import click
 import uvloop
 
 from toolkit.bench.client import HostClient
-from toolkit.bench.drive import Bench
 from toolkit.bench.goodput import GoodputLimits, read_limits
-from toolkit.bench.plan import BenchPlan
+from toolkit.bench.plan import BenchPlan, check_plan
 from toolkit.bench.result import Result, results
-from toolkit.bench.schedule import check_plan
+from toolkit.bench.runner import Bench
 from toolkit.cli.bench.options import (
     CONCURRENCY,
     MAX_TOKENS,
@@ -76,7 +75,7 @@ def _bench(options: BenchOptions) -> int:
         _tell(bench, plan, options, limits, keeping)
     if stopped:
         return INTERRUPTED
-    answered = any(shot.ok for lane in bench.lanes for shot in lane.shots)
+    answered = any(shot.ok for host in bench.hosts for shot in host.shots)
     return WORKED if answered else FAILED
 
 
@@ -201,7 +200,7 @@ def _run(bench: Bench, progress: BenchProgress) -> bool:
 
     async def measure() -> None:
         watching = asyncio.create_task(
-            progress.watch(lambda: sum(lane.under_way for lane in bench.lanes))
+            progress.watch(lambda: sum(host.in_flight for host in bench.hosts))
         )
         try:
             await bench.run()
@@ -231,12 +230,12 @@ def _tell(
 ) -> None:
     """Judge what was measured, keep the judgement, show both; what cannot be kept is shown all the same."""
     told = results(
-        [(lane.host, lane.shots, lane.ledger) for lane in bench.lanes],
+        [(host.host, host.shots, host.ledger) for host in bench.hosts],
         plan=plan,
         run=bench.id,
         client_ok=bench.fitness.ok,
         limits=limits,
-        pages={lane.host.name: lane.page for lane in bench.lanes},
+        pages={host.host.name: host.before for host in bench.hosts},
     )
     refused = None
     try:
@@ -257,7 +256,7 @@ def _keep(bench: Bench, told: Sequence[Result], keeping: ShotWriter) -> None:
     store = keeping.store
     if not store:
         return
-    store.add_ledgers([lane.ledger for lane in bench.lanes])
+    store.add_ledgers([host.ledger for host in bench.hosts])
     verdicts = {(each.summary.name, each.summary.url): each.summary.verdicts for each in told}
     store.add_verdicts(bench.id, verdicts)
     store.end_run(bench.id, ended_at=time.time(), client_ok=bench.fitness.ok)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from toolkit.bench.fitness import Fitness
+from toolkit.bench.health import Fitness
 from toolkit.bench.result import Result
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError

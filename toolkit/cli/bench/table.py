@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from toolkit.bench.fitness import Fitness
+from toolkit.bench.health import Fitness
 from toolkit.bench.ladder import Rung
 from toolkit.bench.result import Result
 from toolkit.bench.summary import HostSummary

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from toolkit.bench.asks import proportions
+from toolkit.bench.requests import proportions
 from toolkit.cli.blast.options import BlastOptions
 from toolkit.cli.blast.plan import BlastPlan
 from toolkit.cli.output import print_json, say

@@ -4,11 +4,11 @@ import asyncio
 from itertools import islice
 
 import pytest
-from support.benching import lane_at, measured, plan
+from support.benching import measured, plan, runner_at
 from support.chat import STREAM, ChatServer, Gate, until
 
-from toolkit.bench.lane import Lane
-from toolkit.bench.schedule import send_times
+from toolkit.bench.host_runner import HostRunner
+from toolkit.bench.plan import send_times
 from toolkit.records import Shot
 
 EVERY_20_MS = {"rate": 50.0, "arrival": "constant"}
@@ -17,7 +17,7 @@ EVERY_20_MS = {"rate": 50.0, "arrival": "constant"}
 @pytest.fixture(autouse=True)
 def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counters that stand still are believed sooner."""
-    monkeypatch.setattr("toolkit.bench.lane.SETTLE_LOOK_S", 0.005)
+    monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_SAMPLE_S", 0.005)
 
 
 def planned(shots: list[Shot]) -> list[float]:
@@ -29,10 +29,10 @@ def planned(shots: list[Shot]) -> list[float]:
 def test_requests_leave_on_time_though_no_answer_comes() -> None:
     async def scene() -> tuple[list[Shot], int]:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(**EVERY_20_MS, requests=6, concurrency=100))
-            load = asyncio.create_task(measured(lane))
+            runner = runner_at(server.url, plan(**EVERY_20_MS, requests=6, concurrency=100))
+            load = asyncio.create_task(measured(runner))
             await until(lambda: server.held == 6)  # all are there, and none is answered
-            answered = len(lane.shots)
+            answered = len(runner.shots)
             server.opened.set()
             return await load, answered
 
@@ -48,7 +48,7 @@ def test_they_leave_when_the_schedule_says() -> None:
 
     async def scene() -> list[Shot]:
         async with ChatServer() as server:
-            return await measured(lane_at(server.url, wanted))
+            return await measured(runner_at(server.url, wanted))
 
     due = list(islice(send_times(wanted), 8))
     assert planned(asyncio.run(scene())) == pytest.approx([at - due[0] for at in due])
@@ -57,16 +57,16 @@ def test_they_leave_when_the_schedule_says() -> None:
 def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
     """Coordinated omission: the second request was due while the first one held the only place."""
 
-    async def scene() -> tuple[list[Shot], Lane]:
+    async def scene() -> tuple[list[Shot], HostRunner]:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(**EVERY_20_MS, requests=2, concurrency=1))
-            load = asyncio.create_task(measured(lane))
+            runner = runner_at(server.url, plan(**EVERY_20_MS, requests=2, concurrency=1))
+            load = asyncio.create_task(measured(runner))
             await until(lambda: server.held == 1)
             await asyncio.sleep(0.2)  # what the first answer takes
             server.opened.set()
-            return sorted(await load, key=lambda shot: shot.slot), lane
+            return sorted(await load, key=lambda shot: shot.slot), runner
 
-    (first, second), lane = asyncio.run(scene())
+    (first, second), runner = asyncio.run(scene())
     assert first.ok
     assert second.ok
     assert None not in (first.sent_at, second.sent_at, second.ttft_ms, second.send_lag_ms)
@@ -75,10 +75,10 @@ def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
     assert second.sent_at >= min(first.planned_at, first.sent_at) + first.e2e_ms / 1000
     assert second.ttft_ms >= second.send_lag_ms >= 150
     # and it is no lateness of this machine
-    lag_ms = lane.lag.quantile(1.0)
+    lag_ms = runner.lag.quantile(1.0)
     assert lag_ms is not None
     assert lag_ms < second.send_lag_ms
-    assert lane.lag.count == 2
+    assert runner.lag.count == 2
 
 
 def test_no_more_than_the_cap_are_under_way_and_the_overdue_never_leave() -> None:
@@ -86,9 +86,9 @@ def test_no_more_than_the_cap_are_under_way_and_the_overdue_never_leave() -> Non
         async with Gate() as server:
             wanted = plan(**EVERY_20_MS, requests=6, concurrency=2, timeout_s=0.6)
             # the two that leave may take longer than the others may wait
-            lane = lane_at(server.url, wanted, timeout_s=30.0)
-            load = asyncio.create_task(measured(lane))
-            await until(lambda: len(lane.shots) == 4)
+            runner = runner_at(server.url, wanted, timeout_s=30.0)
+            load = asyncio.create_task(measured(runner))
+            await until(lambda: len(runner.shots) == 4)
             server.opened.set()
             return await load, server.most, len(server.asked())
 
@@ -109,7 +109,7 @@ def test_a_place_is_free_again_after_a_failure() -> None:
             server.pages["/v1/chat/completions"] = _cut
             wanted = plan(**EVERY_20_MS, requests=5, concurrency=1)
             return [
-                shot.sent_at is not None for shot in await measured(lane_at(server.url, wanted))
+                shot.sent_at is not None for shot in await measured(runner_at(server.url, wanted))
             ]
 
     async def _cut(writer: asyncio.StreamWriter) -> bool:
@@ -123,7 +123,7 @@ def test_an_open_loop_ends_with_its_time() -> None:
     async def scene() -> list[Shot]:
         async with ChatServer() as server:
             wanted = plan(**EVERY_20_MS, requests=None, duration_s=0.1, concurrency=10)
-            return await measured(lane_at(server.url, wanted))
+            return await measured(runner_at(server.url, wanted))
 
     # at 0, 20, 40, 60 and 80 ms
     assert planned(asyncio.run(scene())) == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08])

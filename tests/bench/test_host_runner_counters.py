@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import pytest
-from support.benching import lane_at, measured, plan
+from support.benching import measured, plan, runner_at
 from support.chat import ChatServer, Gate, hang, models_page, until
 from support.raw_server import http, recorded
 
-from toolkit.bench.lane import Lane
+from toolkit.bench.host_runner import HostRunner
 from toolkit.sim.app import serve_in_thread
 
 PAGE = recorded("metrics_after_load.txt").decode()
@@ -45,18 +45,18 @@ class Counting(ChatServer):
         return self.paths().count("/metrics")
 
 
-async def lane_after(server: ChatServer, **changes: Any) -> Lane:
-    lane = lane_at(server.url, plan(**changes))
-    await measured(lane)
-    return lane
+async def runner_after(server: ChatServer, **changes: Any) -> HostRunner:
+    runner = runner_at(server.url, plan(**changes))
+    await measured(runner)
+    return runner
 
 
 @pytest.mark.parametrize("name", ["gptq-int4", "cached"])
 def test_at_an_honest_host_nothing_is_missing_and_nothing_is_over(name: str) -> None:
     with serve_in_thread(name, model="tiny", max_model_len=512, time_scale=0.01) as sim:
-        lane = lane_at(sim.url, plan(requests=20, warmup=4, concurrency=4, stream_share=0.5))
-        asyncio.run(measured(lane))
-    found, shots = lane.ledger, lane.shots
+        runner = runner_at(sim.url, plan(requests=20, warmup=4, concurrency=4, stream_share=0.5))
+        asyncio.run(measured(runner))
+    found, shots = runner.ledger, runner.shots
     assert len(shots) == 24
     assert all(shot.ok for shot in shots), {shot.error for shot in shots}
     assert (found.error, found.restarted) == (None, False)
@@ -70,50 +70,50 @@ def test_at_an_honest_host_nothing_is_missing_and_nothing_is_over(name: str) -> 
 
 
 def test_the_counters_are_read_when_they_stand_still() -> None:
-    async def scene() -> tuple[Lane, int]:
+    async def scene() -> tuple[HostRunner, int]:
         moving = [page(ended=n) for n in (100, 101, 104, 108)]
         async with Counting(*moving) as server:
-            return await lane_after(server), server.looks
+            return await runner_after(server), server.looks
 
-    lane, looks = asyncio.run(scene())
+    runner, looks = asyncio.run(scene())
     # before, then 101, 104, 108 and the first that is as the one before
-    assert lane.ledger.requests == 8
-    assert lane.ledger.error is None
+    assert runner.ledger.requests == 8
+    assert runner.ledger.error is None
     assert looks == 5
 
 
 def test_somebody_elses_requests_are_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolkit.bench.lane.SETTLE_S", 0.3)
+    monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_S", 0.3)
 
-    async def scene() -> tuple[Lane, int]:
+    async def scene() -> tuple[HostRunner, int]:
         async with Counting(*(page(ended=n) for n in range(100, 130))) as server:
-            return await lane_after(server), server.looks
+            return await runner_after(server), server.looks
 
-    lane, looks = asyncio.run(scene())
+    runner, looks = asyncio.run(scene())
     # before was 100, and each look after it one more
-    assert lane.ledger.requests == looks - 1
-    assert lane.ledger.error is None
+    assert runner.ledger.requests == looks - 1
+    assert runner.ledger.error is None
 
 
 def test_a_queue_that_never_empties_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolkit.bench.lane.SETTLE_S", 0.3)
+    monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_S", 0.3)
 
-    async def scene() -> tuple[Lane, int]:
+    async def scene() -> tuple[HostRunner, int]:
         async with Counting(page(waiting=3)) as server:
-            return await lane_after(server), server.looks
+            return await runner_after(server), server.looks
 
-    lane, looks = asyncio.run(scene())
-    assert lane.ledger.waiting_before == 3
-    assert lane.ledger.requests == 0
+    runner, looks = asyncio.run(scene())
+    assert runner.ledger.waiting_before == 3
+    assert runner.ledger.requests == 0
     assert looks > 3
 
 
 def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.bench.lane.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.01)
 
     class Queue(Gate):
         waiting = 0
@@ -122,10 +122,10 @@ def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> N
             writer.write(page(waiting=7 if self.held else 0))
             return True
 
-    async def scene() -> Lane:
+    async def scene() -> HostRunner:
         async with Queue() as server:
             server.pages["/metrics"] = server.show
-            load = asyncio.create_task(lane_after(server))
+            load = asyncio.create_task(runner_after(server))
             await until(lambda: server.held == 2)
             looks = len(server.paths())
             await until(lambda: len(server.paths()) > looks + 2)
@@ -148,14 +148,14 @@ def test_the_queue_is_seen_during_the_load(monkeypatch: pytest.MonkeyPatch) -> N
     ids=["absent", "refused", "html"],
 )
 def test_without_counters_the_run_goes_on_and_says_why(metrics: bytes, error: str) -> None:
-    async def scene() -> tuple[Lane, int]:
+    async def scene() -> tuple[HostRunner, int]:
         async with ChatServer(**{"/metrics": metrics}) as server:
-            lane = await lane_after(server)
-            return lane, server.paths().count("/metrics")
+            runner = await runner_after(server)
+            return runner, server.paths().count("/metrics")
 
-    lane, looks = asyncio.run(scene())
-    assert [shot.ok for shot in lane.shots] == [True] * 8
-    found = lane.ledger
+    runner, looks = asyncio.run(scene())
+    assert [shot.ok for shot in runner.shots] == [True] * 8
+    found = runner.ledger
     assert (found.error, found.requests, found.waiting_max) == (error, None, None)
     # whether the model was exchanged is told all the same
     assert [model.id for model in found.models_before] == ["tiny"]
@@ -170,11 +170,11 @@ def test_models_that_are_exchanged_during_the_run_are_seen() -> None:
             writer.write(self.pages["stream"])
             return True
 
-    async def scene() -> Lane:
+    async def scene() -> HostRunner:
         async with Switching() as server:
             server.pages["stream"] = server.pages["/v1/chat/completions"]
             server.pages["/v1/chat/completions"] = server.answer
-            return await lane_after(server)
+            return await runner_after(server)
 
     found = asyncio.run(scene()).ledger
     assert [model.id for model in found.models_before] == ["tiny"]
@@ -193,19 +193,19 @@ def test_counters_that_hang_after_the_load_end_the_run_all_the_same(
             writer.write(page())
             return True
 
-    async def scene() -> Lane:
+    async def scene() -> HostRunner:
         async with Hanging() as server:
             server.pages["/metrics"] = server.show
-            return await lane_after(server)
+            return await runner_after(server)
 
-    lane = asyncio.run(scene())
-    assert [shot.ok for shot in lane.shots] == [True] * 8
-    assert lane.ledger.error == "`/metrics` did not finish within 0.1 s"
-    assert lane.ledger.requests is None
+    runner = asyncio.run(scene())
+    assert [shot.ok for shot in runner.shots] == [True] * 8
+    assert runner.ledger.error == "`/metrics` did not finish within 0.1 s"
+    assert runner.ledger.requests is None
 
 
 def test_looks_that_hang_hold_up_no_request_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.bench.lane.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.0)
 
     class Hanging(Gate):
         async def show(self, writer: asyncio.StreamWriter) -> bool:
@@ -214,29 +214,29 @@ def test_looks_that_hang_hold_up_no_request_and_no_end(monkeypatch: pytest.Monke
             writer.write(page())
             return True
 
-    async def scene() -> Lane:
+    async def scene() -> HostRunner:
         async with Hanging() as server:
             server.pages["/metrics"] = server.show
-            lane = lane_at(server.url, plan())
-            async with lane.client:
-                await lane.choose_model()
-                await lane.prepare()
-                load = asyncio.create_task(lane.measure(0, time.monotonic()))
+            runner = runner_at(server.url, plan())
+            async with runner.client:
+                await runner.choose_model()
+                await runner.prepare()
+                load = asyncio.create_task(runner.measure(0, time.monotonic()))
                 await until(lambda: server.paths().count("/metrics") == 2)
                 server.opened.set()
                 await load  # the look still hangs, for it has 5 s
-                return lane
+                return runner
 
     assert [shot.ok for shot in asyncio.run(scene()).shots] == [True] * 8
 
 
 def test_a_long_page_is_not_looked_at_during_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.bench.lane.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("toolkit.bench.host_runner.SAMPLE_EVERY_S", 0.01)
     long = http(PAGE + "# HELP padding\n" * 80_000, content_type="text/plain")  # 1.2 MB
 
-    async def scene() -> Lane:
+    async def scene() -> HostRunner:
         async with Gate(**{"/metrics": long}) as server:
-            load = asyncio.create_task(lane_after(server))
+            load = asyncio.create_task(runner_after(server))
             await until(lambda: server.held == 2)
             before = server.paths().count("/metrics")
             await until(lambda: server.paths().count("/metrics") > before + 2)

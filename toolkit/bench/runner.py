@@ -1,7 +1,7 @@
 """Run a plan over all hosts at the same moment, or over one after the other. It owns the run's order and its end.
 
 What it measures goes to two functions that it is given: `keep` (the store, once a second, in a thread) and `show`
-(the screen, each shot); it knows neither.
+(the screen, each request); it knows neither.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 
 from toolkit.bench.client import HostClient
-from toolkit.bench.fitness import Fitness
-from toolkit.bench.health import Health, quiet_collector, short_turns
-from toolkit.bench.lane import Lane, LaneSetting, crew
+from toolkit.bench.health import Fitness, Health, quiet_collector, short_turns
+from toolkit.bench.host_runner import HostRunner, task_group
 from toolkit.bench.plan import BenchPlan
+from toolkit.bench.request_record import RequestContext
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
 from toolkit.records import Run, Shot
@@ -30,11 +30,11 @@ from toolkit.stats import Sketch
 KEEP_EVERY_S = 0.5
 """A kill costs at most this much, and the requests that are under way: the promise is one second."""
 START_IN_S = 0.05
-"""From all lanes being ready to the first send, so that every lane's tasks wait for the same moment."""
+"""From all hosts being ready to the first send, so that all tasks wait for the same moment."""
 
 
 class Bench:
-    """One run. After `run`, also a stopped one, `lanes` hold what was measured."""
+    """One run. After `run`, also a stopped one, `hosts` hold what was measured."""
 
     def __init__(
         self,
@@ -52,15 +52,26 @@ class Bench:
         self._waiting: deque[Shot] = deque()  # filled by the loop, emptied by the keeper
         self._keeper = ThreadPoolExecutor(1, "keep")
         self._health = Health()
-        setting = LaneSetting(
-            run=self.id,
-            plan=plan,
-            profile=profile,
-            model=model,
-            wall_offset_s=self.started_at - time.monotonic(),
-        )
-        # nothing of the seed is in it: a prompt of an earlier run must not be found in any cache
-        self.lanes = [Lane(each, setting, secrets.token_hex(8), self._take) for each in clients]
+        wall_offset_s = self.started_at - time.monotonic()
+        self.hosts = [
+            HostRunner(
+                client,
+                plan,
+                profile,
+                RequestContext(
+                    run=self.id,
+                    name=client.host.name,
+                    url=client.host.url,
+                    concurrency=None,
+                    wall_offset_s=wall_offset_s,
+                ),
+                # nothing of the seed is in it: a prompt of an earlier run must not be found in any cache
+                nonce=secrets.token_hex(8),
+                model=model,
+                on_record=self._take,
+            )
+            for client in clients
+        ]
 
     def record(self, settings: str) -> Run:
         """The run as the store keeps it, before it begins."""
@@ -70,21 +81,21 @@ class Bench:
     def fitness(self) -> Fitness:
         """How this machine did during the measured parts."""
         lag = Sketch()
-        for lane in self.lanes:
-            lag.merge(lane.lag)
-        return self._health.told(lag.quantile(0.99))
+        for host in self.hosts:
+            lag.merge(host.lag)
+        return self._health.fitness(lag.quantile(0.99))
 
     async def run(self) -> None:
-        """Run the plan, then keep what is left. SIGTERM cancels like Ctrl-C.
+        """Run the plan, then keep what is left: cancelled or not, nothing is lost. SIGTERM cancels like Ctrl-C.
 
         Raises ToolkitError when no host serves the model that the command line names, and what
         `keep` and `show` raise.
         """
         async with AsyncExitStack() as stack:
             stack.enter_context(_ended_by_signals())
-            for lane in self.lanes:
-                await stack.enter_async_context(lane.client)
-            measuring = asyncio.create_task(self._measure_all())
+            for host in self.hosts:
+                await stack.enter_async_context(host.client)
+            measuring = asyncio.create_task(self._measure())
             keeping = asyncio.create_task(self._keep_often())
             try:
                 await asyncio.wait((measuring, keeping), return_when=asyncio.FIRST_COMPLETED)
@@ -92,40 +103,39 @@ class Bench:
                     if task.done():
                         task.result()
             finally:
-                await self._end(measuring, keeping)
+                measuring.cancel()
+                keeping.cancel()
+                await asyncio.gather(measuring, keeping, return_exceptions=True)
+                self._health.stop()
+                with self._keeper:  # waits for a batch that is being kept
+                    self._keeper.submit(self._keep_waiting).result()
 
-    async def _end(self, *tasks: asyncio.Task[None]) -> None:
-        """Stop asking, then keep what was measured; cancelled or not, nothing is lost."""
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._health.stop()
-        with self._keeper:  # waits for a batch that is being kept
-            self._keeper.submit(self._keep_waiting).result()
-
-    async def _measure_all(self) -> None:
-        groups = [[lane] for lane in self.lanes] if self._plan.sequential else [self.lanes]
+    async def _measure(self) -> None:
+        """Take all hosts through the whole plan together, or one after the other."""
+        groups = [[host] for host in self.hosts] if self._plan.sequential else [self.hosts]
         with quiet_collector(), short_turns():
-            await _each(lane.choose_model() for lane in self.lanes)
-            _refuse_unknown_model(self.lanes)
-            for group in groups:
-                await self._measure(group)
+            await _each(host.choose_model() for host in self.hosts)
+            if all(host.error is not None for host in self.hosts):
+                for host in self.hosts:
+                    if host.not_served:  # the user's slip, not a finding about the hosts
+                        raise ToolkitError(
+                            f"no host serves the model: `{host.host.name}` says {host.error}",
+                            "Name a served one with `--model`, or leave it out to take what each host serves",
+                        )
+            for hosts in groups:
+                await _each(host.prepare() for host in hosts)
+                await _each(host.warm_up() for host in hosts)
+                for level in range(len(self._plan.concurrencies)):
+                    await _each(host.connect(level) for host in hosts)
+                    self._health.start()
+                    began_s = time.monotonic() + START_IN_S
+                    await _each(host.measure(level, began_s) for host in hosts)
+                    self._health.stop()
+                await _each(host.finish() for host in hosts)
 
-    async def _measure(self, lanes: Sequence[Lane]) -> None:
-        """Take some hosts through the whole plan together."""
-        await _each(lane.prepare() for lane in lanes)
-        await _each(lane.warm_up() for lane in lanes)
-        for level in range(len(self._plan.levels) or 1):
-            await _each(lane.connect(level) for lane in lanes)
-            self._health.start()
-            began_s = time.monotonic() + START_IN_S
-            await _each(lane.measure(level, began_s) for lane in lanes)
-            self._health.stop()
-        await _each(lane.finish() for lane in lanes)
-
-    def _take(self, shot: Shot) -> None:
-        self._waiting.append(shot)
-        self._show(shot)
+    def _take(self, record: Shot) -> None:
+        self._waiting.append(record)
+        self._show(record)
 
     async def _keep_often(self) -> None:
         loop = asyncio.get_running_loop()
@@ -146,7 +156,7 @@ class Bench:
 
 async def _each(works: Iterable[Coroutine[None, None, None]]) -> None:
     """Do all at once; the first failure ends the others."""
-    async with crew() as tasks:
+    async with task_group() as tasks:
         for work in works:
             tasks.create_task(work)
 
@@ -177,15 +187,3 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def _refuse_unknown_model(lanes: Sequence[Lane]) -> None:
-    """A model that nobody serves is the user's slip, not a finding about the hosts."""
-    if any(lane.error is None for lane in lanes):
-        return
-    for lane in lanes:
-        if lane.not_served:
-            raise ToolkitError(
-                f"no host serves the model: `{lane.host.name}` says {lane.error}",
-                "Name a served one with `--model`, or leave it out to take what each host serves",
-            )

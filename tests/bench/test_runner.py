@@ -13,8 +13,8 @@ from support.chat import CHAT, STREAM, ChatServer, Gate, models_page, until
 from support.raw_server import RawServer
 
 from toolkit.bench.client import HostClient
-from toolkit.bench.drive import Bench
 from toolkit.bench.plan import BenchPlan
+from toolkit.bench.runner import Bench
 from toolkit.errors import ToolkitError
 from toolkit.records import Host, Shot
 
@@ -22,7 +22,7 @@ from toolkit.records import Host, Shot
 @pytest.fixture(autouse=True)
 def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counters that stand still are believed sooner."""
-    monkeypatch.setattr("toolkit.bench.lane.SETTLE_LOOK_S", 0.005)
+    monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_SAMPLE_S", 0.005)
 
 
 def bench_of(urls: Sequence[str], wanted: BenchPlan, **settings: Any) -> Bench:
@@ -41,7 +41,7 @@ async def run_over(servers: Sequence[RawServer], wanted: BenchPlan, **settings: 
 
 
 def shots_of(bench: Bench) -> list[Shot]:
-    return [shot for lane in bench.lanes for shot in lane.shots]
+    return [shot for runner in bench.hosts for shot in runner.shots]
 
 
 async def dead_url() -> str:
@@ -66,10 +66,10 @@ def test_all_hosts_get_the_same_requests_but_for_their_marks() -> None:
     by_slot = [
         {
             shot.slot: (shot.prompt, shot.stream, shot.max_tokens, shot.kind, shot.pair)
-            for shot in lane.shots
+            for shot in runner.shots
             if shot.concurrency == 1 and shot.kind != "warmup"
         }
-        for lane in bench.lanes
+        for runner in bench.hosts
     ]
     # one at a time, every answer is there before the next slot, and twins fall on the same slots
     assert by_slot[0] == by_slot[1] == by_slot[2]
@@ -122,7 +122,7 @@ def test_in_sequence_each_host_is_alone() -> None:
 
     bench, alone = asyncio.run(scene())
     assert alone == [0, 0]
-    first, second = (lane.shots for lane in bench.lanes)
+    first, second = (runner.shots for runner in bench.hosts)
     assert max(s.sent_at + s.took_ms / 1000 for s in first) <= min(s.sent_at for s in second)
     assert [len(first), len(second)] == [10, 10]
 
@@ -142,7 +142,7 @@ def test_a_host_that_hangs_delays_nobody_and_is_charged() -> None:
     # all the others' are over before the first of the hanging one's
     assert {name for name, _ in order[:4]} == {"a", "c"}
     assert order[4:] == [("b", "timeout")] * 2
-    assert [[shot.ok for shot in lane.shots] for lane in bench.lanes] == [
+    assert [[shot.ok for shot in runner.shots] for runner in bench.hosts] == [
         [True, True],
         [False, False],
         [True, True],
@@ -157,7 +157,9 @@ def test_a_dead_host_is_charged_and_delays_nobody() -> None:
             return bench
 
     bench = asyncio.run(scene())
-    kinds = [Counter((shot.kind, shot.error_kind) for shot in lane.shots) for lane in bench.lanes]
+    kinds = [
+        Counter((shot.kind, shot.error_kind) for shot in runner.shots) for runner in bench.hosts
+    ]
     good = {("warmup", None): 2, ("unique", None): 8}
     assert kinds == [good, {("unique", "not_sent"): 8}, good]
 
@@ -167,11 +169,11 @@ def test_levels_begin_together_though_one_host_is_slower() -> None:
         async with ChatServer() as fast, Gate() as slow:
             bench = bench_of([fast.url, slow.url], plan(levels=(1, 2), requests=1))
             run = asyncio.create_task(bench.run())
-            await until(lambda: slow.held == 1 and len(bench.lanes[0].shots) == 4)
-            before = [shot.concurrency for shot in bench.lanes[0].shots]
+            await until(lambda: slow.held == 1 and len(bench.hosts[0].shots) == 4)
+            before = [shot.concurrency for shot in bench.hosts[0].shots]
             slow.opened.set()
             await run
-            return before, [shot.concurrency for shot in bench.lanes[0].shots]
+            return before, [shot.concurrency for shot in bench.hosts[0].shots]
 
     before, after = asyncio.run(scene())
     assert before == [1] * 4
@@ -218,7 +220,7 @@ def test_a_model_that_one_host_serves_is_measured_there(sequential: bool) -> Non
         page = models_page({"id": "wanted"})
         async with ChatServer() as a, ChatServer(**{"/v1/models": page}) as b:
             bench = await run_over((a, b), plan(sequential=sequential), model="wanted")
-            return [Counter(shot.error_kind for shot in lane.shots) for lane in bench.lanes]
+            return [Counter(shot.error_kind for shot in runner.shots) for runner in bench.hosts]
 
     assert asyncio.run(scene()) == [{"not_sent": 8}, {None: 8}]
 
@@ -241,15 +243,15 @@ def test_every_shot_is_kept_once_and_in_order() -> None:
 
     bench = asyncio.run(scene())
     assert len(kept) == 70
-    for lane in bench.lanes:
-        assert [shot for shot in kept if shot.name == lane.host.name] == lane.shots
+    for runner in bench.hosts:
+        assert [shot for shot in kept if shot.name == runner.host.name] == runner.shots
     # a slow disk is not the event loop's, and a connection to a store is used by one thread alone
     assert len(keepers) == 1
     assert threading.get_ident() not in keepers
 
 
 def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.bench.drive.KEEP_EVERY_S", 0.01)
+    monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
     kept: list[Shot] = []
 
     class Third(Gate):
@@ -278,7 +280,7 @@ def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -
 def test_a_store_that_fails_ends_the_run_with_its_error(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    monkeypatch.setattr("toolkit.bench.drive.KEEP_EVERY_S", 0.01 if when == "at once" else 60.0)
+    monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01 if when == "at once" else 60.0)
     tried: list[list[int]] = []
 
     def keep(batch: Sequence[Shot]) -> None:
@@ -305,7 +307,7 @@ def test_a_store_that_fails_ends_the_run_with_its_error(
 
 
 def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.bench.drive.KEEP_EVERY_S", 0.01)
+    monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
     kept: list[Shot] = []
     failures = iter([True])
 
@@ -371,8 +373,8 @@ def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> None:
     bench, tasks = asyncio.run(scene())
     assert kept == shots_of(bench)
     assert [shot.ok for shot in kept] == [True] * 3
-    assert bench.lanes[0].under_way == 0
-    assert bench.lanes[0].ledger.error == "the run was stopped before they were read"
+    assert bench.hosts[0].in_flight == 0
+    assert bench.hosts[0].ledger.error == "the run was stopped before they were read"
     assert tasks == 1
 
 

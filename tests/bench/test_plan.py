@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.plan import BenchPlan
-from toolkit.bench.schedule import check_plan, requests_of, send_times
+from toolkit.bench.plan import BenchPlan, check_plan, requests_of, send_times
 from toolkit.errors import ToolkitError
 
 OPEN = BenchPlan(requests=None, duration_s=200.0, rate=50.0, arrival="poisson", seed=7)

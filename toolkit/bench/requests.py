@@ -1,4 +1,4 @@
-"""Which request is number `slot`? From a plan and a profile. No clock, no socket: it neither sends nor waits.
+"""Which request is number `slot`, and which model does it name? From a plan and a profile. No clock, no socket: it neither sends nor waits.
 
 The slot's number and the plan's seed decide its prompt, whether it streams and whether a twin is due, so these
 are equal at every host. Only which unique request a twin repeats, and a delay of twins where none was answered
@@ -16,7 +16,7 @@ from typing import Any
 
 from toolkit.bench.plan import BenchPlan, NoncePlace
 from toolkit.profiles import Message, Profile, Prompt
-from toolkit.records import ShotKind
+from toolkit.records import ServedModel, ShotKind
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 MARK_DIGITS = 8
@@ -269,3 +269,32 @@ def with_mark(content: Any, mark: str, place: NoncePlace) -> Any:
         return f"{mark} {content}" if place == "front" else f"{content} {mark}"
     part = {"type": "text", "text": mark}
     return [part, *content] if place == "front" else [*content, part]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """The name to ask for, or why there is none."""
+
+    model: str | None = None
+    error: str | None = None
+
+
+def choose_model(
+    served: Sequence[ServedModel], *, listed: str | None, wanted: str | None
+) -> ModelChoice:
+    """Choose the model at one host.
+
+    `wanted` is the command line's and must be served; `listed` is what the hosts file expects there: when it is
+    not served, what is served is measured all the same, and a verdict says so. Either may also name the place that the
+    weights came from. A host that lists nothing is asked for what is wanted.
+    """
+    asked = listed if wanted is None else wanted
+    ids = [model.id for model in served if asked in (model.id, model.root)]
+    if asked is not None and (ids or not served):
+        return ModelChoice(model=asked if asked in ids or not served else ids[0])
+    if wanted is not None:
+        others = ", ".join(f"`{model.id}`" for model in served)
+        return ModelChoice(error=f"it does not serve `{wanted}` but {others}")
+    if served:
+        return ModelChoice(model=served[0].id)
+    return ModelChoice(error="it lists no model, and nobody named one")

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.benching import MARK, lane_at, measured, plan, profile, texts, unmarked
+from support.benching import MARK, measured, plan, profile, runner_at, runner_of, texts, unmarked
 from support.chat import CHAT, STREAM, ChatServer, Gate, models_page, until
 from support.raw_server import RawServer, http
 
-from toolkit.bench.asks import WARMUP_PROMPTS, PlannedRequest
 from toolkit.bench.client import HostClient
-from toolkit.bench.lane import LEVEL_SLOTS, Lane, LaneSetting
-from toolkit.bench.shots import ShotContext
+from toolkit.bench.host_runner import LEVEL_SLOTS, HostRunner
+from toolkit.bench.request_record import RequestContext
+from toolkit.bench.requests import WARMUP_PROMPTS, PlannedRequest
 from toolkit.records import Host, Shot
 
 FAILS = http("no", "500 Internal Server Error")
@@ -23,7 +23,7 @@ TWO_MODELS = models_page({"id": "one"}, {"id": "two", "root": "org/Two"})
 @pytest.fixture(autouse=True)
 def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counters that stand still are believed sooner."""
-    monkeypatch.setattr("toolkit.bench.lane.SETTLE_LOOK_S", 0.005)
+    monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_SAMPLE_S", 0.005)
 
 
 # --- making ready --------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def test_requests_name_the_model_that_was_chosen(
 ) -> None:
     async def scene() -> set[str]:
         async with ChatServer(**{"/v1/models": TWO_MODELS}) as server:
-            await measured(lane_at(server.url, plan(), model=wanted, listed=listed))
+            await measured(runner_at(server.url, plan(), model=wanted, listed=listed))
             return {body["model"] for body in server.asked()}
 
     assert asyncio.run(scene()) == {asked_for}
@@ -48,37 +48,37 @@ def test_requests_name_the_model_that_was_chosen(
 def test_a_host_that_lists_no_models_is_asked_for_the_named_one(listed: str | None) -> None:
     async def scene() -> tuple[str | None, int]:
         async with ChatServer(**{"/v1/models": http("no", "403 Forbidden")}) as server:
-            lane = lane_at(server.url, plan(), listed=listed)
-            await measured(lane)
-            return lane.error, len(server.asked())
+            runner = runner_at(server.url, plan(), listed=listed)
+            await measured(runner)
+            return runner.error, len(server.asked())
 
     named = listed is not None
     assert asyncio.run(scene()) == ((None, 8) if named else ("`/v1/models` answered 403", 0))
 
 
 def test_a_model_that_is_not_served_is_not_asked_for() -> None:
-    async def scene() -> tuple[Lane, list[str]]:
+    async def scene() -> tuple[HostRunner, list[str]]:
         async with ChatServer() as server:
-            lane = lane_at(server.url, plan(), model="gone")
-            await measured(lane)
-            return lane, server.paths()
+            runner = runner_at(server.url, plan(), model="gone")
+            await measured(runner)
+            return runner, server.paths()
 
-    lane, paths = asyncio.run(scene())
-    assert lane.not_served
-    assert lane.error == "it does not serve `gone` but `tiny`"
+    runner, paths = asyncio.run(scene())
+    assert runner.not_served
+    assert runner.error == "it does not serve `gone` but `tiny`"
     assert CHAT not in paths
-    assert Counter(shot.error_kind for shot in lane.shots) == {"not_sent": 8}
+    assert Counter(shot.error_kind for shot in runner.shots) == {"not_sent": 8}
 
 
 def test_connections_are_ready_when_the_load_begins() -> None:
     async def scene() -> tuple[int, int]:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(concurrency=5, requests=5))
-            async with lane.client:
-                await lane.choose_model()
-                await lane.connect(0)
+            runner = runner_at(server.url, plan(concurrency=5, requests=5))
+            async with runner.client:
+                await runner.choose_model()
+                await runner.connect(0)
                 ready = server.connections
-                load = asyncio.create_task(lane.measure(0, time.monotonic()))
+                load = asyncio.create_task(runner.measure(0, time.monotonic()))
                 await until(lambda: server.held == 5)
                 server.opened.set()
                 await load
@@ -90,64 +90,67 @@ def test_connections_are_ready_when_the_load_begins() -> None:
 # --- a host that is not there --------------------------------------------------------------------------
 
 
-async def dead_lane(**changes: Any) -> Lane:
+async def dead_runner(**changes: Any) -> HostRunner:
     async with RawServer({}) as server:
         url = server.url
-    lane = lane_at(url, plan(**changes))
-    await measured(lane, levels=len(lane._plan.levels) or 1)
-    return lane
+    runner = runner_at(url, plan(**changes))
+    await measured(runner, levels=len(changes.get("levels", (1,))))
+    return runner
 
 
 def test_a_dead_host_is_charged_with_all_that_was_planned_for_it() -> None:
-    lane = asyncio.run(dead_lane(requests=25))
-    assert lane.error == "`/v1/models`: no connection: connection refused"
-    assert [shot.slot for shot in lane.shots] == list(range(25))
+    runner = asyncio.run(dead_runner(requests=25))
+    assert runner.error == "`/v1/models`: no connection: connection refused"
+    assert [shot.slot for shot in runner.shots] == list(range(25))
     [what] = {
-        (s.ok, s.error_kind, s.error, s.sent_at, s.took_ms, s.concurrency) for s in lane.shots
+        (s.ok, s.error_kind, s.error, s.sent_at, s.took_ms, s.concurrency) for s in runner.shots
     }
-    assert what == (False, "not_sent", lane.error, None, None, 2)
-    assert len({shot.planned_at for shot in lane.shots}) == 1
+    assert what == (False, "not_sent", runner.error, None, None, 2)
+    assert len({shot.planned_at for shot in runner.shots}) == 1
 
 
 def test_a_dead_host_is_charged_at_each_level() -> None:
-    lane = asyncio.run(dead_lane(levels=(1, 3), requests=2))
+    runner = asyncio.run(dead_runner(levels=(1, 3), requests=2))
     # at least four waves a level
-    assert Counter(shot.concurrency for shot in lane.shots) == {1: 4, 3: 12}
-    assert [shot.slot for shot in lane.shots] == [*range(4), *range(LEVEL_SLOTS, LEVEL_SLOTS + 12)]
+    assert Counter(shot.concurrency for shot in runner.shots) == {1: 4, 3: 12}
+    assert [shot.slot for shot in runner.shots] == [
+        *range(4),
+        *range(LEVEL_SLOTS, LEVEL_SLOTS + 12),
+    ]
 
 
 def test_a_dead_host_is_charged_when_its_requests_were_due() -> None:
     began_s = time.monotonic()
-    lane = asyncio.run(dead_lane(rate=100.0, arrival="constant", requests=5))
+    runner = asyncio.run(dead_runner(rate=100.0, arrival="constant", requests=5))
     # not all at once: the screen shows a run of so many seconds
     assert time.monotonic() - began_s >= 0.04
-    began = lane.shots[0].planned_at
-    offsets = [shot.planned_at - began for shot in lane.shots]
+    began = runner.shots[0].planned_at
+    offsets = [shot.planned_at - began for shot in runner.shots]
     assert offsets == pytest.approx([0.0, 0.01, 0.02, 0.03, 0.04])
-    assert {shot.concurrency for shot in lane.shots} == {None}
+    assert {shot.concurrency for shot in runner.shots} == {None}
 
 
 def test_a_dead_host_owes_one_wave_when_only_time_was_planned() -> None:
-    assert len(asyncio.run(dead_lane(requests=None, duration_s=5.0, concurrency=3)).shots) == 3
+    assert len(asyncio.run(dead_runner(requests=None, duration_s=5.0, concurrency=3)).shots) == 3
 
 
 def test_charging_lets_the_others_work_meanwhile() -> None:
     async def scene() -> tuple[int, int]:
         async with RawServer({}) as server:
             url = server.url
-        lane = lane_at(url, plan(requests=200))
+        runner = runner_at(url, plan(requests=200))
         turns = 0
 
         async def other() -> None:
             nonlocal turns
             while True:
                 await asyncio.sleep(0)
-                turns += len(lane.shots) > 0
+                turns += len(runner.shots) > 0
 
         beside = asyncio.create_task(other())
-        await measured(lane)
+        await measured(runner)
         beside.cancel()
-        return len(lane.shots), turns
+        return len(runner.shots), turns
 
     charged, turns = asyncio.run(scene())
     assert charged == 200
@@ -160,7 +163,7 @@ def test_charging_lets_the_others_work_meanwhile() -> None:
 def test_warm_up_prompts_are_no_measured_ones_and_do_not_count() -> None:
     async def scene() -> tuple[list[Shot], list[str]]:
         async with ChatServer() as server:
-            shots = await measured(lane_at(server.url, plan(warmup=10, requests=20)))
+            shots = await measured(runner_at(server.url, plan(warmup=10, requests=20)))
             return shots, texts(server)
 
     shots, said = asyncio.run(scene())
@@ -174,10 +177,10 @@ def test_warm_up_prompts_are_no_measured_ones_and_do_not_count() -> None:
 def test_as_many_are_warmed_up_with_at_once_as_are_measured_at_most() -> None:
     async def scene() -> int:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(levels=(1, 4), warmup=8))
-            async with lane.client:
-                await lane.choose_model()
-                warming = asyncio.create_task(lane.warm_up())
+            runner = runner_at(server.url, plan(levels=(1, 4), warmup=8))
+            async with runner.client:
+                await runner.choose_model()
+                warming = asyncio.create_task(runner.warm_up())
                 await until(lambda: server.held == 4)
                 server.opened.set()
                 await warming
@@ -189,8 +192,8 @@ def test_as_many_are_warmed_up_with_at_once_as_are_measured_at_most() -> None:
 def test_a_host_that_fails_is_not_warmed_up_further() -> None:
     async def scene() -> list[str]:
         async with ChatServer(FAILS) as server:
-            lane = lane_at(server.url, plan(warmup=50, requests=1))
-            return [shot.kind for shot in await measured(lane)]
+            runner = runner_at(server.url, plan(warmup=50, requests=1))
+            return [shot.kind for shot in await measured(runner)]
 
     # two at once, of which each ends with its first failure
     assert asyncio.run(scene()) == ["warmup", "warmup", "unique"]
@@ -202,13 +205,13 @@ def test_a_host_that_fails_is_not_warmed_up_further() -> None:
 def test_a_closed_loop_keeps_its_number_under_way_and_no_more() -> None:
     async def scene() -> tuple[list[int], int, list[int]]:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(concurrency=3, requests=12))
-            load = asyncio.create_task(measured(lane))
+            runner = runner_at(server.url, plan(concurrency=3, requests=12))
+            load = asyncio.create_task(measured(runner))
             await until(lambda: server.held == 3)
-            under_way = [lane.under_way]
+            under_way = [runner.in_flight]
             server.opened.set()
             shots = await load
-            return [*under_way, lane.under_way], server.most, [shot.slot for shot in shots]
+            return [*under_way, runner.in_flight], server.most, [shot.slot for shot in shots]
 
     under_way, most, slots = asyncio.run(scene())
     assert under_way == [3, 0]
@@ -221,7 +224,7 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
     log: list[tuple[str, int]] = []
 
     class Noting(HostClient):
-        async def send(self, course: ShotContext, ask: PlannedRequest, planned_s: float) -> Shot:
+        async def send(self, course: RequestContext, ask: PlannedRequest, planned_s: float) -> Shot:
             log.append(("clock", ask.slot))
             await asyncio.sleep(0)
             log.append(("written", ask.slot))
@@ -232,10 +235,7 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
             wanted = plan(concurrency=5, requests=5)
             client = HostClient(Host(name="alice", url=server.url))
             client.__class__ = Noting
-            setting = LaneSetting(
-                run="r", plan=wanted, profile=profile(), model=None, wall_offset_s=0
-            )
-            load = asyncio.create_task(measured(Lane(client, setting, "n", lambda _: None)))
+            load = asyncio.create_task(measured(runner_of(client, wanted)))
             await until(lambda: server.held == 5)
             server.opened.set()
             await load
@@ -247,17 +247,17 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
 def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() -> None:
     async def scene() -> tuple[list[Shot], float, bool]:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(requests=None, duration_s=0.6))
-            async with lane.client:
-                await lane.choose_model()
+            runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
+            async with runner.client:
+                await runner.choose_model()
                 began_s = time.monotonic()
-                load = asyncio.create_task(lane.measure(0, began_s))
+                load = asyncio.create_task(runner.measure(0, began_s))
                 await until(lambda: server.held == 2)
                 await until(lambda: time.monotonic() >= began_s + 0.6)
                 waits = not load.done()
                 server.opened.set()
                 await load
-                return lane.shots, began_s, waits
+                return runner.shots, began_s, waits
 
     shots, began_s, waits = asyncio.run(scene())
     assert waits
@@ -268,12 +268,12 @@ def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() 
 def test_a_duration_goes_on_until_it_is_over() -> None:
     async def scene() -> tuple[list[Shot], float]:
         async with ChatServer() as server:
-            lane = lane_at(server.url, plan(requests=None, duration_s=0.6))
-            async with lane.client:
-                await lane.choose_model()
+            runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
+            async with runner.client:
+                await runner.choose_model()
                 began_s = time.monotonic()
-                await lane.measure(0, began_s)
-                return lane.shots, time.monotonic() - began_s
+                await runner.measure(0, began_s)
+                return runner.shots, time.monotonic() - began_s
 
     shots, took_s = asyncio.run(scene())
     assert took_s >= 0.6
@@ -291,7 +291,7 @@ def test_a_host_that_fails_at_once_is_not_hammered(goes_on: str) -> None:
     async def scene() -> float:
         async with ChatServer(FAILS) as server:
             began_s = time.monotonic()
-            load = asyncio.create_task(measured(lane_at(server.url, wanted)))
+            load = asyncio.create_task(measured(runner_at(server.url, wanted)))
             await until(lambda: len(server.asked()) >= 5)
             took_s = time.monotonic() - began_s
             load.cancel()
@@ -303,8 +303,8 @@ def test_a_host_that_fails_at_once_is_not_hammered(goes_on: str) -> None:
 
 
 def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.bench.lane.PAUSE_S", 1000.0)
-    monkeypatch.setattr("toolkit.bench.lane.LONGEST_PAUSE_S", 1000.0)
+    monkeypatch.setattr("toolkit.bench.host_runner.PAUSE_S", 1000.0)
+    monkeypatch.setattr("toolkit.bench.host_runner.LONGEST_PAUSE_S", 1000.0)
 
     class Flaky(ChatServer):
         def __init__(self) -> None:
@@ -316,7 +316,7 @@ def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scene() -> list[bool]:
         async with Flaky() as server:
-            shots = await measured(lane_at(server.url, plan(concurrency=1, requests=6)))
+            shots = await measured(runner_at(server.url, plan(concurrency=1, requests=6)))
             return [shot.ok for shot in shots]
 
     assert asyncio.run(scene()) == [False, True] * 3
@@ -329,7 +329,7 @@ def test_a_twin_is_byte_for_byte_what_it_repeats() -> None:
     async def scene() -> tuple[list[Shot], list[bytes]]:
         async with ChatServer() as server:
             wanted = plan(concurrency=1, requests=24, sameness="pairs", stream_share=0.5)
-            shots = await measured(lane_at(server.url, wanted))
+            shots = await measured(runner_at(server.url, wanted))
             asked = zip(server.paths(), server.bodies, strict=True)
             return shots, [body for path, body in asked if path == CHAT]
 
@@ -349,7 +349,7 @@ def test_what_was_not_answered_has_no_twin() -> None:
     async def scene() -> Counter[str]:
         async with ChatServer(FAILS) as server:
             wanted = plan(concurrency=8, requests=16, sameness="pairs")
-            return Counter(shot.kind for shot in await measured(lane_at(server.url, wanted)))
+            return Counter(shot.kind for shot in await measured(runner_at(server.url, wanted)))
 
     assert asyncio.run(scene()) == {"unique": 16}
 
@@ -357,8 +357,8 @@ def test_what_was_not_answered_has_no_twin() -> None:
 def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:
     async def scene() -> tuple[list[Shot], list[str]]:
         async with ChatServer() as server:
-            lane = lane_at(server.url, plan(levels=(1, 2, 4), requests=2, warmup=2))
-            return await measured(lane, levels=3), texts(server)
+            runner = runner_at(server.url, plan(levels=(1, 2, 4), requests=2, warmup=2))
+            return await measured(runner, levels=3), texts(server)
 
     shots, said = asyncio.run(scene())
     counted = [shot for shot in shots if shot.kind != "warmup"]
@@ -375,13 +375,13 @@ def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:
 
 
 def test_a_host_that_is_late_with_a_whole_level_is_not_asked_at_the_next() -> None:
-    async def scene() -> Lane:
+    async def scene() -> HostRunner:
         async with Gate() as server:
-            lane = lane_at(server.url, plan(levels=(1, 2), requests=1, timeout_s=0.05))
-            await measured(lane, levels=2)
-            return lane
+            runner = runner_at(server.url, plan(levels=(1, 2), requests=1, timeout_s=0.05))
+            await measured(runner, levels=2)
+            return runner
 
-    lane = asyncio.run(scene())
-    kinds = Counter((shot.concurrency, shot.error_kind) for shot in lane.shots)
+    runner = asyncio.run(scene())
+    kinds = Counter((shot.concurrency, shot.error_kind) for shot in runner.shots)
     assert kinds == {(1, "timeout"): 4, (2, "not_sent"): 8}
-    assert lane.error == "it answered nothing within 0.05 s a request"
+    assert runner.error == "it answered nothing within 0.05 s a request"

@@ -1,12 +1,12 @@
-"""A request's moments and its answer, put together by hand and by `shot`."""
+"""A request's moments and its answer, put together by hand and by `request_record`."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from toolkit.bench.asks import PlannedRequest
-from toolkit.bench.shots import Failure, Heard, Moments, ShotContext, shot
+from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
+from toolkit.bench.requests import PlannedRequest
 from toolkit.protocol.completion import Answer
 from toolkit.records import Shot
 from toolkit.stats import Sketch
@@ -20,9 +20,9 @@ ASK = PlannedRequest(
     stream=True,
     max_tokens=64,
 )
-CLOSED = ShotContext(run="r", name="alice", url="http://a", concurrency=8, wall_offset_s=1000.0)
+CLOSED = RequestContext(run="r", name="alice", url="http://a", concurrency=8, wall_offset_s=1000.0)
 OPEN = replace(CLOSED, concurrency=None)
-MOMENTS = Moments(planned_s=10.0, sent_s=10.5, ended_s=13.0)
+TIMES: dict[str, float | None] = {"planned_s": 10.0, "sent_s": 10.5, "ended_s": 13.0}
 ANSWER = Answer(
     ok=True,
     streamed=True,
@@ -44,8 +44,10 @@ ANSWER = Answer(
 )
 
 
-def told(course: ShotContext = CLOSED, moments: Moments = MOMENTS, **heard: Any) -> Shot:
-    return shot(course, ASK, moments, Heard(**heard))
+def told(context: RequestContext = CLOSED, /, **more: Any) -> Shot:
+    """The record; `more` is what came back, and times that differ."""
+    times = {name: more.pop(name, usual) for name, usual in TIMES.items()}
+    return request_record(context, ASK, Response(**more), **times)
 
 
 def test_a_streams_times_count_from_its_send() -> None:
@@ -64,10 +66,10 @@ def test_in_an_open_loop_they_count_from_the_plan() -> None:
     assert found.concurrency is None
 
 
-@pytest.mark.parametrize("course", [OPEN, CLOSED])
-def test_a_send_before_its_plan_hides_no_latency(course: ShotContext) -> None:
+@pytest.mark.parametrize("context", [OPEN, CLOSED])
+def test_a_send_before_its_plan_hides_no_latency(context: RequestContext) -> None:
     """A timer of whole milliseconds may end half a one early."""
-    found = told(course, replace(MOMENTS, planned_s=10.75), answer=ANSWER)
+    found = told(context, planned_s=10.75, answer=ANSWER)
     assert (found.send_lag_ms, found.ttft_ms, found.took_ms) == (-250.0, 500.0, 2500.0)
 
 
@@ -126,6 +128,5 @@ def test_without_an_answer_nothing_is_made_up() -> None:
 
 
 def test_a_request_that_never_left_has_no_send() -> None:
-    moments = Moments(planned_s=10.0, sent_s=None, ended_s=12.0)
-    found = told(CLOSED, moments, failure=Failure(kind="not_sent", error="full"))
+    found = told(sent_s=None, ended_s=12.0, failure=Failure(kind="not_sent", error="full"))
     assert (found.planned_at, found.sent_at, found.send_lag_ms) == (1010.0, None, None)

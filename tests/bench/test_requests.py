@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.bench.asks import MARK_STRIDE, MARKS, WARMUP_PROMPTS, HostRequests, PlannedRequest
 from toolkit.bench.plan import BenchPlan
+from toolkit.bench.requests import MARK_STRIDE, MARKS, WARMUP_PROMPTS, HostRequests, PlannedRequest
 from toolkit.profiles import Profile, Prompt
 
 MARK = re.compile(r"\[[0-9a-z]{4}-[0-9a-z]{4}\]")

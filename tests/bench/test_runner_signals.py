@@ -16,7 +16,7 @@ SCRIPT = """
 import asyncio, json, signal, socket, sys, threading
 import uvloop
 from toolkit.bench.client import HostClient
-from toolkit.bench.drive import Bench
+from toolkit.bench.runner import Bench
 from toolkit.bench.plan import BenchPlan
 from toolkit.profiles import Profile, Prompt
 from toolkit.records import Host
@@ -46,7 +46,7 @@ try:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(bench.run())
 except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
-    print(type(stopped).__name__, sum(len(lane.shots) for lane in bench.lanes))
+    print(type(stopped).__name__, sum(len(runner.shots) for runner in bench.hosts))
 """
 WAIT_S = 30
 

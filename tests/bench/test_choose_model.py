@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.bench.models import choice
+from toolkit.bench.requests import choose_model
 from toolkit.records import ServedModel
 
 BASE = ServedModel(id="base", root="org/Base")
@@ -27,22 +27,22 @@ BOTH = (BASE, ADAPTER)
 def test_a_model_is_chosen(
     served: tuple[ServedModel, ...], listed: str | None, wanted: str | None, model: str
 ) -> None:
-    found = choice(served, listed=listed, wanted=wanted)
+    found = choose_model(served, listed=listed, wanted=wanted)
     assert (found.model, found.error) == (model, None)
 
 
 def test_an_id_goes_before_a_root_of_the_same_name() -> None:
     served = (ServedModel(id="a", root="b"), ServedModel(id="b", root="a"))
-    assert choice(served, listed=None, wanted="b").model == "b"
+    assert choose_model(served, listed=None, wanted="b").model == "b"
 
 
 def test_a_model_of_the_command_line_that_is_not_served_is_not_replaced() -> None:
-    found = choice(BOTH, listed="base", wanted="gone")
+    found = choose_model(BOTH, listed="base", wanted="gone")
     assert found.model is None
     assert found.error == "it does not serve `gone` but `base`, `adapter`"
 
 
 def test_without_any_name_there_is_nothing_to_ask_for() -> None:
-    found = choice((), listed=None, wanted=None)
+    found = choose_model((), listed=None, wanted=None)
     assert found.model is None
     assert found.error == "it lists no model, and nobody named one"
