@@ -18,11 +18,10 @@ from click.testing import CliRunner, Result
 from contract.harness.programs import gone
 from support.served import free_port
 
+from toolkit.cli import demo as demo_verb
 from toolkit.cli import leaderboard, main
 from toolkit.cli.children import environment
-from toolkit.cli.demo import run as demo_run
-from toolkit.cli.demo.cast import CAST, SWITCHER, fleet_words, scenes
-from toolkit.cli.demo.options import DemoOptions
+from toolkit.cli.demo import CAST, DOWN_SHARE, FALL_SHARE, SWITCHER
 from toolkit.errors import ToolkitError
 from toolkit.sim.presets import PRESETS
 
@@ -31,7 +30,6 @@ SHORT = ("demo", "--seconds", "12")
 JUDGED = ("demo", "--seconds", "24")
 """Long enough for the counters to be compared."""
 WAIT_S = 60
-OPTIONS = DemoOptions(seconds=12, page=False, port=None, real=False, keep=False)
 
 
 @pytest.fixture(autouse=True)
@@ -127,22 +125,21 @@ def test_a_closed_terminal_ends_it_once_and_lets_it_clear_away(
 ) -> None:
     cleared = []
 
-    def play(_: DemoOptions) -> None:
+    def play(*_: object) -> None:
         try:
             signal.raise_signal(signal.SIGHUP)
         finally:
             signal.raise_signal(signal.SIGHUP)  # the shell's sign, and then the kernel's
             cleared.append(True)
 
-    monkeypatch.setattr(demo_run, "_demo", play)
+    monkeypatch.setattr(demo_verb, "_play", play)
     before = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
-        with pytest.raises(SystemExit) as ended:
-            demo_run.run_demo(OPTIONS)
-        assert (ended.value.code, cleared) == (129, [True])  # 128 + 1
+        ended = demo("--no-page")
+        assert (ended.exit_code, cleared) == (129, [True])  # 128 + 1
         # nohup's own wish is that it ends nothing
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        assert demo_run.run_demo(OPTIONS) == 0
+        assert demo("--no-page").exit_code == 0
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -212,7 +209,7 @@ def test_a_port_kept_for_root_is_not_said_to_be_taken(monkeypatch: pytest.Monkey
 
 
 def test_what_is_kept_is_said_to_be_and_the_rest_goes(capsys: pytest.CaptureFixture[str]) -> None:
-    with demo_run._folder(keep=True) as kept, demo_run._folder(keep=False) as gone:
+    with demo_verb._folder(keep=True) as kept, demo_verb._folder(keep=False) as gone:
         assert kept.is_dir()
     assert kept.is_dir()
     assert not gone.exists()
@@ -244,9 +241,8 @@ def test_a_package_without_its_page_says_where_it_looked(tmp_path: Path) -> None
 def test_on_a_terminal_the_page_is_served_until_an_interrupt(tmp_path: Path) -> None:
     port = free_port()
     code = (
-        "from pathlib import Path; from toolkit.cli.demo.cast import scenes;"
-        "from toolkit.cli.demo.run import _show_page;"
-        f"_show_page(Path({str(tmp_path / 'files')!r}), {port}, scenes(60))"
+        "from pathlib import Path; from toolkit.cli.demo import _show_page;"
+        f"_show_page(Path({str(tmp_path / 'files')!r}), {port}, 30)"
     )
     ours, theirs = pty.openpty()
     with subprocess.Popen(
@@ -276,18 +272,10 @@ def test_the_cast_are_personalities_and_the_one_that_falls_can() -> None:
 
 @pytest.mark.parametrize("seconds", [12, 60, 601])
 def test_the_last_window_holds_the_whole_downtime(seconds: int) -> None:
-    scene = scenes(seconds)
+    window_s, fall_at_s, down_for_s = seconds // 2, seconds * FALL_SHARE, seconds * DOWN_SHARE
     # a second later than planned at both ends: a blast starts and stops within one
-    assert scene.fall_at > seconds + 1 - scene.window
-    assert scene.fall_at + scene.down_for + 1 < seconds
-
-
-def test_the_fleet_waits_for_the_signal_and_its_downtime_is_in_its_own_seconds() -> None:
-    words = fleet_words(10.0)
-    assert words[:2] == ["alice=gptq-int4", "bob=awq"]
-    assert "down_after_s=none" in words
-    assert words[words.index("--time-scale") + 1] == "0.25"
-    assert "down_for_s=40" in words  # four times as fast: 40 s of the simulator's time are 10 s
+    assert fall_at_s > seconds + 1 - window_s
+    assert fall_at_s + down_for_s + 1 < seconds
 
 
 def test_the_commands_do_not_meet_the_users_own_files(monkeypatch: pytest.MonkeyPatch) -> None:

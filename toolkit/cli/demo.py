@@ -1,0 +1,324 @@
+"""`toolkit demo`: the whole job in small on this machine, with no GPU and no network."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from toolkit.cli.exit_codes import INTERRUPTED
+from toolkit.cli.places import DATABASE
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import subprocess
+
+SECONDS = 60
+LEAST_SECONDS, MOST_SECONDS = 12, 3600
+HOSTS = "hosts.txt"
+FLEET_LIMIT_S = 30.0
+LOOK_EVERY_S = 0.1
+CAST = {
+    "alice": "gptq-int4",
+    "bob": "awq",
+    "carol": "fp8",
+    "dave": "cached",
+    "erin": "first-token",
+    "frank": "switcher",
+    "grace": "flaky",
+}
+"""Host -> personality: the contest's. `cold`, which thinks for 89 s, and `drip`, which never ends, would fill the minute
+with waiting."""
+SWITCHER = "frank"
+SPEED = 4
+"""So many times as fast as the contest's servers: three seconds for an answer would leave a minute few of them."""
+CACHE_HIT_S = 0.02
+"""Of the simulator's time, so 5 ms as in the contest."""
+USERS_PER_HOST = 4
+CANARY_PERCENT = 10
+"""A minute is short: of the usual 1 % there would be one pair at a host of five requests a second, and what cuts its
+answers is known by what the others answer to the same canaries."""
+BENCH_REQUESTS = 32
+SCOUT_EVERY = "1s"
+FALL_SHARE = 0.6
+"""Of the blast is over when the switcher falls: the board's window, which is half of it, must hold the whole downtime at the end."""
+DOWN_SHARE = 1 / 6
+"""Of the blast the switcher is down for."""
+
+
+EXAMPLES = """
+Play a contest on this machine: seven simulated servers, each of another kind, are scouted, benched
+and blasted; one of them restarts in the middle; then the story is told and the leaderboard served.
+Each step shows the command that does it for your own hosts. Nothing but this machine is contacted,
+and nothing is kept unless you say --keep.
+
+\b
+  toolkit demo
+  toolkit demo --no-page              end with the story
+  toolkit demo --seconds 300 --keep   a longer blast, whose database stays
+  toolkit demo --real
+      with a real vLLM on this machine's CPU among the hosts
+"""
+
+
+@click.command(
+    "demo", help=EXAMPLES, short_help="The whole job in small, on this machine, without a GPU."
+)
+@click.option(
+    "--seconds",
+    type=click.IntRange(LEAST_SECONDS, MOST_SECONDS),
+    default=SECONDS,
+    show_default=True,
+    help="Of blast.",
+)
+@click.option(
+    "--page/--no-page",
+    default=True,
+    help="Serve the leaderboard at the end: on a terminal until Ctrl-C, else only to see that it answers.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Of the leaderboard.  [default: 8501, or a free one]",
+)
+@click.option("--real", is_flag=True, help="Put a real vLLM on the CPU among the hosts.")
+@click.option("--keep", is_flag=True, help="Leave the folder with hosts file and database behind.")
+def command(*, seconds: int, page: bool, port: int | None, real: bool, keep: bool) -> None:
+    """Play the demo (the help text is EXAMPLES). Ctrl-C, SIGTERM and a closed terminal end it, and what it made goes."""
+    if port is not None and not page:
+        raise click.UsageError("--port is the leaderboard's, and --no-page serves none")
+
+    from toolkit.cli.blast.child import locustfile
+    from toolkit.cli.leaderboard import page_file, page_port
+    from toolkit.cli.real_vllm import vllm_home
+
+    def end(number: int, _: object) -> NoReturn:
+        # of one closed terminal its shell tells and then the kernel: the second must not disturb the clearing away
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        sys.exit(128 + number)  # as a shell tells it
+
+    before = {
+        number: signal.signal(number, end)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN  # nohup's
+    }
+    try:
+        # what is missing is told before anything begins
+        home = vllm_home() if real else None
+        locustfile()
+        if page:
+            page_file()
+            page_port(port)
+        with _folder(keep=keep) as folder:
+            _play(folder, home, seconds)
+            if page:
+                _show_page(folder, page_port(port), seconds // 2)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _folder(*, keep: bool) -> Iterator[Path]:
+    """A folder of the demo's own, so that the user's database learns nothing of it."""
+    import shutil
+    import tempfile
+
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="toolkit-demo-"))
+    except OSError as error:
+        raise ToolkitError(
+            "there is no folder for temporary files that can be written to",
+            "Name one in the variable TMPDIR",
+        ) from error
+    try:
+        yield folder
+    finally:
+        if keep:
+            click.echo(f"\nHosts file and database stay in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            click.echo(f"\n{folder} is gone with all runs in it; --keep would have left it.")
+
+
+def _play(folder: Path, home: Path | None, seconds: int) -> None:
+    """A fleet, then the toolkit's own commands on it, then the story. `home`: of a real vLLM that plays, too."""
+    from toolkit.cli.children import TOOLKIT, refuse_dead, server
+    from toolkit.cli.real_vllm import NAME, real_host
+
+    click.echo(
+        f"A contest in small: {len(CAST)} simulated servers on this machine, {SPEED} times as fast as real ones.\n"
+        f"Its hosts file and database lie in {folder} until it ends; --keep leaves them there."
+    )
+    with contextlib.ExitStack() as running:
+        real_line = ""
+        if home:
+            click.echo("A real vLLM starts on the CPU, which takes up to a minute ...")
+            real_line = running.enter_context(real_host(home, folder))
+
+        path, log = folder / HOSTS, folder / "fleet.log"
+        settings = {
+            "cache_hit_s": f"{CACHE_HIT_S:g}",
+            "down_after_s": "none",  # the switcher waits for the signal
+            "down_for_s": f"{seconds * DOWN_SHARE * SPEED:g}",  # in the simulator's time
+        }
+        words = [*TOOLKIT, "sim", "fleet", *(f"{name}={kind}" for name, kind in CAST.items())]
+        words += ["--time-scale", f"{1 / SPEED:g}", "--out", HOSTS]
+        words += [word for each in settings.items() for word in ("--set", "=".join(each))]
+        fleet = running.enter_context(server(words, folder, log))
+        give_up_s = time.monotonic() + FLEET_LIMIT_S
+        while not path.is_file():  # it appears whole, once all of them listen
+            refuse_dead(fleet, "the simulated fleet", log)
+            if time.monotonic() > give_up_s:
+                raise ToolkitError(
+                    f"the simulated fleet was not up after {FLEET_LIMIT_S:.0f} s",
+                    "Is the machine overloaded? `--keep` leaves the fleet's log",
+                )
+            time.sleep(0.02)
+        path.write_text(path.read_text() + real_line)
+
+        _headline("\n1. Look: what is behind each address, and what changed since the last look?")
+        with _begun(folder, "scout", HOSTS):
+            pass
+        _headline(
+            "\n2. Time all of them at the same moment, and explain what is fast for another reason than speed."
+        )
+        with _begun(folder, "bench", HOSTS, "--requests", str(BENCH_REQUESTS)):
+            pass
+        _blast(folder, fleet, len(CAST) + bool(home), seconds)
+
+    _headline("\n4. What it means:")
+    click.echo()
+    for line in _story(folder / DATABASE, seconds // 2):
+        click.echo(_wrapped(line))
+    cast = [f"{name} {kind}" for name, kind in CAST.items()]
+    cast += [f"{NAME} a vLLM on the CPU"] if home else []
+    click.echo("\n" + _wrapped(f"What they were (`toolkit sim list`): {', '.join(cast)}."))
+    click.echo(
+        _wrapped(
+            "For your own hosts write hosts.txt, a URL a line, and run the same commands on a machine that serves "
+            "none of them."
+        )
+    )
+
+
+def _blast(folder: Path, fleet: "subprocess.Popen[bytes]", hosts: int, seconds: int) -> None:
+    """Blast them; in the midst of it the switcher falls, and a mark says why."""
+    import subprocess
+
+    from toolkit.cli.children import TOOLKIT, environment
+    from toolkit.store import Store
+
+    fall_at_s = seconds * FALL_SHARE
+    _headline(
+        f"\n3. Blast all of them for {seconds} s; after {fall_at_s:.0f} s {SWITCHER} restarts with another model."
+    )
+    click.echo("   (--non-neutral: load and hosts share this machine here; yours should not)")
+    words = ["blast", HOSTS, "--duration", f"{seconds}s", "--window", f"{seconds // 2}s"]
+    words += ["--users", str(USERS_PER_HOST * hosts), "--canaries", str(CANARY_PERCENT)]
+    words += ["--scout-every", SCOUT_EVERY, "--non-neutral"]
+    with _begun(folder, *words) as process:
+        began: float | None = None
+        """By the blast's own clock."""
+        has_fallen = False
+        while process.poll() is None:
+            if began is None:
+                with (
+                    contextlib.suppress(ToolkitError),
+                    Store.open_readonly(folder / DATABASE) as store,
+                ):
+                    runs = store.runs(verb="blast", limit=1)
+                    began = runs[0].started_at if runs else None
+            elif not has_fallen and time.time() >= began + fall_at_s:
+                fleet.send_signal(signal.SIGUSR1)
+                # it has nothing to print beside one that has
+                subprocess.run(  # noqa: S603 (our own words)
+                    [*TOOLKIT, "mark", SWITCHER, "AWQ goes, GPTQ comes"],
+                    cwd=folder,
+                    env=environment(),
+                    capture_output=True,
+                    check=False,
+                )
+                has_fallen = True
+            time.sleep(LOOK_EVERY_S)
+
+
+@contextlib.contextmanager
+def _begun(folder: Path, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """Show a command of the toolkit and start it in the folder; what it prints is its own. Raises ToolkitError unless it works."""
+    from toolkit.cli.children import TOOLKIT, command
+
+    click.echo(f"   $ toolkit {' '.join(words)}\n")
+    with command([*TOOLKIT, *words], folder) as process:
+        yield process
+    if process.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
+    if process.returncode:
+        raise ToolkitError(
+            f"`toolkit {words[0]}` ended with exit code {process.returncode}",
+            "Its own words are above; `--keep` leaves its files",
+        )
+
+
+def _story(database: Path, window_s: int) -> list[str]:
+    """What the standings, the verdicts and the outage mean together, a sentence each."""
+    from toolkit.board.feed import Feed
+    from toolkit.board.story import story
+    from toolkit.store import Store
+    from toolkit.units import time_of_day
+
+    with Store.open_readonly(database) as store:
+        (blast,) = store.runs(verb="blast", limit=1)
+        (bench,) = store.runs(verb="bench", limit=1)
+        feed = Feed(store, blast)
+        return story(
+            feed.board(window_s=window_s),
+            clock=time_of_day,
+            bench={name: found for (name, _), found in store.verdicts(bench.id).items()},
+            outages={host.name: feed.outages(host.name)[1] for host in feed.hosts},
+            events=feed.events(),
+        )
+
+
+def _show_page(folder: Path, port: int, window_s: int) -> None:
+    """Serve the leaderboard until Ctrl-C; where nobody watches, see only that it answers."""
+    from toolkit.cli.children import refuse_dead
+    from toolkit.cli.leaderboard import page_log, page_url, served
+
+    with served(folder / DATABASE, port, folder) as process:
+        link = f"{page_url(port)}/?window={window_s}s"
+        if not all(file and file.isatty() for file in (sys.stdin, sys.stdout)):
+            click.echo(f"\nThe leaderboard answers at {link}")
+            return
+        _headline(f"\nThe leaderboard: {link}")
+        with contextlib.suppress(KeyboardInterrupt):
+            # in here: whoever reads it may press at once
+            click.echo("Ctrl-C ends it.")
+            process.wait()
+            refuse_dead(process, "the leaderboard", page_log(folder))
+
+
+def _headline(text: str) -> None:
+    """In bold on a terminal."""
+    from rich.text import Text
+
+    from toolkit.report.tables import screen
+
+    screen().print(Text(text, style="bold"), soft_wrap=True)
+
+
+def _wrapped(line: str) -> str:
+    """Indented, and folded for a terminal."""
+    import shutil
+    import textwrap
+
+    if sys.stdout is None or not sys.stdout.isatty():
+        return f"   {line}"
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(line, width, initial_indent="   ", subsequent_indent="   ")

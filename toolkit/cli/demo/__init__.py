@@ -1,1 +1,0 @@
-"""`toolkit demo`: its command line (verb) and what that does."""
