@@ -2,105 +2,82 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import ssl
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import click
 
-from toolkit.cli.diagnose.options import DiagnoseOptions
-from toolkit.cli.diagnose.seen import HostFacts
-from toolkit.cli.inputs import allow_open_files, hosts_from, keys_for, tls_for
+from toolkit.cli.diagnose.stored import HostFacts
+from toolkit.cli.inputs import keys_for
 from toolkit.cli.waiting import waiting_for
 from toolkit.records import Host
 from toolkit.scout.answers import Scrape
 from toolkit.scout.evidence import examine
 from toolkit.scout.look import Crowd, QuietMoments, Scout, follow
 from toolkit.scout.sighting import sight
-from toolkit.tuning.evidence import (
-    Evidence,
-    LoadSample,
-    evidence_of_samples,
-    merged,
-    sample_of_page,
-)
+from toolkit.tuning.evidence import Evidence, evidence_of_samples, merged, sample_of_page
 
 EVERY_S = 1.0
 LEAST_LOOKS = 5
 HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-def seen_now(options: DiagnoseOptions) -> list[HostFacts]:
-    """Look at all hosts side by side for the interval."""
-    hosts = hosts_from([options.target])
-    allow_open_files()
-    every_s = min(EVERY_S, options.interval / (LEAST_LOOKS - 1))
-    looks = round(options.interval / every_s) + 1
-    what = hosts[0].url if len(hosts) == 1 else f"{len(hosts)} hosts"
-    click.echo(f"Looking at {what} for {options.interval:g} s", err=True)
+def look_at(
+    hosts: Sequence[Host], *, interval_s: float, timeout_s: float, tls: ssl.SSLContext
+) -> tuple[list[HostFacts], bool]:
+    """Look at all hosts side by side for the interval; with it whether somebody stopped that."""
+    every_s = min(EVERY_S, interval_s / (LEAST_LOOKS - 1))
+    looks = round(interval_s / every_s) + 1
+    keys, quiet, crowd = keys_for(hosts), QuietMoments(), Crowd()
     found: dict[str, list[Scrape]] = {host.name: [] for host in hosts}
-    stopped = False
-    try:
-        with waiting_for("Looking"):
-            asyncio.run(_look(hosts, options, found, looks, every_s))
-    except KeyboardInterrupt:
-        click.echo("Stopped: judged by what was seen", err=True)
-        stopped = True
-    gpu = _gpu_here() if any(_is_here(host) for host in hosts) else Evidence()
-    seen = [_seen(host, found[host.name], gpu if _is_here(host) else Evidence()) for host in hosts]
-    return [replace(each, stopped=stopped) for each in seen]
-
-
-async def _look(
-    hosts: Sequence[Host],
-    options: DiagnoseOptions,
-    found: Mapping[str, list[Scrape]],
-    looks: int,
-    every_s: float,
-) -> None:
-    tls, keys = tls_for(insecure=options.insecure, ca=options.ca), keys_for(hosts)
-    quiet, crowd = QuietMoments(), Crowd()
 
     async def keep(look: Scrape) -> None:
         found[look.host.name].append(look)
 
-    async with contextlib.AsyncExitStack() as stack:
-        scouts = [Scout(host, tls, keys.get(host.name), options.timeout, quiet) for host in hosts]
-        for scout in scouts:
-            stack.push_async_callback(scout.aclose)
-        await asyncio.gather(*(follow(scout, looks, every_s, keep, crowd) for scout in scouts))
+    async def look_side_by_side() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            scouts = [Scout(host, tls, keys.get(host.name), timeout_s, quiet) for host in hosts]
+            for scout in scouts:
+                stack.push_async_callback(scout.aclose)
+            await asyncio.gather(*(follow(scout, looks, every_s, keep, crowd) for scout in scouts))
 
+    what = hosts[0].url if len(hosts) == 1 else f"{len(hosts)} hosts"
+    click.echo(f"Looking at {what} for {interval_s:g} s", err=True)
+    stopped = False
+    try:
+        with waiting_for("Looking"):
+            asyncio.run(look_side_by_side())
+    except KeyboardInterrupt:
+        click.echo("Stopped: judged by what was seen", err=True)
+        stopped = True
 
-def _seen(host: Host, looks: Sequence[Scrape], gpu: Evidence) -> HostFacts:
-    samples = [sample for look in looks if (sample := _sample(look)) is not None]
-    error = None
-    if len(samples) < 2:
-        last = sight(examine(looks[-1])).error if looks else "it was not looked at"
-        error = last or "its `/metrics` was no engine's, or came only once"
-    return HostFacts(
-        name=host.name,
-        url=host.url,
-        evidence=merged((evidence_of_samples(samples), gpu)),
-        error=error,
-    )
-
-
-def _sample(look: Scrape) -> LoadSample | None:
-    evidence = examine(look)
-    page, at_s = evidence.page, evidence.metrics.answered_at
-    if page is None or at_s is None:
-        return None
-    return sample_of_page(
-        page,
-        at_s=at_s,
-        wall_s=look.at,
-        max_model_len=sight(evidence).max_model_len,
-        content_type=evidence.metrics.content_type,
-    )
-
-
-def _is_here(host: Host) -> bool:
-    return urlsplit(host.url).hostname in HERE
+    here = {host.name for host in hosts if urlsplit(host.url).hostname in HERE}
+    gpu = _gpu_here() if here else Evidence()
+    seen = []
+    for host in hosts:
+        samples = []
+        for look in found[host.name]:
+            evidence = examine(look)
+            if evidence.page is None or evidence.metrics.answered_at is None:
+                continue
+            sample = sample_of_page(
+                evidence.page,
+                at_s=evidence.metrics.answered_at,
+                wall_s=look.at,
+                max_model_len=sight(evidence).max_model_len,
+                content_type=evidence.metrics.content_type,
+            )
+            if sample is not None:
+                samples.append(sample)
+        error = None
+        if len(samples) < 2:
+            last = found[host.name][-1:]
+            error = sight(examine(last[0])).error if last else "it was not looked at"
+            error = error or "its `/metrics` was no engine's, or came only once"
+        known = [evidence_of_samples(samples), *([gpu] if host.name in here else [])]
+        seen.append(HostFacts(name=host.name, url=host.url, evidence=merged(known), error=error))
+    return seen, stopped
 
 
 def _gpu_here() -> Evidence:
@@ -114,10 +91,11 @@ def _gpu_here() -> Evidence:
     used = None
     if busiest.total_bytes and busiest.free_bytes is not None:
         used = 1 - busiest.free_bytes / busiest.total_bytes
+    throttled = None
+    if busiest.limits is not None:
+        throttled = any(limit in HELD_DOWN for limit in busiest.limits)
     return Evidence(
         gpu_busy_share=busiest.busy_share,
-        gpu_throttled=None
-        if busiest.limits is None
-        else any(limit in HELD_DOWN for limit in busiest.limits),
+        gpu_throttled=throttled,
         gpu_memory_used_share=used,
     )

@@ -1,55 +1,34 @@
 """`toolkit diagnose`: which of the known bottlenecks a host has, from its own numbers or from a run."""
 
+import re
+import shutil
 import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.diagnose.options import DiagnoseOptions
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.inputs import allow_open_files, hosts_from, tls_for
 from toolkit.cli.options import DURATION, database_option, tls_options
+from toolkit.cli.output import print_json
+from toolkit.errors import ToolkitError
+from toolkit.hosts import looks_like_url
 
-EXAMPLES = """
-Say which bottleneck a server has: what was seen, which lever to turn first, what that risks and
-which indicator to watch. TARGET is a URL or a hosts file, whose servers are looked at for
---interval while they are under load, or a run of the database (RUN or RUN:HOST), a bench or a
-blast with what scout saw beside it.
+if TYPE_CHECKING:
+    from toolkit.cli.diagnose.stored import HostFacts
+    from toolkit.tuning.diagnose import Diagnosis
 
-\b
-  toolkit diagnose 10.0.0.4:8000        look for ten seconds
-  toolkit diagnose hosts.txt --interval 30s
-  toolkit diagnose 3f9c2a7b1d04:alice   what a blast's seconds say
-  toolkit diagnose 10.0.0.4:8000 --capture newest
-      and what clients send, from a capture
-  toolkit diagnose 10.0.0.4:8000 --log vllm.log
-      and how large its weights are
-  toolkit diagnose 10.0.0.4:8000 --model Qwen/Qwen3-32B --gpu a100-80gb
-  toolkit diagnose 10.0.0.4:8000 --json
-
-Only what was seen counts. What nobody could look at is named, with what would tell it. Turn one
-lever at a time, and look again: `toolkit compare` tells whether it helped.
-
-\b
-With --json there is one object for each bottleneck, with these keys:
-  code         a name for programs; `none_found` where there is none,
-               `not_known` with a list `unknown` of facts that would decide
-               something, `not_seen` for a host that did not answer
-  confidence   high, medium or low
-  evidence     what was seen, with its figures
-  lever        what to turn, the first thing first
-  risk         what that may cost
-  watch        the indicators that tell whether it helped
-  what         the code in words
-  source       where the rule comes from: text and place, or the
-               thresholds' own
-  name, url    whom it is about; run: the stored run, where it is one
-"""
+RUN = re.compile(r"[0-9a-f]{12}(:.+)?")
+"""A run's id, and a host of it."""
+WIDTH = 100
 
 
-@click.command(
-    "diagnose", help=EXAMPLES, short_help="Which bottleneck it is, and which lever to turn."
-)
+@click.command("diagnose", short_help="Which bottleneck it is, and which lever to turn.")
 @click.argument("target", metavar="TARGET", shell_complete=suggestions.file)
 @click.option(
     "--interval", type=DURATION, default="10s", show_default=True, help="How long to look."
@@ -83,17 +62,180 @@ With --json there is one object for each bottleneck, with these keys:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a bottleneck.")
 @database_option
 @tls_options
-def command(**options: Any) -> None:
-    """Say which bottleneck it is (the help text is EXAMPLES)."""
-    from toolkit.cli.diagnose.cases import cases_of
-    from toolkit.cli.diagnose.show import show
+def command(
+    target: str,
+    interval: float,
+    capture: str | None,
+    log: Path | None,
+    model: str | None,
+    gpu: str | None,
+    timeout: float,
+    as_json: bool,
+    database: Path,
+    insecure: bool,
+    ca: str | None,
+) -> None:
+    """Say which bottleneck a server has: what was seen, which lever to turn first, what that risks and
+    which indicator to watch. TARGET is a URL or a hosts file, whose servers are looked at for
+    --interval while they are under load, or a run of the database (RUN or RUN:HOST), a bench or a
+    blast with what scout saw beside it.
 
-    chosen = DiagnoseOptions(**options)
-    if (chosen.model is None) != (chosen.gpu is None):
+    \b
+      toolkit diagnose 10.0.0.4:8000        look for ten seconds
+      toolkit diagnose hosts.txt --interval 30s
+      toolkit diagnose 3f9c2a7b1d04:alice   what a blast's seconds say
+      toolkit diagnose 10.0.0.4:8000 --capture newest
+          and what clients send, from a capture
+      toolkit diagnose 10.0.0.4:8000 --log vllm.log
+          and how large its weights are
+      toolkit diagnose 10.0.0.4:8000 --model Qwen/Qwen3-32B --gpu a100-80gb
+      toolkit diagnose 10.0.0.4:8000 --json
+
+    Only what was seen counts. What nobody could look at is named, with what would tell it. Turn one
+    lever at a time, and look again: `toolkit compare` tells whether it helped.
+
+    \b
+    With --json there is one object for each bottleneck, with these keys:
+      code         a name for programs; `none_found` where there is none,
+                   `not_known` with a list `unknown` of facts that would decide
+                   something, `not_seen` for a host that did not answer
+      confidence   high, medium or low
+      evidence     what was seen, with its figures
+      lever        what to turn, the first thing first
+      risk         what that may cost
+      watch        the indicators that tell whether it helped
+      what         the code in words
+      source       where the rule comes from: text and place, or the
+                   thresholds' own
+      name, url    whom it is about; run: the stored run, where it is one
+    """  # noqa: D301 (click reads the character itself)
+    if (model is None) != (gpu is None):
         raise click.UsageError("--model and --gpu go together: weights against memory")
-    cases = cases_of(chosen)
-    show(cases, as_json=chosen.as_json)
-    if any(case.stopped for case in cases):
-        sys.exit(130)  # what a shell calls an interrupted command
-    if all(case.error for case in cases):
-        sys.exit(1)
+    from toolkit.cli.catalog import table
+    from toolkit.cli.diagnose.stored import (
+        evidence_of_capture,
+        evidence_of_log,
+        evidence_of_model,
+        hosts_of_run,
+    )
+    from toolkit.tuning.diagnose import diagnose, read_table
+    from toolkit.tuning.evidence import Evidence, merged
+
+    rules = read_table(table("bottlenecks"))
+    told = []
+    if capture is not None:
+        told.append(evidence_of_capture(capture, database))
+    if log is not None:  # what the server itself wrote goes before what was reckoned
+        told.append(evidence_of_log(log))
+    if model and gpu:
+        told.append(evidence_of_model(model, gpu))
+
+    stopped = False
+    if RUN.fullmatch(target):
+        seen = hosts_of_run(target, database)
+    else:
+        is_word = target != "-" and "/" not in target and not Path(target).suffix
+        if is_word and not looks_like_url(target) and not Path(target).exists():
+            raise ToolkitError(
+                f"`{target}` is no run, no URL and no file of hosts",
+                "A run is told by the id that `toolkit runs` lists, a server like `10.0.0.4:8000`",
+            )
+        from toolkit.cli.diagnose.look import look_at
+
+        hosts = hosts_from([target])
+        allow_open_files()
+        tls = tls_for(insecure=insecure, ca=ca)
+        seen, stopped = look_at(hosts, interval_s=interval, timeout_s=timeout, tls=tls)
+    if len(seen) > 1 and (log or model):
+        raise ToolkitError(
+            f"`{target}` names {len(seen)} servers, and a log or a model is of one",
+            "Diagnose them one after the other",
+        )
+
+    any_seen = False
+    for number, host in enumerate(seen):
+        error = host.error
+        if error is None and host.evidence == Evidence():
+            error = "nothing is stored of it"
+        any_seen = any_seen or error is None
+        diagnosis = diagnose(merged((host.evidence, *told)), rules)
+        if as_json:
+            for each in _objects(host, diagnosis, error):
+                print_json(each)
+        else:
+            if number:
+                click.echo()
+            _print(host, diagnosis, error)
+    if stopped:
+        sys.exit(INTERRUPTED)
+    if not any_seen:
+        sys.exit(FAILED)
+
+
+def _objects(
+    host: "HostFacts", diagnosis: "Diagnosis", error: str | None
+) -> Iterator[dict[str, Any]]:
+    """One object for each bottleneck, or one that says that there is none; then what is not known."""
+    who = {"name": host.name, "url": host.url or None, "run": host.run}
+
+    def no_bottleneck(code: str, evidence: str, confidence: str = "high") -> dict[str, Any]:
+        """Every line has the same keys."""
+        told = {"code": code, "confidence": confidence, "evidence": evidence}
+        return told | dict.fromkeys(("lever", "risk", "watch", "what", "source", "unknown")) | who
+
+    if error:
+        yield no_bottleneck("not_seen", error)
+        return
+    for each in diagnosis.found:
+        yield asdict(each) | {"unknown": None} | who
+    if not diagnosis.found:
+        sure = "low" if diagnosis.is_short else "medium" if diagnosis.unknown else "high"
+        yield no_bottleneck("none_found", diagnosis.looked_at, sure)
+    if diagnosis.unknown:
+        unknown = [asdict(each) for each in diagnosis.unknown]
+        yield no_bottleneck("not_known", "; ".join(_open(diagnosis))) | {"unknown": unknown}
+
+
+def _print(host: "HostFacts", diagnosis: "Diagnosis", error: str | None) -> None:
+    """The same for people: a few lines for each bottleneck."""
+    is_seen = sys.stdout is not None and sys.stdout.isatty()
+    width = min(WIDTH, shutil.get_terminal_size().columns) if is_seen else WIDTH
+
+    def say(title: str, text: str) -> None:
+        indent = " " * (2 + len(title))
+        lines = textwrap.wrap(
+            text, width, initial_indent=f"  {title}", subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        for line in lines:
+            click.echo(line)
+
+    where = f"in run {host.run}" if host.run else host.url
+    click.echo(host.name if host.name in where else f"{host.name} {where}")
+    if error:
+        click.echo(f"  not seen: {error}")
+        return
+    say("looked at ", diagnosis.looked_at)
+    for each in diagnosis.found:
+        click.echo()
+        say(f"{each.code} ({each.confidence}): ", each.what)
+        say("  seen  ", each.evidence)
+        say("  turn  ", each.lever)
+        say("  risk  ", each.risk)
+        say("  watch ", each.watch)
+    if not diagnosis.found:
+        short = ": the load was there for too short, look again while it lasts"
+        click.echo(f"  none found{short if diagnosis.is_short else ''}")
+    if diagnosis.unknown:
+        click.echo()
+        click.echo("  Not known:")
+        for text in _open(diagnosis):
+            say("  - ", text)
+
+
+def _open(diagnosis: "Diagnosis") -> list[str]:
+    """What cannot be known, by what would tell it."""
+    by_source: dict[str, list[str]] = {}
+    for each in diagnosis.unknown:
+        by_source.setdefault(each.tells, []).append(each.what)
+    return [f"{', '.join(dict.fromkeys(what))}: {tells}" for tells, what in by_source.items()]
