@@ -1,37 +1,33 @@
 """`toolkit report`: the lab report of a run, with pass criteria and what each rests on."""
 
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.named_run import run_of
 from toolkit.cli.options import Price, database_option
-from toolkit.cli.report.options import ReportOptions
+from toolkit.cli.output import print_json, say, writing
+from toolkit.cli.places import command_on
+from toolkit.cli.waiting import waiting_for
+from toolkit.errors import ToolkitError, reason_of
+from toolkit.hosts import one_host
+from toolkit.units import milliseconds
 
-EXAMPLES = """
-Write the lab report of a run: seven criteria (model loading, API compatibility, stability, cost,
-observability, boundaries, admission), each met, not met or unknown, with the evidence and what
-would settle it, and the run's figures over time. RUN is an id as `toolkit runs` lists it, of a
-blast or a bench, or `RUN:HOST` for one host of it.
+if TYPE_CHECKING:
+    from toolkit.tuning.criteria import ClientCall
 
-\b
-  toolkit report 3f9c2a7b1d04
-  toolkit report 3f9c2a7b1d04 --html report.html
-      one file with plots, to send around
-  toolkit report 3f9c2a7b1d04:alice --log requests.jsonl --gpu-hour 2.00 \\
-      --api-price 0.15/0.60
-  toolkit report 3f9c2a7b1d04 --call http://10.0.0.4:8000
-      and make one call with OpenAI's client
-  toolkit report 3f9c2a7b1d04 --json
-
-Starts, warm-ups and settings are what `toolkit serve` recorded in the same database.
-"""
+CALL_S = 60.0
+MAX_TOKENS = 32
 
 
-@click.command(
-    "report", help=EXAMPLES, short_help="The lab report of a run: criteria, evidence, plots."
-)
+@click.command("report", short_help="The lab report of a run: criteria, evidence, plots.")
 @click.argument("run", metavar="RUN", shell_complete=suggestions.run("blast", "bench"))
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots."
@@ -61,11 +57,235 @@ Starts, warm-ups and settings are what `toolkit serve` recorded in the same data
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @database_option
-def command(**options: Any) -> None:
-    """Report on a run (the help text is EXAMPLES)."""
-    chosen = ReportOptions(**options)
-    if chosen.call_key_env and not chosen.call:
-        raise click.UsageError("--call-key-env goes with --call")
-    from toolkit.cli.report.run import run_report
+def command(
+    run: str,
+    html: Path | None,
+    log: str | None,
+    call: str | None,
+    call_key_env: str | None,
+    gpu_hour: float | None,
+    gpus: int,
+    api_price: tuple[float, float] | None,
+    as_json: bool,
+    database: Path,
+) -> None:
+    """Write the lab report of a run: seven criteria (model loading, API compatibility, stability, cost,
+    observability, boundaries, admission), each met, not met or unknown, with the evidence and what
+    would settle it, and the run's figures over time. RUN is an id as `toolkit runs` lists it, of a
+    blast or a bench, or `RUN:HOST` for one host of it.
 
-    run_report(chosen)
+    \b
+      toolkit report 3f9c2a7b1d04
+      toolkit report 3f9c2a7b1d04 --html report.html
+          one file with plots, to send around
+      toolkit report 3f9c2a7b1d04:alice --log requests.jsonl --gpu-hour 2.00 \\
+          --api-price 0.15/0.60
+      toolkit report 3f9c2a7b1d04 --call http://10.0.0.4:8000
+          and make one call with OpenAI's client
+      toolkit report 3f9c2a7b1d04 --json
+
+    Starts, warm-ups and settings are what `toolkit serve` recorded in the same database.
+    """  # noqa: D301 (click reads the character itself)
+    if call_key_env and not call:
+        raise click.UsageError("--call-key-env goes with --call")
+    from toolkit.cli.report.stored import (
+        boundaries_of,
+        events_of,
+        host_reports,
+        outcomes,
+        rejected,
+        stack_of,
+        starts_of,
+    )
+    from toolkit.plan.capacity import Prices, cost
+    from toolkit.store import Store
+    from toolkit.tuning.criteria import Costs, criteria, log_facts
+    from toolkit.tuning.lab_report import Report, tallied, text_lines
+
+    run_id, _, name = run.partition(":")
+    with waiting_for("Reading"), Store.open_readonly(database) as store:
+        found = run_of(store, run_id, database)
+        tallies = store.tallies(found.id, kind="ranked", name=name or None)
+        tallies = tallies or tallied(store.shots(found.id, name=name or None))
+        if not tallies and name:
+            raise ToolkitError(
+                f"run `{found.id}` has no host `{name}` that was asked anything",
+                f"`{command_on(database, 'report', found.id)}` reports on all of its hosts",
+            )
+        if not tallies:
+            raise ToolkitError(
+                f"run `{found.id}`, of `toolkit {found.verb}`, holds no timed request",
+                "Report on a blast or a bench; `toolkit runs` lists them, `toolkit sweep --show` shows a sweep",
+            )
+        hosts = host_reports(store, found, tallies)
+        serve = stack_of(store, found)
+        events = events_of(store, found, serve, name)
+        refused = rejected(store, found)
+    requests = outcomes(tallies, hosts, events)
+    by_host = {
+        host.name: outcomes(
+            tallies, [host], [event for event in events if event.name in (None, host.name)]
+        )
+        for host in hosts
+    }
+
+    # what several hosts answered together is no one GPU's work
+    costs = None
+    if gpu_hour is not None and len(hosts) == 1:
+        into, out = api_price or (None, None)
+        prompt = output = None
+        if requests.ok:
+            prompt = (requests.prompt_tokens or 0) / requests.ok
+            output = (requests.output_tokens or 0) / requests.ok
+        reckoned = cost(
+            Prices(gpu_hour=gpu_hour, api_input=into, api_output=out),
+            gpus=gpus,
+            requests_per_s=requests.ok / requests.window_s if requests.ok else None,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            request_tokens=(prompt or 0) + (output or 0) or 1.0,
+        )
+        if reckoned is not None:
+            costs = Costs(
+                gpu_hour=gpu_hour,
+                gpus=gpus,
+                per_million_tokens=reckoned.per_million_tokens,
+                # of no answer the mix of tokens is unknown, and so the API's price for it; one is told all the same
+                api_per_million_tokens=reckoned.api_per_million_tokens if requests.ok else out,
+                per_thousand_requests=reckoned.per_thousand_requests,
+                api_per_thousand_requests=reckoned.api_per_thousand_requests,
+                even_rps=reckoned.even_rps,
+            )
+
+    called = None
+    if call is not None:
+        url = one_host(call).url
+        with waiting_for(f"Calling {url}"):  # the client's import takes as long as many a call
+            called = _call(url, call_key_env)
+    logged = None
+    if log is not None:
+        log_name = "standard input" if log == "-" else log
+        try:
+            with waiting_for("Reading the log"), click.open_file(log, "rb") as file:
+                logged = log_facts(log_name, _log_lines(file, log_name))
+        except OSError as error:
+            raise ToolkitError(
+                f"`{log}` cannot be read: {reason_of(error)}",
+                "Name the file of `toolkit proxy --log`",
+            ) from error
+
+    plan = found.plan
+    words = []
+    if plan.get("profile"):
+        words.append(f"the prompts of {plan['profile']}")
+    if isinstance(plan.get("users"), int):
+        words.append(f"{plan['users']:,} users")
+    if plan.get("concurrency"):
+        words.append(f"{plan['concurrency']} requests at once")
+    notes = []
+    if found.client_ok is False:
+        notes.append(
+            "The measuring machine was the limit for a part of the run: figures describe it, too."
+        )
+    if plan.get("non_neutral"):
+        why = str(plan["non_neutral"]).replace("`", "")
+        notes.append(f"Not neutral: {why}; the load took CPU from what it measured.")
+    if found.ended_at is None:
+        notes.append("The run never said that it ended: it is still on, or was cut off.")
+    if len(hosts) > 1:
+        notes.append(
+            f"Of the {len(hosts)} hosts the criteria name the one that fares worst; cost is told of one host alone: "
+            "`RUN:HOST`."
+        )
+    report = Report(
+        run=found.id,
+        verb=found.verb,
+        started_at=found.started_at,
+        ended_at=found.ended_at,
+        told=", ".join(words),
+        hosts=hosts,
+        criteria=criteria(
+            requests,
+            by_host,
+            starts=starts_of(events, serve),
+            call=called,
+            costs=costs,
+            log=logged,
+            stack=boundaries_of(serve),
+            rejected=refused,
+        ),
+        costs=costs,
+        events=events,
+        notes=tuple(notes),
+    )
+
+    if as_json:
+        told = asdict(report)
+        for one, host in zip(told["hosts"], hosts, strict=True):
+            one["rps"] = host.rps
+            one["output_tokens_per_s"] = host.output_tokens_per_s
+            one["error_rate"] = host.error_rate
+        print_json(told)
+    elif html is None:
+        for line in text_lines(report):
+            say(line)
+    if html:
+        from toolkit.tuning.pages import report_page
+
+        with writing("Report", html, "--html"), waiting_for("Drawing"):
+            html.write_text(report_page(report), encoding="utf-8")
+
+
+def _log_lines(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
+    """A line an object; a last one that is torn is left out."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            told = json.loads(line)
+        except ValueError as error:
+            if not line.endswith(b"\n"):
+                return
+            raise ToolkitError(
+                f"`{name}` line {number} is not JSON", "Give a log of `toolkit proxy --log FILE`"
+            ) from error
+        if isinstance(told, dict):
+            yield told
+
+
+def _call(url: str, key_env: str | None) -> "ClientCall":
+    """One chat call with OpenAI's own client, where it is installed: the plainest proof that it works."""
+    from toolkit.tuning.criteria import ClientCall
+
+    try:
+        import openai
+    except ImportError as error:
+        raise ToolkitError(
+            "OpenAI's client is not installed here", "Install it: `pip install openai`"
+        ) from error
+    key = os.environ.get(key_env, "").strip() if key_env else "none"
+    if not key:
+        raise ToolkitError(
+            f"`{key_env}` is not set, which holds the key for `--call`",
+            f"Set it, e.g., `export {key_env}=...`",
+        )
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, timeout=CALL_S, max_retries=0)
+    began_s = time.monotonic()
+    try:
+        model = client.models.list().data[0].id
+        answer = client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "Write a sample pytest fixture."}],
+            max_tokens=MAX_TOKENS,
+        )
+        choice = answer.choices[0]
+    except (openai.OpenAIError, LookupError, TypeError, AttributeError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        return ClientCall(ok=False, told=f"OpenAI's client failed at {url}: {first_line}")
+    took = milliseconds(1000 * (time.monotonic() - began_s))
+    if not choice.finish_reason or not choice.message.content:
+        return ClientCall(ok=False, told=f"OpenAI's client got an answer without a text from {url}")
+    return ClientCall(
+        ok=True,
+        told=f"OpenAI's client {openai.__version__} completed a chat call with {model} in {took}",
+    )
