@@ -21,7 +21,7 @@ from support.screens import heard
 from support.shots import AT, uniques
 
 from toolkit.cli import main
-from toolkit.cli.bench import run as bench_run
+from toolkit.cli.bench.verb import RecordKeeper
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Shot
 from toolkit.sim.app import SimThread, serve_in_thread
@@ -144,7 +144,7 @@ def test_a_second_ctrl_c_ends_it_all(
     def impatient(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench_run, "results", impatient)
+    monkeypatch.setattr("toolkit.bench.result.results", impatient)
     result = CliRunner().invoke(main, ["bench", start().url, "--max-tokens", "4"])
     assert result.exit_code == 130
     assert (result.stdout, heard(result.stderr)) == ("", "")
@@ -190,11 +190,11 @@ def test_what_waits_is_tried_again_in_small_parts(monkeypatch: pytest.MonkeyPatc
     warnings: list[str] = []
     with Store.open("waiting.db") as store:
         store.add_run(Run(id="r", verb="bench", started_at=AT))
-        keeping = bench_run.ShotWriter(store, [], warnings.append)
+        keeping = RecordKeeper(store, [], warnings.append)
         keeping.add(uniques(1_500))
         keeping.add(uniques(1_000, start=1_500))
         assert [shot.slot for shot in store.shots("r")] == []
-        keeping.rest()
+        keeping.flush()
         assert [shot.slot for shot in store.shots("r")] == list(range(2_500))
     # two in vain, then all
     assert calls == [1_000, 1_000, 1_000, 1_000, 500]

@@ -33,6 +33,16 @@ class Fitness:
     why: str | None
     """What was past its limit, in one sentence."""
 
+    @property
+    def warning(self) -> str | None:
+        """Whose the figures are, where this machine was the limit."""
+        if self.ok:
+            return None
+        return (
+            f"Warning: this machine was the limit: {self.why}. The figures describe it as much as "
+            "the hosts; use fewer hosts or requests at once, or a quieter machine"
+        )
+
 
 def fitness(
     *, loop_lag_p99_ms: float | None, send_lag_p99_ms: float | None, cpu_share: float | None

@@ -21,7 +21,7 @@ DRAW_EVERY_S = 0.25
 
 
 class BenchProgress:
-    """Counts the shots of a run and draws them; into a pipe it draws nothing."""
+    """Counts the requests of a run and draws them; into a pipe it draws nothing."""
 
     def __init__(self, plan: "BenchPlan", hosts: int) -> None:
         self._plan, self._hosts = plan, hosts
@@ -33,7 +33,18 @@ class BenchProgress:
 
     def __enter__(self) -> Self:
         if sys.stderr is not None and sys.stderr.isatty():
-            self._bar = _bar()
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            from toolkit.report.tables import side_screen
+
+            self._bar = Progress(
+                BarColumn(bar_width=24),
+                TaskProgressColumn(),
+                TextColumn("{task.description}"),
+                console=side_screen(),
+                auto_refresh=False,
+                transient=True,
+            )
             self._bar.start()
             self._task = self._bar.add_task("looking at every host", total=None)
         return self
@@ -44,7 +55,7 @@ class BenchProgress:
             self._bar = None
 
     def add(self, shot: "Shot") -> None:
-        """Count a shot that is over."""
+        """Count a request that is over."""
         if shot.kind == "warmup":
             self._warm += 1
             return
@@ -61,7 +72,7 @@ class BenchProgress:
         else:
             click.echo(sentence, err=True)
 
-    async def watch(self, under_way: "Callable[[], int]") -> None:
+    async def draw(self, under_way: "Callable[[], int]") -> None:
         """Draw until cancelled; `under_way` counts the requests that wait for an answer."""
         while self._bar and self._task is not None:
             await asyncio.sleep(DRAW_EVERY_S)
@@ -78,8 +89,7 @@ class BenchProgress:
         """How much of the plan is done: of its requests or of its time, whichever will end it."""
         from toolkit.bench.plan import requests_of
 
-        plan, shares = self._plan, [0.0]
-        levels = plan.levels or (plan.concurrency,)
+        plan, shares, levels = self._plan, [0.0], self._plan.concurrencies
         if plan.requests is not None:
             planned = self._hosts * sum(requests_of(plan, level) or 0 for level in levels)
             shares.append(self._done / planned)
@@ -99,18 +109,3 @@ class BenchProgress:
         if self._warm:
             return f"warm-up: {self._warm:,} over, {under_way:,} under way"
         return f"no answer yet, {under_way:,} under way" if under_way else "looking at every host"
-
-
-def _bar() -> "Bar":
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    from toolkit.report.tables import side_screen
-
-    return Progress(
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-        TextColumn("{task.description}"),
-        console=side_screen(),
-        auto_refresh=False,
-        transient=True,
-    )

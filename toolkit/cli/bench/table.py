@@ -9,9 +9,8 @@ from toolkit.bench.health import Fitness
 from toolkit.bench.ladder import Rung
 from toolkit.bench.result import Result
 from toolkit.bench.summary import HostSummary
-from toolkit.cli.bench.show import ResultShow, client_warning
-from toolkit.records import MOST_ERRORS, Verdict
-from toolkit.report.tables import Column, notes, screen, table_of
+from toolkit.records import MOST_ERRORS
+from toolkit.report.tables import Column, notes, table_of
 from toolkit.units import DASH, latency, per_second, percent, whole
 
 WIDEST_NAME = 40
@@ -74,108 +73,85 @@ GOOD: Sequence[tuple[Column, Cell]] = (
 VERDICTS = (Column(title="verdict", widest=WIDEST_VERDICTS), _verdicts)
 
 
-class ResultTable(ResultShow):
-    """Prints one table, and below it what a person should know."""
-
-    def results(self, told: Sequence[Result], fitness: Fitness) -> None:
-        """Print everything at the end of a run."""
-        console = screen()
-        for part in page(told, fitness, console):
-            console.print(part)
-
-
 def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
     """The table and the sentences below it, for a screen of the console's width."""
     figures = [each.summary for each in told]
     sweeps = [each for each in told if each.rungs]
-    columns = [HOST, *((LEVEL,) if sweeps else ()), *COLUMNS, *_good(figures), VERDICTS]
+    has_limits = any(one.good_share is not None for one in figures)
+    columns = [
+        HOST,
+        *([LEVEL] if sweeps else []),
+        *COLUMNS,
+        *(GOOD if has_limits else []),
+        VERDICTS,
+    ]
     yield table_of(columns, figures, console)
     below = list(notes(_notes(figures)))
     if below:
         yield Text()
         yield from below
     for each in sweeps:
+        rungs = each.rungs
         yield Text()
-        yield from _sweep(each, console)
+        yield Text(each.summary.name, style="bold")
+        has_limits = any(rung.good_share is not None for rung in rungs)
+        yield table_of([*LEVELS, *([GOOD_LEVEL] if has_limits else [])], rungs, console)
+        yield Text(_sweep_sentence(each))
     yield Text()
     yield from _fastest(figures)
-    yield from _client(fitness)
-    yield Text(LEGEND, style="dim")
-
-
-def _good(figures: Sequence[HostSummary]) -> Sequence[tuple[Column, Cell]]:
-    """The columns of a run with limits."""
-    return GOOD if any(one.good_share is not None for one in figures) else ()
-
-
-def _notes(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, str]]:
-    """Why nothing was answered, then the verdicts' evidence."""
-    for one in figures:
-        for title, sentence in _errors(one):
-            yield one.name, title, sentence
-        for verdict in one.verdicts:
-            if verdict.code != "clean":
-                yield one.name, _title(verdict), verdict.evidence
-
-
-def _title(verdict: Verdict) -> str:
-    title = verdict.code.replace("_", " ")
-    return title if verdict.code in PLAIN else f"{title} ({verdict.confidence})"
-
-
-def _errors(figures: HostSummary) -> Iterator[tuple[str, str]]:
-    kind = next(iter(figures.error_kinds), "")
-    if figures.error:
-        # the host's own words do not tell that they came with a status
-        yield "no answer", f"{kind}: {figures.error}" if kind.startswith("http") else figures.error
-    elif figures.errors:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in figures.error_kinds.items())
-        yield "errors", kinds
-
-
-def _fastest(figures: Sequence[HostSummary]) -> Iterator[Text]:
-    """Name the host with the shortest unique answers among those that were judged and that nothing else explains."""
-    plain = [
-        one for one in figures if one.ok and one.e2e_p50_ms is not None and _is_clean(one.verdicts)
-    ]
-    if len(plain) < 2:
-        return
-    first = min(plain, key=_typical_ms)
-    others = {one.name for one in plain} - {first.name}
-    tied = [name for name in first.tied_with if name in others]
-    answers = f"answers of {latency(_typical_ms(first))} in the median"
-    rest = (
-        f"does not tell it from {', '.join(tied)}"
-        if tied
-        else "tells it from every other clean host"
-    )
-    yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
-
-
-def _typical_ms(figures: HostSummary) -> float:
-    return figures.unique_e2e_p50_ms or figures.e2e_p50_ms or 0.0
-
-
-def _is_clean(verdicts: Sequence[Verdict]) -> bool:
-    return any(verdict.code == "clean" for verdict in verdicts)
-
-
-def _client(fitness: Fitness) -> Iterator[Text]:
-    """Say how late this machine itself was, if anything was measured."""
-    if not fitness.ok:
-        yield Text(client_warning(fitness), style="bold red")
-        return
     known = {
         f"its event loop {latency(fitness.loop_lag_p99_ms)} late (p99)": fitness.loop_lag_p99_ms,
         f"sends {latency(fitness.send_lag_p99_ms)} late (p99)": fitness.send_lag_p99_ms,
         f"{percent(fitness.cpu_share)} of a core": fitness.cpu_share,
     }
-    told = ", ".join(words for words, figure in known.items() if figure is not None)
-    if told:
-        yield Text.assemble(("this machine", "bold"), f"  was not the limit: {told}")
+    measured = ", ".join(words for words, figure in known.items() if figure is not None)
+    if fitness.warning:
+        yield Text(fitness.warning, style="bold red")
+    elif measured:
+        yield Text.assemble(("this machine", "bold"), f"  was not the limit: {measured}")
+    yield Text(LEGEND, style="dim")
 
 
-# --- a sweep --------------------------------------------------------------------------------------
+def _notes(figures: Sequence[HostSummary]) -> Iterator[tuple[str, str, str]]:
+    """Why nothing was answered, then the verdicts' evidence: host, title, sentence."""
+    for one in figures:
+        kind = next(iter(one.error_kinds), "")
+        if one.error:
+            # the host's own words do not tell that they came with a status
+            why = f"{kind}: {one.error}" if kind.startswith("http") else one.error
+            yield one.name, "no answer", why
+        elif one.errors:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in one.error_kinds.items())
+            yield one.name, "errors", kinds
+        for verdict in one.verdicts:
+            title = verdict.code.replace("_", " ")
+            if verdict.code not in PLAIN:
+                title = f"{title} ({verdict.confidence})"
+            if verdict.code != "clean":
+                yield one.name, title, verdict.evidence
+
+
+def _fastest(figures: Sequence[HostSummary]) -> Iterator[Text]:
+    """Name the host with the shortest unique answers among those that were judged and that nothing else explains."""
+
+    def typical_ms(one: HostSummary) -> float:
+        return one.unique_e2e_p50_ms or one.e2e_p50_ms or 0.0
+
+    clean = [
+        one
+        for one in figures
+        if one.ok
+        and one.e2e_p50_ms is not None
+        and any(verdict.code == "clean" for verdict in one.verdicts)
+    ]
+    if len(clean) < 2:
+        return
+    first = min(clean, key=typical_ms)
+    tied = ", ".join(name for name in first.tied_with if any(one.name == name for one in clean))
+    answers = f"answers of {latency(typical_ms(first))} in the median"
+    rest = f"does not tell it from {tied}" if tied else "tells it from every other clean host"
+    yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
+
 
 Step = Callable[[Rung], str | Text]
 
@@ -188,40 +164,32 @@ LEVELS: Sequence[tuple[Column, Step]] = (
     (Column(title="TPOT p50", right=True, spare=4), lambda step: latency(step.tpot_p50_ms)),
     (Column(title="E2E p50", right=True), lambda step: latency(step.e2e_p50_ms)),
     (Column(title="p95", right=True, spare=2), lambda step: latency(step.e2e_p95_ms)),
-    (Column(title="good", right=True), lambda step: percent(step.good_share)),
+)
+GOOD_LEVEL: tuple[Column, Step] = (
+    Column(title="good", right=True),
+    lambda step: percent(step.good_share),
 )
 
 
-def _sweep(told: Result, console: Console) -> Iterator[RenderableType]:
-    has_limits = any(step.good_share is not None for step in told.rungs)
-    columns = [pair for pair in LEVELS if pair[0].title != "good" or has_limits]
-    yield Text(told.summary.name, style="bold")
-    yield table_of(columns, told.rungs, console)
-    yield Text(_best(told))
-
-
-def _best(told: Result) -> str:
+def _sweep_sentence(told: Result) -> str:
+    """Which level keeps the limits, and where more requests at once stop to gain anything, or why nobody can tell."""
     parts = []
     if told.summary.good_share is not None:
         best = told.best_concurrency
-        parts.append(
-            f"{best} at once is the most that keeps the limits"
-            if best
-            else "no level keeps the limits"
-        )
-    return "; ".join([*parts, _growth(told)])
-
-
-def _growth(told: Result) -> str:
-    """Where more requests at once stop to gain anything, or why nobody can tell."""
-    answered = [step for step in told.rungs if step.rps]
-    if not answered:
-        return "nothing was answered at any level"
-    if told.knee_concurrency:
-        return f"beyond {told.knee_concurrency} at once it answers no more a second, only later"
-    if len(answered) == 1:
-        return "answered at one level only, so nobody can tell where it stops to gain"
-    fastest = max(answered, key=lambda step: step.rps or 0.0)
-    if fastest is answered[-1]:
-        return "its throughput still grew at the last level"
-    return f"most a second at {fastest.concurrency} at once; answers took not much longer beyond it"
+        kept = f"{best} at once is the most that keeps the limits"
+        parts.append(kept if best else "no level keeps the limits")
+    answered = [rung for rung in told.rungs if rung.rps]
+    fastest = max(answered, key=lambda rung: rung.rps or 0.0, default=None)
+    if fastest is None:
+        parts.append("nothing was answered at any level")
+    elif told.knee_concurrency:
+        at = told.knee_concurrency
+        parts.append(f"beyond {at} at once it answers no more a second, only later")
+    elif len(answered) == 1:
+        parts.append("answered at one level only, so nobody can tell where it stops to gain")
+    elif fastest is answered[-1]:
+        parts.append("its throughput still grew at the last level")
+    else:
+        at = fastest.concurrency
+        parts.append(f"most a second at {at} at once; answers took not much longer beyond it")
+    return "; ".join(parts)

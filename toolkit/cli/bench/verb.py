@@ -1,23 +1,47 @@
 """`toolkit bench`: time every host fairly, keep each request, say why it is fast."""
 
+import json
+import logging
+import os
 import sys
+import time
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.bench.options import (
-    CONCURRENCY,
-    MAX_TOKENS,
-    MOST_UNDER_WAY,
-    REQUESTS,
-    BenchOptions,
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.inputs import (
+    allow_open_files,
+    hosts_from,
+    keys_for,
+    occupy_standard_files,
+    tls_for,
 )
 from toolkit.cli.options import DURATION, Levels, database_option, tls_options
+from toolkit.errors import ToolkitError, reason_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from toolkit.bench.result import Result
+    from toolkit.bench.runner import Bench
+    from toolkit.cli.bench.progress import BenchProgress
+    from toolkit.records import Host, Shot
+    from toolkit.store import Store
+
+REQUESTS = 16
+CONCURRENCY = 8
+MOST_UNDER_WAY = 1_000
+"""Of an open loop: at 2.5 s an answer, 400 requests a second."""
+MAX_TOKENS = 256
 MOST_REQUESTS = 1_000_000
 """Per host: more is a slip, and a duration can do it, too."""
+MOST_AT_ONCE = 1_000
+"""Records in a transaction: what waits for a full disk is tried again every half second, beside the measuring."""
 
 EXAMPLES = """
 Send timed requests to every host at the same moment, and explain what came back: figures, and
@@ -130,46 +154,287 @@ Exits with 1 when no host answered anything, 130 when it was interrupted; what w
 @database_option
 @click.option("--no-store", is_flag=True, help="Keep nothing.")
 @tls_options
-def command(**options: Any) -> None:
+def command(
+    *,
+    hosts: tuple[str, ...],
+    requests: int | None,
+    concurrency: int | None,
+    duration: float | None,
+    rate: float | None,
+    arrival: Literal["constant", "poisson"] | None,
+    sweep_concurrency: tuple[int, ...],
+    sequential: bool,
+    stream: bool | None,
+    mix: int | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    ignore_eos: bool,
+    profile: str,
+    unique: bool,
+    repeat: bool,
+    nonce: Literal["front", "end"] | None,
+    warmup: int,
+    goodput: str | None,
+    model: str | None,
+    timeout: float,
+    most_under_way: int | None,
+    seed: int,
+    chart: Path | None,
+    as_json: bool,
+    database: Path,
+    no_store: bool,
+    insecure: bool,
+    ca: str | None,
+) -> None:
     """Bench every host (the help text is EXAMPLES)."""
-    chosen = BenchOptions(**options)
-    contradiction = _contradiction(chosen)
-    if contradiction:
-        raise click.UsageError(contradiction)
-    from toolkit.cli.bench.run import run_bench
-
-    sys.exit(run_bench(chosen))
-
-
-def _contradiction(options: BenchOptions) -> str | None:
-    """Say which two words cannot both be meant: one of them would be passed over in silence."""
-    is_open, chart = options.rate is not None, options.chart
-    cases = (
+    is_open = rate is not None
+    # of two words that cannot both be meant one would be passed over in silence
+    for is_contradiction, message in (
         (
-            is_open and options.concurrency is not None,
+            is_open and concurrency is not None,
             "--rate sends whatever is under way; leave --concurrency out, or cap it with --most-under-way",
         ),
         (
-            bool(options.sweep_concurrency) and options.concurrency is not None,
+            bool(sweep_concurrency) and concurrency is not None,
             "--sweep-concurrency names the concurrencies; leave --concurrency out",
         ),
-        (options.arrival is not None and not is_open, "--arrival goes with --rate"),
-        (options.most_under_way is not None and not is_open, "--most-under-way goes with --rate"),
+        (arrival is not None and not is_open, "--arrival goes with --rate"),
+        (most_under_way is not None and not is_open, "--most-under-way goes with --rate"),
         (
-            options.mix is not None and options.stream is not None,
+            mix is not None and stream is not None,
             "--mix says how many stream; leave --stream or --no-stream out",
         ),
         (
-            options.nonce is not None and options.repeat and not options.unique,
+            nonce is not None and repeat and not unique,
             "--nonce marks unique prompts; --repeat sends them as they are",
         ),
         (
-            chart is not None and not options.sweep_concurrency,
+            chart is not None and not sweep_concurrency,
             "--chart goes with --sweep-concurrency",
         ),
         (
             chart is not None and chart.suffix.lower() not in ("", ".png"),
             "--chart writes a PNG; call it, e.g., `sweep.png`",
         ),
+    ):
+        if is_contradiction:
+            raise click.UsageError(message)
+
+    from toolkit.bench.client import HostClient
+    from toolkit.bench.goodput import read_limits
+    from toolkit.bench.plan import BenchPlan, check_plan
+    from toolkit.bench.result import results
+    from toolkit.bench.runner import Bench
+    from toolkit.cli.bench.progress import BenchProgress
+    from toolkit.cli.catalog import profile_from
+    from toolkit.store import Store
+
+    found, prompts = hosts_from(hosts), profile_from(profile)
+    if prompts.left_out:
+        keys = ", ".join(f"`{key}`" for key in prompts.left_out)
+        click.echo(f"Warning: these keys of `{profile}` are not sent: {keys}", err=True)
+
+    # what the user said, else the profile, else the default
+    if requests is None and duration is None:
+        requests = REQUESTS
+    if max_tokens is None:
+        max_tokens = MAX_TOKENS if prompts.max_tokens is None else prompts.max_tokens
+    most, usual = (most_under_way, MOST_UNDER_WAY) if is_open else (concurrency, CONCURRENCY)
+    stream_share = 1.0 if prompts.stream_share is None else prompts.stream_share
+    if mix is not None or stream is not None:
+        stream_share = float(stream or False) if mix is None else mix / 100
+    plan = BenchPlan(
+        requests=requests,
+        duration_s=duration,
+        concurrency=usual if most is None else most,
+        rate=rate,
+        arrival=arrival or "poisson",
+        levels=sweep_concurrency,
+        stream_share=stream_share,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        ignore_eos=ignore_eos,
+        sameness="pairs" if unique == repeat else "unique" if unique else "repeat",
+        nonce_place=nonce or "front",
+        warmup=warmup,
+        sequential=sequential,
+        timeout_s=timeout,
+        seed=seed,
     )
-    return next((message for is_so, message in cases if is_so), None)
+    try:
+        check_plan(plan)
+        limits = None if goodput is None else read_limits(goodput)
+    except ToolkitError as error:
+        raise click.UsageError(f"{error.message}\n\nHint: {error.hint}") from error
+    if chart is not None:
+        _refuse_unwritable(chart)
+
+    refused: ToolkitError | None = None
+    try:
+        with nullcontext() if no_store else Store.open(database) as store:
+            keys_by_name, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
+            progress = BenchProgress(plan, len(found))
+            keeper = RecordKeeper(store, found, progress.say)
+            clients = [
+                HostClient(host, tls=tls, key=keys_by_name.get(host.name), timeout_s=timeout)
+                for host in found
+            ]
+            bench = Bench(clients, plan, prompts, model=model, keep=keeper.add, show=progress.add)
+            if store:
+                settings = {"profile": profile, "model": model} | asdict(plan)
+                store.add_run(bench.record(json.dumps(settings)))
+            is_stopped = _measure(bench, progress)
+
+            told = results(
+                [(each.host, each.shots, each.ledger) for each in bench.hosts],
+                plan=plan,
+                run=bench.id,
+                client_ok=bench.fitness.ok,
+                limits=limits,
+                pages={each.host.name: each.before for each in bench.hosts},
+            )
+            try:
+                keeper.flush()
+                if store:
+                    store.add_ledgers([each.ledger for each in bench.hosts])
+                    store.add_verdicts(
+                        bench.id,
+                        {(r.summary.name, r.summary.url): r.summary.verdicts for r in told},
+                    )
+                    store.end_run(bench.id, ended_at=time.time(), client_ok=bench.fitness.ok)
+            except ToolkitError as error:
+                refused = error  # what cannot be kept is shown all the same
+
+            _print(told, bench, as_json=as_json)
+            # who keeps nothing gets a picture only by name
+            if chart is None and not no_store:
+                chart = database.parent / f"sweep-{bench.id}.png"
+            if chart and any(level.ok for result in told for level in result.rungs):
+                _draw(told, chart)
+            if refused:
+                raise refused
+    except KeyboardInterrupt:  # a second one ends everything
+        sys.exit(INTERRUPTED)
+    if is_stopped:
+        sys.exit(INTERRUPTED)
+    if not any(shot.ok for each in bench.hosts for shot in each.shots):
+        sys.exit(FAILED)
+
+
+class RecordKeeper:
+    """Hands records to the store. What the store refuses waits: a file that is locked or full ends no measurement."""
+
+    def __init__(
+        self, store: "Store | None", hosts: "Sequence[Host]", warn: "Callable[[str], None]"
+    ) -> None:
+        """`warn` is told once that the store refuses."""
+        self._store, self._hosts, self._warn = store, hosts, warn
+        self._waiting: list[Shot] = []
+        self._warned = False
+
+    def add(self, records: "Sequence[Shot]") -> None:
+        """Keep them, and what waits."""
+        self._waiting += records
+        try:
+            self.flush()
+        except ToolkitError as error:
+            if not self._warned:
+                self._warn(f"Warning: {error.message}; the bench goes on and tries again")
+            self._warned = True
+
+    def flush(self) -> None:
+        """Keep what waits. Raises ToolkitError."""
+        while self._waiting:
+            if self._store:
+                self._store.add_shots(self._waiting[:MOST_AT_ONCE], self._hosts)
+            del self._waiting[:MOST_AT_ONCE]
+
+
+def _measure(bench: "Bench", progress: "BenchProgress") -> bool:
+    """Run it; whether somebody stopped it."""
+    import asyncio
+
+    import uvloop
+
+    async def run() -> None:
+        drawing = asyncio.create_task(
+            progress.draw(lambda: sum(host.in_flight for host in bench.hosts))
+        )
+        try:
+            await bench.run()
+        finally:
+            drawing.cancel()
+
+    allow_open_files()
+    occupy_standard_files()
+    try:
+        with progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo("Stopped: requests that were under way are in no figure", err=True)
+        return True
+    return False
+
+
+def _print(told: "Sequence[Result]", bench: "Bench", *, as_json: bool) -> None:
+    """One object a host in the order of the hosts file, a sweep's with its levels; or the table and what explains it."""
+    if not as_json:
+        from toolkit.cli.bench.table import page
+        from toolkit.report.tables import screen
+
+        console = screen()
+        for part in page(told, bench.fitness, console):
+            console.print(part)
+        return
+
+    from toolkit.cli.output import print_json
+
+    for result in told:
+        record = asdict(result.summary)
+        if result.rungs:
+            record |= {
+                "levels": [asdict(rung) for rung in result.rungs],
+                "best_concurrency": result.best_concurrency,
+                "knee_concurrency": result.knee_concurrency,
+            }
+        print_json(record)
+    if bench.fitness.warning:
+        click.echo(bench.fitness.warning, err=True)
+
+
+# --- a sweep's picture -----------------------------------------------------------------------------
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Say it before the sweep and not after it."""
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _draw(told: "Sequence[Result]", path: Path) -> None:
+    # matplotlib tells of a home that it cannot write to and of odd lines in a matplotlibrc, and it fails
+    # to load where MPLBACKEND names none that it knows: nothing of that changes the picture
+    logging.getLogger("matplotlib").setLevel(logging.CRITICAL)
+    os.environ.pop("MPLBACKEND", None)
+    try:
+        from toolkit.bench.chart import draw
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw(told, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    click.echo(f"Picture: {path}", err=True)
+
+
+def _unwritable(path: Path, error: OSError) -> ToolkitError:
+    return ToolkitError(
+        f"the picture `{path}` cannot be written: {reason_of(error)}",
+        "Give another file: `--chart`",
+    )
