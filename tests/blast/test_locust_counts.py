@@ -34,7 +34,7 @@ from toolkit.store import Store
 pytestmark = pytest.mark.slow
 
 KEY = "a-very-secret-key"
-LOCKED = {"locked": ("awq", {"time_scale": 0.02, "api_key": KEY})}
+LOCKED = {"locked": ("awq", {"time_scale": 0.1, "api_key": KEY})}
 
 
 @dataclass

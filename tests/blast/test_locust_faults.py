@@ -37,6 +37,8 @@ pytestmark = pytest.mark.slow
 
 MODELS = http(recorded("v1_models.json"), content_type="application/json")
 GOOD = http(WHOLE, content_type="application/json")
+THINKING_S = 0.02
+"""A host that answers at once is asked as fast as a CPU can."""
 ONLY_WHOLE = ("--mix", "0", "--canaries", "0")
 
 
@@ -57,6 +59,12 @@ def write_hosts(folder: Path, servers: dict[str, RawServer], *more: str) -> None
 
 def chats(server: RawServer) -> int:
     return server.paths().count(CHAT)
+
+
+async def good(writer: asyncio.StreamWriter) -> bool:
+    await asyncio.sleep(THINKING_S)
+    writer.write(GOOD)
+    return True
 
 
 async def hang(_: asyncio.StreamWriter) -> None:
@@ -99,7 +107,7 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     error = {"error": {"message": "engine died", "code": 500}}
     in_stream = HEAD + ROLE + chunk(b"data: " + json.dumps(error).encode() + b"\n\n") + DONE + LAST
     with fleet(
-        good=GOOD,
+        good=good,
         good_stream=STREAM,
         # a header without a value before the one that says what it is
         good_header=STREAM.replace(b"OK\r\n", b"OK\r\nx-empty: \r\n", 1),
@@ -162,7 +170,7 @@ def test_a_port_without_tls_is_told_in_the_benchs_words(tmp_path: Path) -> None:
 
 
 def test_a_host_that_hangs_costs_its_neighbour_nothing(tmp_path: Path) -> None:
-    with fleet(good=GOOD, dead=hang, stuck=hang_in_the_middle, flood=flood, drip=drip) as servers:
+    with fleet(good=good, dead=hang, stuck=hang_in_the_middle, flood=flood, drip=drip) as servers:
         write_hosts(tmp_path, servers)
         words = headless("-u", "10", "-t", "3s", "--request-timeout", "1", *ONLY_WHOLE)
         run(tmp_path, words)
@@ -179,7 +187,7 @@ def test_a_host_that_hangs_costs_its_neighbour_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_under_way_at_the_end_counts_as_a_failure(tmp_path: Path) -> None:
-    with fleet(good=GOOD, dead=hang) as servers:
+    with fleet(good=good, dead=hang) as servers:
         write_hosts(tmp_path, servers)
         # Locust's own word for how long a stop may wait
         run(tmp_path, headless("-u", "4", "-t", "1s", "--stop-timeout", "1", *ONLY_WHOLE))
@@ -222,6 +230,7 @@ def test_a_connection_that_is_closed_after_each_answer_is_opened_again(tmp_path:
     closing = http(WHOLE, content_type="application/json", connection="close")
 
     async def answer(writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(THINKING_S)
         writer.write(closing)
         return False
 
@@ -244,6 +253,7 @@ def test_a_model_that_is_swapped_is_learned(tmp_path: Path) -> None:
         cards = json.dumps({"data": [{"id": serving_now}]})
         server.pages["/v1/models"] = http(cards, content_type="application/json")
         missing = http('{"message": "The model does not exist"}', "404 Not Found")
+        await asyncio.sleep(THINKING_S)
         writer.write(GOOD if model == serving_now else missing)
         return True
 
@@ -258,7 +268,7 @@ def test_a_model_that_is_swapped_is_learned(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> None:
-    with fleet(good=GOOD) as servers:
+    with fleet(good=good) as servers:
         write_hosts(tmp_path, servers)
         words = headless("-u", "2", *ONLY_WHOLE)
         with start(tmp_path, words) as running:
@@ -284,6 +294,7 @@ def test_a_key_that_a_host_repeats_is_neither_said_nor_stored(tmp_path: Path) ->
     key = "sk-0123456789abcdef"
 
     async def tell(writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(THINKING_S)
         told = server.requests[-1][2]["authorization"]
         body = json.dumps({"error": {"message": f"bad header: {told}"}})
         writer.write(http(body, "401 Unauthorized", x_cache=told))

@@ -190,11 +190,8 @@ def test_phases_set_the_users_and_are_told_as_events(tmp_path: Path, hosts: str)
 @pytest.mark.parametrize(
     ("words", "variables", "expected"),
     [
-        (["--host", "http://127.0.0.1:1"], {}, "`--host http://127.0.0.1:1` stands beside"),
         ([], {"LOCUST_HOST": "http://127.0.0.1:1"}, "`--host http://127.0.0.1:1` stands beside"),
-        (["--profile", "no-such"], {}, "no profile is called `no-such`"),
         ([], {"TOOLKIT_HOSTS": "no-such.txt"}, "`no-such.txt` cannot be read"),
-        (["--db", "."], {}, "`.` is a folder"),
         (["--canaries", "101"], {}, "`--canaries 101.0` is no number from 0 to 100"),
         (["--run", "no-id"], {}, "`--run no-id` is no run's id"),
         (["--resume", "0123456789ab"], {}, "has no run `0123456789ab`"),

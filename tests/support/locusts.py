@@ -26,10 +26,10 @@ PATIENCE_S = 60.0
 BEGUN = " users a host, "
 """Stands in what a blast says when its users are about to come."""
 CAST = {
-    "fp8": ("fp8", {"time_scale": 0.02}),
-    "gptq-int4": ("gptq-int4", {"time_scale": 0.02}),
+    "fp8": ("fp8", {"time_scale": 0.1}),
+    "gptq-int4": ("gptq-int4", {"time_scale": 0.1}),
 }
-"""Two honest servers that answer within milliseconds."""
+"""Two honest servers that answer quickly, yet not as fast as a CPU can ask."""
 
 
 @dataclass(frozen=True, slots=True)
