@@ -5,9 +5,14 @@ It looks at no server: a sighting is told. What the server did not say stays unk
 
 from dataclasses import dataclass, replace
 
+from toolkit.errors import ToolkitError
 from toolkit.plan.advice import defaults
 from toolkit.plan.capacity import blocks, held
 from toolkit.plan.engine import EngineSettings, Gpu, version_of
+from toolkit.plan.memory import blocks_of_request
+from toolkit.plan.model_config import Shape
+from toolkit.plan.planner import PlanQuestion, per_request
+from toolkit.plan.result import Plan
 from toolkit.records import Sighting
 from toolkit.units import GIB, counted
 
@@ -190,3 +195,41 @@ def deviation(planned: int, reported: int | None, *, block_bytes: int | None) ->
     else:
         words += f": {abs(share):.1%} {side}{size}"
     return Deviation(planned=planned, reported=reported, share=share, text=words)
+
+
+def compared(one: Plan, asked: PlanQuestion, seen: Sighting) -> tuple[Checkup, Deviation | None]:
+    """What a server's own figures mean, and how far the plan of what runs there, not of what should, was from them."""
+    served = replace(asked, settings=as_served(asked.settings, seen, asked.gpu))
+    try:
+        there = served.answer(one.quantization)
+    except ToolkitError:  # e.g., a cache dtype that nobody can price
+        return checkup(seen, one.request_tokens), None
+    block_bytes = there.bytes_per_block // there.gpus if there.bytes_per_block else None
+    states = None
+    if per_request(asked.shape, asked.settings):  # else all its layers keep every token
+        states = States(
+            block_size=there.block_size or 0,
+            blocks_per_request=there.blocks_per_request or 0,
+            blocks_to_begin=there.blocks_to_begin,
+            block_bytes=block_bytes,
+        )
+    tokens = asked.load.request_tokens or there.request_tokens
+    count = (sane(seen.num_gpu_blocks) or 0) // (sane(seen.engines) or 1) or None
+    off = deviation(there.num_gpu_blocks or 0, count, block_bytes=block_bytes)
+    return checkup(seen, tokens, states), off
+
+
+def checkup_of_model(
+    seen: Sighting, shape: Shape, settings: EngineSettings, tokens: float
+) -> Checkup:
+    """Count requests of a known model in the blocks of a server whose GPU is not known."""
+    settings = as_served(settings, seen)
+    length = settings.max_model_len or shape.max_positions or int(tokens)
+    try:
+        size, each, begin = blocks_of_request(shape, settings, length, tokens)
+    except ToolkitError:  # e.g., a cache dtype that nobody can price
+        return checkup(seen, tokens)
+    if not per_request(shape, settings):
+        return checkup(seen, tokens)
+    states = States(block_size=size, blocks_per_request=each, blocks_to_begin=begin)
+    return checkup(seen, tokens, states)

@@ -1,1 +1,1 @@
-"""`toolkit plan`: its command line (verb) and what that does."""
+"""`toolkit plan`: its command line and what it does (verb), what servers and runs tell (measured), how it looks (table)."""

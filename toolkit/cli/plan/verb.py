@@ -1,39 +1,24 @@
 """`toolkit plan`: what fits into a GPU's memory, how many requests that is, and which flags follow."""
 
-from dataclasses import fields
-from typing import Any
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.options import DURATION, SIZE, Price, database_option, tls_options
-from toolkit.cli.plan.options import PlanOptions
+from toolkit.cli.output import print_json
+from toolkit.errors import ToolkitError
+from toolkit.hosts import looks_like_url
+from toolkit.units import GIB, counted
+
+if TYPE_CHECKING:
+    from toolkit.plan.catalog import KnownModel
+    from toolkit.plan.engine import EngineSettings
+    from toolkit.records import Sighting
 
 LARGEST = 1e9
-EXAMPLES = """
-Say before anything is started what fits: weights, KV cache, requests at once, in each quantization,
-and which of vLLM's flags follow from it, each with its reason. MODEL is a model of the catalog, a
-config.json or a folder with one. No GPU and no network are needed, and no model hub is ever asked.
-
-\b
-  toolkit plan --list   models and GPUs of the catalog
-  toolkit plan qwen2.5-7b --gpu a100-80gb --prompt-tokens 500 \\
-      --output-tokens 50
-  toolkit workload --json | toolkit plan qwen3.5-35b-a3b --gpu a100-80gb \\
-      --workload -
-  toolkit plan ./my-model --gpu 24GiB --tokens 550 --seconds-per-request 5s \\
-      --target-rps 10
-  toolkit plan qwen2.5-7b --gpu l4 --run 4f0c9a2b7d1e --gpu-hour 1.20 \\
-      --api-price 0.15/0.60
-  toolkit plan qwen2.5-7b --gpu l4 --tokens 300 \\
-      --calls 300ms,300ms,300ms,100ms --idle 430ms
-  toolkit plan qwen2.5-7b --kv-only --tokens 8192 --batch 64
-  toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 \\
-      --host http://10.0.0.4:8000
-
-What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
-from what a server reports. Time and price are never guessed: tell them, or measure them first.
-"""
 
 
 class DurationList(click.ParamType[tuple[float, ...]]):
@@ -55,9 +40,7 @@ TOKENS = click.FloatRange(min=1)
 AMOUNT = click.FloatRange(min=0, min_open=True)
 
 
-@click.command(
-    "plan", help=EXAMPLES, short_help="What fits into a GPU, how many requests, which flags."
-)
+@click.command("plan", short_help="What fits into a GPU, how many requests, which flags.")
 @click.argument("model", required=False, shell_complete=suggestions.model)
 @click.option(
     "--gpu",
@@ -181,66 +164,333 @@ AMOUNT = click.FloatRange(min=0, min_open=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a quantization.")
 @database_option
 @tls_options
-def command(**options: Any) -> None:
-    """Plan a server (the help text is EXAMPLES)."""
-    chosen = PlanOptions(**options)
-    if chosen.names:
-        from toolkit.cli.plan.list import show_names
+def command(
+    *,
+    model: str | None,
+    gpu: str | None,
+    tensor_parallel: int,
+    pipeline_parallel: int,
+    quantization: tuple[str, ...],
+    kv_cache_dtype: str,
+    vllm: str | None,
+    tokens: float | None,
+    prompt_tokens: float | None,
+    output_tokens: float | None,
+    longest: int | None,
+    workload: str | None,
+    run: tuple[str, ...],
+    seconds_per_request: float | None,
+    calls: tuple[float, ...],
+    idle: float | None,
+    target_rps: float | None,
+    gpu_hour: float | None,
+    api_price: tuple[float, float] | None,
+    host: str | None,
+    kv_only: bool,
+    batch: int | None,
+    max_model_len: int | None,
+    max_num_seqs: int | None,
+    max_num_batched_tokens: int | None,
+    gpu_memory_utilization: float | None,
+    block_size: int | None,
+    prefix_caching: bool,
+    spec_tokens: int,
+    weights: int | None,
+    overhead: int | None,
+    names: bool,
+    as_json: bool,
+    database: Path,
+    insecure: bool,
+    ca: str | None,
+) -> None:
+    """Say before anything is started what fits: weights, KV cache, requests at once, in each quantization,
+    and which of vLLM's flags follow from it, each with its reason. MODEL is a model of the catalog, a
+    config.json or a folder with one. No GPU and no network are needed, and no model hub is ever asked.
 
-        show_names(as_json=chosen.as_json)
+    \b
+      toolkit plan --list   models and GPUs of the catalog
+      toolkit plan qwen2.5-7b --gpu a100-80gb --prompt-tokens 500 \\
+          --output-tokens 50
+      toolkit workload --json | toolkit plan qwen3.5-35b-a3b --gpu a100-80gb \\
+          --workload -
+      toolkit plan ./my-model --gpu 24GiB --tokens 550 --seconds-per-request 5s \\
+          --target-rps 10
+      toolkit plan qwen2.5-7b --gpu l4 --run 4f0c9a2b7d1e --gpu-hour 1.20 \\
+          --api-price 0.15/0.60
+      toolkit plan qwen2.5-7b --gpu l4 --tokens 300 \\
+          --calls 300ms,300ms,300ms,100ms --idle 430ms
+      toolkit plan qwen2.5-7b --kv-only --tokens 8192 --batch 64
+      toolkit plan qwen3.5-35b-a3b --gpu a100-80gb --tokens 271 \\
+          --host http://10.0.0.4:8000
+
+    What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
+    from what a server reports. Time and price are never guessed: tell them, or measure them first.
+    """  # noqa: D301 (click reads the character itself)
+    if names:
+        from toolkit.cli.plan.table import print_catalog
+
+        print_catalog(as_json=as_json)
         return
-    contradiction = _contradiction(chosen)
-    if contradiction:
-        raise click.UsageError(contradiction)
-    from toolkit.cli.plan.run import run
+    by_parts = prompt_tokens is not None or output_tokens is not None
+    if model is None and host is None:
+        raise click.UsageError("name a MODEL, or a server with --host")
+    if kv_only and (tokens is None or batch is None):
+        raise click.UsageError("--kv-only goes with --tokens and --batch")
+    if kv_only and model is None:
+        raise click.UsageError("--kv-only goes with a MODEL")
+    if batch is not None and not kv_only:
+        raise click.UsageError("--batch goes with --kv-only")
+    if gpu is None and not kv_only and host is None:
+        raise click.UsageError("say which GPU: --gpu a100-80gb, or its memory: --gpu 80GiB")
+    if tokens is not None and by_parts:
+        raise click.UsageError(
+            "--tokens is prompt and answer together; leave it out beside --prompt-tokens and --output-tokens"
+        )
+    if by_parts and None in (prompt_tokens, output_tokens):
+        raise click.UsageError(
+            "--prompt-tokens and --output-tokens go together; if you know only the sum, use --tokens"
+        )
+    if workload is not None and (by_parts or tokens is not None):
+        raise click.UsageError(
+            "--workload tells the lengths; leave --tokens, --prompt-tokens and --output-tokens out"
+        )
+    if idle is not None and not calls:
+        raise click.UsageError("--idle goes with --calls")
+    for name, value in click.get_current_context().params.items():
+        # NaN passes click's own ranges
+        is_amount = isinstance(value, int | float) and name not in ("weights", "overhead")
+        if is_amount and not value <= LARGEST:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} takes a number up to {LARGEST:,.0f}")
 
-    run(chosen)
+    from toolkit.plan.catalog import gpu_of, model_of, served_model
+    from toolkit.plan.engine import NEWEST, EngineSettings, version_of
 
-
-def _contradiction(options: PlanOptions) -> str | None:
-    """Say what is missing, or what cannot both be meant."""
-    parts = options.prompt_tokens is not None or options.output_tokens is not None
-    cases = (
-        (options.model is None and options.host is None, "name a MODEL, or a server with --host"),
-        (
-            options.kv_only and (options.tokens is None or options.batch is None),
-            "--kv-only goes with --tokens and --batch",
-        ),
-        (options.kv_only and options.model is None, "--kv-only goes with a MODEL"),
-        (options.batch is not None and not options.kv_only, "--batch goes with --kv-only"),
-        (
-            options.gpu is None and not options.kv_only and options.host is None,
-            "say which GPU: --gpu a100-80gb, or its memory: --gpu 80GiB",
-        ),
-        (
-            options.tokens is not None and parts,
-            "--tokens is prompt and answer together; leave it out beside --prompt-tokens and --output-tokens",
-        ),
-        (
-            parts and None in (options.prompt_tokens, options.output_tokens),
-            "--prompt-tokens and --output-tokens go together; if you know only the sum, use --tokens",
-        ),
-        (
-            options.workload is not None and (parts or options.tokens is not None),
-            "--workload tells the lengths; leave --tokens, --prompt-tokens and --output-tokens out",
-        ),
-        (options.idle is not None and not options.calls, "--idle goes with --calls"),
-        *(
-            # NaN passes click's own ranges
-            (
-                number is not None and not number <= LARGEST,
-                f"{name} takes a number up to {LARGEST:,.0f}",
-            )
-            for name, number in _numbers(options)
-        ),
+    version = NEWEST if vllm is None else version_of(vllm)
+    if version is None:
+        raise ToolkitError(f"`{vllm}` is no version of vLLM", "Write, e.g., `--vllm 0.17.1`")
+    settings = EngineSettings(
+        tp=tensor_parallel,
+        pp=pipeline_parallel,
+        kv_cache_dtype=kv_cache_dtype,
+        version=version,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        gpu_memory_utilization=gpu_memory_utilization,
+        block_size=block_size,
+        prefix_caching=prefix_caching,
+        spec_tokens=spec_tokens,
+        overhead_bytes=overhead,
     )
-    return next((message for is_so, message in cases if is_so), None)
+    if kv_only:
+        print_kv_cache(model_of(model or ""), settings, tokens or 0.0, batch or 0, as_json=as_json)
+        return
+
+    from toolkit.cli.plan.measured import (
+        MeasuredRuns,
+        measured,
+        probed,
+        remembered,
+        workload_report,
+    )
+    from toolkit.plan.capacity import (
+        Goal,
+        Prices,
+        RequestLengths,
+        chain,
+        cost,
+        headroom,
+        of_workload,
+    )
+
+    # what a server, runs and a workload tell
+    seen = None
+    if host is not None and looks_like_url(host):
+        seen = probed(host, insecure=insecure, ca=ca)
+    elif host is not None:
+        seen = remembered(host, database, run if model is not None else ())
+    runs = measured(run, database, host) if run else MeasuredRuns()
+    if tokens is not None:
+        load = RequestLengths(request_tokens=tokens)
+    elif workload is not None:
+        load = of_workload(workload_report(workload))
+    elif runs.report is not None and not by_parts:
+        load = of_workload(runs.report)
+    else:
+        prompt, answer = prompt_tokens or runs.prompt_tokens, output_tokens or runs.output_tokens
+        load = RequestLengths()
+        if prompt is not None and answer is not None:
+            load = RequestLengths(
+                prompt_tokens=prompt, output_tokens=answer, request_tokens=prompt + answer
+            )
+    if longest is not None:
+        load = replace(load, longest=longest)
+    if model is not None:
+        known: KnownModel | None = model_of(model)
+    else:
+        known = served_model(seen.model or "") if seen is not None else None
+    if seen is not None and (known is None or gpu is None):
+        # without a GPU or a known model: only what the server's own blocks mean
+        print_blocks(seen, known, settings, load.request_tokens, gpu, as_json=as_json)
+        return
+    if known is None or gpu is None:
+        raise ToolkitError("no GPU is named", "Say which: `--gpu a100-80gb`, or `--gpu 80GiB`")
+
+    from toolkit.cli.plan.table import PlanAnswer, print_plans
+    from toolkit.plan.checkup import compared
+    from toolkit.plan.planner import PlanQuestion, side_by_side
+    from toolkit.plan.weights import as_stored
+
+    shape = known.shape
+    if weights is not None and len(quantization) == 1:
+        # the files are in that one, whatever the catalog's config tells
+        shape = replace(shape, quantization=as_stored(shape, quantization[0]))
+    api_input, api_output = api_price or (None, None)
+    goal = Goal(
+        seconds_per_request=seconds_per_request or runs.seconds,
+        target_rps=target_rps,
+        prices=Prices(gpu_hour=gpu_hour, api_input=api_input, api_output=api_output),
+    )
+    asked = PlanQuestion(
+        shape=shape,
+        gpu=gpu_of(gpu),
+        on_disk=weights if weights is not None else known.on_disk,
+        settings=settings,
+        load=load,
+        goal=goal,
+    )
+    answers = []
+    for plan in side_by_side(asked, quantization):
+        checkup, deviation = (None, None) if seen is None else compared(plan, asked, seen)
+        # as many at once as memory holds, and as the engine admits
+        at_once = min(plan.max_concurrency, plan.max_num_seqs or plan.max_concurrency)
+        rate = plan.requests_per_s if plan.fits else 0.0
+        answers.append(
+            PlanAnswer(
+                plan=replace(plan, notes=(*plan.notes, *known.notes)),
+                cost=cost(
+                    goal.prices,
+                    gpus=plan.gpus,
+                    requests_per_s=plan.requests_per_s,
+                    prompt_tokens=load.prompt_tokens,
+                    output_tokens=load.output_tokens,
+                    request_tokens=plan.request_tokens,
+                ),
+                chain=chain(calls, idle or 0.0, at_once) if calls and plan.fits else None,
+                headroom=None
+                if target_rps is None
+                else headroom(target_rps, goal.seconds_per_request, rate),
+                checkup=checkup,
+                deviation=deviation,
+            )
+        )
+    seen_name = None if seen is None else seen.name
+    if not as_json:
+        print_plans(answers, asked, runs, seen_name)
+        return
+    for one in answers:
+        found = asdict(one)
+        row = found.pop("plan")
+        row["notes"] = [*row["notes"], *runs.notes]
+        print_json(row | {"costs": found.pop("cost")} | found | {"host": seen_name})
 
 
-def _numbers(options: PlanOptions) -> "list[tuple[str, float | None]]":
-    return [
-        (f"--{name.replace('_', '-')}", value)
-        for field in fields(PlanOptions)
-        for name, value in [(field.name, getattr(options, field.name))]
-        if name not in ("weights", "overhead") and isinstance(value, int | float)
-    ]
+def print_kv_cache(
+    known: "KnownModel", settings: "EngineSettings", tokens: float, batch: int, *, as_json: bool
+) -> None:
+    """The KV cache of so many requests of one length, without a GPU."""
+    from toolkit.plan.advice import tokens_words
+    from toolkit.plan.planner import kv_bytes, per_request, per_token
+    from toolkit.plan.result import Plan
+    from toolkit.plan.weights import as_stored, weights_bytes
+
+    shape = known.shape
+    each, fixed = per_token(shape, settings), per_request(shape, settings)
+    kv_gib = kv_bytes(shape, settings, tokens) * batch / GIB
+    if as_json:
+        # the keys of a plan and of what stands beside one; what only a GPU tells is null
+        beside = ("costs", "chain", "headroom", "checkup", "deviation", "host")
+        row: dict[str, object] = dict.fromkeys((*(field.name for field in fields(Plan)), *beside))
+        row |= {
+            "model": shape.name,
+            "gpus": settings.gpus,
+            "quantization": as_stored(shape, None).name,
+            "kv_cache_dtype": settings.kv_cache_dtype,
+            "weights_gib": weights_bytes(shape, None, on_disk=known.on_disk) / GIB,
+            "kv_bytes_per_token": each,
+            "state_bytes_per_request": fixed,
+            "tokens": tokens,
+            "batch": batch,
+            "kv_gib": kv_gib,
+            "flags": {},
+            "advice": [],
+            "notes": [*known.notes, *shape.notes],
+        }
+        print_json(row)
+        return
+    size = f"{kv_gib:,.2f} GiB" if kv_gib >= 0.1 else f"{kv_gib * 1024:,.2f} MiB"
+    length = "1 token" if tokens == 1 else tokens_words(tokens)
+    click.echo(f"{shape.name}: {size} for {counted(batch, 'request')} of {length}")
+    click.echo(f"{each:,} bytes a token" + (" over all GPUs" if settings.gpus > 1 else ""))
+    if fixed:
+        click.echo(f"{fixed:,} bytes a request whatever its length: states, and windows once full")
+    click.echo("before blocks round each request up: `--gpu` reckons with blocks")
+
+
+def print_blocks(
+    seen: "Sighting",
+    known: "KnownModel | None",
+    settings: "EngineSettings",
+    request_tokens: float | None,
+    gpu: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """What a server's own blocks mean for requests, without a GPU or a known model. Raises ToolkitError where not even that can be told."""
+    from toolkit.plan.checkup import checkup, checkup_of_model, sane
+    from toolkit.plan.result import Plan
+
+    tokens = request_tokens or sane(seen.max_model_len)
+    if tokens is None:
+        raise ToolkitError(
+            f"how long requests are is not known, and `{seen.name}` does not tell its max_model_len",
+            "Tell it: `--tokens 550`, or `--workload workload.json`",
+        )
+    if known is None:
+        found = checkup(seen, float(tokens))
+    else:
+        found = checkup_of_model(seen, known.shape, settings, float(tokens))
+    notes = list(found.notes)
+    if request_tokens is None:
+        notes.append(
+            "how long requests are was not told, so all are counted as long as its max_model_len: real ones are shorter"
+        )
+    if known is None:
+        notes.append(
+            f"the catalog does not know its model, `{seen.model or 'not told'}`: all layers are taken to keep every token. Name MODEL"
+            " to count its states"
+        )
+    if gpu is None:
+        notes.append("name its GPU, e.g., `--gpu a100-80gb`, to see how far the plan is from it")
+    if not as_json:
+        click.echo(f"{seen.name}: {found.text}")
+        for note in notes:
+            click.echo(f"- {note}")
+        return
+    # the keys of a plan; what only a GPU and a model tell is null
+    row: dict[str, object] = dict.fromkeys(field.name for field in fields(Plan))
+    row |= {
+        "model": seen.model,
+        "request_tokens": float(tokens),
+        "num_gpu_blocks": found.num_gpu_blocks,
+        "block_size": found.block_size,
+        "blocks_per_request": found.blocks_per_request,
+        "max_concurrency": found.at_once,
+        "flags": {},
+        "advice": [],
+        "notes": notes,
+        "checkup": asdict(replace(found, notes=tuple(notes))),
+        "host": seen.name,
+    }
+    print_json(row)

@@ -1,0 +1,303 @@
+"""A plan for the terminal: what fits in each quantization, then the flags and what they rest on; and the catalog's names."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from toolkit.cli.output import print_json
+from toolkit.cli.plan.measured import MeasuredRuns
+from toolkit.plan.advice import tokens_words
+from toolkit.plan.capacity import BUSY, SPARE, Chain, Cost, Headroom, busy_with
+from toolkit.plan.catalog import gpu_of, table
+from toolkit.plan.checkup import Checkup, Deviation
+from toolkit.plan.engine import PLAIN
+from toolkit.plan.memory import GRAPHS_COUNT_FROM
+from toolkit.plan.model_config import shape_of
+from toolkit.plan.planner import PlanQuestion, best, gains, per_request, per_token
+from toolkit.plan.result import Plan
+from toolkit.plan.weights import parameters
+from toolkit.report.tables import Column, screen
+from toolkit.units import DASH, GIB, UNKNOWN, digits, share
+
+WIDEST_LINE = 118
+"""Longer lines of text are hard to read back from their end to the next one's beginning."""
+COLUMNS = (
+    Column(title="quantization"),
+    Column(title="weights GiB", right=True),
+    Column(title="KV cache GiB", right=True),
+    Column(title="KV tokens", right=True, spare=2),
+    Column(title="at once", right=True),
+    Column(title="requests/s", right=True, spare=1),
+    Column(title="cost of a million tokens", right=True, spare=3),
+)
+ALWAYS = 5
+"""Columns that stay though nothing fits."""
+MODELS = (
+    Column(title="model"),
+    Column(title="parameters", right=True),
+    Column(title="in use by a token", right=True, spare=2),
+    Column(title="KV bytes a token", right=True),
+    Column(title="a request besides", right=True, spare=1),
+)
+GPUS = (
+    Column(title="GPU"),
+    Column(title="memory GiB", right=True),
+    Column(title="GB/s", right=True, spare=1),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAnswer:
+    """One plan and what follows from it beside its flags. None: not asked for, or not known."""
+
+    plan: Plan
+    cost: Cost | None = None
+    chain: Chain | None = None
+    headroom: Headroom | None = None
+    checkup: Checkup | None = None
+    deviation: Deviation | None = None
+
+
+def print_plans(
+    answers: Sequence[PlanAnswer], asked: PlanQuestion, runs: MeasuredRuns, host: str | None
+) -> None:
+    """Print all plans, and of the one to advise for all that follows; `host`: the server that they are compared with."""
+    console = screen()
+    width = max(40, min(console.width, WIDEST_LINE))
+
+    def say(text: str, indent: str = "", then: str = "") -> None:
+        for line in textwrap.wrap(
+            text, width, initial_indent=indent, subsequent_indent=then or indent,
+            break_long_words=False, break_on_hyphens=False,
+        ):  # fmt: skip
+            console.print(Text(line), soft_wrap=True)
+
+    def title(text: str) -> None:
+        console.print()
+        console.print(Text(text, style="bold"))
+
+    def part(name: str, lines: Iterable[str]) -> None:
+        for number, line in enumerate(lines):
+            if number == 0:
+                title(name)
+            say(line)
+
+    plans = [one.plan for one in answers]
+    chosen = best(plans)
+    answer = next(one for one in answers if one.plan is chosen)
+    load, version = asked.load, ".".join(map(str, asked.settings.version))
+    count = f"{chosen.gpus} x " if chosen.gpus > 1 else ""
+    lengths = tokens_words(chosen.request_tokens)
+    if load.prompt_tokens is not None and load.output_tokens is not None:
+        prompt, output = (
+            tokens_words(tokens).removesuffix(" tokens")
+            for tokens in (load.prompt_tokens, load.output_tokens)
+        )
+        lengths += f" ({prompt} of prompt, {output} of answer)"
+    sources = dict.fromkeys(filter(None, (load.told, *runs.told)))
+    told = f"; {', '.join(sources)}" if sources else ""
+    say(
+        f"{chosen.model} on {count}{chosen.gpu} with {chosen.memory_gib or 0:.1f} GiB, vLLM {version}; requests of {lengths}{told}"
+    )
+    console.print()
+
+    rows = [_row(one) for one in plans]
+    # without the columns of which nothing is known
+    kept = [
+        place
+        for place in range(len(COLUMNS))
+        if place < ALWAYS or any(row[place] != UNKNOWN for row in rows)
+    ]
+    console.table([COLUMNS[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    if gain := gains(plans):
+        say(f"{gain}.")
+
+    more = " (another's: --quantization NAME)" if len(plans) > 1 else ""
+    title(f"Flags for {chosen.quantization}{more}")
+    if not chosen.fits:
+        say("None: it does not fit; the notes say what would help")
+    else:
+        for flag in chosen.advice:
+            console.print(Text(f"--{flag.flag} {flag.value}"))
+            say(flag.why, indent="    ")
+        graphs_counted = asked.settings.version >= GRAPHS_COUNT_FROM
+        part("Memory", _memory_lines(chosen, graphs_counted=graphs_counted))
+    if answer.headroom:
+        part("Rate", _rate_lines(answer.headroom, answers))
+    if answer.chain:
+        part("Users", _chain_lines(answer.chain))
+    if answer.cost:
+        part("Cost", _cost_lines(answer.cost))
+    if host is not None:
+        part("The server", _host_lines(answers, host))
+
+    title("What this rests on")
+    for note in (*chosen.notes, *runs.notes):
+        say(f"- {note}", then="  ")
+    for other in plans:
+        # what is alike for all stands above; `--json` has each one's own
+        for note in () if other.fits else other.notes:
+            if other is not chosen and note not in chosen.notes:
+                say(f"- {other.quantization}: {note}", then="  ")
+
+
+def _row(one: Plan) -> list[str]:
+    if not one.fits:
+        return [one.quantization, f"{one.weights_gib:.1f}", "does not fit", *[UNKNOWN] * 4]
+    return [
+        one.quantization,
+        f"{one.weights_gib:.1f}",
+        f"{one.kv_budget_gib:.1f}",
+        f"{one.kv_cache_tokens:,}",
+        f"{one.max_concurrency:,}",
+        UNKNOWN if one.requests_per_s is None else digits(one.requests_per_s),
+        UNKNOWN if one.cost_per_million_tokens is None else _money(one.cost_per_million_tokens),
+    ]
+
+
+def _memory_lines(one: Plan, *, graphs_counted: bool) -> Iterator[str]:
+    """Where one engine's memory goes, and its KV cache in blocks."""
+    may_use = (one.memory_gib or 0.0) * (one.gpu_memory_utilization or 0.0)
+    parts = (
+        (one.weights_gib, "weights"),
+        (one.context_gib or 0.0, "CUDA"),
+        # a context of nothing: one figure was told for all three
+        (one.activation_gib or 0.0, "activations" if one.context_gib else "beside, as told"),
+        (one.graph_gib or 0.0 if graphs_counted else 0.0, "graphs"),
+        (one.kv_budget_gib, "KV cache"),
+    )
+    words = ", ".join(f"{gib:.1f} {name}" for gib, name in parts if gib >= 0.05)
+    beside = "" if graphs_counted else f"; {one.graph_gib or 0.0:.1f} for graphs come on top"
+    yield f"{may_use:.1f} of {one.memory_gib or 0.0:.1f} GiB: {words}{beside}"
+    first, each = one.blocks_to_begin or 0, one.blocks_per_request or 0
+    begin = f" ({first:,} to begin, as windows hold more while a prompt is read)"
+    yield (
+        f"{one.num_gpu_blocks or 0:,} blocks of {one.block_size or 0:,} tokens, {each:,} for each request"
+        f" of {one.request_tokens:,.0f} tokens{begin if first > each else ''}, one reserved"
+    )
+
+
+def _rate_lines(found: Headroom, answers: Sequence[PlanAnswer]) -> Iterator[str]:
+    """What a target rate asks for; where the plan does not leave peaks their room, the first quantization that does."""
+    low, high = found.tested_rps
+    yield (
+        f"Target {digits(found.target_rps)} requests/s: try it with {digits(low)} to {digits(high)}, two to three times the peak"
+    )
+    if found.under_way is not None:
+        yield f"At the target {digits(found.under_way)} requests are under way at once"
+    if found.factor is None:
+        yield "How long a request takes is not known (--seconds-per-request or --run), so nor is whether it is enough"
+    elif found.engines is None:
+        yield "It does not fit, so it answers none"
+    else:
+        low, high = found.engines
+        many = f"{low}" if low == high else f"{low} to {high}"
+        words = f"One such server does {digits(found.factor)} times the target: "
+        if found.factor > SPARE[1]:
+            yield words + "enough, and more than peaks ask for"
+        elif found.factor >= SPARE[0]:
+            yield words + "enough"
+        else:
+            yield f"{words}{many} of them leave peaks their room"
+    if (found.factor or 0.0) >= SPARE[0]:
+        return
+    for one in answers:
+        factor = one.headroom.factor if one.headroom else None
+        if one.plan.fits and factor is not None and factor >= SPARE[0]:
+            name = one.plan.quantization
+            yield f"{name} on the same machine does {digits(factor)} times the target: --quantization {name} shows its flags"
+            return
+
+
+def _chain_lines(found: Chain) -> Iterator[str]:
+    """What calls that follow each other mean."""
+    yield (
+        f"{found.calls} calls of {digits(found.busy_s)} s in {digits(found.total_s)} s a request: one user keeps the GPU busy for"
+        f" {share(found.busy_share)} of the time"
+    )
+    busy = share(busy_with(found.users_busy, found.busy_share))
+    yield (f"{found.users_busy} users at once keep it busy for {busy} (at least {BUSY:.0%})")
+    yield (
+        f"{found.users_full:,} users fill its memory with calls, and have {digits(found.requests_per_s)} requests a second answered"
+        " if calls still take as long"
+    )
+
+
+def _cost_lines(found: Cost) -> Iterator[str]:
+    """What an hour buys."""
+    if found.per_million_tokens is None:
+        yield f"{_money(found.hour)} an hour; what a token costs needs measured seconds (--seconds-per-request or --run)"
+    else:
+        yield (
+            f"{_money(found.hour)} an hour at full load: {_money(found.per_million_tokens)} for a million tokens, prompts and answers"
+            f" together; {_money(found.per_thousand_requests or 0.0)} for 1,000 requests"
+        )
+    if found.api_per_million_tokens is not None:
+        yield (
+            f"The API: {_money(found.api_per_million_tokens)} for a million tokens of the same mix;"
+            f" {_money(found.api_per_thousand_requests or 0.0)} for 1,000 requests"
+        )
+    if found.even_rps is not None:
+        words = f"The GPU is cheaper from {digits(found.even_rps)} requests a second on, around the clock"
+        if found.even_share is not None and found.even_share > 1:
+            words += ": more than it can answer, so it never is"
+        elif found.even_share is not None:
+            words += f": {share(found.even_share)} of what it can answer"
+        yield words
+
+
+def _money(value: float) -> str:
+    """In the currency of the prices told: `0.097`, `2.00`."""
+    return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.2g}"
+
+
+def _host_lines(answers: Sequence[PlanAnswer], name: str) -> Iterator[str]:
+    """What a server's own figures mean, and which of the plans comes nearest to them."""
+    first = next((one.checkup for one in answers if one.checkup), None)
+    if first is None:
+        return
+    yield f"{name}: {first.text}"
+    yield from first.notes
+    told = [(one.plan.quantization, one.deviation) for one in answers if one.deviation]
+    for quantization, found in told:
+        yield f"{quantization}: {found.text}"
+    if len(told) > 1:
+        # those whose estimate is no further off than the best one's; quantizations of one size are alike
+        least = min(abs(found.share) for _, found in told)
+        nearest = (name for name, found in told if abs(found.share) == least)
+        yield f"Nearest: {' and '.join(nearest)}"
+
+
+def print_catalog(*, as_json: bool) -> None:
+    """Print the models and the GPUs that the catalog knows by name."""
+    models, model_rows = [], []
+    for name, row in table("models").items():
+        shape = shape_of(row["config"], name)
+        counted = parameters(shape)
+        token, besides = per_token(shape, PLAIN), per_request(shape, PLAIN)
+        models.append(
+            {
+                "model": name,
+                "parameters": counted.total,
+                "active_parameters": counted.active,
+                "kv_bytes_per_token": token,
+                "state_bytes_per_request": besides,
+            }
+        )
+        sizes = [f"{size:,}" for size in (counted.total, counted.active, token)]
+        model_rows.append([name, *sizes, f"{besides:,}" if besides else DASH])
+    gpus, gpu_rows = [], []
+    for name, row in table("gpus").items():
+        memory_gib, bandwidth = gpu_of(name).memory_bytes / GIB, row["bandwidth_gb_s"]
+        gpus.append({"gpu": name, "memory_gib": memory_gib, "bandwidth_gb_s": bandwidth})
+        gpu_rows.append([name, f"{memory_gib:.2f}", f"{bandwidth:,}"])
+    if as_json:
+        for one in (*models, *gpus):
+            print_json(one)
+        return
+    console = screen()
+    console.table(MODELS, model_rows)
+    console.print()
+    console.table(GPUS, gpu_rows)
