@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.cli.sweep.asks import invalid_json
+from toolkit.cli.sweep.servers import invalid_json
 from toolkit.errors import ToolkitError
 from toolkit.tuning.sweep_file import JsonAsking, Serving
 

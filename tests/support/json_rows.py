@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from support.blasted import blasted
 
 from toolkit.cli import main
-from toolkit.cli.sweep.show import print_objects
+from toolkit.cli.sweep.table import print_objects
 from toolkit.sim.app import serve_in_thread
 from toolkit.tuning.sweep_file import SweepPlan
 from toolkit.tuning.sweep_table import Compared, Moved, SweepRow

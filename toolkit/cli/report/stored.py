@@ -24,8 +24,8 @@ def host_reports(store: Store, run: Run, tallies: Sequence[Tally]) -> tuple[Host
     sent = [shot.sent_at for shot in shots if shot.kind != "warmup" and shot.sent_at]
     # a blast's run begins with its load, a bench's with looks and a warm-up
     began = run.started_at if run.verb == "blast" else min(sent, default=float("inf"))
-    first_s = int(min(began, min(each.at_s for each in tallies)))
-    last_s = max(each.at_s for each in tallies)
+    seconds = [each.at_s for each in tallies]
+    first_s, last_s = int(min(began, *seconds)), max(seconds)
     if run.verb == "blast":
         # a bench's verdicts stand in the store; a blast's are judged whenever somebody looks, over all of it here
         from toolkit.board.feed import Feed

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from toolkit.errors import ToolkitError
 from toolkit.plan.catalog import gpu_of, model_of
-from toolkit.plan.engine import EngineSettings, Gpu
+from toolkit.plan.engine import EngineSettings
 from toolkit.plan.planner import plan
-from toolkit.tuning.sweep_file import Configuration, Serving, SweepPlan
+from toolkit.tuning.sweep_file import Configuration, SweepPlan
 
 WHOLE = {
     "max-model-len": "max_model_len",
@@ -22,54 +22,47 @@ WHOLE = {
 """Flags of vLLM that are whole numbers, and how the planner calls them."""
 
 
-def impossible_on(swept: SweepPlan) -> Callable[[Configuration], str | None]:
-    """Ask the planner whether a configuration fits the sweep's GPU. Raises ToolkitError for a GPU that nobody knows."""
-    gpu = gpu_of(swept.machine.gpu or "")
+def impossible_in(swept: SweepPlan, *, sim: bool) -> Callable[[Configuration], str | None]:
+    """Why a configuration cannot fit the sweep's GPU; None: nothing is known against it.
+
+    Raises ToolkitError for a GPU that nobody knows.
+    """
+    if swept.machine.gpu is None or sim:
+        return lambda _: None
+    gpu = gpu_of(swept.machine.gpu)
 
     def impossible(one: Configuration) -> str | None:
-        word = swept.machine.model or one.serving.model
-        if not word or one.serving.tiny:
+        serving, flags = one.serving, dict(one.serving.flags)
+        word = swept.machine.model or serving.model
+        if not word or serving.tiny:
             return None
+        told: dict[str, object] = {"tp": swept.machine.gpus}
         try:
-            return _against(word, gpu, one.serving, swept.machine.gpus)
+            told |= {name: int(flags[flag]) for flag, name in WHOLE.items() if flag in flags}
+            if "gpu-memory-utilization" in flags:
+                told["gpu_memory_utilization"] = float(flags["gpu-memory-utilization"])
+            if "kv-cache-dtype" in flags:
+                told["kv_cache_dtype"] = str(flags["kv-cache-dtype"])
+            if flags.get("enable-prefix-caching") is False or "no-enable-prefix-caching" in flags:
+                told["prefix_caching"] = False
+            settings = EngineSettings(**told)  # type: ignore[arg-type]
+            known = model_of(word)
+            found = plan(
+                known.shape,
+                gpu,
+                quantization=serving.quantization,
+                on_disk=None if serving.quantization else known.on_disk,
+                settings=settings,
+            )
         except (ToolkitError, ValueError):
             return None
+        if found.fits:
+            return None
+        longest = settings.max_model_len
+        length = f"max-model-len {longest:,}" if longest else "one request"
+        return (
+            f"{found.weights_gib:.1f} GiB of weights ({found.quantization}) leave {found.kv_budget_gib:.1f} GiB "
+            f"for the KV cache on {found.gpus} x {found.gpu}, too little for {length}"
+        )
 
     return impossible
-
-
-def _against(word: str, gpu: Gpu, serving: Serving, gpus: int) -> str | None:
-    known = model_of(word)
-    settings = settings_of(serving, gpus)
-    found = plan(
-        known.shape,
-        gpu,
-        quantization=serving.quantization,
-        on_disk=None if serving.quantization else known.on_disk,
-        settings=settings,
-    )
-    if found.fits:
-        return None
-    length = (
-        f"max-model-len {settings.max_model_len:,}" if settings.max_model_len else "one request"
-    )
-    return (
-        f"{found.weights_gib:.1f} GiB of weights ({found.quantization}) leave {found.kv_budget_gib:.1f} GiB "
-        f"for the KV cache on {found.gpus} x {found.gpu}, too little for {length}"
-    )
-
-
-def settings_of(serving: Serving, gpus: int = 1) -> EngineSettings:
-    """A configuration's flags in the planner's words. Raises ValueError for one that is no number."""
-    flags = dict(serving.flags)
-    told: dict[str, object] = {"tp": gpus}
-    for flag, name in WHOLE.items():
-        if flag in flags:
-            told[name] = int(flags[flag])
-    if "gpu-memory-utilization" in flags:
-        told["gpu_memory_utilization"] = float(flags["gpu-memory-utilization"])
-    if "kv-cache-dtype" in flags:
-        told["kv_cache_dtype"] = str(flags["kv-cache-dtype"])
-    if flags.get("enable-prefix-caching") is False or "no-enable-prefix-caching" in flags:
-        told["prefix_caching"] = False
-    return EngineSettings(**told)  # type: ignore[arg-type]

@@ -1,38 +1,37 @@
 """`toolkit sweep`: configurations served, warmed and loaded one after the other, and what each lever moved."""
 
+import json
+import os
+import secrets
+import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED
 from toolkit.cli.options import DURATION, database_option
-from toolkit.cli.sweep.options import NEWEST, SweepOptions
+from toolkit.cli.output import print_json, writing
+from toolkit.cli.places import command_on
+from toolkit.cli.waiting import waiting_for
+from toolkit.errors import ToolkitError, reason_of
 
-EXAMPLES = """
-Try configurations one after the other: each is served, warmed, loaded from outside with the
-evaluator's own profile, and recorded. Models come first, then one lever at a time around the best
-of them, or a grid. Blocks are interleaved (A B C, A B C), so that drift is no difference. SWEEP is
-a file, or a recipe's name.
+if TYPE_CHECKING:
+    from toolkit.records import Run
+    from toolkit.store import Store
+    from toolkit.tuning.sweep_file import SweepPlan
 
-\b
-  toolkit sweep --list                    the recipes
-  toolkit sweep quantizations --dry-run   what would be run, and for how long
-  toolkit sweep quantizations --sim --duration 20s
-      simulated, on any laptop
-  toolkit sweep mine.toml --chart sweep.png --html sweep.html
-  toolkit sweep --resume                  go on after a crash or Ctrl-C
-  toolkit sweep --show 3f9c2a7b1d04       the table of a sweep that was run
-
-A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
-`python -m pydoc toolkit.tuning.sweep_file` prints a whole one.
-"""
+NEWEST = "newest"
 
 
-@click.command(
-    "sweep", help=EXAMPLES, short_help="Try configurations: how far does each lever move?"
-)
+@click.command("sweep", short_help="Try configurations: how far does each lever move?")
 @click.argument("sweep", required=False, metavar="[SWEEP]", shell_complete=suggestions.recipe)
 @click.option("--sim", is_flag=True, help="Serve the simulator's stand-ins: no GPU, no model.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run; run nothing.")
@@ -72,39 +71,275 @@ A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that ch
     "--json", "as_json", is_flag=True, help="Print one JSON object a configuration, and one of all."
 )
 @database_option
-def command(**options: Any) -> None:
-    """Run a sweep (the help text is EXAMPLES)."""
-    chosen = SweepOptions(**options)
-    contradiction = _contradiction(chosen)
-    if contradiction:
-        raise click.UsageError(contradiction)
-    from toolkit.cli.sweep.run import run_sweep
+def command(
+    sweep: str | None,
+    sim: bool,
+    dry_run: bool,
+    recipes: bool,
+    resume: str | None,
+    show: str | None,
+    blocks: int | None,
+    duration: float | None,
+    users: int | None,
+    profile: str | None,
+    chart: Path | None,
+    html: Path | None,
+    as_json: bool,
+    database: Path,
+) -> None:
+    """Try configurations one after the other: each is served, warmed, loaded from outside with the
+    evaluator's own profile, and recorded. Models come first, then one lever at a time around the best
+    of them, or a grid. Blocks are interleaved (A B C, A B C), so that drift is no difference. SWEEP is
+    a file, or a recipe's name.
 
-    sys.exit(run_sweep(chosen))
+    \b
+      toolkit sweep --list                    the recipes
+      toolkit sweep quantizations --dry-run   what would be run, and for how long
+      toolkit sweep quantizations --sim --duration 20s
+          simulated, on any laptop
+      toolkit sweep mine.toml --chart sweep.png --html sweep.html
+      toolkit sweep --resume                  go on after a crash or Ctrl-C
+      toolkit sweep --show 3f9c2a7b1d04       the table of a sweep that was run
+
+    A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
+    `python -m pydoc toolkit.tuning.sweep_file` prints a whole one.
+    """  # noqa: D301 (click reads the character itself)
+    wanted = [each for each in (sweep, resume, show, recipes or None) if each is not None]
+    is_changed = sim or any(each is not None for each in (blocks, duration, users, profile))
+    if not wanted:
+        raise click.UsageError("name a sweep: a file, or a recipe of `toolkit sweep --list`")
+    if len(wanted) > 1:
+        raise click.UsageError(
+            "a SWEEP to run, --resume, --show and --list are four things; choose one"
+        )
+    if sweep is None and is_changed:
+        raise click.UsageError(
+            "--blocks, --duration, --users, --profile and --sim are for a new sweep"
+        )
+    if dry_run and sweep is None:
+        raise click.UsageError("--dry-run is for a new sweep")
+    if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
+        raise click.UsageError("--chart writes a PNG or an SVG; call it, e.g., `sweep.png`")
+
+    from importlib.resources import files
+
+    from toolkit.tuning.sweep_file import read_sweep
+
+    shelf = {
+        entry.name.removesuffix(".toml"): entry.read_text("utf-8")
+        for entry in (files("toolkit") / "catalog" / "sweeps").iterdir()
+        if entry.name.endswith(".toml")
+    }
+    if recipes:
+        known = [read_sweep(text, name) for name, text in sorted(shelf.items())]
+        if as_json:
+            for plan in known:
+                print_json({"name": plan.name, "summary": plan.summary, "look_at": plan.look_at})
+            return
+        from toolkit.report.tables import Column, screen
+
+        columns = [Column(title="recipe"), Column(title="what it tries")]
+        screen().table(columns, [[plan.name, plan.summary] for plan in known])
+        return
+
+    text = ""
+    is_file = profile is not None and Path(profile).is_file()
+    changes: dict[str, Any] = {
+        "blocks": blocks,
+        "duration_s": duration,
+        "users": users,
+        # a file is named so that it is found from elsewhere, too
+        "profile": str(Path(profile or "").resolve()) if is_file else profile,
+    }
+    if sweep is not None:
+        hint = f"Recipes: {', '.join(sorted(shelf))}; or name a file, e.g., `mine.toml`"
+        try:
+            text = shelf[sweep] if sweep in shelf else Path(sweep).read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ToolkitError(f"`{sweep}` is not UTF-8 text", hint) from error
+        except (OSError, ValueError) as error:
+            raise ToolkitError(f"`{sweep}` cannot be read: {reason_of(error)}", hint) from error
+        plan = _planned(text, sweep, **changes)
+        _refuse(plan, sim=sim)
+        if dry_run:
+            from toolkit.cli.sweep.table import print_steps
+
+            print_steps(plan, sim=sim, as_json=as_json)
+            return
+
+    from toolkit.cli.blast.child import LEASH
+    from toolkit.cli.children import TOOLKIT
+    from toolkit.cli.sweep.plan import impossible_in
+    from toolkit.cli.sweep.servers import counters_of, invalid_json
+    from toolkit.cli.sweep.table import print_objects, print_table
+    from toolkit.records import Run
+    from toolkit.store import Store
+    from toolkit.tuning.sweep import VERB, Kept, Sweep, Tools
+    from toolkit.tuning.sweep_table import moved, table
+
+    opened = Store.open_readonly if show else Store.open_existing if resume else Store.open
+    with opened(database) as store:
+        if sweep is not None:
+            settings = {"sweep": plan.name, "summary": plan.summary, "text": text, "sim": sim}
+            run = Run(
+                id=secrets.token_hex(6),
+                verb=VERB,
+                started_at=time.time(),
+                settings=json.dumps(settings | changes),
+            )
+            kept = Kept.begun(store, run)
+            click.echo(f"Sweep `{run.id}` begins: {plan.summary or plan.name}", err=True)
+        else:
+            run = _run_of(store, show or resume or NEWEST, database)
+            told = run.plan
+            try:
+                text, name, sim = str(told["text"]), str(told["sweep"]), bool(told["sim"])
+                changes = {key: told[key] for key in changes}
+            except LookupError as error:
+                raise ToolkitError(
+                    f"the settings of sweep `{run.id}` are not as the toolkit writes them",
+                    "Begin a new one",
+                ) from error
+            # as its first start had it: the file may have changed since
+            plan = _planned(text, name, **changes)
+            kept = Kept.found(store, run.id)
+            if resume and run.ended_at is not None:
+                click.echo(f"Sweep `{run.id}` is over; nothing is left to do", err=True)
+            elif resume:
+                click.echo(f"Sweep `{run.id}` goes on", err=True)
+
+        tools = Tools(
+            command=(sys.executable, str(LEASH), str(os.getpid()), *TOOLKIT),
+            # its own files lie beside the database
+            folder=database.resolve().parent / "sweeps" / run.id,
+            database=database.resolve(),
+            impossible=impossible_in(plan, sim=sim),
+            look=counters_of,
+            ask=lambda url, serving: (
+                invalid_json(plan.asking, url, serving) if plan.asking else ({}, [])
+            ),
+            say=lambda sentence: click.echo(sentence, err=True),
+            sim=sim,
+        )
+        measuring = Sweep(plan, kept, tools)
+        if not show and run.ended_at is None:
+            try:
+                with _terminated_as_interrupted(), waiting_for("Measuring"):
+                    measuring.run()
+            except KeyboardInterrupt:
+                go_on = command_on(database, "sweep", "--resume", run.id)
+                see = command_on(database, "sweep", "--show", run.id)
+                click.echo(
+                    f"Stopped; go on with `{go_on}`, see what there is with `{see}`", err=True
+                )
+                sys.exit(INTERRUPTED)
+        known_so_far = measuring.known()
+
+    rows, levers = table(known_so_far, plan.look_at), moved(known_so_far, plan.look_at[0])
+    print_rows = print_objects if as_json else print_table
+    print_rows(plan, rows, levers)
+    if chart:
+        from toolkit.tuning.sweep_chart import draw
+
+        with writing("Chart", chart, "--chart"):
+            draw(plan, rows, chart)
+    if html:
+        from toolkit.tuning.pages import sweep_page
+
+        with writing("Page", html, "--html"):
+            html.write_text(sweep_page(plan, rows, levers), encoding="utf-8")
+    if not any(row.status == "measured" for row in rows):
+        sys.exit(FAILED)
 
 
-def _contradiction(options: SweepOptions) -> str | None:
-    """Say what is missing, or what cannot both be meant."""
-    others = (options.sweep, options.resume, options.show, options.recipes or None)
-    changes = (options.blocks, options.duration, options.users, options.profile)
-    is_changed = any(each is not None for each in changes) or options.sim
-    cases = (
-        (
-            all(each is None for each in others),
-            "name a sweep: a file, or a recipe of `toolkit sweep --list`",
-        ),
-        (
-            sum(each is not None for each in others) > 1,
-            "a SWEEP to run, --resume, --show and --list are four things; choose one",
-        ),
-        (
-            options.sweep is None and is_changed,
-            "--blocks, --duration, --users, --profile and --sim are for a new sweep",
-        ),
-        (options.dry_run and options.sweep is None, "--dry-run is for a new sweep"),
-        (
-            options.chart is not None and options.chart.suffix.lower() not in (".png", ".svg"),
-            "--chart writes a PNG or an SVG; call it, e.g., `sweep.png`",
-        ),
-    )
-    return next((message for is_so, message in cases if is_so), None)
+def _planned(
+    text: str,
+    name: str,
+    *,
+    blocks: int | None,
+    duration_s: float | None,
+    users: int | None,
+    profile: str | None,
+) -> "SweepPlan":
+    """A sweep's text, and what the command line says before it."""
+    from toolkit.tuning.sweep_file import read_sweep
+
+    plan = read_sweep(text, name)
+    load = plan.load
+    if duration_s is not None:
+        load = replace(load, duration_s=duration_s, settle_s=min(load.settle_s, duration_s / 5))
+    if users is not None:
+        load = replace(load, users=users)
+    plan = replace(plan, load=load, blocks=blocks or plan.blocks)
+    return plan if profile is None else replace(plan, profile=profile)
+
+
+def _refuse(plan: "SweepPlan", *, sim: bool) -> None:
+    """What can be known before anything starts. Raises ToolkitError."""
+    from toolkit.cli.catalog import profile_from
+    from toolkit.profiles import read_profile
+    from toolkit.tuning.figures import METRICS, metric
+    from toolkit.tuning.sweep_file import foreseen
+
+    for name in plan.look_at:
+        if metric(name) is None:
+            raise ToolkitError(
+                f"`{plan.name}`: `look_at` names no figure: `{name}`",
+                f"Figures are {', '.join(METRICS)}",
+            )
+    for one in (one for stage in foreseen(plan) for one in stage):
+        if one.serving.kind(sim=sim) is None:
+            what = "no simulated stand-in (`sim`)" if sim else "neither `model`, `url` nor `sim`"
+            raise ToolkitError(
+                f"`{plan.name}`: `{one.name}` names {what}",
+                "Run it without `--sim`" if sim else "Say in [base] what is served",
+            )
+        word = one.serving.profile or plan.profile
+        own = dict(plan.profiles).get(word)
+        profile = profile_from(word) if own is None else read_profile(own, word, "toml")
+        if profile.phases:
+            raise ToolkitError(
+                f"the phases of `{profile.name}` say how many users there are and how long",
+                "A sweep's load says that itself; take a profile without phases",
+            )
+
+
+def _run_of(store: "Store", word: str, database: Path) -> "Run":
+    """The sweep of this id, or the newest one that is not over."""
+    from toolkit.tuning.sweep import VERB
+
+    known = store.runs(verb=VERB, limit=20)
+    hint = "It has none at all: `toolkit sweep --list` names recipes to begin with"
+    if known:
+        hint = f"Known sweeps: {', '.join(run.id for run in known[:5])}"
+    if word == NEWEST:
+        found = next((run for run in known if run.ended_at is None), None)
+        if found is None:
+            raise ToolkitError(f"`{database}` has no sweep that was cut off", hint)
+        return found
+    run = store.run(word)
+    if run is None or run.verb != VERB:
+        raise ToolkitError(f"`{database}` has no sweep `{word}`", hint)
+    return run
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM and a closed terminal end it as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's signature)
+        if number == signal.SIGHUP:
+            # of one closed terminal its shell tells and then the kernel: the second would cut off what the first ends
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN  # nohup's
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
