@@ -23,7 +23,7 @@ from toolkit.bench.selftest import (
     token_delays_ms,
     ttft_delay_ms,
 )
-from toolkit.bench.stamps import TokenPace
+from toolkit.bench.stamped import TokenPace
 from toolkit.errors import ToolkitError
 from toolkit.protocol.completion import Answer, Completion
 

@@ -25,7 +25,7 @@ from at_length import at_length
 from timing_rivals import TOOLS, Peer, compared, installed, ourselves
 
 from toolkit.bench.selftest import stamped_server
-from toolkit.bench.stamps import TokenPace
+from toolkit.bench.stamped import TokenPace
 
 ROUNDS = at_length(3, 1)
 LEVELS = (1, 10, 100, 500)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.selftest import ROUNDS, StampedServer, loaded, mean, quantile
-from toolkit.bench.stamps import MODEL, Truth
+from toolkit.bench.stamped import MODEL, Truth
 
 LOOK_EVERY_S = 0.1
 """A look costs 1.5 ms among 73 processes."""

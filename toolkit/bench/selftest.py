@@ -28,7 +28,7 @@ from toolkit.bench.client import HostClient
 from toolkit.bench.health import quiet_collector
 from toolkit.bench.host_runner import MOST_READY_CONNECTIONS
 from toolkit.bench.requests import chat_body
-from toolkit.bench.stamps import MODEL, TokenPace, Truth, read_stamps
+from toolkit.bench.stamped import MODEL, TokenPace, Truth, read_stamps
 from toolkit.errors import ToolkitError
 from toolkit.protocol.completion import Answer
 from toolkit.records import Host
@@ -261,16 +261,13 @@ def _fault(one: SelftestLevel) -> str | None:
     for which, added, most in bars:
         if added is not None and added > most:
             said = f"{where} the client added {added:.1f} ms to TTFT {which}, over {most:g} ms"
-            return said + _beside(one)
+            late_ms = one.server_late_p99_ms
+            if late_ms is None or late_ms <= LATE_SERVER_MS:
+                return said
+            # a machine that is too busy for its server is too busy for its client
+            late = f"the server itself was {late_ms:.0f} ms late at p99"
+            return f"{said} ({late}: this machine lacks CPU)"
     return None
-
-
-def _beside(one: SelftestLevel) -> str:
-    """What to know about a fault: a machine that is too busy for its server is too busy for its client."""
-    late_ms = one.server_late_p99_ms
-    if late_ms is None or late_ms <= LATE_SERVER_MS:
-        return ""
-    return f" (the server itself was {late_ms:.0f} ms late at p99: this machine lacks CPU)"
 
 
 # --- the load ------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ It touches clock and network. It runs no model, and it never waits for a client:
 times, `received + ttft + k * interval`. `time.monotonic_ns` is one clock for all processes of a Linux machine, so a
 token's stamp can be held against the moment at which a client says it read it.
 
-    POST /v1/chat/completions, /v1/completions     streamed or whole
-    GET  /v1/models /health /metrics               what a tool wants to see before it starts
-    GET  /truth                                    when each request came, when its tokens left
+    POST /v1/chat/completions     a stream of `RECEIVED/SENT SENT SENT ...`, a token each, nanoseconds of the server's clock
+    GET  /v1/models /health       what a tool wants to see before it starts
+    GET  /truth                   when each request came, when its tokens left
+
+Chunks are vLLM's, about 300 bytes, so that reading them costs what reading an engine's costs.
 """
 
 import argparse
@@ -17,52 +19,88 @@ import gc
 import heapq
 import math
 import os
-import re
 import signal
 import stat
 import time
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
+import httptools
 import orjson
 import uvloop
 
-from toolkit.bench.stamps import (
-    MODEL,
-    TokenPace,
-    Truth,
-    Want,
-    page,
-    refusal,
-    script,
-    wanted,
-    whole_answer,
+MODEL = "stamped"
+MOST_TOKENS = 1_000_000
+"""Of an answer: a client that asks for more gets so many."""
+KEPT_TRUTHS = 100_000
+MAX_REQUEST_BYTES = 16 * 2**20
+_DIGITS = 19
+"""Of a stamp, whatever the uptime: equal lengths let a chunk be made once and stamped by two joins."""
+_STAMP = "#" * _DIGITS
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
 )
 
-KEPT_TRUTHS = 100_000
-MAX_HEAD_BYTES = 64 * 2**10
-MAX_BODY_BYTES = 16 * 2**20
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
-_CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
-_COMPLETIONS = {"/v1/chat/completions": True, "/v1/completions": False}
-"""Path -> whether it is the chat API."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPace:
+    """How fast tokens come."""
+
+    ttft_ms: float = 50.0
+    interval_ms: float = 10.0
+    """Between two tokens; 0: as fast as the client reads."""
+    tokens: int = 100
+    """Of an answer whose request names no `max_tokens`."""
 
 
-class _Ticker:
+@dataclass(slots=True, kw_only=True)
+class Truth:
+    """One answered request by the server's own clock, nanoseconds of `time.monotonic_ns`."""
+
+    id: str
+    """The answer's `id`."""
+    received_ns: int
+    """When the request was read to its last byte."""
+    first_sent_ns: int | None = None
+    """When the first token was handed to the socket."""
+    last_sent_ns: int | None = None
+    tokens: int = 0
+    """Sent so far."""
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamps:
+    """What an answer's text says, nanoseconds of `time.monotonic_ns`."""
+
+    received_ns: int
+    sent_ns: tuple[int, ...]
+    """Of each token."""
+
+
+def read_stamps(text: str) -> Stamps:
+    """Read an answer's text, `RECEIVED/SENT SENT SENT ...`; ValueError when it is no stamped one."""
+    first, *rest = text.split()
+    received, _, sent = first.partition("/")
+    return Stamps(received_ns=int(received), sent_ns=(int(sent), *map(int, rest)))
+
+
+class Ticker:
     """Sends what is due, from one timer for all streams: one timer each would cost more than their tokens."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._due: list[tuple[int, int, _StampedAnswer]] = []
+        self._due: list[tuple[int, int, StampedAnswer]] = []
         self._numbers = count()
         self._armed_ns: int | None = None
         self._timer: asyncio.Handle | None = None
 
-    def add(self, due_ns: int, reply: "_StampedAnswer") -> None:
-        """Let a reply send at this moment, and again when it says so."""
-        heapq.heappush(self._due, (due_ns, next(self._numbers), reply))
+    def add(self, due_ns: int, answer: "StampedAnswer") -> None:
+        """Let an answer send at this moment, and again when it says so."""
+        heapq.heappush(self._due, (due_ns, next(self._numbers), answer))
         if self._armed_ns is None or due_ns < self._armed_ns:
             self._arm()
 
@@ -82,87 +120,109 @@ class _Ticker:
 
     def _tick(self) -> None:
         # what becomes due meanwhile waits for the next turn, or a slow turn would read no request; it is due after
-        # `now`, so the reply that sends stays the first of the heap while it does
+        # `now`, so the answer that sends stays the first of the heap while it does
         due, now = self._due, time.monotonic_ns()
         while due and due[0][0] <= now:
-            due_ns, number, reply = due[0]
-            next_ns = reply.send(due_ns)
+            due_ns, number, answer = due[0]
+            next_ns = answer.send(due_ns)
             if next_ns is None:
                 heapq.heappop(due)
             else:
-                heapq.heapreplace(due, (next_ns, number, reply))
+                heapq.heapreplace(due, (next_ns, number, answer))
         self._arm()
 
 
-class _StampedAnswer:
-    """One answer under way."""
-
-    __slots__ = ("_created", "_interval_ns", "_left", "_line", "_script", "_truth", "_want")
+class StampedAnswer:
+    """One stream under way: the bytes around its stamps, laid out as vLLM writes them, and what is still to be sent."""
 
     def __init__(
-        self, line: "_StampedConnection", want: Want, truth: Truth, interval_ns: int
+        self, connection: "_Connection", truth: Truth, tokens: int, interval_ns: int, usage: Any
     ) -> None:
-        self._line = line
-        self._want = want
-        self._truth = truth
-        self._interval_ns = interval_ns
-        self._left = want.tokens
-        self._created = int(time.time())
-        self._script = script(want, truth.id, self._created)
+        """`usage` closes the stream, if it is asked for."""
+        self._connection, self._truth = connection, truth
+        self._left, self._interval_ns = tokens, interval_ns
+        base = {
+            "id": truth.id,
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": MODEL,
+        }
+
+        def chunk(delta: dict[str, str], finish: str | None) -> bytes:
+            rest = {"logprobs": None, "finish_reason": finish, "stop_reason": None}
+            choice = {"index": 0, "delta": delta, **rest, "token_ids": None}
+            return _event(orjson.dumps(base | {"choices": [choice]}))
+
+        first = chunk({"content": f"{_STAMP}/{_STAMP} "}, "length" if tokens == 1 else None)
+        # the first chunk of a chat holds no token yet
+        opening = _STREAM_HEAD + chunk({"role": "assistant", "content": ""}, None) + first
+        stamp = _STAMP.encode()
+        self._opening = opening.split(stamp)
+        self._middle = chunk({"content": f"{_STAMP} "}, None).split(stamp)
+        self._last = chunk({"content": f"{_STAMP} "}, "length").split(stamp)
+        self._closing = (
+            _event(orjson.dumps(base | {"choices": [], "usage": usage})) if usage else b""
+        )
+        self._closing += _event(b"[DONE]") + b"0\r\n\r\n"
 
     def send(self, due_ns: int) -> int | None:
         """Send the token that is due; when the next one is, None when no timer shall call."""
-        line = self._line
-        if line.reply is not self:
+        connection, truth = self._connection, self._truth
+        if connection.answer is not self:
             return None  # the client left
-        if line.paused:
-            line.waiting_ns = due_ns
+        if connection.paused:
+            connection.waiting_ns = due_ns
             return None
         sent_ns = time.monotonic_ns()
-        if not self._want.stream:
-            self._send_whole(sent_ns)
-            return None
-        self._send_token(sent_ns)
-        if not self._left:
-            line.finish()
-            return None
-        return due_ns + self._interval_ns if self._interval_ns else sent_ns + 1
-
-    def _send_token(self, sent_ns: int) -> None:
-        truth = self._truth
         if truth.first_sent_ns is None:
             truth.first_sent_ns = sent_ns
-            data = self._script.first(truth.received_ns, sent_ns)
+            before, between, after = self._opening
+            data = b"%b%019d%b%019d%b" % (before, truth.received_ns, between, sent_ns, after)
         else:
-            data = self._script.token(sent_ns, is_last=self._left == 1)
+            head, tail = self._last if self._left == 1 else self._middle
+            data = b"%b%019d%b" % (head, sent_ns, tail)
         truth.last_sent_ns = sent_ns
         truth.tokens += 1
         self._left -= 1
-        self._line.send(data if self._left else data + self._script.closing)
-
-    def _send_whole(self, sent_ns: int) -> None:
-        truth = self._truth
-        truth.first_sent_ns = truth.last_sent_ns = sent_ns
-        truth.tokens = self._want.tokens
-        answer = whole_answer(self._want, truth.id, self._created, (truth.received_ns, sent_ns))
-        self._line.send(answer)
-        self._line.finish()
+        if self._left:
+            connection.send(data)
+            return due_ns + self._interval_ns if self._interval_ns else sent_ns + 1
+        connection.send(data + self._closing)
+        truth.complete = True
+        connection.finish()
+        return None
 
 
-# --- who it is sent to -----------------------------------------------------------------------------
+def _event(data: bytes) -> bytes:
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
 
 
-class _StampedConnection(asyncio.Protocol):
-    """One connection: requests one after the other."""
+def page(body: Any, status: str = "200 OK") -> bytes:
+    """An HTTP answer of known length."""
+    data = orjson.dumps(body)
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    return head.encode() + data
 
-    def __init__(self, house: "_House") -> None:
+
+def refusal(status: str, message: str) -> bytes:
+    """An error as OpenAI's API and vLLM tell it."""
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": int(status[:3])}
+    return page({"error": error}, status)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: requests one after the other. The methods `on_...` are the parser's, which calls them while it is fed."""
+
+    def __init__(self, server: "TokenServer") -> None:
         self.paused = False
         """The client does not keep up: what is due waits until it reads."""
         self.waiting_ns: int | None = None
-        self.reply: _StampedAnswer | None = None
-        self._truth: Truth | None = None
-        self._house = house
-        self._read = bytearray()
+        self.answer: StampedAnswer | None = None
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._requests: deque[tuple[str, bytes, int]] = deque()
+        """What was read whole and not yet answered: method and path, body, when."""
+        self._path, self._body, self._size = b"", bytearray(), 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -170,22 +230,39 @@ class _StampedConnection(asyncio.Protocol):
         self._socket: int = transport.get_extra_info("socket").fileno()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
-        self.reply = None
+        self.answer = None
 
     def pause_writing(self) -> None:
         self.paused = True
 
     def resume_writing(self) -> None:
         self.paused = False
-        if self.reply and self.waiting_ns is not None:
-            self._house.ticker.add(self.waiting_ns, self.reply)
+        if self.answer and self.waiting_ns is not None:
+            self._server.ticker.add(self.waiting_ns, self.answer)
             self.waiting_ns = None
 
     def data_received(self, data: bytes) -> None:
-        now_ns = time.monotonic_ns()
-        self._read += data
-        if self.reply is None:
-            self._take_requests(now_ns)
+        self._received_ns = time.monotonic_ns()
+        self._size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._give_up(refusal("400 Bad Request", str(error)))
+        if self._size > MAX_REQUEST_BYTES:
+            self._give_up(refusal("413 Content Too Large", "a request has up to 16 MiB"))
+        self._answer_next()
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        path = self._path.decode("latin-1").partition("?")[0]
+        what = f"{self._parser.get_method().decode()} {path}"
+        self._requests.append((what, bytes(self._body), self._received_ns))
+        self._path, self._body, self._size = b"", bytearray(), 0
 
     def send(self, data: bytes) -> None:
         """Hand bytes to the socket now: uvloop would do so after this turn's other tokens, and the stamp would lie."""
@@ -202,127 +279,76 @@ class _StampedConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def finish(self) -> None:
-        """The answer is complete; the next request may be read."""
-        self.reply = None
-        if self._truth:
-            self._truth.complete = True
-        if self._read:
-            self._take_requests(time.monotonic_ns())
+        """The answer is complete; the next request may be answered."""
+        self.answer = None
+        self._answer_next()
 
-    def _take_requests(self, now_ns: int) -> None:
+    def _answer_next(self) -> None:
         """Answer what was read whole, until an answer has to wait for its time."""
-        while self.reply is None and (request := self._next_request()):
-            method, path, body = request
-            if method == "POST" and path in _COMPLETIONS:
-                self._complete(body, now_ns, chat=_COMPLETIONS[path])
-            elif method == "GET" and path in self._house.pages:
-                self.send(self._house.pages[path]())
+        while self.answer is None and self._requests:
+            what, body, received_ns = self._requests.popleft()
+            server = self._server
+            if what == "POST /v1/chat/completions":
+                try:
+                    self.answer = server.begin(self, body, received_ns)
+                except ValueError as error:
+                    self.send(refusal("400 Bad Request", str(error)))
+                else:
+                    # never before now: a request that waited for another answer may be overdue
+                    due_ns = received_ns + round(server.pace.ttft_ms * 1e6)
+                    server.ticker.add(max(due_ns, time.monotonic_ns()), self.answer)
+            elif what == "GET /v1/models":
+                model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "toolkit"}
+                model |= {"root": MODEL, "max_model_len": 131_072}
+                self.send(page({"object": "list", "data": [model]}))
+            elif what == "GET /health":
+                self.send(page({}))
+            elif what == "GET /truth":
+                self.send(page({"requests": [asdict(each) for each in server.truths]}))
             else:
-                self.send(refusal("404 Not Found", f"no `{method} {path}` here"))
-
-    def _next_request(self) -> tuple[str, str, bytes] | None:
-        """Method, path and body of the next request; None while it is not whole."""
-        end = self._read.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._read) > MAX_HEAD_BYTES:
-                self._give_up(refusal("431 Request Header Fields Too Large", "headers too long"))
-            return None
-        head = bytes(self._read[:end])
-        length = _LENGTH.search(head)
-        size = int(length[1]) if length else 0
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        if _CODED.search(head) or size > MAX_BODY_BYTES or len(words) != 3:
-            self._give_up(refusal("400 Bad Request", "needs a Content-Length of up to 16 MiB"))
-            return None
-        start = end + 4
-        if len(self._read) < start + size:
-            return None
-        body = bytes(self._read[start : start + size])
-        del self._read[: start + size]
-        return words[0], words[1].partition("?")[0], body
+                self.send(refusal("404 Not Found", f"no `{what}` here"))
 
     def _give_up(self, refusal: bytes) -> None:
-        self._read.clear()
+        self._requests.clear()
         self.send(refusal)
         self._transport.close()
 
-    def _complete(self, body: bytes, received_ns: int, *, chat: bool) -> None:
-        house = self._house
-        try:
-            want = wanted(body, chat=chat, pace=house.pace)
-        except ValueError as error:
-            self.send(refusal("400 Bad Request", str(error)))
-            return
-        self._truth = house.new_truth(want, received_ns)
-        interval_ns = round(house.pace.interval_ms * 1e6)
-        self.reply = _StampedAnswer(self, want, self._truth, interval_ns)
-        due_ns = received_ns + round(house.pace.ttft_ms * 1e6)
-        if not want.stream:
-            due_ns += (want.tokens - 1) * interval_ns
-        house.ticker.add(due_ns, self.reply)
 
-
-class _House:
+class TokenServer:
     """What all connections share."""
 
     def __init__(self, pace: TokenPace) -> None:
         self.pace = pace
-        self.ticker = _Ticker()
-        self.pages = {
-            "/health": lambda: page(b""),
-            "/v1/models": _models_page,
-            "/metrics": self._metrics_page,
-            "/truth": self._truth_page,
-        }
-        self._truths: deque[Truth] = deque(maxlen=KEPT_TRUTHS)
+        self.ticker = Ticker()
+        self.truths: deque[Truth] = deque(maxlen=KEPT_TRUTHS)
         self._numbers = count(1)
 
-    def new_truth(self, want: Want, received_ns: int) -> Truth:
-        """Open the account of a request."""
-        prefix = "chatcmpl" if want.chat else "cmpl"
-        number = next(self._numbers)
-        truth = Truth(id=f"{prefix}-{number:016x}", stream=want.stream, received_ns=received_ns)
-        self._truths.append(truth)
-        return truth
-
-    def _truth_page(self) -> bytes:
-        told = {"cpu_s": time.process_time(), "requests": [asdict(each) for each in self._truths]}
-        return page(orjson.dumps(told))
-
-    def _metrics_page(self) -> bytes:
-        """Three of vLLM's names, enough for tools that ask whether the page is there."""
-        done = sum(each.complete for each in self._truths)
-        numbers = {
-            "vllm:num_requests_running": len(self._truths) - done,
-            "vllm:request_success_total": done,
-            "vllm:generation_tokens_total": sum(each.tokens for each in self._truths),
-        }
-        rows = (f'{name}{{model_name="{MODEL}"}} {value}\n' for name, value in numbers.items())
-        return page("".join(rows).encode(), kind="text/plain; version=0.0.4")
-
-
-def _models_page() -> bytes:
-    model = {
-        "id": MODEL,
-        "object": "model",
-        "created": 0,
-        "owned_by": "toolkit",
-        "root": MODEL,
-        "max_model_len": 131_072,
-    }
-    return page(orjson.dumps({"object": "list", "data": [model]}))
-
-
-# --- a process of its own --------------------------------------------------------------------------
+    def begin(self, connection: _Connection, body: bytes, received_ns: int) -> StampedAnswer:
+        """Read a request and lay out its answer; ValueError when it is none for a stream."""
+        asked = orjson.loads(body)
+        if not isinstance(asked, dict) or not asked.get("stream"):
+            raise ValueError("the body is no JSON object that asks for a stream")
+        tokens = asked.get("max_completion_tokens") or asked.get("max_tokens") or self.pace.tokens
+        if not isinstance(tokens, int) or tokens < 1:
+            raise ValueError("`max_tokens` is no positive number")
+        tokens = min(tokens, MOST_TOKENS)
+        options = asked.get("stream_options")
+        usage = None
+        if isinstance(options, dict) and options.get("include_usage"):
+            prompt = max(1, len(body) // 4)  # no tokenizer here: about 4 characters a token
+            usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
+            usage["total_tokens"] = prompt + tokens
+        truth = Truth(id=f"chatcmpl-{next(self._numbers):016x}", received_ns=received_ns)
+        self.truths.append(truth)
+        interval_ns = round(self.pace.interval_ms * 1e6)
+        return StampedAnswer(connection, truth, tokens, interval_ns, usage)
 
 
 async def serve(pace: TokenPace, port: int) -> None:
     """Print the URL when listening; stay until the parent, who holds standard input, is gone."""
     loop = asyncio.get_running_loop()
-    house = _House(pace)
-    server = await loop.create_server(
-        lambda: _StampedConnection(house), "127.0.0.1", port, backlog=4096
-    )
+    shared = TokenServer(pace)
+    server = await loop.create_server(lambda: _Connection(shared), "127.0.0.1", port, backlog=4096)
     gone = asyncio.Event()
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         loop.add_reader(0, lambda: gone.set() if not os.read(0, 4096) else None)

@@ -57,7 +57,7 @@ def command(streams: tuple[int, ...], tokens: int, interval: float, as_json: boo
     if not streams or not all(0 < each <= MOST_STREAMS for each in streams):
         raise click.UsageError(f"--streams takes numbers from 1 to {MOST_STREAMS:,}")
     from toolkit.bench.selftest import faults, fit_up_to, measured, rate, stamped_server
-    from toolkit.bench.stamps import TokenPace
+    from toolkit.bench.stamped import TokenPace
 
     allow_open_files()
     occupy_standard_files()
