@@ -7,9 +7,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from toolkit.blast.pacing import HostPace
+from toolkit.blast.pacing import MOST_TIMEOUT_S, HostPace
 from toolkit.blast.script import HostScript
-from toolkit.cli.blast.options import MOST_TIMEOUT_S
 from toolkit.cli.catalog import profile_source
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Kind, Profile, read_profile

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support import sim_fleet
-from support.blasting import wanted
 from support.screens import on_a_terminal
 
 from toolkit.blast import checks, limits
 from toolkit.cli import main
-from toolkit.cli.blast import child as blast_child
-from toolkit.cli.blast import plan as blast_plan
-from toolkit.cli.blast import run as blast_run
+from toolkit.cli.blast.load import locustfile
+from toolkit.cli.blast.plan import plan_of
+from toolkit.cli.blast.verb import _check_machine
 from toolkit.records import Host, Run
 from toolkit.store import Store
 
@@ -163,9 +162,9 @@ def test_too_few_open_files_or_ports_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_a_full_disk_and_a_wrong_clock_are_warnings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = blast_plan.plan_of(wanted(), [Host(name="a", url=NOBODY)])
+    plan = plan_of([Host(name="a", url=NOBODY)])
     monkeypatch.setattr(checks, "free_bytes", lambda _: 1_500_000)
-    blast_run._check_machine(plan, Path("toolkit.db"), newest_s=9e9)
+    _check_machine(plan, Path("toolkit.db"), newest_s=9e9)
     disk, clock = capsys.readouterr().err.splitlines()
     # 2,100 B x 900 s
     assert disk.startswith(
@@ -178,7 +177,7 @@ def test_a_full_disk_and_a_wrong_clock_are_warnings(
 def test_a_toolkit_without_its_locustfile_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(blast_child.locustfile, "__defaults__", (tmp_path / "toolkit",))
+    monkeypatch.setattr(locustfile, "__defaults__", (tmp_path / "toolkit",))
     assert "is not there, which makes the load" in refused(NOBODY, "--non-neutral")
 
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import click
 import pytest
-from support.blasting import wanted
 
-from toolkit.cli.blast.command import command_line, host_line, hosts_file
-from toolkit.cli.blast.options import BlastOptions
-from toolkit.cli.blast.plan import BlastPlan, Resumed, plan_of, refuse_other_hosts
+from toolkit.cli.blast.plan import (
+    BlastPlan,
+    command_line,
+    hosts_file,
+    plan_of,
+    refuse_other_hosts,
+)
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host, read_hosts
 from toolkit.records import Host, Run
@@ -30,14 +33,27 @@ users = 4
 """
 
 
-def before(seconds: int = 0, **settings: Any) -> Resumed:
-    run = Run(id="r" * 12, verb="blast", started_at=0.0)
-    return Resumed(run=run, settings=settings, under_load_s=seconds)
+def before(seconds: int = 0, **settings: Any) -> dict[str, Any]:
+    """A stored run that is to go on."""
+    run = Run(id="r" * 12, verb="blast", started_at=0.0, settings=json.dumps(settings))
+    return {"resumed": run, "under_load_s": seconds}
 
 
-def words(plan: BlastPlan, asked: BlastOptions, **changes: Any) -> dict[str, str]:
-    usual: dict[str, Any] = {"run": "r1", "hosts": Path("hosts"), "not_neutral": None}
-    line = command_line(plan, asked, **(usual | changes))
+def line_of(plan: BlastPlan, **changes: Any) -> list[str]:
+    usual: dict[str, Any] = {
+        "run": "r1",
+        "is_resumed": False,
+        "hosts": Path("hosts"),
+        "database": Path("data/toolkit.db"),
+        "not_neutral": None,
+        "insecure": False,
+        "ca": None,
+    }
+    return command_line(plan, **(usual | changes))
+
+
+def words(plan: BlastPlan, **changes: Any) -> dict[str, str]:
+    line = line_of(plan, **changes)
     return {word.partition("=")[0]: word.partition("=")[2] for word in line if "=" in word}
 
 
@@ -45,7 +61,7 @@ def words(plan: BlastPlan, asked: BlastOptions, **changes: Any) -> dict[str, str
 
 
 def test_without_a_word_it_is_the_contest_for_a_window() -> None:
-    plan = plan_of(wanted(), [A, B])
+    plan = plan_of([A, B])
     assert (plan.users, plan.users_per_host, plan.duration_s) == (32, 16, 900.0)
     assert (plan.profile.name, plan.stream_share, plan.max_tokens_of(None)) == ("contest", 0.5, 256)
     assert (plan.canary_percent, plan.processes, plan.rate, plan.timeout_s) == (1.0, 1, None, 60.0)
@@ -54,19 +70,19 @@ def test_without_a_word_it_is_the_contest_for_a_window() -> None:
 
 
 def test_users_are_rounded_up_to_a_multiple_of_the_hosts_and_it_is_said() -> None:
-    plan = plan_of(wanted(users=10), [A, B, C])
+    plan = plan_of([A, B, C], users=10)
     assert (plan.users, plan.users_per_host) == (12, 4)
     (note,) = plan.notes
     assert "10 users were rounded up to 12" in note
 
 
 def test_at_most_a_hundred_users_begin_in_a_second_unless_somebody_says_more() -> None:
-    assert plan_of(wanted(users=300), [A]).spawn_rate == 100
-    assert plan_of(wanted(users=300, spawn_rate=150.0), [A]).spawn_rate == 150
+    assert plan_of([A], users=300).spawn_rate == 100
+    assert plan_of([A], users=300, spawn_rate=150.0).spawn_rate == 150
 
 
 def test_the_users_words_go_before_the_profiles() -> None:
-    plan = plan_of(wanted(mix=0, max_tokens=8, canaries=0.0), [A])
+    plan = plan_of([A], mix=0, max_tokens=8, canaries=0.0)
     assert (plan.stream_share, plan.max_tokens_of(None), plan.canary_percent) == (0.0, 8, 0.0)
     assert plan.max_tokens_of(4) == 4  # a prompt's own lower limit stays
     assert plan.max_tokens_of(64) == 8
@@ -74,11 +90,10 @@ def test_the_users_words_go_before_the_profiles() -> None:
 
 def test_phases_say_how_many_users_and_how_long(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PHASES)
-    asked = wanted(profile=str(tmp_path / "p.toml"))
-    plan = plan_of(asked, [A, B])
+    plan = plan_of([A, B], profile=str(tmp_path / "p.toml"))
     # 4 users a host at most, 30 s + 60 s
     assert (plan.users, plan.duration_s) == (8, 90.0)
-    told = words(plan, asked)
+    told = words(plan)
     assert not {"--users", "--run-time", "--spawn-rate"} & set(told)
 
 
@@ -86,7 +101,7 @@ def test_phases_say_how_many_users_and_how_long(tmp_path: Path) -> None:
 def test_what_phases_say_cannot_be_said_again(tmp_path: Path, word: str, value: float) -> None:
     (tmp_path / "p.toml").write_text(PHASES)
     with pytest.raises(click.UsageError, match=f"leave --{word.replace('_', '-')} out"):
-        plan_of(wanted(profile=str(tmp_path / "p.toml"), **{word: value}), [A])
+        plan_of([A], profile=str(tmp_path / "p.toml"), **{word: value})
 
 
 # --- a run that goes on -----------------------------------------------------------------------------
@@ -106,42 +121,42 @@ def test_a_resumed_run_takes_its_settings_and_the_rest_of_its_time() -> None:
         "request_timeout_s": 9.0,
         "workers": 2,
     }
-    plan = plan_of(wanted(), [A, B], before(200, **told))
+    plan = plan_of([A, B], **before(200, **told))
     assert (plan.users, plan.spawn_rate, plan.duration_s) == (8, 2.0, 7000.0)
     assert (plan.profile.name, plan.mix, plan.max_tokens, plan.model) == ("bench", 25.0, 16, "m")
     assert (plan.rate, plan.timeout_s, plan.processes, plan.canary_percent) == (3.0, 9.0, 2, 0.0)
 
 
 def test_what_the_user_says_goes_before_the_resumed_run() -> None:
-    asked = wanted(users=4, duration=60.0, mix=0, canaries=0.0)
-    plan = plan_of(asked, [A, B], before(200, users=8, duration_s=7200.0, mix=25.0, canaries=5.0))
+    resumed = before(200, users=8, duration_s=7200.0, mix=25.0, canaries=5.0)
+    plan = plan_of([A, B], users=4, duration=60.0, mix=0, canaries=0.0, **resumed)
     assert (plan.users, plan.duration_s, plan.stream_share) == (4, 60.0, 0.0)
     assert plan.canary_percent == 0.0
 
 
 def test_a_run_that_had_all_its_time_needs_a_word_how_much_longer() -> None:
     with pytest.raises(ToolkitError) as caught:
-        plan_of(wanted(), [A], before(60, duration_s=60))
+        plan_of([A], **before(60, duration_s=60))
     assert caught.value.message == "run `rrrrrrrrrrrr` has had all its 60 s"
     assert "--duration" in caught.value.hint
-    assert plan_of(wanted(duration=5.0), [A], before(60, duration_s=60)).duration_s == 5.0
+    assert plan_of([A], duration=5.0, **before(60, duration_s=60)).duration_s == 5.0
 
 
 def test_a_run_without_a_planned_end_goes_on_for_a_window() -> None:
-    assert plan_of(wanted(), [A], before(100, duration_s=None)).duration_s == 800.0
+    assert plan_of([A], **before(100, duration_s=None)).duration_s == 800.0
 
 
 def test_the_phases_of_a_run_that_goes_on_begin_anew_and_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PHASES)
     told = before(60, profile=str(tmp_path / "p.toml"), duration_s=None, users=8)
-    plan = plan_of(wanted(), [A], told)
+    plan = plan_of([A], **told)
     # 30 s + 60 s, whatever it had so far
     assert plan.duration_s == 90.0
     assert plan.notes == (f"The phases of `{plan.profile.name}` begin anew",)
 
 
 def test_a_run_goes_on_with_its_own_hosts_only() -> None:
-    run = before().run
+    run = before()["resumed"]
     refuse_other_hosts(run, [B, A], [A, B])
     refuse_other_hosts(run, [A], [])
     with pytest.raises(ToolkitError) as caught:
@@ -153,18 +168,8 @@ def test_a_run_goes_on_with_its_own_hosts_only() -> None:
 
 
 def test_the_command_line_says_all_of_the_plan() -> None:
-    asked = wanted(
-        users=4,
-        duration=90.5,
-        rate=2.5,
-        mix=25,
-        max_tokens=16,
-        model="m",
-        ca="ca.pem",
-        insecure=True,
-    )
-    plan = plan_of(asked, [A, B])
-    told = words(plan, asked, not_neutral="`a` is here")
+    plan = plan_of([A, B], users=4, duration=90.5, rate=2.5, mix=25, max_tokens=16, model="m")
+    told = words(plan, not_neutral="`a` is here", ca="ca.pem")
     assert told == {
         "--hosts-file": "hosts",
         "--db": "data/toolkit.db",
@@ -183,21 +188,19 @@ def test_the_command_line_says_all_of_the_plan() -> None:
         "--spawn-rate": "4.0",
         "--run-time": "91s",
     }
-    line = command_line(plan, asked, run="r1", hosts=Path("hosts"), not_neutral=None)
+    line = line_of(plan, insecure=True)
     assert Path(line[1]).name == "blast_alone.py"
     assert {"--headless", "--insecure", "--skip-log-setup"} <= set(line)
 
 
 def test_a_resumed_run_is_named_as_one() -> None:
-    asked = wanted(resume="r1")
-    told = words(plan_of(asked, [A], before(duration_s=60)), asked)
+    told = words(plan_of([A], **before(duration_s=60)), is_resumed=True)
     assert told["--resume"] == "r1"
     assert "--run" not in told
 
 
 def test_several_processes_meet_on_loopback_only() -> None:
-    asked = wanted(processes=3)
-    told = words(plan_of(asked, [A]), asked)
+    told = words(plan_of([A], processes=3))
     assert told["--processes"] == "3"
     assert told["--master-bind-host"] == told["--master-host"] == "127.0.0.1"
     assert told["--master-bind-port"] == told["--master-port"]
@@ -227,7 +230,5 @@ def test_the_hosts_file_means_the_same_hosts_and_is_gone_afterwards() -> None:
 def test_no_key_is_on_the_command_line_or_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALICE_KEY", "hunter2!")
     host = Host(name="a", url=A.url, api_key_env="ALICE_KEY")
-    line = command_line(
-        plan_of(wanted(), [host]), wanted(), run="r", hosts=Path("h"), not_neutral=None
-    )
-    assert "hunter2!" not in json.dumps(line) + host_line(host)
+    with hosts_file([host]) as file:
+        assert "hunter2!" not in json.dumps(line_of(plan_of([host]))) + file.read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.board.standings import Board, Standing
 from toolkit.cli.blast import progress as blast_progress
-from toolkit.cli.blast.progress import STARTING, BlastProgress, errors, leader, silent
+from toolkit.cli.blast.progress import STARTING, BlastProgress
 from toolkit.errors import ToolkitError
 
 
@@ -56,28 +56,37 @@ def board(standings: Sequence[Standing], *, limited_s: int = 0) -> Board:
     )
 
 
+def line_of(*standings: Standing) -> str:
+    """Without how far it is."""
+    return (
+        BlastProgress(60.0, 4).line(board(standings), 1.0).removeprefix("0:01 of 1:00; 4 users; ")
+    )
+
+
 def test_the_leader_is_named_and_tied_ones_are_counted() -> None:
     first, tied, last = standing("a", 1, rps=1234.56), standing("b", 1), standing("c", 3)
-    assert leader((first, last)) == "a leads with 1,234.6 requests/s"
-    assert leader((first, tied, last)) == "a and 1 more lead with 1,234.6 requests/s"
+    assert line_of(first, last) == "a leads with 1,234.6 requests/s; 0.0% errors"
+    assert line_of(first, tied, last) == "a and 1 more lead with 1,234.6 requests/s; 0.0% errors"
 
 
 def test_nobody_leads_before_the_first_answer() -> None:
-    assert leader((standing("a", 1, rps=0.0, ok=0),)) == "no answer yet"
-    assert leader(()) == "no answer yet"
+    assert line_of(standing("a", 1, rps=0.0, ok=0)) == "no answer yet; nothing ended yet"
+    assert line_of() == "no answer yet; nothing ended yet"
 
 
 def test_who_fails_all_along_is_named_up_to_three() -> None:
     dead = [standing(name, 1, ok=0, errors=5) for name in "abcde"]
-    assert silent(tuple(dead[:2])) == ["no answer from a, b"]
-    assert silent(tuple(dead)) == ["no answer from a, b, c and 2 more"]
+    assert line_of(*dead[:2]) == "no answer yet; no answer from a, b; 100.0% errors"
+    assert line_of(*dead) == "no answer yet; no answer from a, b, c and 2 more; 100.0% errors"
     # one that was asked nothing yet, and one that answers now and then
-    assert silent((standing("f", 1, ok=0), standing("g", 1, ok=1, errors=9))) == []
+    assert line_of(standing("f", 1, ok=0), standing("g", 1, ok=1, errors=9)) == (
+        "g leads with 1.0 requests/s; 90.0% errors"
+    )
 
 
 def test_errors_are_a_share_of_all_that_ended() -> None:
-    assert errors((standing("a", 1, ok=997), standing("b", 2, ok=0, errors=3))) == "0.3% errors"
-    assert errors((standing("a", 1, ok=0),)) == "nothing ended yet"
+    told = line_of(standing("a", 1, ok=997), standing("b", 2, ok=0, errors=3))
+    assert told == "a leads with 1.0 requests/s; no answer from b; 0.3% errors"
 
 
 def test_the_line_has_it_all() -> None:

@@ -13,6 +13,8 @@ from toolkit.errors import ToolkitError
 
 MOST_RATE = 100_000.0
 """Requests a second and host; more than any loader core sends."""
+MOST_TIMEOUT_S = 3600.0
+"""Of one request."""
 
 
 class HostPace:

@@ -11,9 +11,10 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from toolkit.cli.blast.child import LEASH
 from toolkit.errors import ToolkitError
 
+LEASH = Path(__file__).with_name("leash.py")
+"""Runs a command that ends when this process does."""
 TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main(prog_name='toolkit')"]
 LOOPBACK = "127.0.0.1"
 ANSWER_S = 5.0

@@ -92,7 +92,7 @@ def command(*, seconds: int, page: bool, port: int | None, real: bool, keep: boo
     if port is not None and not page:
         raise click.UsageError("--port is the leaderboard's, and --no-page serves none")
 
-    from toolkit.cli.blast.child import locustfile
+    from toolkit.cli.blast.load import locustfile
     from toolkit.cli.leaderboard import page_file, page_port
     from toolkit.cli.real_vllm import vllm_home
 

@@ -1,7 +1,18 @@
-"""What a blast is to do, once its words, its profile and a run that it resumes are read. Nothing is asked or sent here."""
+"""What a blast is to do: the user's words, a resumed run's, the profile's, the defaults, in this order; and the words that say it to the load.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+Nothing is asked or sent here.
+"""
+
+import json
+import math
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,16 +20,11 @@ import click
 from toolkit.blast import phases
 from toolkit.blast.rounding import users_for
 from toolkit.blast.script import MAX_TOKENS, STREAM_SHARE
-from toolkit.cli.blast.options import (
-    CANARY_PERCENT,
-    DURATION_S,
-    PROFILE,
-    TIMEOUT_S,
-    USERS,
-    BlastOptions,
-)
+from toolkit.cli.blast.load import locustfile
+from toolkit.cli.blast.verb import CANARY_PERCENT, DURATION_S, PROFILE, TIMEOUT_S, USERS
 from toolkit.cli.catalog import profile_from
 from toolkit.errors import ToolkitError
+from toolkit.hosts import KEYS
 from toolkit.profiles import Profile
 from toolkit.records import Host, Run
 
@@ -68,44 +74,93 @@ class BlastPlan:
         return most if limit is None else min(most, limit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
-    """A stored run that is to go on."""
-
-    run: Run
-    settings: Mapping[str, Any]
-    """As its first start was told."""
-    under_load_s: int
-    """Seconds that it had so far, without the gaps."""
-
-
 def plan_of(
-    options: BlastOptions, hosts: Sequence[Host], resumed: Resumed | None = None
+    hosts: Sequence[Host],
+    *,
+    resumed: Run | None = None,
+    under_load_s: int = 0,
+    profile: str | None = None,
+    users: int | None = None,
+    duration: float | None = None,
+    spawn_rate: float | None = None,
+    rate: float | None = None,
+    mix: int | None = None,
+    max_tokens: int | None = None,
+    model: str | None = None,
+    canaries: float | None = None,
+    timeout: float | None = None,
+    processes: int | None = None,
 ) -> BlastPlan:
-    """What the user said, else the resumed run, else the profile, else the default. Raises ToolkitError."""
-    told = resumed.settings if resumed else {}
-    word = options.profile or told.get("profile") or PROFILE
-    profile = profile_from(word)
-    users, rounded = _users(options, told, profile, len(hosts))
-    spawn_rate = _first(options.spawn_rate, told.get("spawn_rate"))
+    """What the user said (None: nothing), else the resumed run, else the profile, else the default.
+
+    `under_load_s`: what the resumed run had so far, without the gaps. Raises ToolkitError, and click.UsageError for words
+    beside phases.
+    """
+    told = _settings_of(resumed) if resumed else {}
+
+    def first(*values: Any) -> Any:
+        """The first of the values that is known."""
+        return next((value for value in values if value is not None), None)
+
+    word = profile or told.get("profile") or PROFILE
+    found = profile_from(word)
+    notes = []
+    if found.phases:
+        given = (("--users", users), ("--spawn-rate", spawn_rate), ("--duration", duration))
+        for option, value in given:
+            if value is not None:
+                raise click.UsageError(
+                    f"the phases of `{found.name}` say how many users there are and how long; leave {option} out"
+                )
+        all_users = phases.most_users(found.phases) * len(hosts)
+        duration_s = phases.length_s(found.phases)
+    else:
+        all_users, rounded = users_for(first(users, told.get("users"), USERS), len(hosts))
+        notes += [rounded] if rounded else []
+        planned_s = float(first(told.get("duration_s"), DURATION_S))
+        duration_s = planned_s - under_load_s if duration is None else duration
+        if resumed and duration_s < 1 and duration is None:
+            raise ToolkitError(
+                f"run `{resumed.id}` has had all its {planned_s:,.0f} s",
+                "Say how much longer, e.g., `--duration 10m`",
+            )
+    if found.left_out:
+        keys = ", ".join(f"`{key}`" for key in found.left_out)
+        notes.append(f"Warning: these keys of `{word}` are not sent: {keys}")
+    if found.phases and resumed:
+        # the load's shape counts from its own start, and knows of no earlier one
+        notes.append(f"The phases of `{found.name}` begin anew")
     return BlastPlan(
         hosts=tuple(hosts),
         profile_word=word,
-        profile=profile,
-        users=users,
-        duration_s=_duration_s(options, profile, resumed),
-        spawn_rate=_first(spawn_rate, min(float(users), MOST_SPAWN_RATE)),
-        rate=_first(options.rate, told.get("rate")),
-        mix=_first(options.mix, told.get("mix")),
-        max_tokens=_first(options.max_tokens, told.get("max_tokens")),
-        model=_first(options.model, told.get("model")),
-        canary_percent=_first(options.canaries, told.get("canaries"), CANARY_PERCENT),
-        timeout_s=_first(options.timeout, told.get("request_timeout_s"), TIMEOUT_S),
-        processes=_first(options.processes, told.get("workers"), 1),
-        notes=tuple(
-            note for note in (rounded, _left_out(profile, word), _anew(profile, resumed)) if note
+        profile=found,
+        users=all_users,
+        duration_s=duration_s,
+        spawn_rate=first(
+            spawn_rate, told.get("spawn_rate"), min(float(all_users), MOST_SPAWN_RATE)
         ),
+        rate=first(rate, told.get("rate")),
+        mix=first(mix, told.get("mix")),
+        max_tokens=first(max_tokens, told.get("max_tokens")),
+        model=first(model, told.get("model")),
+        canary_percent=first(canaries, told.get("canaries"), CANARY_PERCENT),
+        timeout_s=first(timeout, told.get("request_timeout_s"), TIMEOUT_S),
+        processes=first(processes, told.get("workers"), 1),
+        notes=tuple(notes),
     )
+
+
+def _settings_of(run: Run) -> dict[str, Any]:
+    """As the run's first start was told."""
+    try:
+        settings = json.loads(run.settings)
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ToolkitError(
+            f"the settings of run `{run.id}` are not as the toolkit writes them", "Begin a new one"
+        )
+    return settings
 
 
 def refuse_other_hosts(run: Run, hosts: Sequence[Host], known: Sequence[Host]) -> None:
@@ -119,68 +174,76 @@ def refuse_other_hosts(run: Run, hosts: Sequence[Host], known: Sequence[Host]) -
         )
 
 
-def _users(
-    options: BlastOptions, told: Mapping[str, Any], profile: Profile, hosts: int
-) -> tuple[int, str | None]:
-    """All users, and a sentence where there are more than was asked for."""
-    if not profile.phases:
-        return users_for(_first(options.users, told.get("users"), USERS), hosts)
-    for word, value in (("--users", options.users), ("--spawn-rate", options.spawn_rate)):
-        if value is not None:
-            raise click.UsageError(_beside_phases(word, profile))
-    return phases.most_users(profile.phases) * hosts, None
+# --- in the words of the load's process ---------------------------------------------------------------
 
 
-def _duration_s(options: BlastOptions, profile: Profile, resumed: Resumed | None) -> float:
-    """How long from now on: of a resumed run the rest, unless the user says how much longer."""
-    if profile.phases and options.duration is not None:
-        raise click.UsageError(_beside_phases("--duration", profile))
-    if options.duration is not None:
-        return options.duration
-    if profile.phases:
-        return phases.length_s(profile.phases)
-    told = resumed.settings.get("duration_s") if resumed else None
-    planned_s = float(_first(told, DURATION_S))
-    left_s = planned_s - (resumed.under_load_s if resumed else 0)
-    if resumed and left_s < 1:
-        raise ToolkitError(
-            f"run `{resumed.run.id}` has had all its {planned_s:,.0f} s",
-            "Say how much longer, e.g., `--duration 10m`",
-        )
-    return left_s
+@contextmanager
+def hosts_file(hosts: Sequence[Host]) -> Iterator[Path]:
+    """The hosts in a file for the load, whatever words named them; its workers read it, too, even late. No key is in it."""
+    number, name = tempfile.mkstemp(prefix="toolkit-hosts-", suffix=".txt")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            for host in hosts:
+                is_named = host.name != host.url.partition("://")[2]
+                words = [*([host.name] if is_named else []), host.url]
+                words += [
+                    f"{key}={getattr(host, key)}" for key in KEYS if getattr(host, key) is not None
+                ]
+                file.write(" ".join(words) + "\n")
+        yield Path(name)
+    finally:
+        with suppress(OSError):
+            os.unlink(name)  # noqa: PTH108
 
 
-def _beside_phases(word: str, profile: Profile) -> str:
-    return f"the phases of `{profile.name}` say how many users there are and how long; leave {word} out"
-
-
-def _first(*values: Any) -> Any:
-    """The first of the values that is known."""
-    return next((value for value in values if value is not None), None)
-
-
-def _left_out(profile: Profile, word: str) -> str | None:
-    if not profile.left_out:
-        return None
-    keys = ", ".join(f"`{key}`" for key in profile.left_out)
-    return f"Warning: these keys of `{word}` are not sent: {keys}"
-
-
-def _anew(profile: Profile, resumed: Resumed | None) -> str | None:
-    """The load's shape counts from its own start, and knows of no earlier one."""
-    if not (profile.phases and resumed):
-        return None
-    return f"The phases of `{profile.name}` begin anew"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyBlast:
-    """One blast that may begin."""
-
-    options: BlastOptions
-    run: str
-    """Its id; of a run that is resumed, the old one."""
-    plan: BlastPlan
-    keys: dict[str, str] = field(repr=False)
-    not_neutral: str | None
-    """Why the figures rank nobody, in a sentence."""
+def command_line(
+    plan: BlastPlan,
+    *,
+    run: str,
+    is_resumed: bool,
+    hosts: Path,
+    database: Path,
+    not_neutral: str | None,
+    insecure: bool,
+    ca: str | None,
+) -> list[str]:
+    """The command line of the process that makes the load; no key is in it."""
+    words: dict[str, object] = {
+        "--hosts-file": hosts,
+        "--db": database,
+        "--resume" if is_resumed else "--run": run,
+        "--profile": plan.profile_word,
+        "--canaries": plan.canary_percent,
+        "--request-timeout": plan.timeout_s,
+        "--mix": plan.mix,
+        "--max-tokens": plan.max_tokens,
+        "--model": plan.model,
+        "--rate": plan.rate,
+        "--non-neutral": not_neutral,
+        "--ca": ca,
+        "--exit-code-on-error": 0,  # a host's failures are figures, not failures of the blast
+    }
+    if not plan.profile.phases:
+        words |= {
+            "--users": plan.users,
+            "--spawn-rate": plan.spawn_rate,
+            "--run-time": f"{math.ceil(plan.duration_s)}s",
+        }
+    if plan.processes > 1:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            port = server.getsockname()[1]
+        words |= {
+            "--processes": plan.processes,
+            # plain Locust listens everywhere, and two blasts on one machine would meet on its port
+            "--master-bind-host": "127.0.0.1",
+            "--master-bind-port": port,
+            "--master-host": "127.0.0.1",
+            "--master-port": port,
+        }
+    given = [f"{name}={word}" for name, word in words.items() if word is not None]
+    # without Locust's logging its own tables, of which we use nothing, are not printed
+    flags = ["--skip-log-setup", *(["--insecure"] if insecure else [])]
+    file = locustfile()
+    alone = file.with_name("blast_alone.py")
+    return [sys.executable, str(alone), "-f", str(file), "--headless", *given, *flags]

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -9,20 +10,66 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from toolkit.board.standings import Board, Standing
+from toolkit.board.feed import Feed
+from toolkit.board.standings import Board
 from toolkit.errors import ToolkitError
 from toolkit.units import counted, stopwatch
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.live import Live
 
+    from toolkit.store import Store
+
+MEET_EVERY_S = 0.25
 LIVE_EVERY_S = 2.0
 LINE_EVERY_S = 10.0
-
-Look = Callable[[], tuple[Board, float] | None]
-"""Reads the newest board, and for how many seconds the load has been on; None: it is not on yet."""
 STARTING = "The load is starting"
+
+
+class StoredBlast:
+    """The run as the load writes it into the store."""
+
+    def __init__(self, store: "Store", run: str, window_s: float) -> None:
+        self.begun_at: float | None = None
+        """When the load began, or went on, by the wall clock."""
+        self.run = run
+        self._store, self._window_s = store, window_s
+        self._feed: Feed | None = None
+        self._earlier = 0
+        self._earlier = len(self._beginnings())
+
+    async def begun(self) -> float:
+        """Wait until the load has begun; when that was."""
+        while self.begun_at is None:
+            await asyncio.sleep(MEET_EVERY_S)
+            self.begun_at = next(iter(await asyncio.to_thread(self._beginnings)), None)
+        return self.begun_at
+
+    def has_begun(self) -> bool:
+        """Whether this load has; what a run that it resumes had before does not count."""
+        return bool(self._beginnings())
+
+    def board(self) -> Board | None:
+        """The newest standings; None: the run is not in the database. Raises ToolkitError."""
+        if self._feed is None:
+            run = self._store.run(self.run)
+            if run is None:
+                return None
+            self._feed = Feed(self._store, run, everything=True)
+        self._feed.refresh()
+        return self._feed.board(window_s=max(1, round(self._window_s)))
+
+    def look(self) -> tuple[Board, float] | None:
+        """The newest standings, and for how many seconds the load has been on; None: it is not on yet. Raises ToolkitError."""
+        board = None if self.begun_at is None else self.board()
+        if board is None or self.begun_at is None:
+            return None
+        return board, time.time() - self.begun_at
+
+    def _beginnings(self) -> list[float]:
+        """Of this load, told apart by their number: a clock that is set back would place a new one before an old one."""
+        events = (event for _, event in self._store.events(self.run))
+        return [event.at for event in events if event.kind in ("start", "resume")][self._earlier :]
 
 
 class BlastProgress:
@@ -34,7 +81,14 @@ class BlastProgress:
 
     def __enter__(self) -> Self:
         if sys.stderr is not None and sys.stderr.isatty():
-            self._live = _live(STARTING)
+            from rich.live import Live
+            from rich.text import Text
+
+            from toolkit.report.tables import side_screen
+
+            self._live = Live(
+                Text(STARTING), console=side_screen(), auto_refresh=False, transient=True
+            )
             self._live.start()
         return self
 
@@ -51,83 +105,62 @@ class BlastProgress:
             else:
                 click.echo(sentence, err=True)
 
-    async def watch(self, look: Look) -> None:
-        """Show the newest board again and again until cancelled; `look` runs in a thread."""
+    async def watch(self, look: Callable[[], tuple[Board, float] | None]) -> None:
+        """Show the newest board again and again until cancelled; `look` reads it, in a thread."""
         loop = asyncio.get_running_loop()
         every_s = LIVE_EVERY_S if self._live else LINE_EVERY_S
         with ThreadPoolExecutor(1, "board") as thread:
             while True:
                 await asyncio.sleep(every_s)
                 try:
-                    told = await loop.run_in_executor(thread, look)
+                    seen = await loop.run_in_executor(thread, look)
                 except ToolkitError:  # a database that is busy now: the next board will do
                     continue
-                self._show(*told or (None, 0.0))
+                if self._live:
+                    with suppress(OSError):
+                        self._draw(self._live, seen)
+                else:
+                    self.say(STARTING if seen is None else self.line(*seen))
 
-    def _show(self, board: Board | None, elapsed_s: float) -> None:
-        if self._live:
-            with suppress(OSError):
-                self._live.update(self._page(board, elapsed_s), refresh=True)
-        else:
-            self.say(STARTING if board is None else self.line(board, elapsed_s))
-
-    def _page(self, board: Board | None, elapsed_s: float) -> "RenderableType":
+    def _draw(self, live: "Live", seen: tuple[Board, float] | None) -> None:
         from rich.console import Group
         from rich.text import Text
 
-        if board is None:
-            return Text(STARTING)
         from toolkit.cli.board.table import board_table
 
-        assert self._live is not None
-        line = Text(self.line(board, elapsed_s), style="bold")
+        if seen is None:
+            live.update(Text(STARTING), refresh=True)
+            return
         # first, as a low screen shows the beginning only
-        return Group(line, Text(), board_table(board, self._live.console))
+        line = Text(self.line(*seen), style="bold")
+        live.update(Group(line, Text(), board_table(seen[0], live.console)), refresh=True)
 
     def line(self, board: Board, elapsed_s: float) -> str:
         """How far it is, who leads, who does not answer, in one line."""
-        parts = [
-            f"{stopwatch(elapsed_s)} of {stopwatch(self._duration_s)}",
-            counted(self._users, "user"),
-            leader(board.standings),
-            *silent(board.standings),
-            errors(board.standings),
-        ]
+        parts = [f"{stopwatch(elapsed_s)} of {stopwatch(self._duration_s)}"]
+        parts.append(counted(self._users, "user"))
+
+        # the best of those in no trouble; tied ones are counted
+        well = [one for one in board.standings if one.ok and not one.trouble]
+        if well:
+            others = sum(one.rank == well[0].rank for one in well) - 1
+            lead = f" and {others} more lead" if others else " leads"
+            parts.append(f"{well[0].name}{lead} with {well[0].rps:,.1f} requests/s")
+        elif any(one.ok for one in board.standings):
+            parts.append("no host that answers well")
+        else:
+            parts.append("no answer yet")
+
+        # who has failed all along, named up to three
+        silent = [one.name for one in board.standings if one.errors and not one.ok]
+        if silent:
+            more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+            parts.append(f"no answer from {', '.join(silent[:3])}{more}")
+
+        # the share of failures over all hosts
+        failed = sum(one.errors for one in board.standings)
+        ended = failed + sum(one.ok for one in board.standings)
+        parts.append(f"{failed / ended:.1%} errors" if ended else "nothing ended yet")
         if board.limited_s:
             parts.append(f"the load generator was the limit in {board.limited_s:,} s")
         return "; ".join(parts)
-
-
-def leader(standings: tuple[Standing, ...]) -> str:
-    """Who is the best of those in no trouble, and with how many requests a second; tied ones are counted."""
-    well = [one for one in standings if one.ok and not one.trouble]
-    if not well:
-        return "no host that answers well" if any(one.ok for one in standings) else "no answer yet"
-    first = [one for one in well if one.rank == well[0].rank]
-    others = f" and {len(first) - 1} more lead" if len(first) > 1 else " leads"
-    return f"{first[0].name}{others} with {first[0].rps:,.1f} requests/s"
-
-
-def silent(standings: tuple[Standing, ...]) -> list[str]:
-    """Who has failed all along, named up to three."""
-    names = [one.name for one in standings if one.errors and not one.ok]
-    if not names:
-        return []
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return [f"no answer from {', '.join(names[:3])}{more}"]
-
-
-def errors(standings: tuple[Standing, ...]) -> str:
-    """The share of failures over all hosts."""
-    failed = sum(one.errors for one in standings)
-    ended = failed + sum(one.ok for one in standings)
-    return f"{failed / ended:.1%} errors" if ended else "nothing ended yet"
-
-
-def _live(begin: str) -> "Live":
-    from rich.live import Live
-    from rich.text import Text
-
-    from toolkit.report.tables import side_screen
-
-    return Live(Text(begin), console=side_screen(), auto_refresh=False, transient=True)

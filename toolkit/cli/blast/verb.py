@@ -1,27 +1,56 @@
 """`toolkit blast`: the same load on every host at once, for minutes or hours, with the standings live."""
 
+import shlex
 import sys
-from typing import Any
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.blast.pacing import MOST_RATE
+from toolkit.blast.pacing import MOST_RATE, MOST_TIMEOUT_S
 from toolkit.cli import suggestions
-from toolkit.cli.blast.options import (
-    CANARY_PERCENT,
-    MOST_TIMEOUT_S,
-    PROFILE,
-    SCOUT_EVERY_S,
-    TIMEOUT_S,
-    USERS,
-    WINDOW_S,
-    BlastOptions,
+from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
+from toolkit.cli.inputs import (
+    allow_open_files,
+    hosts_from,
+    keys_for,
+    occupy_standard_files,
+    tls_for,
 )
 from toolkit.cli.options import DURATION, LONGEST_WINDOW_S, database_option, tls_options
+from toolkit.cli.output import say
+from toolkit.cli.places import command_on, words_for
+from toolkit.errors import ToolkitError
+from toolkit.records import Event, Sighting
 
-MOST_USERS = 1_000_000
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from toolkit.cli.blast.plan import BlastPlan
+    from toolkit.cli.blast.progress import StoredBlast
+    from toolkit.records import Host, LoaderSecond
+    from toolkit.store import Store
+
+PROFILE = "contest"
+WINDOW_S = 900.0
+"""What the standings look back on."""
+DURATION_S = WINDOW_S
+"""One window of the board."""
 LONGEST_S = 365 * 86_400.0
 """Of a blast: more is a slip."""
+SCOUT_EVERY_S = 5.0
+LOOK_TIMEOUT_S = 5.0
+"""Of scout, for all pages of one host, as its own."""
+MOST_WAITING = 10_000
+"""Sightings that wait for a store that refuses; beyond it the oldest are given up."""
+USERS = 32
+MOST_USERS = 1_000_000
+CANARY_PERCENT = 1.0
+TIMEOUT_S = 60.0
+KNOWN_RUNS = 5
+"""So many of the newest are named after one that is not known."""
 
 EXAMPLES = """
 Load every host at once with the same number of users, count every answer, and show who leads.
@@ -123,43 +152,313 @@ answered anything, 130 when it was interrupted.
 )
 @database_option
 @tls_options
-def command(**options: Any) -> None:
-    """Blast every host (the help text is EXAMPLES)."""
-    chosen = BlastOptions(**options)
-    refusal = _contradiction(chosen) or _excess(chosen)
-    if refusal:
-        raise click.UsageError(refusal)
-    from toolkit.cli.blast.run import run_blast
+def command(
+    *,
+    hosts: tuple[str, ...],
+    window: float,
+    resume: str | None,
+    dry_run: bool,
+    no_scout: bool,
+    scout_every: float,
+    non_neutral: bool,
+    as_json: bool,
+    database: Path,
+    insecure: bool,
+    ca: str | None,
+    **load: Any,
+) -> None:
+    """Blast every host (the help text is EXAMPLES). `load`: what plan_of takes; None where it was not said."""
+    if dry_run and resume is not None:
+        raise click.UsageError("--dry-run shows a new blast; leave --resume out")
+    # past all bounds, endless or `nan`: click's own ranges let such a one through
+    for name, number, most, limit in (
+        ("--duration", load["duration"], LONGEST_S, "a year"),
+        ("--spawn-rate", load["spawn_rate"], MOST_USERS, f"{MOST_USERS:,}"),
+        ("--rate", load["rate"], MOST_RATE, f"{MOST_RATE:,.0f}"),
+        ("--canaries", load["canaries"], 100, "100"),
+        ("--timeout", load["timeout"], MOST_TIMEOUT_S, "an hour"),
+        ("--window", window, LONGEST_WINDOW_S, "a day"),
+    ):
+        if number is not None and not number <= most:  # `nan` is neither more nor less
+            raise click.UsageError(f"{name} is {limit} at most")
 
-    sys.exit(run_blast(chosen))
+    import asyncio
+    import os
+    import secrets
+
+    from toolkit.blast import checks
+    from toolkit.blast.neutrality import neighbours, sentence
+    from toolkit.cli.blast.load import LoadProcess, drive, environment, locustfile
+    from toolkit.cli.blast.plan import command_line, hosts_file, plan_of, refuse_other_hosts
+    from toolkit.cli.blast.progress import BlastProgress, StoredBlast
+    from toolkit.store import Store
+    from toolkit.units import counted, stopwatch
+
+    found = hosts_from(hosts)
+    here = neighbours(checks.targets(found, ask_resolver=not dry_run), checks.own_names())
+    not_neutral = sentence(here) if here else None
+    if dry_run:
+        from toolkit.cli.blast.dry import show
+
+        plan = plan_of(found, **load)
+        for note in plan.notes:
+            say(note, err=True)
+        if not_neutral and not non_neutral:
+            say(
+                f"Warning: {not_neutral}; without `--non-neutral` the blast will not begin",
+                err=True,
+            )
+        show(plan, scout_every_s=None if no_scout else scout_every, as_json=as_json)
+        return
+
+    # all that can be checked before the first request
+    keys, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
+    locustfile()
+    if not_neutral and not non_neutral:
+        raise ToolkitError(
+            f"{not_neutral}: the load would take CPU from the server it measures, and no network lies between",
+            "Start the load from another machine; `--non-neutral` runs it all the same and marks the run",
+        )
+    allow_open_files()
+    occupy_standard_files()
+    with Store.open(database) as store:
+        resumed, under_load_s = None, 0
+        if resume is not None:
+            resumed = store.run(resume)
+            if resumed is None or resumed.verb != "blast":
+                runs = store.runs(verb="blast", limit=KNOWN_RUNS)
+                known = ", ".join(f"`{each.id}`" for each in runs) or "none yet"
+                raise ToolkitError(
+                    f"`{database}` has no blast `{resume}` to go on with", f"Known blasts: {known}"
+                )
+            refuse_other_hosts(resumed, found, list(store.hosts_of(resume).values()))
+            under_load_s = len({second.at_s for _, second in store.loader_seconds(resume)})
+        plan = plan_of(found, resumed=resumed, under_load_s=under_load_s, **load)
+        newest = store.runs(limit=1)
+        _check_machine(plan, database, newest[0].started_at if newest else None)
+        for note in plan.notes:
+            click.echo(note, err=True)
+
+        # the load in a process of its own, and what goes on beside it
+        run = resume or secrets.token_hex(6)
+        stored = StoredBlast(store, run, window)
+        progress = BlastProgress(plan.duration_s, plan.users)
+
+        async def mark() -> None:
+            begun_at = await stored.begun()
+            if not_neutral:
+                text = f"not neutral: {not_neutral}"
+                event = Event(run=run, at=begun_at, kind="mark", text=text)
+                await asyncio.to_thread(store.add_event, event)
+
+        def scout() -> "Coroutine[Any, Any, None]":
+            return _scout(found, keys, store, tls, every_s=scout_every, warn=progress.say)
+
+        besides = [mark, lambda: progress.watch(stored.look), *([] if no_scout else [scout])]
+        many = f"each of {len(found):,} hosts" if len(found) > 1 else "one host"
+        try:
+            with hosts_file(found) as file, progress:
+                progress.say(
+                    f"Blast `{run}` {'resumes' if resume else 'begins'}: "
+                    f"{counted(plan.users_per_host, 'user')} on {many}, {stopwatch(plan.duration_s)}"
+                )
+                if not_neutral:
+                    progress.say(
+                        f"Not neutral: {not_neutral}; the run is marked, and its figures rank nobody"
+                    )
+                words = command_line(
+                    plan,
+                    run=run,
+                    is_resumed=resume is not None,
+                    hosts=file,
+                    database=database,
+                    not_neutral=not_neutral,
+                    insecure=insecure,
+                    ca=ca,
+                )
+                child = LoadProcess(words, secrets=keys.values())
+                keys_in = {host.api_key_env or "" for host in found}
+                code, was_stopped = asyncio.run(
+                    drive(child, environment(os.environ, keys_in), besides, say=progress.say)
+                )
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+        again = resume_command(
+            hosts,
+            run,
+            database=database,
+            non_neutral=non_neutral,
+            no_scout=no_scout,
+            insecure=insecure,
+            ca=ca,
+            window=window,
+            scout_every=scout_every,
+        )
+        exit_code = _show_end(
+            store,
+            stored,
+            code,
+            list(child.lines),
+            was_stopped=was_stopped,
+            database=database,
+            not_neutral=not_neutral,
+            again=again,
+            as_json=as_json,
+        )
+    sys.exit(exit_code)
 
 
-def _contradiction(options: BlastOptions) -> str | None:
-    """Say which two words cannot both be meant: one of them would be passed over in silence."""
-    cases = (
-        (
-            options.dry_run and options.resume is not None,
-            "--dry-run shows a new blast; leave --resume out",
+def _check_machine(plan: "BlastPlan", database: Path, newest_s: float | None) -> None:
+    """Compare what the blast needs with what this machine has. Raises ToolkitError for what cannot work."""
+    from toolkit.blast import checks, limits
+
+    concerns = limits.known(
+        limits.open_files(checks.open_files_limit(), users=plan.users, processes=plan.processes),
+        limits.ports(checks.ports_for_one_host(), users_per_host=plan.users_per_host),
+        limits.disk(
+            checks.free_bytes(database),
+            expected_bytes=limits.growth_bytes(hosts=len(plan.hosts), duration_s=plan.duration_s),
         ),
+        limits.clock(time.time(), newest_s=newest_s),
     )
-    return next((message for is_so, message in cases if is_so), None)
+    for concern in concerns:
+        if concern.stops:
+            raise ToolkitError(concern.text, concern.fix)
+        click.echo(f"Warning: {concern.text}. {concern.fix}", err=True)
 
 
-def _excess(options: BlastOptions) -> str | None:
-    """Say which number is past all bounds, endless or `nan`: click's own ranges let such a one through."""
-    cases = (
-        ("--duration", options.duration, LONGEST_S, "a year"),
-        ("--spawn-rate", options.spawn_rate, MOST_USERS, f"{MOST_USERS:,}"),
-        ("--rate", options.rate, MOST_RATE, f"{MOST_RATE:,.0f}"),
-        ("--canaries", options.canaries, 100, "100"),
-        ("--timeout", options.timeout, MOST_TIMEOUT_S, "an hour"),
-        ("--window", options.window, LONGEST_WINDOW_S, "a day"),
+async def _scout(
+    hosts: "Sequence[Host]",
+    keys: "Mapping[str, str]",
+    store: "Store",
+    tls: "ssl.SSLContext",
+    *,
+    every_s: float,
+    warn: "Callable[[str], None]",
+) -> None:
+    """Look at each host again and again until cancelled: what it tells of itself under load is kept as sightings."""
+    from toolkit.scout.look import QuietMoments, Scout
+    from toolkit.scout.watch import HostWatch
+
+    waiting: list[Sighting] = []
+    is_warned = False
+
+    def keep(batch: "Sequence[Sighting]") -> None:
+        """What the store refuses waits: a locked or full file ends neither look nor load."""
+        nonlocal waiting, is_warned
+        waiting = [*waiting, *batch][-MOST_WAITING:]
+        try:
+            store.add_sightings(waiting, hosts)
+        except ToolkitError as error:
+            if not is_warned:
+                warn(f"Warning: {error.message}; scout's looks go on and are kept later")
+            is_warned = True
+        else:
+            waiting = []
+
+    quiet = QuietMoments()
+    last = {host.name: store.last_telling(host.name, host.url) for host in hosts}
+    watch = HostWatch(
+        [Scout(host, tls, keys.get(host.name), LOOK_TIMEOUT_S, quiet) for host in hosts],
+        before={name: sighting for name, sighting in last.items() if sighting},
+        keep=keep,
+        show=lambda _: None,
     )
-    return next(
-        (
-            f"{name} is {words} at most"
-            for name, number, most, words in cases
-            if number is not None and not number <= most  # `nan` is neither more nor less
-        ),
-        None,
+    await watch.run(None, every_s)
+
+
+def _show_end(
+    store: "Store",
+    stored: "StoredBlast",
+    code: int,
+    lines: "Sequence[str]",
+    *,
+    was_stopped: bool,
+    database: Path,
+    not_neutral: str | None,
+    again: str,
+    as_json: bool,
+) -> int:
+    """Show how it came out; the exit code. `code`, `lines`: the load's, `again`: what goes on with it.
+
+    Raises ToolkitError when the load did not end by itself.
+    """
+    from toolkit.cli.blast.load import failure
+    from toolkit.cli.board.table import print_board
+    from toolkit.cli.board.verb import print_json_board
+
+    run = stored.run
+    if not stored.has_begun():
+        # of a run that was to go on, neither its old standings nor its old end say anything of this load
+        if not was_stopped:
+            raise failure(code, lines, run=run, is_begun=False, resume_command=again)
+        click.echo("Stopped before the first request", err=True)
+        return INTERRUPTED
+    last = stored.board()
+    if last is not None and last.at_s is not None:
+        if as_json:
+            print_json_board(last)
+        else:
+            print_board(last, [event for _, event in store.events(run)])
+        strain = strain_of([second for _, second in store.loader_seconds(run)])
+        if strain:
+            click.echo(f"Warning: {strain}", err=True)
+        if not_neutral:
+            click.echo(f"Not neutral: {not_neutral}; these figures rank nobody", err=True)
+        board = command_on(database, "board", "--run", run)
+        click.echo(f"Kept in `{database}`; `{board}` shows these standings again", err=True)
+    ended = store.run(run)
+    if ended is None or ended.ended_at is None:
+        raise failure(code, lines, run=run, is_begun=True, resume_command=again)
+    if was_stopped:
+        click.echo(f"Stopped; go on with `{again}`", err=True)
+        return INTERRUPTED
+    # of the whole run: the window of the standings may hold no answer
+    sums = store.tally_sums(run)
+    if not any(one.ok for (_, _, kind), one in sums.items() if kind == "ranked"):
+        click.echo("No host answered a single request; `toolkit scout` tells why", err=True)
+        return FAILED
+    return WORKED
+
+
+def resume_command(
+    hosts: "Sequence[str]",
+    run: str,
+    *,
+    database: Path,
+    non_neutral: bool = False,
+    no_scout: bool = False,
+    insecure: bool = False,
+    ca: str | None = None,
+    window: float = WINDOW_S,
+    scout_every: float = SCOUT_EVERY_S,
+) -> str:
+    """What goes on with this run: whom it loads, and what the run does not remember."""
+    words = ["toolkit", "blast", *hosts, "--resume", run]
+    words += ["--non-neutral"] if non_neutral else []
+    words += ["--no-scout"] if no_scout else []
+    words += ["--insecure"] if insecure else []
+    words += ["--ca", ca] if ca else []
+    words += ["--window", f"{window:g}s"] if window != WINDOW_S else []
+    words += ["--scout-every", f"{scout_every:g}s"] if scout_every != SCOUT_EVERY_S else []
+    return shlex.join([*words, *words_for(database)])
+
+
+def strain_of(seconds: "Sequence[LoaderSecond]") -> str | None:
+    """In how many seconds the load generator itself was the limit, by what, and the way out; None: in none."""
+    limited = [second for second in seconds if second.limited]
+    if not limited:
+        return None
+    # a second counts once, however many workers were at their limit
+    limited_s = len({second.at_s for second in limited})
+    total_s = len({second.at_s for second in seconds})
+    cpu = max(second.cpu_share or 0.0 for second in limited)
+    lag_ms = max(second.lag_ms or 0.0 for second in limited)
+    why = [f"used up to {cpu:.0%} of a core"] if cpu else []
+    why += [f"was up to {lag_ms:,.0f} ms late"] if lag_ms else []
+    by = f": a process {' and '.join(why)}" if why else ""
+    return (
+        f"this machine was the limit in {limited_s:,} of {total_s:,} s ({limited_s / total_s:.0%}){by}. "
+        "These seconds describe it and not the hosts; use fewer users, more `--processes`, or a quieter machine"
     )

@@ -167,8 +167,7 @@ def command(
             print_steps(plan, sim=sim, as_json=as_json)
             return
 
-    from toolkit.cli.blast.child import LEASH
-    from toolkit.cli.children import TOOLKIT
+    from toolkit.cli.children import LEASH, TOOLKIT
     from toolkit.cli.sweep.plan import impossible_in
     from toolkit.cli.sweep.servers import counters_of, invalid_json
     from toolkit.cli.sweep.table import print_objects, print_table

@@ -7,14 +7,13 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from toolkit.cli.blast import child as blast_child
-from toolkit.cli.blast.child import LoadProcess, told_error
-from toolkit.cli.blast.drive import STOPPING, Drive, Ended, environment
+from toolkit.cli.blast.load import STOPPING, LoadProcess, drive, environment, failure, locustfile
 from toolkit.errors import ToolkitError
 
 
@@ -43,14 +42,23 @@ DEAF = """
 
 def driven(
     command: list[str],
-    on_line: Callable[[str], None] = lambda _: None,
-    **changes: object,
-) -> tuple[Ended, LoadProcess, list[str]]:
+    on_said: Callable[[str], None] = lambda _: None,
+    besides: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+) -> tuple[tuple[int, bool], LoadProcess, list[str]]:
+    """How the load ended, the load, and what was said meanwhile: its own lines among it."""
     said: list[str] = []
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        on_said(sentence)
+
     child = LoadProcess(command)
-    words = {"besides": [], "on_line": on_line, "say": said.append} | changes
-    drive = Drive(child, os.environ, **words)
-    return asyncio.run(drive.run()), child, said
+    return asyncio.run(drive(child, os.environ, besides, say=say)), child, said
+
+
+def died(code: int, lines: list[str], *, is_begun: bool) -> ToolkitError:
+    again = "toolkit blast --resume r1"
+    return failure(code, lines, run="r1", is_begun=is_begun, resume_command=again)
 
 
 def is_alive(number: int) -> bool:
@@ -79,32 +87,31 @@ def interrupt_self(line: str) -> None:
 
 def test_a_load_that_ends_by_itself_was_not_stopped() -> None:
     ended, child, said = driven(script("print('one'); print('two', end='')"))
-    assert ended == Ended(code=0, was_stopped=False)
-    assert list(child.lines) == ["one", "two"]
-    assert said == []
+    assert ended == (0, False)
+    assert list(child.lines) == said == ["one", "two"]
 
 
 def test_its_exit_code_and_its_errors_are_heard() -> None:
     ended, child, _ = driven(script("import sys; print('no', file=sys.stderr); sys.exit(3)"))
-    assert ended == Ended(code=3, was_stopped=False)
+    assert ended == (3, False)
     assert list(child.lines) == ["no"]
 
 
 def test_a_killed_load_is_told_by_its_signal() -> None:
     ended, _, _ = driven(script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
-    assert ended == Ended(code=-signal.SIGKILL, was_stopped=False)
+    assert ended == (-signal.SIGKILL, False)
 
 
 def test_what_a_killed_load_forked_is_gone_with_it() -> None:
     forked: list[int] = []
 
-    def on_line(line: str) -> None:
+    def on_said(line: str) -> None:
         if line.startswith("forked"):
             forked.append(int(line.split()[1]))
             os.kill(os.getpgid(forked[0]), signal.SIGKILL)
 
-    ended, _, _ = driven(script(DEAF), on_line)
-    assert ended.code == -signal.SIGKILL
+    ended, _, _ = driven(script(DEAF), on_said)
+    assert ended[0] == -signal.SIGKILL
     until(lambda: not is_alive(forked[0]))
 
 
@@ -113,14 +120,14 @@ def test_what_a_killed_load_forked_is_gone_with_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_the_load_to_end_cleanly(number: signal.Signals) -> None:
-    def on_line(line: str) -> None:
+    def on_said(line: str) -> None:
         if line == "ready":
             os.kill(os.getpid(), number)
 
-    ended, child, said = driven(script(WAITS_FOR_AN_INTERRUPT), on_line)
-    assert ended == Ended(code=0, was_stopped=True)
+    ended, child, said = driven(script(WAITS_FOR_AN_INTERRUPT), on_said)
+    assert ended == (0, True)
     assert list(child.lines) == ["ready", "clean end"]
-    assert said == [STOPPING]
+    assert said == ["ready", STOPPING, "clean end"]
 
 
 def test_a_work_beside_that_listens_to_sigterm_itself_does_not_keep_it_from_the_load() -> None:
@@ -132,39 +139,41 @@ def test_a_work_beside_that_listens_to_sigterm_itself_does_not_keep_it_from_the_
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
         await asyncio.Event().wait()
 
-    def on_line(line: str) -> None:
+    def on_said(line: str) -> None:
         if line == "ready":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    ended, _, _ = driven(script(WAITS_FOR_AN_INTERRUPT), on_line, besides=[listens])
-    assert ended == Ended(code=0, was_stopped=True)
+    ended, _, _ = driven(script(WAITS_FOR_AN_INTERRUPT), on_said, besides=[listens])
+    assert ended == (0, True)
 
 
 def test_a_second_signal_quits_at_once_and_leaves_nothing_running() -> None:
     forked: list[int] = []
 
-    def on_line(line: str) -> None:
+    def on_said(line: str) -> None:
+        if not line.startswith("forked"):
+            return
         forked.append(int(line.split()[1]))
         os.kill(os.getpid(), signal.SIGINT)
         asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        driven(script(DEAF), on_line)
+        driven(script(DEAF), on_said)
     until(lambda: not is_alive(forked[0]))
 
 
 def test_the_second_sign_of_a_closed_terminal_is_nobodys_haste() -> None:
     """The shell sends one and the kernel another."""
 
-    def on_line(line: str) -> None:
+    def on_said(line: str) -> None:
         if line == "ready":
             os.kill(os.getpid(), signal.SIGHUP)
             asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGHUP)
 
-    ended, child, said = driven(script(WAITS_FOR_AN_INTERRUPT), on_line)
-    assert ended == Ended(code=0, was_stopped=True)
+    ended, child, said = driven(script(WAITS_FOR_AN_INTERRUPT), on_said)
+    assert ended == (0, True)
     assert list(child.lines) == ["ready", "clean end"]
-    assert said == [STOPPING]
+    assert said == ["ready", STOPPING, "clean end"]
 
 
 def test_a_terminals_interrupt_does_not_reach_the_load_by_itself() -> None:
@@ -196,8 +205,8 @@ def test_a_failure_beside_is_told_and_costs_no_measurement() -> None:
         raise ToolkitError("the disk is full", "hint")
 
     ended, _, said = driven(script("print(1)"), besides=[beside])
-    assert ended.code == 0
-    assert said == ["Warning: the disk is full; the load goes on"]
+    assert ended[0] == 0
+    assert "Warning: the disk is full; the load goes on" in said
 
 
 # --- the leash --------------------------------------------------------------------------------------
@@ -222,7 +231,7 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
     )
     parent = script(f"""
         import asyncio, os, sys
-        from toolkit.cli.blast.child import LoadProcess
+        from toolkit.cli.blast.load import LoadProcess
         async def main():
             child = LoadProcess([sys.executable, {str(load)!r}])
             child.start(os.environ, lambda line: print(line, flush=True))
@@ -238,7 +247,7 @@ def test_the_load_ends_cleanly_when_its_parent_is_killed(tmp_path: Path) -> None
 
 
 def test_a_load_whose_parent_died_before_the_leash_was_on_never_begins() -> None:
-    leash = Path(__file__).parents[2] / "toolkit" / "cli" / "blast" / "leash.py"
+    leash = Path(__file__).parents[2] / "toolkit" / "cli" / "leash.py"
     done = subprocess.run(
         [sys.executable, str(leash), "1", sys.executable, "-c", "print('loading')"],
         capture_output=True,
@@ -288,13 +297,85 @@ def test_bytes_that_are_no_text_and_a_line_without_end_harm_nobody() -> None:
     ],
 )
 def test_the_last_error_is_told_with_its_hint(lines: list[str], message: str, hint: str) -> None:
-    error = told_error(lines)
-    assert error is not None
+    error = died(1, lines, is_begun=False)
     assert (error.message, error.hint) == (message, hint)
 
 
-def test_lines_without_an_error_tell_none() -> None:
-    assert told_error(["[2026] ERROR/root: x", "Hint: y"]) is None
+def test_what_is_no_error_of_the_toolkits_is_quoted() -> None:
+    error = died(1, ["[2026] ERROR/root: x", "Hint: y"], is_begun=False)
+    assert error.message == (
+        "the load ended with exit code 1 before its first request; it said:\n"
+        "[2026] ERROR/root: x\nHint: y"
+    )
+
+
+# --- what is passed on ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Blast of 2 hosts: a, b",
+        "Run 3f: 2 users a host, 4 together",
+        "Waiting up to 30 s for 2 answers; Ctrl-C leaves them",
+        "Error: x",
+        "  File x",
+        "",
+        "KeyboardInterrupt",
+        "Fatal Python error: init_import_site: Failed to import the site module",
+        "Python runtime state: initialized",
+        "2026-11-21T11:34:57Z",
+    ],
+)
+def test_what_is_said_here_already_is_not_passed_on(line: str) -> None:
+    _, child, said = driven(script(f"print({line!r})"))
+    assert (list(child.lines), said) == ([line], [])
+
+
+def test_what_only_the_load_knows_is_passed_on() -> None:
+    _, _, said = driven(script("print('The last seconds could not be stored and are lost')"))
+    assert said == ["The last seconds could not be stored and are lost"]
+
+
+# --- why it died ------------------------------------------------------------------------------------
+
+
+def test_what_the_load_refuses_is_told_in_its_own_words() -> None:
+    error = died(1, ["Profile x", "Error: no hosts", "", "Hint: write some"], is_begun=False)
+    assert (error.message, error.hint) == ("no hosts", "write some")
+
+
+def test_a_load_that_fails_without_a_word_of_its_own_is_quoted() -> None:
+    error = died(2, [*map(str, range(20)), "ImportError: no gevent"], is_begun=False)
+    assert error.message.startswith(
+        "the load ended with exit code 2 before its first request; it said:\n13\n"
+    )
+    assert error.message.endswith("\nImportError: no gevent")
+    assert died(3, [], is_begun=False).message == (
+        "the load ended with exit code 3 before its first request"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (-9, "was killed by SIGKILL"),
+        (-63, "was killed by signal 63"),
+        (0, "ended with exit code 0"),
+    ],
+)
+def test_a_load_that_dies_in_the_midst_says_how_and_how_to_go_on(code: int, how: str) -> None:
+    error = died(code, ["Traceback (most recent call last):"], is_begun=True)
+    assert error.message == f"the load of run `r1` {how}; what it had counted up to then is kept"
+    assert error.hint == "Go on with `toolkit blast --resume r1`"
+
+
+def test_its_own_error_in_the_midst_is_told_with_the_way_on() -> None:
+    error = died(1, ["Error: the disk is full", "Hint: free some"], is_begun=True)
+    assert error.message.startswith(
+        "the load of run `r1` ended with exit code 1: the disk is full; "
+    )
+    assert error.hint.startswith("Go on with")
 
 
 def test_the_childs_environment_holds_keys_and_no_words_for_a_plain_locust() -> None:
@@ -307,6 +388,6 @@ def test_the_childs_environment_holds_keys_and_no_words_for_a_plain_locust() -> 
 
 def test_a_toolkit_without_its_locustfile_says_where_it_should_be(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError) as caught:
-        blast_child.locustfile(tmp_path)
+        locustfile(tmp_path)
     assert str(tmp_path / "locustfiles" / "blast.py") in caught.value.message
     assert "pip install" in caught.value.hint
