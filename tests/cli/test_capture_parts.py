@@ -12,11 +12,10 @@ from toolkit.capture.records import Losses
 from toolkit.capture.summary import RequestCounter
 from toolkit.cli.capture import progress as capture_progress
 from toolkit.cli.capture import sinks as capture_sinks
-from toolkit.cli.capture import stop as capture_stop
-from toolkit.cli.capture.progress import CaptureProgress, fitted, losses_in_short, servers_here
+from toolkit.cli.capture import verb as capture_verb
+from toolkit.cli.capture.progress import CaptureProgress, fitted, servers_here
 from toolkit.cli.capture.sinks import StoreSink
-from toolkit.cli.capture.stop import Stop
-from toolkit.cli.capture.table import _one_line
+from toolkit.cli.capture.verb import Stop
 from toolkit.errors import ToolkitError
 from toolkit.records import Asked, Run, Seen
 
@@ -207,8 +206,8 @@ def test_the_line_tells_rate_repeats_losses_and_the_leading_prompts() -> None:
     "name", ["kernel_drops", "app_drops", "gaps", "truncated", "encrypted", "unparsed"]
 )
 def test_every_class_of_loss_is_in_the_line(name: str) -> None:
-    assert losses_in_short(Losses(**{name: 7})).startswith("lost: 7 ")
-    assert losses_in_short(Losses()) == "nothing lost"
+    progress = CaptureProgress(RequestCounter(), Losses(**{name: 7}), (8000,))
+    assert "unique, lost: 7 " in progress.line(0.0)
 
 
 @pytest.mark.parametrize(
@@ -292,12 +291,6 @@ def test_servers_are_found_with_how_many_talk_to_them(tmp_path: Path) -> None:
     assert servers_here(tables) == [(8080, 1), (22, 0)]
 
 
-def test_a_preview_stays_on_its_line() -> None:
-    assert _one_line("a\n  b\tc") == "a b c"
-    assert _one_line("x" * 100) == "x" * 48 + "..."
-    assert _one_line(None) == ""
-
-
 # --- the end ------------------------------------------------------------------------------------------
 
 
@@ -325,7 +318,7 @@ def test_who_started_it_deaf_to_a_signal_meant_it() -> None:
 
 def test_a_pipe_s_writer_gets_a_moment_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(capture_stop, "time", clock)
+    monkeypatch.setattr(capture_verb, "time", clock)
     with Stop(60.0, grace_s=1.0) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.was_asked

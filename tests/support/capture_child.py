@@ -67,7 +67,7 @@ def say(**words: object) -> None:
 def main(engine: str, iface: str, port: int, buffer_bytes: int) -> None:
     from support.live_traffic import capturing
 
-    from toolkit.cli.capture.stop import Stop
+    from toolkit.cli.capture.verb import Stop
     from toolkit.errors import ToolkitError
 
     try:

@@ -99,7 +99,9 @@ class Verbs(click.Group):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            _give_up_output()
+            from toolkit.cli.output import give_up_output
+
+            give_up_output()
             _end_with(ToolkitError("standard output cannot be written: the disk is full"))
 
     def _invoke_and_flush(self, ctx: click.Context) -> object:
@@ -109,11 +111,6 @@ class Verbs(click.Group):
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
-
-
-def _give_up_output() -> None:
-    """Let what is still buffered go nowhere, or the interpreter's end would try it again and complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_with(error: ToolkitError) -> NoReturn:

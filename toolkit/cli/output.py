@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -39,6 +40,11 @@ def json_line(record: Mapping[str, Any], *, only_ascii: bool = False) -> str:
 def json_for_a_screen(lines: bytes) -> bytes:
     """JSON that a library made in bytes, with the same escapes as `json_line` has."""
     return _ACTS_IN_UTF8.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), lines)
+
+
+def give_up_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter's end would try it again and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(line: str, *, err: bool = False) -> None:

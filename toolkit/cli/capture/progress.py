@@ -55,7 +55,6 @@ class CaptureProgress:
         self._said_quiet = False
         self._can_draw = sys.stderr is not None and sys.stderr.isatty()
         self._is_drawn = False
-        self._quiet: str | None = None
 
     def show(self) -> None:
         """To be called often; draws when a second has passed."""
@@ -67,13 +66,16 @@ class CaptureProgress:
         rate_per_s = (requests - self._drawn_requests) / passed_s
         self._drawn_s, self._drawn_requests = now_s, requests
         is_quiet = self._is_endless and not requests and now_s - self._began_s >= QUIET_S
-        if is_quiet:
-            self._quiet = self._quiet_line()
         if self._can_draw:
-            self._draw(self._quiet or "" if is_quiet else self.line(rate_per_s))
+            text = self.quiet_line() if is_quiet else self.line(rate_per_s)
+            width = shutil.get_terminal_size().columns
+            terminal = drawing_on(sys.stderr)
+            terminal.write(f"\r\x1b[K{fitted(cleaned(text), width - 1)}")
+            terminal.flush()
+            self._is_drawn = True
         elif is_quiet and not self._said_quiet:
             self._said_quiet = True
-            click.echo(self._quiet, err=True)
+            click.echo(self.quiet_line(), err=True)
 
     def line(self, rate_per_s: float) -> str:
         """What happens, in words."""
@@ -85,32 +87,36 @@ class CaptureProgress:
         ]
         if tally.with_prompt:
             parts.append(f"{share(tally.repeat_share)} repeats")
-        parts.append(losses_in_short(self._losses))
+        # the classes of which there is any; all six are behind `nothing lost`
+        lost = [
+            f"{getattr(self._losses, name):,} {SHORT_LOSSES[name]}"
+            for name, _ in LOSS_CLASSES
+            if getattr(self._losses, name)
+        ]
+        parts.append(f"lost: {', '.join(lost)}" if lost else "nothing lost")
         if tally.with_prompt:
             top = [f"{one.prompt_key[:KEY_DIGITS]} {share(one.share)}" for one in tally.top(TOP)]
             parts.append(f"top: {', '.join(top)}")
         note = self._note()
         return ", ".join(parts) + (f" ({note})" if note else "")
 
-    def _quiet_line(self) -> str:
-        """A sign of life, and where else to look."""
+    def quiet_line(self) -> str:
+        """A sign of life while nothing arrives, and where else to look."""
         ports = " or ".join(map(str, self._ports))
-        if not self._losses.segments:
-            servers = servers_here() if self._is_here else []
-            note = self._note()
-            said = f"no packets on port {ports} yet" + (f" ({note})" if note else "")
-            return said + _elsewhere(servers, self._ports)
         if self._losses.encrypted:
             return f"port {ports} speaks TLS, which nobody can read here; Ctrl-C tells what to do"
-        what = "request with its answer" if self._with_answers else "request"
-        return f"packets arrive on port {ports}, but no {what} has come whole yet"
-
-    def _draw(self, text: str) -> None:
-        width = shutil.get_terminal_size().columns
-        terminal = drawing_on(sys.stderr)
-        terminal.write(f"\r\x1b[K{fitted(cleaned(text), width - 1)}")
-        terminal.flush()
-        self._is_drawn = True
+        if self._losses.segments:
+            what = "request with its answer" if self._with_answers else "request"
+            return f"packets arrive on port {ports}, but no {what} has come whole yet"
+        note = self._note()
+        line = f"no packets on port {ports} yet" + (f" ({note})" if note else "")
+        servers = servers_here() if self._is_here else []
+        others = [
+            f"{port} ({counted(talks, 'connection')})" if talks else f"{port}"
+            for port, talks in servers
+            if port not in self._ports
+        ][:LISTED]
+        return f"{line}; servers here listen on: {', '.join(others)}" if others else line
 
     def say(self, sentence: str) -> None:
         """Print a line for the user, above the one that moves."""
@@ -132,29 +138,6 @@ def fitted(text: str, width: int) -> str:
         return text
     words = text[:width].rpartition(" ")[0].rstrip(",;: ")
     return f"{words} …".lstrip() if len(words) <= width - 2 else words
-
-
-def losses_in_short(losses: Losses) -> str:
-    """The classes of which there is any; all six are behind `nothing lost`."""
-    told = [
-        f"{getattr(losses, name):,} {SHORT_LOSSES[name]}"
-        for name, _ in LOSS_CLASSES
-        if getattr(losses, name)
-    ]
-    return f"lost: {', '.join(told)}" if told else "nothing lost"
-
-
-def _elsewhere(servers: Sequence[tuple[int, int]], ports: Sequence[int]) -> str:
-    """Which other ports servers of this machine listen on; those that are talked to first."""
-    others = [(port, talks) for port, talks in servers if port not in ports][:LISTED]
-    if not others:
-        return ""
-    named = [f"{port} ({_connections(talks)})" if talks else f"{port}" for port, talks in others]
-    return f"; servers here listen on: {', '.join(named)}"
-
-
-def _connections(count: int) -> str:
-    return counted(count, "connection")
 
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

@@ -1,6 +1,5 @@
 """Where captured requests go: the database, a JSONL file, standard output. None of them ends a capture by failing."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.capture.jsonl import RotatedFile
 from toolkit.capture.lines import NumberedRequest, line
-from toolkit.cli.output import json_for_a_screen
+from toolkit.cli.output import give_up_output, json_for_a_screen
 from toolkit.errors import ToolkitError
 from toolkit.records import Run, Seen
 
@@ -42,15 +41,12 @@ class StoreSink:
         self._waiting: list[Seen] = []
         self._waiting_bytes = 0
         self._due_s = 0.0
-        self._has_begun = self._has_warned = False
+        self._has_warned = False
         self._told: Mapping[str, object] = {}
+        self.has_begun = False
+        """Whether the run is in the database."""
         self.lost = 0
         """Requests that found no room while the database took nothing."""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the run is in the database."""
-        return self._has_begun
 
     def take(self, batch: Sequence[NumberedRequest]) -> None:
         """Keep them, or let them wait for the next transaction."""
@@ -59,27 +55,34 @@ class StoreSink:
         if self._has_warned and now_s >= self._due_s and self._commit(now_s):
             self._due_s = now_s
         for seen, *_ in batch:
-            self._add(seen)
+            size = SEEN_BYTES + len(seen.path or "")
+            if seen.asked:
+                size += len(seen.asked.prompt_text or "") + len(seen.asked.prompt_blocks)
+            if self._waiting_bytes + size > WAITING_BYTES:
+                self.lost += 1
+            else:
+                self._waiting.append(seen)
+                self._waiting_bytes += size
         if now_s >= self._due_s or (len(self._waiting) >= COMMIT_REQUESTS and not self._has_warned):
             self._commit(now_s)
-
-    def _add(self, seen: Seen) -> None:
-        size = SEEN_BYTES + len(seen.path or "")
-        if seen.asked:
-            size += len(seen.asked.prompt_text or "") + len(seen.asked.prompt_blocks)
-        if self._waiting_bytes + size > WAITING_BYTES:
-            self.lost += 1
-        else:
-            self._waiting.append(seen)
-            self._waiting_bytes += size
 
     def _commit(self, now_s: float) -> bool:
         """Write what waits; tell whether the database took it."""
         self._due_s = now_s + COMMIT_S
-        if not self._waiting and not self._has_begun:
+        if not self._waiting and not self.has_begun:
             return True
         try:
-            self._keep()
+            if not self.has_begun:
+                self._store.add_run(self._run)
+                self.has_begun = True
+            while self._waiting:
+                self._store.add_seen(self._run.id, self._waiting[:COMMIT_REQUESTS])
+                del self._waiting[:COMMIT_REQUESTS]
+            self._waiting_bytes = 0
+            summary = self._summary(self.lost)
+            if summary != self._told:
+                self._store.set_capture(self._run.id, summary)
+                self._told = summary
         except ToolkitError as error:
             self._due_s = time.monotonic() + RETRY_S
             if not self._has_warned:
@@ -89,20 +92,6 @@ class StoreSink:
         self._has_warned = False
         return True
 
-    def _keep(self) -> None:
-        """Write what waits. Raises ToolkitError."""
-        if not self._has_begun:
-            self._store.add_run(self._run)
-            self._has_begun = True
-        while self._waiting:
-            self._store.add_seen(self._run.id, self._waiting[:COMMIT_REQUESTS])
-            del self._waiting[:COMMIT_REQUESTS]
-        self._waiting_bytes = 0
-        summary = self._summary(self.lost)
-        if summary != self._told:
-            self._store.set_capture(self._run.id, summary)
-            self._told = summary
-
     def close(self) -> None:
         """Write what waits; what the database still refuses is lost, and counted."""
         self._commit(time.monotonic())
@@ -111,7 +100,7 @@ class StoreSink:
 
     def end(self, *, client_ok: bool) -> None:
         """Say in the database how the run ended. Raises ToolkitError."""
-        if self._has_begun:
+        if self.has_begun:
             self._store.set_capture(self._run.id, self._summary(self.lost))
             self._store.end_run(self._run.id, ended_at=time.time(), client_ok=client_ok)
 
@@ -161,8 +150,3 @@ class OutputSink:
 
     def close(self) -> None:
         """Nothing waits here."""
-
-
-def give_up_output() -> None:
-    """Let what is still buffered go nowhere, or the interpreter's end would try it again and complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

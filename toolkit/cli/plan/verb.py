@@ -10,7 +10,6 @@ from toolkit.cli import suggestions
 from toolkit.cli.options import DURATION, SIZE, Price, database_option, tls_options
 from toolkit.cli.output import print_json
 from toolkit.errors import ToolkitError
-from toolkit.hosts import looks_like_url
 from toolkit.units import GIB, counted
 
 if TYPE_CHECKING:
@@ -294,6 +293,7 @@ def command(
         remembered,
         workload_report,
     )
+    from toolkit.hosts import looks_like_url
     from toolkit.plan.capacity import (
         Goal,
         Prices,
