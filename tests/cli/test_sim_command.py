@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli import main
-from toolkit.cli.sim.run import _serve_fleet
+from toolkit.cli.sim import _serve_fleet
 from toolkit.hosts import read_hosts
 from toolkit.sim.app import SimServer
 from toolkit.sim.presets import setups_for
@@ -357,7 +357,7 @@ def test_a_guarded_fleet_names_the_keys_variable_in_its_hosts_file() -> None:
 
 def test_help_needs_no_server_library() -> None:
     code = (
-        "import sys; from toolkit.cli.sim.verb import command;"
+        "import sys; from toolkit.cli.sim import command;"
         "print([name for name in ('aiohttp', 'prometheus_client', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

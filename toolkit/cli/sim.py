@@ -1,0 +1,449 @@
+"""`toolkit sim`: a vLLM that is not one, or a whole fleet of them, for practice without a GPU."""
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit.cli import suggestions
+from toolkit.cli.options import DURATION
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from toolkit.sim.app import Fleet, SimServer
+    from toolkit.sim.presets import Setup
+
+PORT_HINT = "Choose another with `--port`; 0 takes any free one"
+HOST_HINT = "Name an address of this machine with `--host`"
+LIST_HINT = "`toolkit sim list` names all of them and what they do"
+NAME_HINT = "Give each host a name of its own, e.g., `alice=awq`, without blanks, `#` and `=`"
+ADDRESS_HINT = f"{HOST_HINT}, and a `--port` that leaves each server one up to 65535"
+SETTING_HINT = "Give that option another value, or leave it out: each has a default"
+HINTS = {
+    "personality": LIST_HINT,
+    "stands twice": NAME_HINT,
+    "is no name for a host": NAME_HINT,
+    "is no address": ADDRESS_HINT,
+}
+"""By what the simulator says of a wrong word; of any other it is SETTING_HINT."""
+
+SERVE_HELP = """
+Serve one simulated vLLM until Ctrl-C, and print its URL once it listens.
+
+\b
+  toolkit sim serve
+  toolkit sim serve --personality fp8 --load 64
+      one that is busy, as scout sees it
+  toolkit sim serve --dialect rust --api-key-env KEY
+  toolkit sim serve --set num_gpu_blocks=64 --set prefix_caching=false
+"""
+
+FLEET_HELP = """
+Serve several simulated vLLMs in one process and print a hosts.txt once all of them listen.
+
+NAMES are personalities, or `alice=cached` for a host `alice` that behaves like `cached`; without any,
+the contest's whole cast. SIGUSR1 lets every `switcher` fall at once, whatever its time. With `-- COMMAND`, run that while the fleet serves and exit with its code:
+`{hosts}` in it becomes the path of a hosts file, which is in TOOLKIT_HOSTS, too.
+
+\b
+  toolkit sim fleet > hosts.txt &
+  toolkit sim fleet alice=cached bob=fp8 --load 8 --for 10m
+  toolkit sim fleet -- toolkit scout {hosts}
+"""
+
+
+@click.group("sim", short_help="Simulated vLLM servers, one or a fleet: practice without a GPU.")
+def command() -> None:
+    """Simulate vLLM: batching, KV cache, queue, preemption; no GPU, no model.
+
+    \b
+      toolkit sim list
+      toolkit sim serve
+      toolkit sim fleet -- toolkit scout {hosts}
+    """  # noqa: D301 (click reads the character itself)
+
+
+@command.command("list", short_help="Name the personalities.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a personality.")
+def list_(as_json: bool) -> None:
+    """Name the personalities and what they do.
+
+    \b
+      toolkit sim list
+      toolkit sim list --json
+    """  # noqa: D301 (click reads the character itself)
+    from toolkit.cli.output import print_json
+    from toolkit.report.tables import Column, screen
+    from toolkit.sim.presets import PRESETS
+
+    if as_json:
+        for name, preset in PRESETS.items():
+            print_json({"name": name, "summary": preset["summary"], "model": preset["root"]})
+        return
+    columns = [Column(title="name"), Column(title="what it does")]
+    screen().table(columns, [[name, preset["summary"]] for name, preset in PRESETS.items()])
+
+
+def _shared(function: "Callable[..., None]") -> "Callable[..., None]":
+    """Options that one server and a fleet have in common; `_changes` reads them."""
+    for option in reversed(
+        (
+            click.option(
+                "--host",
+                metavar="ADDRESS",
+                default="127.0.0.1",
+                show_default=True,
+                help="Where clients are taken.",
+            ),
+            click.option(
+                "--model", metavar="NAME", help="Served name instead of the personality's own."
+            ),
+            click.option(
+                "--dialect",
+                type=click.Choice(("v0", "v1", "rust")),
+                default="v1",
+                show_default=True,
+                help="How /metrics is spelled: vLLM 0.7.3, 0.32.0, or 0.33's Rust front end.",
+            ),
+            click.option(
+                "--api-key-env",
+                metavar="VAR",
+                shell_complete=suggestions.variable,
+                help="Ask for the API key that this variable holds.",
+            ),
+            click.option(
+                "--time-scale",
+                type=click.FloatRange(min=0.0001),
+                default=1.0,
+                show_default=True,
+                help="0.1 runs ten times as fast.",
+            ),
+            click.option("--seed", type=int, default=0, show_default=True, help="For all dice."),
+            click.option(
+                "--load",
+                type=click.IntRange(min=0),
+                default=0,
+                show_default=True,
+                help="Synthetic clients a server, past HTTP: its counters move by themselves.",
+            ),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Change one setting; may be repeated. A wrong NAME gets the list of them.",
+            ),
+            click.option("--for", "seconds", type=DURATION, help="Stop by itself, e.g., `30s`."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("serve", help=SERVE_HELP, short_help="Serve one simulated vLLM.")
+@click.option(
+    "--personality",
+    metavar="NAME",
+    shell_complete=suggestions.personality,
+    default="gptq-int4",
+    show_default=True,
+    help="See `toolkit sim list`.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="To listen on; 0 takes any free one.",
+)
+@_shared
+@click.option(
+    "--engines",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Data-parallel engines.",
+)
+@click.option(
+    "--startup", type=DURATION, help="Refuse connections so long first, as while a model loads."
+)
+@click.option("--no-stats", is_flag=True, help="As `--disable-log-stats`: no vllm: metrics.")
+@click.option("--cache-header", is_flag=True, help="Let `cached` tell its hits in `x-cache`.")
+def serve(
+    personality: str,
+    port: int,
+    engines: int,
+    startup: float | None,
+    no_stats: bool,
+    cache_header: bool,
+    seconds: float | None,
+    **shared: Any,
+) -> None:
+    """Serve one until a signal or for some seconds; print its URL once it listens (the help text is SERVE_HELP)."""
+    import asyncio
+
+    from toolkit.sim.app import SimServer
+    from toolkit.sim.presets import setup_for
+
+    async def run(setup: "Setup") -> None:
+        async with _stop_signal() as stop, SimServer(setup) as server, _change_signal(server):
+            listening = asyncio.create_task(server.listening.wait())
+            stopped = asyncio.create_task(_wait(stop, seconds))
+            await asyncio.wait((listening, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if listening.done():
+                click.echo(server.url)
+            await stopped
+            listening.cancel()
+
+    with _told():
+        own = {"port": port, "engines": engines, "cache_header": cache_header}
+        own |= {"stats": not no_stats, "startup_s": startup or 0.0}
+        asyncio.run(run(setup_for(personality, **(own | _changes(**shared)))))
+
+
+class FleetCommand(click.Command):
+    """Keeps what follows `--` apart: click would take it for more names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split at the first `--`."""
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta["command"] = args[:at], args[at + 1 :]
+            if not ctx.meta["command"]:
+                raise click.UsageError("a command must follow `--`", ctx)
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show the command in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+@command.command(
+    "fleet",
+    cls=FleetCommand,
+    help=FLEET_HELP,
+    short_help="Serve several simulated ones, and name them.",
+)
+@click.argument("names", nargs=-1, shell_complete=suggestions.personality)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The first of a row; 0: any free ones.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the hosts.txt there instead.",
+)
+@_shared
+@click.pass_context
+def fleet(
+    ctx: click.Context,
+    /,
+    names: tuple[str, ...],
+    port: int,
+    out: Path | None,
+    seconds: float | None,
+    **shared: Any,
+) -> None:
+    """Serve a fleet, alone or beside a command (the help text is FLEET_HELP)."""
+    import asyncio
+
+    from toolkit.sim.presets import setups_for
+
+    words: list[str] = ctx.meta.get("command", [])
+    key = f"api_key_env={shared['api_key_env']}" if shared["api_key_env"] else ""
+    if words and seconds:
+        raise click.UsageError("`--for` does not go with a command: the fleet ends when that does")
+    with _told():
+        setups = setups_for(names, port=port, **_changes(**shared))
+        if words:
+            sys.exit(asyncio.run(_run_beside(setups, words, out, key)))
+        asyncio.run(_serve_fleet(setups, out, seconds, key))
+
+
+async def _serve_fleet(
+    setups: "dict[str, Setup]", out: Path | None, seconds: float | None, key: str
+) -> None:
+    """Serve a fleet until a signal or for some seconds; print or write its hosts.txt first."""
+    import asyncio
+
+    from toolkit.sim.app import Fleet
+
+    async def serve() -> None:
+        async with Fleet(setups) as running, _change_signal(running):
+            _publish(running.hosts(key), out)
+            await _wait(asyncio.Event(), seconds)
+
+    async with _stop_signal() as stop:
+        serving = asyncio.create_task(serve())
+        stopped = asyncio.create_task(stop.wait())
+        # a signal ends a fleet that is still starting, too
+        await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for task in (serving, stopped):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+async def _run_beside(
+    setups: "dict[str, Setup]", words: "Sequence[str]", out: Path | None, key: str
+) -> int:
+    """Run a command while the fleet serves; its exit code as a shell would tell it."""
+    import asyncio
+    import tempfile
+
+    from toolkit.sim.app import Fleet
+
+    with tempfile.TemporaryDirectory(prefix="toolkit-") as folder:
+        hosts = Path(folder) / "hosts.txt"
+        async with Fleet(setups) as running, _change_signal(running):
+            for file in (hosts, out):
+                if file:
+                    _publish(running.hosts(key), file)
+            beside = str(Path(sys.executable).parent)  # where this environment keeps `toolkit`
+            path = os.pathsep.join((beside, os.environ.get("PATH", os.defpath)))
+            try:
+                child = await asyncio.create_subprocess_exec(
+                    *(word.replace("{hosts}", str(hosts)) for word in words),
+                    env=os.environ | {"PATH": path, "TOOLKIT_HOSTS": str(hosts)},
+                )
+            except OSError as error:
+                raise ToolkitError(
+                    f"`{words[0]}` cannot be started: {(error.strerror or 'no reason given').lower()}",
+                    "Write the command after `--` as you would in a shell",
+                ) from error
+
+            def pass_on() -> None:
+                if child.returncode is None:
+                    child.terminate()
+
+            # the command decides when to end: a terminal's Ctrl-C reaches it anyway
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGINT, lambda: None)
+            loop.add_signal_handler(signal.SIGTERM, pass_on)
+            try:
+                code = await child.wait()
+            finally:
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    loop.remove_signal_handler(number)
+    return 128 - code if code < 0 else code
+
+
+def _publish(hosts: str, out: Path | None) -> None:
+    """Print the hosts.txt, or write a file whole or not at all."""
+    if out is None:
+        click.echo(hosts, nl=False)
+        return
+    try:
+        if out.is_symlink() or (out.exists() and not out.is_file()):
+            # `/dev/stdout`, a pipe: what stands for something else must stay that
+            out.write_text(hosts, encoding="utf-8")
+            return
+        draft = out.with_name(f".{out.name}.{os.getpid()}")
+        try:
+            draft.write_text(hosts, encoding="utf-8")
+            draft.replace(out)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ToolkitError(
+            f"`{out}` cannot be written: {(error.strerror or str(error)).lower()}",
+            "Name another file with `--out`",
+        ) from error
+
+
+@contextlib.asynccontextmanager
+async def _stop_signal() -> "AsyncIterator[asyncio.Event]":
+    """Set the event on Ctrl-C or SIGTERM, so that everything is closed and the exit code is 0."""
+    import asyncio
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def _change_signal(running: "SimServer | Fleet") -> AsyncIterator[None]:
+    """Let switchers fall on SIGUSR1: practice for the moment at which somebody else's server goes down."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, running.change_now)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGUSR1)
+
+
+async def _wait(stop: "asyncio.Event", seconds: float | None) -> None:
+    import asyncio
+
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+def _changes(
+    *, settings: tuple[str, ...], api_key_env: str | None, model: str | None, **shared: Any
+) -> dict[str, Any]:
+    """Turn shared options into the changes that a Setup takes; --set has the last word."""
+    from toolkit.sim.presets import SETTINGS
+
+    changes = dict(shared)
+    if model:
+        changes["model"] = model
+    if api_key_env:
+        changes["api_key"] = os.environ.get(api_key_env, "").strip()
+        if not changes["api_key"]:
+            raise ToolkitError(
+                f"`{api_key_env}` is not set, which should hold the API key to ask for",
+                f"Set it, e.g., `export {api_key_env}=secret`",
+            )
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ToolkitError(f"`--set {text}` has no value", "Write `--set num_gpu_blocks=64`")
+        if name not in SETTINGS:
+            raise ToolkitError(
+                f"`--set {text}` names no setting", f"Settings are {', '.join(sorted(SETTINGS))}"
+            )
+        changes[name] = value
+    return changes
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say what a user can mend in the toolkit's own voice."""
+    from socket import gaierror
+
+    try:
+        yield
+    except ValueError as error:
+        said = str(error)
+        hint = next((hint for words, hint in HINTS.items() if words in said), SETTING_HINT)
+        raise ToolkitError(said, hint) from error
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise ToolkitError(str(error.strerror), PORT_HINT) from error
+        # EINVAL: `fe80::1`, which is no address without its link
+        nowhere = error.errno in (errno.EADDRNOTAVAIL, errno.EINVAL)
+        if nowhere or isinstance(error, gaierror):
+            raise ToolkitError(str(error.strerror), HOST_HINT) from error
+        raise

@@ -1,1 +1,0 @@
-"""`toolkit sim`: its command line (verb) and what that does."""
