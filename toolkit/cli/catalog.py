@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.cli.inputs import text_of
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -34,23 +35,13 @@ def profile_source(word: str) -> "tuple[str, str, Kind]":
     if word in names:
         return (shelf / f"{word}.toml").read_text("utf-8"), word, "toml"
     path = Path(word)
-    try:
-        text = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise ToolkitError(f"`{word}` is not UTF-8 text", _known(names)) from error
-    except (OSError, ValueError) as error:
-        if not path.suffix and "/" not in word:
-            raise ToolkitError(f"no profile is called `{word}`", _known(names)) from error
-        reason = getattr(error, "strerror", None) or "no reason given"
-        raise ToolkitError(f"`{word}` cannot be read: {reason.lower()}", _known(names)) from error
-    return text, word, KINDS.get(path.suffix.lower(), "text")
+    known = f"Known profiles: {', '.join(names)}; or name a file of prompts, e.g., `prompts.txt`"
+    if not path.suffix and "/" not in word and not path.exists():
+        raise ToolkitError(f"no profile is called `{word}`", known)
+    return text_of(word, known), word, KINDS.get(path.suffix.lower(), "text")
 
 
 def table(name: str) -> dict[str, Any]:
     """Read one of the catalog's own tables, e.g., `models` or `gpus`."""
     text = (files("toolkit") / "catalog" / f"{name}.toml").read_text("utf-8")
     return tomllib.loads(text)
-
-
-def _known(names: list[str]) -> str:
-    return f"Known profiles: {', '.join(names)}; or name a file of prompts, e.g., `prompts.txt`"

@@ -61,7 +61,11 @@ def hosts_from(words: Sequence[str]) -> list[Host]:
     """
     hosts: list[Host] = []
     for word in words or (os.environ.get("TOOLKIT_HOSTS") or "hosts.txt",):
-        hosts += [one_host(word)] if looks_like_url(word) else _hosts_in(word)
+        if looks_like_url(word):
+            hosts.append(one_host(word))
+        else:
+            name = "standard input" if word == "-" else word
+            hosts += read_hosts(text_of(word, EXAMPLE), name)
     for kind in ("name", "url"):
         ((twice, times),) = Counter(getattr(host, kind) for host in hosts).most_common(1)
         if times > 1:
@@ -77,45 +81,40 @@ def open_input(word: str, hint: str) -> BinaryIO:
         return sys.stdin.buffer
     try:
         return Path(word).open("rb")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ToolkitError(f"`{word}` cannot be read: {reason_of(error)}", hint) from error
 
 
-def _hosts_in(word: str) -> list[Host]:
-    name = "standard input" if word == "-" else word
+def text_of(word: str, hint: str) -> str:
+    """A file's text, or standard input's for `-`. Raises ToolkitError, with this hint, for what is no UTF-8, too."""
+    file = open_input(word, hint)
     try:
-        # bytes: whatever the locale, a hosts file is UTF-8
-        return read_hosts(_bytes_of(word).decode(), name)
+        return file.read().decode()  # bytes: whatever the locale, it is UTF-8
     except UnicodeDecodeError as error:
-        raise ToolkitError(f"`{name}` is not UTF-8 text", EXAMPLE) from error
-    except OSError as error:
-        raise ToolkitError(
-            f"`{word}` cannot be read: {(error.strerror or 'no reason given').lower()}", EXAMPLE
-        ) from error
-
-
-def _bytes_of(word: str) -> bytes:
-    if word != "-":
-        return Path(word).read_bytes()
-    if sys.stdin is None:
-        raise ToolkitError("standard input is closed", "Name a file, or pipe one in")
-    return sys.stdin.buffer.read()
+        name = "standard input" if word == "-" else word
+        raise ToolkitError(f"`{name}` is not UTF-8 text", hint) from error
+    finally:
+        if word != "-":
+            file.close()
 
 
 def keys_for(hosts: Iterable[Host]) -> dict[str, str]:
     """Host name -> API key, for the hosts that name a variable. The keys are never printed."""
-    return {host.name: _key(host, host.api_key_env) for host in hosts if host.api_key_env}
-
-
-def _key(host: Host, variable: str) -> str:
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ToolkitError(
-            f"`{variable}` is not set, which holds the key of host `{host.name}`",
-            f"Set it, e.g., `export {variable}=...`, or take `api_key_env=` out of the line",
-        )
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise ToolkitError(
-            f"`{variable}` holds characters that no HTTP header may carry", "Was it pasted whole?"
-        )
-    return key
+    keys = {}
+    for host in hosts:
+        if not host.api_key_env:
+            continue
+        variable = host.api_key_env
+        key = os.environ.get(variable, "").strip()
+        if not key:
+            raise ToolkitError(
+                f"`{variable}` is not set, which holds the key of host `{host.name}`",
+                f"Set it, e.g., `export {variable}=...`, or take `api_key_env=` out of the line",
+            )
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise ToolkitError(
+                f"`{variable}` holds characters that no HTTP header may carry",
+                "Was it pasted whole?",
+            )
+        keys[host.name] = key
+    return keys

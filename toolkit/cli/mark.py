@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.named_run import run_of
 from toolkit.cli.options import MOMENT, database_option
 from toolkit.cli.output import say
 from toolkit.errors import ToolkitError
@@ -64,11 +65,7 @@ def command(
             blasts = store.runs(verb="blast")
             run = next((b for b in blasts if b.started_at <= at <= (b.ended_at or at)), None)
         else:
-            run = store.run(run_id)
-            if run is None:
-                raise ToolkitError(
-                    f"`{database}` has no run `{run_id}`", "`toolkit runs` lists what there is"
-                )
+            run = run_of(store, run_id, database)
             if at < run.started_at:
                 raise ToolkitError(
                     f"the run `{run_id}` began only at {clock(run.started_at)}",

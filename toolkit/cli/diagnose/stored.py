@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
+from toolkit.cli.inputs import open_input
 from toolkit.cli.named_run import measured_hosts, run_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
-from toolkit.errors import ToolkitError, reason_of
+from toolkit.errors import ToolkitError
 from toolkit.plan.catalog import gpu_of, model_of
 from toolkit.plan.weights import weights_bytes
 from toolkit.records import Run
@@ -161,13 +162,8 @@ def evidence_of_capture(word: str, database: Path) -> Evidence:
 def evidence_of_log(path: Path) -> Evidence:
     """What vLLM says of itself while it starts. Each worker speaks of its own GPU. Raises ToolkitError."""
     startup = Startup()
-    try:
-        with path.open("rb") as file:
-            text = file.read(MOST_LOG_BYTES).decode(errors="replace")
-    except OSError as error:
-        raise ToolkitError(
-            f"`{path}` cannot be read: {reason_of(error)}", "Name vLLM's log"
-        ) from error
+    with open_input(str(path), "Name vLLM's log") as file:
+        text = file.read(MOST_LOG_BYTES).decode(errors="replace")
     for line in text.splitlines():
         startup.feed(line)
     facts = startup.facts

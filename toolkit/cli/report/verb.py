@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.inputs import open_input
 from toolkit.cli.named_run import run_of
 from toolkit.cli.options import Price, database_option
 from toolkit.cli.output import print_json, say, writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
-from toolkit.errors import ToolkitError, reason_of
+from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host
 from toolkit.units import milliseconds
 
@@ -165,14 +166,11 @@ def command(
     logged = None
     if log is not None:
         log_name = "standard input" if log == "-" else log
-        try:
-            with waiting_for("Reading the log"), click.open_file(log, "rb") as file:
-                logged = log_facts(log_name, _log_lines(file, log_name))
-        except OSError as error:
-            raise ToolkitError(
-                f"`{log}` cannot be read: {reason_of(error)}",
-                "Name the file of `toolkit proxy --log`",
-            ) from error
+        with (
+            open_input(log, "Name the file of `toolkit proxy --log`") as file,
+            waiting_for("Reading the log"),
+        ):
+            logged = log_facts(log_name, _log_lines(file, log_name))
 
     plan = found.plan
     words = []

@@ -17,11 +17,12 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.exit_codes import FAILED, INTERRUPTED
+from toolkit.cli.inputs import text_of
 from toolkit.cli.options import DURATION, database_option
 from toolkit.cli.output import print_json, writing
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
-from toolkit.errors import ToolkitError, reason_of
+from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from toolkit.records import Run
@@ -153,12 +154,7 @@ def command(
     }
     if sweep is not None:
         hint = f"Recipes: {', '.join(sorted(shelf))}; or name a file, e.g., `mine.toml`"
-        try:
-            text = shelf[sweep] if sweep in shelf else Path(sweep).read_bytes().decode()
-        except UnicodeDecodeError as error:
-            raise ToolkitError(f"`{sweep}` is not UTF-8 text", hint) from error
-        except (OSError, ValueError) as error:
-            raise ToolkitError(f"`{sweep}` cannot be read: {reason_of(error)}", hint) from error
+        text = shelf[sweep] if sweep in shelf else text_of(sweep, hint)
         plan = _planned(text, sweep, **changes)
         _refuse(plan, sim=sim)
         if dry_run:
