@@ -205,8 +205,13 @@ def serve(
             listening.cancel()
 
     with _told():
-        own = {"port": port, "engines": engines, "cache_header": cache_header}
-        own |= {"stats": not no_stats, "startup_s": startup or 0.0}
+        own: dict[str, Any] = {
+            "port": port,
+            "engines": engines,
+            "startup_s": startup or 0.0,
+            "stats": not no_stats,
+            "cache_header": cache_header,
+        }
         asyncio.run(run(setup_for(personality, **(own | _changes(**shared)))))
 
 
