@@ -6,7 +6,7 @@ from dataclasses import replace
 from support.shots import books, replayed, twin, uniques
 
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.result import results
+from toolkit.bench.results import results
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Host, ServedModel, Shot, Verdict
 

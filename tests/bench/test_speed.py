@@ -189,8 +189,8 @@ def test_a_run_of_one_wave_is_not_judged() -> None:
 
 
 def test_a_ladder_that_ends_flat_is_saturated() -> None:
-    rungs = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0), step(32, 4.1, 7800.0)]
-    found = told(uniques(16), rungs=rungs)
+    levels = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0), step(32, 4.1, 7800.0)]
+    found = told(uniques(16), levels=levels)
     assert found["saturated"].confidence == "medium"
     assert found["saturated"].evidence == (
         "beyond 8 requests at once it answers no more a second (4.00, with 32 4.10) and takes"
@@ -199,8 +199,8 @@ def test_a_ladder_that_ends_flat_is_saturated() -> None:
 
 
 def test_a_ladder_that_still_climbs_is_not() -> None:
-    rungs = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0), step(32, 12.0, 2700.0)]
-    assert accused(uniques(16), rungs=rungs) == {}
+    levels = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0), step(32, 12.0, 2700.0)]
+    assert accused(uniques(16), levels=levels) == {}
 
 
 def open_loop(*e2e_ms: float) -> list[Shot]:

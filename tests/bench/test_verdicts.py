@@ -58,8 +58,8 @@ def test_books_that_are_not_even_make_clean_less_sure() -> None:
 
 def test_a_sweep_is_judged_by_its_ladder_where_there_is_no_queue_to_see() -> None:
     two = [step(1, 0.5, 2000.0), step(8, 4.0, 2000.0)]
-    assert "saturated" not in told(with_twins(), no_books(), rungs=two)["not_judged"].evidence
-    assert "saturated" in told(with_twins(), no_books(), rungs=two[:1])["not_judged"].evidence
+    assert "saturated" not in told(with_twins(), no_books(), levels=two)["not_judged"].evidence
+    assert "saturated" in told(with_twins(), no_books(), levels=two[:1])["not_judged"].evidence
 
 
 def test_without_counters_nobody_is_clean_and_it_says_what_nobody_can_tell() -> None:

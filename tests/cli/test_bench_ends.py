@@ -144,7 +144,7 @@ def test_a_second_ctrl_c_ends_it_all(
     def impatient(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("toolkit.bench.result.results", impatient)
+    monkeypatch.setattr("toolkit.bench.results.results", impatient)
     result = CliRunner().invoke(main, ["bench", start().url, "--max-tokens", "4"])
     assert result.exit_code == 130
     assert (result.stdout, heard(result.stderr)) == ("", "")

@@ -14,7 +14,7 @@ from support.shots import AT, books, failed, no_books, shot, twin, uniques
 from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.health import Fitness, fitness
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.result import Result, results
+from toolkit.bench.results import Result, results
 from toolkit.cli.bench.progress import BenchProgress
 from toolkit.cli.bench.table import page
 from toolkit.records import Host, Shot

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolkit.bench.ladder import Rung
+from toolkit.bench.levels import LevelFigures
 from toolkit.bench.verdicts.judgement import verdicts
 from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
 
@@ -77,7 +77,9 @@ def answered(took_ms: float | None, slot: int = 0, /, **more: Any) -> Shot:
     return Shot(**{**least, **more})
 
 
-def step(concurrency: int, rps: float | None, e2e_p50_ms: float | None, **more: Any) -> Rung:
+def step(
+    concurrency: int, rps: float | None, e2e_p50_ms: float | None, **more: Any
+) -> LevelFigures:
     """A level of a sweep that tells its throughput and its latency."""
     least = {
         "concurrency": concurrency,
@@ -91,7 +93,7 @@ def step(concurrency: int, rps: float | None, e2e_p50_ms: float | None, **more: 
         "tpot_p50_ms": None,
         "good_share": None,
     }
-    return Rung(**{**least, **more})
+    return LevelFigures(**{**least, **more})
 
 
 def uniques(count: int, start: int = 0, **more: Any) -> list[Shot]:
@@ -178,10 +180,10 @@ def told(
     *,
     host: Host = HOST,
     peers: dict[str, list[Shot]] | None = None,
-    rungs: Sequence[Rung] = (),
+    levels: Sequence[LevelFigures] = (),
 ) -> dict[str, Verdict]:
     """All verdicts by code; without a ledger, an honest one."""
-    found = verdicts(shots, ledger or books(shots), host=host, peers=peers or {}, rungs=rungs)
+    found = verdicts(shots, ledger or books(shots), host=host, peers=peers or {}, levels=levels)
     by_code = {verdict.code: verdict for verdict in found}
     assert len(by_code) == len(found), "a code stands twice"
     return by_code

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
-from toolkit.bench.ladder import Rung
-from toolkit.bench.result import Result
+from toolkit.bench.levels import LevelFigures
+from toolkit.bench.results import Result
 from toolkit.report.picture import literal, new_figure, save
 
 INCHES = (10, 6.5)
@@ -45,7 +45,7 @@ def picture(told: Sequence[Result]) -> Figure:
 
 def _draw_host(axes: Axes, number: int, told: Result) -> None:
     steps = [
-        step for step in told.rungs if step.e2e_p50_ms and step.output_tokens_per_s is not None
+        step for step in told.levels if step.e2e_p50_ms and step.output_tokens_per_s is not None
     ]
     points = [_point(step) for step in steps]
     label = _label(told.summary.name, told.summary.url)
@@ -63,7 +63,7 @@ def _draw_host(axes: Axes, number: int, told: Result) -> None:
         )
 
 
-def _point(step: Rung) -> tuple[float, float]:
+def _point(step: LevelFigures) -> tuple[float, float]:
     """Seconds to the answer's end, and tokens a second."""
     return (step.e2e_p50_ms or 0.0) / 1000, step.output_tokens_per_s or 0.0
 

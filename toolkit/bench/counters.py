@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from typing import Literal
 
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.metrics.parser import Histogram
 from toolkit.records import START_SLACK_S, Ledger, ServedModel, Shot
 
 NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})
@@ -46,7 +46,10 @@ def ledger(
     queue_mean_ms = None
     if before is not None and after is not None and not restarted:
         sums = {field: _moved(count, before, after) for field, count in _SUMS.items()}
-        queue_mean_ms = _queue_mean_ms(before, after)
+        total_s, queued = _moved(_queue_s, before, after), _moved(_queued, before, after)
+        if total_s is not None and queued:
+            # several engines' seconds may be added up in another order: a sum that stood still moves by 1e-16
+            queue_mean_ms = 1000 * max(0.0, total_s) / queued
     return Ledger(
         run=run,
         name=name,
@@ -74,12 +77,11 @@ def has_restarted(pages: Sequence[EngineNumbers]) -> bool:
     starts = [page.started_at for page in pages if page.started_at is not None]
     if any(abs(later - earlier) > START_SLACK_S for earlier, later in pairwise(starts)):
         return True
-    return any(_falls(count, pages) for count in (*_SUMS.values(), _queued))
-
-
-def _falls(count: Count, pages: Iterable[EngineNumbers]) -> bool:
-    values = [value for page in pages if (value := count(page)) is not None]
-    return any(later < earlier for earlier, later in pairwise(values))
+    for count in (*_SUMS.values(), _queued):
+        values = [value for page in pages if (value := count(page)) is not None]
+        if any(later < earlier for earlier, later in pairwise(values)):
+            return True
+    return False
 
 
 def _moved(count: Count, before: EngineNumbers, after: EngineNumbers) -> float | None:
@@ -93,53 +95,26 @@ def _moved(count: Count, before: EngineNumbers, after: EngineNumbers) -> float |
     return None if now is None or then is None else now - then
 
 
-def _queue_mean_ms(before: EngineNumbers, after: EngineNumbers) -> float | None:
-    total_s, requests = _moved(_queue_s, before, after), _moved(_queued, before, after)
-    # several engines' seconds may be added up in another order: a sum that stood still moves by 1e-16
-    return 1000 * max(0.0, total_s) / requests if total_s is not None and requests else None
-
-
 def _ended(reason: str) -> Count:
     """Requests that ended for one reason: 0 where the page tells reasons, but not this one yet."""
-
-    def count(page: EngineNumbers) -> float | None:
-        return dict(page.finished_by_reason).get(reason, 0.0) if page.finished_by_reason else None
-
-    return count
+    return lambda page: (
+        dict(page.finished_by_reason).get(reason, 0.0) if page.finished_by_reason else None
+    )
 
 
-def _asked_tokens(page: EngineNumbers) -> float | None:
-    return _sum(page.asked_tokens)
+def _of_histogram(name: str, part: Literal["sum", "count"]) -> Count:
+    return lambda page: getattr(getattr(page, name), part, None)
 
 
-def _asked_requests(page: EngineNumbers) -> float | None:
-    return _count(page.asked_tokens)
-
-
-def _queue_s(page: EngineNumbers) -> float | None:
-    return _sum(page.queue)
-
-
-def _queued(page: EngineNumbers) -> float | None:
-    return _count(page.queue)
-
-
-def _sum(histogram: Histogram | None) -> float | None:
-    return histogram.sum if histogram else None
-
-
-def _count(histogram: Histogram | None) -> float | None:
-    return histogram.count if histogram else None
-
-
+_queue_s, _queued = _of_histogram("queue", "sum"), _of_histogram("queue", "count")
 _SUMS: Mapping[str, Count] = {
     "requests": attrgetter("requests_total"),
     "prompt_tokens": attrgetter("prompt_tokens_total"),
     "generation_tokens": attrgetter("generation_tokens_total"),
     "finished_length": _ended("length"),
     "finished_stop": _ended("stop"),
-    "asked_tokens": _asked_tokens,
-    "asked_requests": _asked_requests,
+    "asked_tokens": _of_histogram("asked_tokens", "sum"),
+    "asked_requests": _of_histogram("asked_tokens", "count"),
     "prefix_queries": attrgetter("prefix_queries_total"),
     "prefix_hits": attrgetter("prefix_hits_total"),
     "preemptions": attrgetter("preemptions_total"),
@@ -206,11 +181,16 @@ def account(shots: Iterable[Shot], ledger: Ledger) -> Account:
     ]
     answers = [shot for shot in arrived if shot.ok]
     broken = [shot for shot in arrived if not shot.ok]
+    tokens_most = sum(shot.max_tokens for shot in broken)
+    for shot in answers:
+        is_known = shot.output_tokens is not None and not shot.output_tokens_estimated
+        least = least_tokens(shot)
+        tokens_most += least if is_known else max(shot.max_tokens, least)
     return Account(
         answers=len(answers),
         broken=len(broken),
-        tokens=sum(least_tokens(shot) for shot in answers),
-        tokens_most=sum(map(_most_tokens, answers)) + sum(shot.max_tokens for shot in broken),
+        tokens=sum(map(least_tokens, answers)),
+        tokens_most=tokens_most,
         requests=ledger.requests,
         generation_tokens=ledger.generation_tokens,
     )
@@ -221,8 +201,3 @@ def least_tokens(shot: Shot) -> int:
     if shot.output_tokens is not None:
         return shot.output_tokens
     return 1 if shot.text_chars else 0
-
-
-def _most_tokens(shot: Shot) -> int:
-    known = shot.output_tokens is not None and not shot.output_tokens_estimated
-    return least_tokens(shot) if known else max(shot.max_tokens, least_tokens(shot))

@@ -33,28 +33,22 @@ def read_limits(text: str) -> GoodputLimits:
     """
     limits: dict[str, float] = {}
     for part in text.split(","):
-        name, limit_ms = _limit(part)
+        match = _LIMIT.fullmatch(part)
+        if match is None:
+            raise ToolkitError(f"`{part.strip()}` is no limit", EXAMPLE)
+        name, unit = match[1].strip(), match[3]
+        if name not in NAMES:
+            raise ToolkitError(f"unknown limit `{name}`", f"Known limits: {', '.join(NAMES)}")
+        if unit not in MILLISECONDS:
+            known = f"Known units: {', '.join(MILLISECONDS)}"
+            raise ToolkitError(f"unknown unit `{unit}` in `{part.strip()}`", known)
+        limit_ms = float(match[2]) * MILLISECONDS[unit]
+        if not 0 < limit_ms < math.inf:
+            raise ToolkitError(f"limit `{part.strip()}` lets nothing or everything pass", EXAMPLE)
         if name in limits:
             raise ToolkitError(f"limit `{name}` stands twice in `{text}`", "Keep one of them")
         limits[name] = limit_ms
     return GoodputLimits(**{f"{name}_ms": limit_ms for name, limit_ms in limits.items()})
-
-
-def _limit(part: str) -> tuple[str, float]:
-    match = _LIMIT.fullmatch(part)
-    if match is None:
-        raise ToolkitError(f"`{part.strip()}` is no limit", EXAMPLE)
-    name, number, unit = match[1].strip(), match[2], match[3]
-    if name not in NAMES:
-        raise ToolkitError(f"unknown limit `{name}`", f"Known limits: {', '.join(NAMES)}")
-    if unit not in MILLISECONDS:
-        raise ToolkitError(
-            f"unknown unit `{unit}` in `{part.strip()}`", f"Known units: {', '.join(MILLISECONDS)}"
-        )
-    limit_ms = float(number) * MILLISECONDS[unit]
-    if not 0 < limit_ms < math.inf:
-        raise ToolkitError(f"limit `{part.strip()}` lets nothing or everything pass", EXAMPLE)
-    return name, limit_ms
 
 
 def is_good(shot: Shot, limits: GoodputLimits) -> bool:
@@ -63,17 +57,14 @@ def is_good(shot: Shot, limits: GoodputLimits) -> bool:
     A limit on a number that the shot has no way to have does not apply: TTFT and TPOT of an answer that
     was not asked to stream, TPOT of a stream whose tokens all came in its first chunk.
     """
+    # when a stream was asked for and a whole body came, the first token came with the last
+    first_token_ms = shot.e2e_ms if shot.ttft_ms is None else shot.ttft_ms
     return (
         shot.ok
         and _within(shot.e2e_ms, limits.e2e_ms)
-        and (not shot.stream or _within(_first_token_ms(shot), limits.ttft_ms))
+        and (not shot.stream or _within(first_token_ms, limits.ttft_ms))
         and (shot.tpot_ms is None or _within(shot.tpot_ms, limits.tpot_ms))
     )
-
-
-def _first_token_ms(shot: Shot) -> float | None:
-    """When a stream was asked for and a whole body came, the first token came with the last."""
-    return shot.e2e_ms if shot.ttft_ms is None else shot.ttft_ms
 
 
 def _within(took_ms: float | None, limit_ms: float | None) -> bool:

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from toolkit.bench.evidence import over_at
 from toolkit.bench.goodput import GoodputLimits, is_good
@@ -99,15 +98,34 @@ def summary(
     length_s = window_s(measured)
     output_tokens = _sum(shot.output_tokens for shot in answers)
     good = None if limits is None else sum(is_good(shot, limits) for shot in answers)
+    kinds = Counter(_kind(shot) for shot in measured if not shot.ok)
+    ttft = _sketch(shot.ttft_ms for shot in answers)
+    e2e = _sketch(shot.e2e_ms for shot in answers)
+    send_lag = _sketch(shot.send_lag_ms for shot in measured if shot.sent_at is not None)
+    itl = Sketch()
+    for shot in answers:
+        if shot.itl is not None:
+            itl.merge(Sketch.from_bytes(shot.itl))
+
+    def e2e_p50_of(kind: str) -> float | None:
+        return _sketch(shot.e2e_ms for shot in answers if shot.kind == kind).quantile(0.5)
+
     return HostSummary(
         name=name,
         url=url,
         requests=len(measured),
         ok=len(answers),
         errors=len(measured) - len(answers),
-        error_kinds=_error_kinds(measured),
+        error_kinds=dict(sorted(kinds.items(), key=lambda pair: (-pair[1], pair[0]))),
         rps=_per(len(answers), length_s),
         output_tokens_per_s=_per(output_tokens, length_s),
+        ttft_p50_ms=ttft.quantile(0.5),
+        ttft_p95_ms=ttft.quantile(0.95),
+        tpot_p50_ms=_sketch(shot.tpot_ms for shot in answers).quantile(0.5),
+        itl_p95_ms=itl.quantile(0.95),
+        e2e_p50_ms=e2e.quantile(0.5),
+        e2e_p95_ms=e2e.quantile(0.95),
+        e2e_p99_ms=_p99(e2e),
         rtt_ms=None if ledger is None else ledger.rtt_ms,
         client_ok=client_ok,
         goodput=_per(good, length_s),
@@ -124,30 +142,12 @@ def summary(
         output_tokens_estimated=any(
             shot.output_tokens_estimated or shot.output_tokens is None for shot in answers
         ),
-        send_lag_p99_ms=_p99(
-            _sketch(shot.send_lag_ms for shot in measured if shot.sent_at is not None)
-        ),
+        ttft_visible_p50_ms=_sketch(shot.ttft_visible_ms for shot in answers).quantile(0.5),
+        unique_e2e_p50_ms=e2e_p50_of("unique"),
+        twin_e2e_p50_ms=e2e_p50_of("twin"),
+        send_lag_p99_ms=_p99(send_lag),
         error=_error(measured),
-        **_latencies(answers),
     )
-
-
-def _latencies(answers: Sequence[Shot]) -> dict[str, Any]:
-    """The quantiles of what was answered, by Summary's names."""
-    ttft = _sketch(shot.ttft_ms for shot in answers)
-    e2e = _sketch(shot.e2e_ms for shot in answers)
-    return {
-        "ttft_p50_ms": ttft.quantile(0.5),
-        "ttft_p95_ms": ttft.quantile(0.95),
-        "ttft_visible_p50_ms": _sketch(shot.ttft_visible_ms for shot in answers).quantile(0.5),
-        "tpot_p50_ms": _sketch(shot.tpot_ms for shot in answers).quantile(0.5),
-        "itl_p95_ms": _gaps(answers).quantile(0.95),
-        "e2e_p50_ms": e2e.quantile(0.5),
-        "e2e_p95_ms": e2e.quantile(0.95),
-        "e2e_p99_ms": _p99(e2e),
-        "unique_e2e_p50_ms": _e2e_of("unique", answers).quantile(0.5),
-        "twin_e2e_p50_ms": _e2e_of("twin", answers).quantile(0.5),
-    }
 
 
 def window_s(measured: Sequence[Shot]) -> float | None:
@@ -177,29 +177,12 @@ def _sketch(values: Iterable[float | None]) -> Sketch:
     return sketch
 
 
-def _e2e_of(kind: str, answers: Iterable[Shot]) -> Sketch:
-    return _sketch(shot.e2e_ms for shot in answers if shot.kind == kind)
-
-
-def _gaps(answers: Iterable[Shot]) -> Sketch:
-    gaps = Sketch()
-    for shot in answers:
-        if shot.itl is not None:
-            gaps.merge(Sketch.from_bytes(shot.itl))
-    return gaps
-
-
 def _p99(sketch: Sketch) -> float | None:
     return sketch.quantile(0.99) if sketch.count >= LEAST_FOR_P99 else None
 
 
 def _kind(shot: Shot) -> str:
     return shot.error_kind or ("not_sent" if shot.sent_at is None else "unknown")
-
-
-def _error_kinds(measured: Iterable[Shot]) -> dict[str, int]:
-    counts = Counter(_kind(shot) for shot in measured if not shot.ok)
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _error(measured: Sequence[Shot]) -> str | None:
@@ -211,7 +194,8 @@ def _error(measured: Sequence[Shot]) -> str | None:
         return "no request was sent"
     if any(shot.ok for shot in measured):
         return None
-    kind, count = next(iter(_error_kinds(measured).items()))
-    texts = Counter(shot.error for shot in measured if _kind(shot) == kind and shot.error)
-    text = texts.most_common(1)[0][0] if texts else kind
-    return f"{text} ({count} of {len(measured)} requests)"
+    kinds = Counter(map(_kind, measured))
+    most = min(kinds, key=lambda kind: (-kinds[kind], kind))
+    texts = Counter(shot.error for shot in measured if _kind(shot) == most and shot.error)
+    text = texts.most_common(1)[0][0] if texts else most
+    return f"{text} ({kinds[most]} of {len(measured)} requests)"

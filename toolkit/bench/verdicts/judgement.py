@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.counters import Account, account
 from toolkit.bench.evidence import sentence, usage
-from toolkit.bench.ladder import Rung
+from toolkit.bench.levels import LevelFigures
 from toolkit.bench.verdicts.cold import cold, has_later, may_be_cold
 from toolkit.bench.verdicts.fast_failures import fast_failures
 from toolkit.bench.verdicts.foreign_traffic import foreign_traffic
@@ -49,7 +49,7 @@ class _HostCase:
     host: Host
     peers: Mapping[str, Sequence[Shot]]
     rivals: Mapping[str, Sequence[ServedModel]]
-    rungs: Sequence[Rung]
+    levels: Sequence[LevelFigures]
     is_shared: bool
     account: Account
     replays: Replays
@@ -75,7 +75,7 @@ def judgement(
     host: Host,
     peers: Mapping[str, Sequence[Shot]] = NO_PEERS,
     rivals: Mapping[str, Sequence[ServedModel]] = NO_RIVALS,
-    rungs: Sequence[Rung] = (),
+    levels: Sequence[LevelFigures] = (),
     is_shared: bool = False,
 ) -> Judgement:
     """Try all rules on one host in one run.
@@ -92,7 +92,7 @@ def judgement(
         host=host,
         peers=peers,
         rivals=rivals,
-        rungs=rungs,
+        levels=levels,
         is_shared=is_shared,
         account=books,
         replays=found,
@@ -116,7 +116,7 @@ def verdicts(
     host: Host,
     peers: Mapping[str, Sequence[Shot]] = NO_PEERS,
     rivals: Mapping[str, Sequence[ServedModel]] = NO_RIVALS,
-    rungs: Sequence[Rung] = (),
+    levels: Sequence[LevelFigures] = (),
     is_shared: bool = False,
 ) -> tuple[Verdict, ...]:
     """Judge one host in one run, see `judgement`.
@@ -125,7 +125,7 @@ def verdicts(
     where nobody could be acquitted so, and a hint where only a start or a queue could not be judged.
     """
     found = judgement(
-        shots, ledger, host=host, peers=peers, rivals=rivals, rungs=rungs, is_shared=is_shared
+        shots, ledger, host=host, peers=peers, rivals=rivals, levels=levels, is_shared=is_shared
     )
     told = list(found.accusations)
     measured = [shot for shot in shots if shot.kind != "warmup"]
@@ -174,7 +174,9 @@ def _of_host(case: _HostCase) -> Iterator[Verdict]:
     answers = [shot for shot in case.shots if shot.ok]
     mismatch = model_mismatch(case.host, case.ledger, answers, case.rivals)
     start = cold(case.shots, case.replayed)
-    full = saturated(case.shots, case.ledger, case.rungs, case.replayed, was_cold=start is not None)
+    full = saturated(
+        case.shots, case.ledger, case.levels, case.replayed, was_cold=start is not None
+    )
     yield from (each for each in (failures, mismatch, start, full) if each)
 
 
@@ -201,7 +203,7 @@ def _without_counters(case: _HostCase) -> Iterator[Gap]:
         if ledger.requests is None:
             yield "foreign_traffic", why
     open_loop = any(shot.concurrency is None for shot in case.shots)
-    if ledger.queue_mean_ms is None and not open_loop and len(case.rungs) < 2:
+    if ledger.queue_mean_ms is None and not open_loop and len(case.levels) < 2:
         yield "saturated", why
     if are_short_and_alone(case.answers, ledger, case.peers):
         yield "truncated_output", "answers of one token, and nobody to compare them with"

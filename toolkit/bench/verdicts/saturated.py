@@ -7,7 +7,7 @@ busy machine on either side is no accusation.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, sentence, share
-from toolkit.bench.ladder import Rung, knee
+from toolkit.bench.levels import LevelFigures, knee
 from toolkit.records import Confidence, Ledger, Shot, Verdict
 from toolkit.units import counted, spoken_ms, whole
 
@@ -33,7 +33,7 @@ REDONE = 0.05
 def saturated(
     shots: Sequence[Shot],
     ledger: Ledger,
-    rungs: Sequence[Rung],
+    levels: Sequence[LevelFigures],
     replayed: Collection[Shot],
     *,
     was_cold: bool,
@@ -41,7 +41,7 @@ def saturated(
     """Tell of a host that had more to do than it could: more load made it slower and nothing else."""
     own = [shot for shot in shots if shot not in replayed]
     clauses = [
-        *_by_ladder(rungs),
+        *_by_levels(levels),
         *_by_falling_behind(own),
         *_by_queue(own, ledger, was_cold=was_cold),
         *_by_preemptions(own, ledger),
@@ -52,14 +52,14 @@ def saturated(
     return Verdict(code="saturated", confidence=confidence, evidence=sentence(clauses))
 
 
-def _by_ladder(rungs: Sequence[Rung]) -> Iterator[str]:
-    level = knee(rungs)
-    if level is None:
+def _by_levels(levels: Sequence[LevelFigures]) -> Iterator[str]:
+    knee_at = knee(levels)
+    if knee_at is None:
         return
-    top = max(rungs, key=lambda rung: rung.concurrency)
-    at = next(rung for rung in rungs if rung.concurrency == level)
+    top = max(levels, key=lambda level: level.concurrency)
+    at = next(level for level in levels if level.concurrency == knee_at)
     yield (
-        f"beyond {level} requests at once it answers no more a second ({at.rps or 0:.2f},"
+        f"beyond {knee_at} requests at once it answers no more a second ({at.rps or 0:.2f},"
         f" with {top.concurrency} {top.rps or 0:.2f}) and takes longer"
         f" ({spoken_ms(at.e2e_p50_ms or 0)}, then {spoken_ms(top.e2e_p50_ms or 0)})"
     )

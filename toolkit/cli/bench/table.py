@@ -6,8 +6,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from toolkit.bench.health import Fitness
-from toolkit.bench.ladder import Rung
-from toolkit.bench.result import Result
+from toolkit.bench.levels import LevelFigures
+from toolkit.bench.results import Result
 from toolkit.bench.summary import HostSummary
 from toolkit.records import MOST_ERRORS
 from toolkit.report.tables import Column, notes, table_of
@@ -76,7 +76,7 @@ VERDICTS = (Column(title="verdict", widest=WIDEST_VERDICTS), _verdicts)
 def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator[RenderableType]:
     """The table and the sentences below it, for a screen of the console's width."""
     figures = [each.summary for each in told]
-    sweeps = [each for each in told if each.rungs]
+    sweeps = [each for each in told if each.levels]
     has_limits = any(one.good_share is not None for one in figures)
     columns = [
         HOST,
@@ -91,11 +91,11 @@ def page(told: Sequence[Result], fitness: Fitness, console: Console) -> Iterator
         yield Text()
         yield from below
     for each in sweeps:
-        rungs = each.rungs
+        levels = each.levels
         yield Text()
         yield Text(each.summary.name, style="bold")
-        has_limits = any(rung.good_share is not None for rung in rungs)
-        yield table_of([*LEVELS, *([GOOD_LEVEL] if has_limits else [])], rungs, console)
+        has_limits = any(level.good_share is not None for level in levels)
+        yield table_of([*LEVELS, *([GOOD_LEVEL] if has_limits else [])], levels, console)
         yield Text(_sweep_sentence(each))
     yield Text()
     yield from _fastest(figures)
@@ -153,21 +153,21 @@ def _fastest(figures: Sequence[HostSummary]) -> Iterator[Text]:
     yield Text.assemble(("fastest", "bold"), f"  {first.name}: {answers}; this run {rest}")
 
 
-Step = Callable[[Rung], str | Text]
+LevelCell = Callable[[LevelFigures], str | Text]
 
-LEVELS: Sequence[tuple[Column, Step]] = (
-    (Column(title="at once", right=True), lambda step: f"{step.concurrency:,}"),
-    (Column(title="ok", right=True), lambda step: f"{step.ok:,}/{step.requests:,}"),
-    (Column(title="req/s", right=True), lambda step: per_second(step.rps)),
-    (Column(title="tok/s", right=True, spare=1), lambda step: whole(step.output_tokens_per_s)),
-    (Column(title="TTFT p50", right=True, spare=3), lambda step: latency(step.ttft_p50_ms)),
-    (Column(title="TPOT p50", right=True, spare=4), lambda step: latency(step.tpot_p50_ms)),
-    (Column(title="E2E p50", right=True), lambda step: latency(step.e2e_p50_ms)),
-    (Column(title="p95", right=True, spare=2), lambda step: latency(step.e2e_p95_ms)),
+LEVELS: Sequence[tuple[Column, LevelCell]] = (
+    (Column(title="at once", right=True), lambda level: f"{level.concurrency:,}"),
+    (Column(title="ok", right=True), lambda level: f"{level.ok:,}/{level.requests:,}"),
+    (Column(title="req/s", right=True), lambda level: per_second(level.rps)),
+    (Column(title="tok/s", right=True, spare=1), lambda level: whole(level.output_tokens_per_s)),
+    (Column(title="TTFT p50", right=True, spare=3), lambda level: latency(level.ttft_p50_ms)),
+    (Column(title="TPOT p50", right=True, spare=4), lambda level: latency(level.tpot_p50_ms)),
+    (Column(title="E2E p50", right=True), lambda level: latency(level.e2e_p50_ms)),
+    (Column(title="p95", right=True, spare=2), lambda level: latency(level.e2e_p95_ms)),
 )
-GOOD_LEVEL: tuple[Column, Step] = (
+GOOD_LEVEL: tuple[Column, LevelCell] = (
     Column(title="good", right=True),
-    lambda step: percent(step.good_share),
+    lambda level: percent(level.good_share),
 )
 
 
@@ -178,8 +178,8 @@ def _sweep_sentence(told: Result) -> str:
         best = told.best_concurrency
         kept = f"{best} at once is the most that keeps the limits"
         parts.append(kept if best else "no level keeps the limits")
-    answered = [rung for rung in told.rungs if rung.rps]
-    fastest = max(answered, key=lambda rung: rung.rps or 0.0, default=None)
+    answered = [level for level in told.levels if level.rps]
+    fastest = max(answered, key=lambda level: level.rps or 0.0, default=None)
     if fastest is None:
         parts.append("nothing was answered at any level")
     elif told.knee_concurrency:

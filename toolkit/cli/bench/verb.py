@@ -27,7 +27,7 @@ from toolkit.errors import ToolkitError, reason_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from toolkit.bench.result import Result
+    from toolkit.bench.results import Result
     from toolkit.bench.runner import Bench
     from toolkit.cli.bench.progress import BenchProgress
     from toolkit.records import Host, Shot
@@ -223,7 +223,7 @@ def command(
     from toolkit.bench.client import HostClient
     from toolkit.bench.goodput import read_limits
     from toolkit.bench.plan import BenchPlan, check_plan
-    from toolkit.bench.result import results
+    from toolkit.bench.results import results
     from toolkit.bench.runner import Bench
     from toolkit.cli.bench.progress import BenchProgress
     from toolkit.cli.catalog import profile_from
@@ -309,7 +309,7 @@ def command(
             # who keeps nothing gets a picture only by name
             if chart is None and not no_store:
                 chart = database.parent / f"sweep-{bench.id}.png"
-            if chart and any(level.ok for result in told for level in result.rungs):
+            if chart and any(level.ok for result in told for level in result.levels):
                 _draw(told, chart)
             if refused:
                 raise refused
@@ -391,9 +391,9 @@ def _print(told: "Sequence[Result]", bench: "Bench", *, as_json: bool) -> None:
 
     for result in told:
         record = asdict(result.summary)
-        if result.rungs:
+        if result.levels:
             record |= {
-                "levels": [asdict(rung) for rung in result.rungs],
+                "levels": [asdict(level) for level in result.levels],
                 "best_concurrency": result.best_concurrency,
                 "knee_concurrency": result.knee_concurrency,
             }

@@ -1,15 +1,15 @@
-"""Ladder: the best level and the knee of a sweep, and when neither is told."""
+"""Levels: the best one and the knee of a sweep, and when neither is told."""
 
 from typing import Any
 
 from support.shots import answered, step
 
 from toolkit.bench.goodput import GoodputLimits
-from toolkit.bench.ladder import Rung, best_level, knee, ladder, rung
+from toolkit.bench.levels import LevelFigures, best_level, knee, level_figures
 from toolkit.records import Shot
 
 
-def good(concurrency: int, share: float | None) -> Rung:
+def good(concurrency: int, share: float | None) -> LevelFigures:
     return step(concurrency, 1.0, 1000.0, good_share=share)
 
 
@@ -17,7 +17,7 @@ def shot(slot: int, concurrency: int | None, took_ms: float, **more: Any) -> Sho
     return answered(took_ms, slot, concurrency=concurrency, **more)
 
 
-def test_a_ladder_has_a_rung_for_each_level_the_lowest_first() -> None:
+def test_each_level_has_its_figures_the_lowest_first() -> None:
     shots = [
         shot(0, 8, 4000.0),
         shot(1, 8, 4000.0),
@@ -26,16 +26,16 @@ def test_a_ladder_has_a_rung_for_each_level_the_lowest_first() -> None:
         shot(0, None, 9000.0),
         shot(0, 1, 9000.0, kind="warmup"),
     ]
-    low, high = ladder(shots, limits=GoodputLimits(e2e_ms=2000.0))
+    low, high = level_figures(shots, GoodputLimits(e2e_ms=2000.0))
     # level 2: 1 answer in 1 s, 1 of 2 good; level 8: 2 answers in 4 s, none good
     assert (low.concurrency, low.requests, low.ok, low.rps, low.good_share) == (2, 2, 1, 1.0, 0.5)
     assert (high.concurrency, high.requests, high.ok, high.rps) == (8, 2, 2, 0.5)
     assert high.good_share == 0.0
 
 
-def test_a_rung_repeats_its_levels_figures() -> None:
+def test_a_levels_figures_are_its_summarys() -> None:
     facts = {"ttft_ms": 100.0, "tpot_ms": 10.0, "output_tokens": 50}
-    found = rung([shot(slot, 4, 2000.0, **facts) for slot in range(4)], 4)
+    (found,) = level_figures([shot(slot, 4, 2000.0, **facts) for slot in range(4)])
     assert (found.rps, found.output_tokens_per_s, found.good_share) == (2.0, 100.0, None)
     assert 0.99 <= found.ttft_p50_ms / 100.0 <= 1.01
     assert 0.99 <= found.e2e_p50_ms / 2000.0 <= 1.01

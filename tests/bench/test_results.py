@@ -6,7 +6,7 @@ from support.shots import AT, books, failed, no_books, shot, twin, uniques
 
 from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.plan import BenchPlan
-from toolkit.bench.result import Facts, Result, results
+from toolkit.bench.results import Facts, Result, results
 from toolkit.records import Host, Shot
 
 
@@ -51,13 +51,13 @@ def test_a_run_is_told_in_the_order_of_the_hosts() -> None:
         ("zoe", 8),
         ("abe", 16),
     ]
-    assert [each.rungs for each in told] == [(), ()]
+    assert [each.levels for each in told] == [(), ()]
     assert [each.summary.concurrency for each in told] == [8, 8]
 
 
 def test_a_sweep_is_told_by_its_knee() -> None:
     (told,) = judged(runner("alice", KNEE_AT_2), plan=SWEEP)
-    assert [step.concurrency for step in told.rungs] == [1, 2, 4]
+    assert [step.concurrency for step in told.levels] == [1, 2, 4]
     assert (told.best_concurrency, told.knee_concurrency) == (None, 2)
     # four waves of two
     assert (told.summary.concurrency, told.summary.requests) == (2, 8)
