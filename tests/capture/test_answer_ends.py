@@ -54,15 +54,6 @@ def test_the_last_usage_counts() -> None:
     assert told_by_stream(body + DONE) == Told(9, 3, None, "stop")
 
 
-@pytest.mark.parametrize("spaced", [False, True])
-def test_of_several_choices_the_first_ones_end_counts(spaced: bool) -> None:
-    body = event(choices=[choice("stop")]) + event(choices=[choice(None, 1)]) * 5
-    body += event(choices=[choice("length", 1)]) + DONE
-    if not spaced:
-        body = body.replace(b'": ', b'":')
-    assert told_by_stream(body).finish_reason == "stop"
-
-
 def test_an_error_inside_a_stream_is_its_end() -> None:
     body = event(choices=[choice(None)]) + event(error={"message": "gone", "code": 500}) + DONE
     assert told_by_stream(body) == Told(None, None, None, "error")

@@ -106,21 +106,7 @@ def test_bytes_that_drip_are_the_same_answers(size: int) -> None:
     assert all(answer.complete for answer in answers)
 
 
-def test_many_events_in_one_segment_are_the_same_answer() -> None:
-    wire = b"".join(streamed(recorded("chat_stream.txt")))
-    (answer,) = read([wire], "POST")
-    assert tokens(answer) == (21, 16, None, "length")
-    assert (answer.first_at, answer.token_at, answer.last_at) == (0.0, 0.0, 0.0)
-
-
 # --- framing -----------------------------------------------------------------------------------
-
-
-def test_answers_follow_each_other_on_one_connection_even_in_one_segment() -> None:
-    wire = json_answer(recorded("chat.json")) + json_answer(recorded("completions.body"))
-    wire += b"".join(streamed(recorded("chat_stream.txt"))) + json_answer(b"{}")
-    answers = read([wire], *["POST"] * 4)
-    assert [answer.output_tokens for answer in answers] == [16, 8, 16, None]
 
 
 @pytest.mark.parametrize(

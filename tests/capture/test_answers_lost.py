@@ -205,20 +205,6 @@ def test_nothing_that_arrives_makes_it_raise_or_hold_more_than_it_may(
     assert all(answer.damaged or answer.status for answer in reading.told if answer.complete)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.data())
-def test_however_answers_are_cut_they_are_the_same(data: st.DataObject) -> None:
-    wire = b"".join([*streamed(recorded("chat_stream_nousage.body")), CHAT, CHAT])
-    cuts = sorted(data.draw(st.sets(st.integers(1, len(wire) - 1), max_size=12)))
-    reading = Reading(0.0, 0.0, 0.0)
-    for at, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(wire)], strict=True)):
-        reading.data(float(at), wire[start:end])
-    assert [tokens(answer) for answer in reading.told] == [
-        (None, None, None, "length"),
-        *[(21, 16, None, "length")] * 2,
-    ]
-
-
 def test_an_empty_line_before_an_answer_hides_it_from_nobody() -> None:
     reading = Reading(0.0).gap(1.0).data(2.0, b"\r\n" + CHAT)
     assert [answer.status for answer in reading.told] == [200]

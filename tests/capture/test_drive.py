@@ -94,14 +94,6 @@ def test_each_request_is_told_counted_and_handed_to_every_sink_in_order(tmp_path
     assert desk.tally.requests == 3
 
 
-def test_bodies_are_kept_only_where_asked_for() -> None:
-    sink = Kept()
-    desk = intake(sink, keep_bodies=True)
-    desk.add(request(1, size=5))
-    desk.hand_on()
-    assert sink.arrived[0].body == b"xxxxx"
-
-
 def test_a_request_waits_for_no_more_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(drive.time, "monotonic", lambda: now[0])
@@ -165,17 +157,6 @@ def test_a_connection_goes_on_in_the_next_file(tmp_path: Path) -> None:
     assert sink.paths() == ["/0", "/1"]
     assert not any(one.seen.damaged for one in sink.arrived)
     assert losses.gaps == 0
-
-
-def test_what_was_read_before_a_bad_file_is_in_the_sinks(tmp_path: Path) -> None:
-    (tmp_path / "1.pcap").write_bytes(pcap(talk(["a"]).frames))
-    (tmp_path / "2.pcap").write_bytes(b"no capture at all")
-    sink = Kept()
-    with pytest.raises(ToolkitError, match=r"2\.pcap"):
-        read_files(
-            [str(tmp_path / "1.pcap"), str(tmp_path / "2.pcap")], intake(sink), Losses(), WATCH
-        )
-    assert sink.paths() == ["/0"]
 
 
 def test_stop_is_obeyed_between_two_files(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import gzip
 import os
 import random
 import struct
-import subprocess
-import sys
 import threading
 import tracemalloc
 import zlib
@@ -94,19 +92,6 @@ def test_a_header_only_is_a_capture_of_nothing(write: Callable[[bytes], Path]) -
         assert (caught.losses, caught.told.notes) == (Losses(), ())
 
 
-def test_a_file_cut_in_its_last_record_is_read_to_there_and_told(
-    write: Callable[[bytes], Path],
-) -> None:
-    at = len(CAPTURE) - 16 - len(TALK[-1].data)
-    for kept in (at + 1, at + 16, len(CAPTURE) - 1):
-        caught = replayed(write(CAPTURE[:kept]))
-        assert asked(caught.segments) == BODIES
-        assert len(caught.told.notes) == 1
-        assert caught.told.notes[0].endswith(
-            f"x.pcap` was read to its end, but its last record, at byte {at:,}, is cut off"
-        )
-
-
 def test_gz_data_that_are_cut_are_read_to_there_and_told(write: Callable[[bytes], Path]) -> None:
     noise = [Frame(START, ethernet(ipv4(tcp(1, 9, 1, random.Random(1).randbytes(1400)))))] * 9
     whole = zipped(packets.pcap(TALK + noise))
@@ -129,24 +114,6 @@ def test_packets_that_lack_a_fragment_at_the_end_are_told(write: Callable[[bytes
 
 
 # --- pipes ------------------------------------------------------------------------------------------
-
-IN_A_PROCESS = """
-import sys
-from toolkit.capture.records import Losses
-from toolkit.capture.files import replay
-told = replay("-", lambda *segment: print(len(segment[5])), ports=[8000], follow_answers=False, losses=Losses())
-print(told.notes)
-"""
-
-
-@pytest.mark.parametrize("file", [CAPTURE, zipped(CAPTURE), packets.pcapng(TALK)])
-def test_standard_input_is_read_from_a_pipe_without_seeking(file: bytes) -> None:
-    lengths = [len(packets.post(body)) for body in BODIES]
-    ended = subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS], input=file, capture_output=True, check=True
-    )
-    # the handshake's and the end's segments have no payload
-    assert ended.stdout.decode().split() == ["0", *map(str, lengths), "0", "()"]
 
 
 def test_a_pipe_is_read_as_it_is_written_and_to_its_end(tmp_path: Path) -> None:
@@ -267,11 +234,6 @@ def test_a_followed_file_that_will_not_grow_ends_and_is_told(tmp_path: Path, hap
     assert asked(caught.segments) == BODIES
     assert asks < 100
     assert "was replaced or cut short while it was read" in caught.told.notes[0]
-
-
-def test_a_file_that_is_not_followed_ends_with_its_end(write: Callable[[bytes], Path]) -> None:
-    asks = [replayed(write(CAPTURE), stop=lambda: False)]
-    assert asked(asks[0].segments) == BODIES
 
 
 def test_stopping_ends_a_long_file_within_a_block(write: Callable[[bytes], Path]) -> None:

@@ -48,17 +48,6 @@ def test_answers_belong_to_requests_in_order() -> None:
     assert (capture.bodies, statuses(capture)) == ([ONE, TWO, THREE], [200, 429, 200])
 
 
-def test_interim_answers_are_none() -> None:
-    capture = answering()
-    data = post(ONE, b"Expect: 100-continue")
-    capture.client(data[:-8])
-    capture.answer(b"HTTP/1.1 100 Continue\r\n\r\n")
-    capture.client(data[-8:])
-    assert capture.requests == []
-    capture.answer(ok())
-    assert (capture.bodies, statuses(capture)) == ([ONE], [200])
-
-
 def test_a_refusal_that_comes_before_the_request_is_whole_belongs_to_it() -> None:
     capture = answering()
     refusal = ok().replace(b"200 OK", b"413 Content Too Large")

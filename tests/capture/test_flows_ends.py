@@ -17,20 +17,6 @@ def flows(capture: Capture) -> int:
     return len(capture.streams._flows)
 
 
-def test_a_fin_ends_a_connection() -> None:
-    capture = opened()
-    capture.client(post(ONE))
-    assert flows(capture) == 1
-    capture.fin()
-    assert (capture.bodies, flows(capture)) == ([ONE], 0)
-
-
-def test_a_fin_may_carry_the_last_bytes() -> None:
-    capture = opened()
-    capture.client(post(ONE), flags=FIN | ACK)
-    assert (capture.bodies, flows(capture)) == ([ONE], 0)
-
-
 def test_a_fin_that_comes_early_waits_for_the_bytes_before_it() -> None:
     capture = opened()
     data = post(ONE)

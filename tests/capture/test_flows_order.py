@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.streams import ACK, Capture, opened, post
+from support.streams import Capture, opened, post
 
 ONE, TWO = b'{"n": 1, "text": "first"}', b'{"n": 2}'
 
@@ -19,14 +19,6 @@ def test_a_request_in_one_segment_is_told_with_all_that_is_known() -> None:
     assert (request.server, request.server_port) == (bytes([10, 0, 9, 9]), 8000)
     assert (request.damaged, request.problem, request.answer) == (False, None, None)
     assert request.in_flight is None
-
-
-def test_requests_of_a_connection_come_one_by_one() -> None:
-    capture = opened()
-    for number in range(3):
-        capture.client(post(b"%d" % number))
-        assert len(capture.bodies) == number + 1
-    assert capture.bodies == [b"0", b"1", b"2"]
 
 
 def test_a_request_is_the_same_wherever_it_is_split() -> None:
@@ -57,7 +49,7 @@ def test_single_bytes_make_the_same_request() -> None:
     assert capture.requests[1].ts == pytest.approx(100.002 + length / 1000)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_order_of_segments_gives_what_was_sent(seed: int) -> None:
     chance = random.Random(seed)
     data = b"".join(post(b"%d" % number * 500) for number in range(10))
@@ -96,34 +88,6 @@ def test_what_waits_and_is_sent_again_waits_once() -> None:
     for start in (10, 10, 500, 1009):
         capture.send(capture.next + start, b"x" * (1010 - start))
     assert capture.streams.held_bytes == held > 1000
-
-
-def test_what_is_sent_again_counts_once() -> None:
-    capture = opened()
-    data = post(ONE)
-    capture.client(data)
-    for _ in range(3):
-        capture.send(1001, data)
-        capture.send(1001 + 20, data[20:50])
-    capture.client(post(TWO))
-    assert capture.bodies == [ONE, TWO]
-
-
-def test_a_longer_copy_brings_only_what_is_new() -> None:
-    capture = opened()
-    data = post(ONE) + post(TWO)
-    capture.send(1001, data[:30])
-    capture.send(1001 + 10, data[10:60])
-    capture.send(1001, data)
-    assert capture.bodies == [ONE, TWO]
-
-
-def test_of_two_versions_the_first_that_came_counts() -> None:
-    head, body = post(b"abcdef")[:-6], b"abcdef"
-    capture = opened()
-    capture.client(head + body[:3])
-    capture.send(capture.next - 3, b"XYZdef")
-    assert capture.bodies == [b"abcdef"]
 
 
 def test_of_two_versions_that_wait_the_first_that_came_counts() -> None:
@@ -324,15 +288,6 @@ def test_more_than_4_gib_on_one_connection_are_counted_on() -> None:
     assert capture.bodies == [ONE] * 3
 
 
-def test_keep_alive_probes_are_no_data() -> None:
-    capture = opened()
-    capture.client(post(ONE))
-    capture.send(capture.next - 1, b"\0")
-    capture.send(capture.next - 1, b"")
-    capture.client(post(TWO))
-    assert (capture.bodies, capture.losses.gaps) == ([ONE, TWO], 0)
-
-
 def test_a_byte_sent_into_a_closed_window_is_sent_again_and_counts_once() -> None:
     capture = opened()
     data = post(ONE)
@@ -341,15 +296,6 @@ def test_a_byte_sent_into_a_closed_window_is_sent_again_and_counts_once() -> Non
         capture.send(capture.next, data[30:31])
     capture.client(data[30:])
     assert capture.bodies == [ONE]
-
-
-def test_data_on_the_syn_counts() -> None:
-    capture = Capture()
-    capture.send(capture.isn, post(ONE), flags=2)
-    capture.send(capture.isn, post(ONE), flags=2)
-    capture.next += len(post(ONE))
-    capture.client(post(TWO))
-    assert capture.bodies == [ONE, TWO]
 
 
 def test_a_cut_frame_is_a_hole_of_known_length() -> None:
@@ -372,22 +318,6 @@ def test_a_cut_frame_that_comes_early_is_a_hole_in_its_place() -> None:
     capture.client(post(TWO))
     assert capture.problems == [f"{len(data) - 70} bytes lost"]
     assert capture.bodies == [TWO]
-
-
-def test_a_capture_that_begins_at_a_request_reads_it() -> None:
-    capture = Capture()
-    capture.client(post(ONE))
-    capture.client(post(TWO))
-    assert capture.bodies == [ONE, TWO]
-    assert capture.losses.unparsed == 0
-
-
-def test_a_capture_that_begins_inside_a_body_reads_what_follows() -> None:
-    capture = Capture()
-    capture.client(b'the rest of a body"}')
-    capture.client(post(ONE))
-    capture.client(post(TWO))
-    assert (capture.bodies, capture.problems) == ([ONE, TWO], [])
 
 
 def test_a_capture_that_begins_with_the_second_segment_waits_for_the_first() -> None:
@@ -419,12 +349,3 @@ def test_a_syn_that_data_overtook_begins_no_second_connection() -> None:
     capture.send(capture.isn, flags=2)
     capture.client(post(TWO))
     assert (capture.bodies, capture.losses.gaps) == ([ONE, TWO], 0)
-
-
-def test_acknowledgements_alone_change_nothing() -> None:
-    capture = opened()
-    data = post(ONE)
-    capture.client(data[:20])
-    capture.send(capture.next, b"", ACK)
-    capture.client(data[20:])
-    assert capture.bodies == [ONE]

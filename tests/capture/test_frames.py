@@ -74,24 +74,6 @@ def test_a_segment_in_ipv4_comes_out_as_it_was_sent(link: int, frame: bytes) -> 
     assert one(frame, link) == Segment(START, KEY4, 1000, 9000, ACK, PAYLOAD, 0)
 
 
-@pytest.mark.parametrize(
-    ("link", "frame"),
-    [
-        (ETHERNET, ethernet(ipv6(SEGMENT))),
-        (ETHERNET, ethernet(ipv6(SEGMENT), vlans=[5, 6])),
-        (ETHERNET, ethernet(ipv6(SEGMENT, extensions=[hop_by_hop()]))),
-        (ETHERNET, ethernet(ipv6(SEGMENT, extensions=[hop_by_hop(), (60, bytes(7))]))),
-        (SLL, sll(ipv6(SEGMENT))),
-        (SLL2, packets.sll2(ipv6(SEGMENT))),
-        (0, packets.null(ipv6(SEGMENT))),
-        (101, ipv6(SEGMENT)),
-        (229, ipv6(SEGMENT)),
-    ],
-)
-def test_a_segment_in_ipv6_comes_out_as_it_was_sent(link: int, frame: bytes) -> None:
-    assert one(frame, link) == Segment(START, KEY6, 1000, 9000, ACK, PAYLOAD, 0)
-
-
 @pytest.mark.parametrize("number", [0, 43, 60, 135, 139, 140])
 def test_a_segment_is_found_behind_whatever_extension_the_kernel_lets_through(number: int) -> None:
     # hop-by-hop, routing, destination options, mobility, HIP, shim6: 8 bytes each
@@ -308,14 +290,6 @@ def test_a_segment_that_opens_or_ends_is_handed_on_without_payload(
     flag: int, packet: Callable[[bytes], bytes]
 ) -> None:
     assert one(ethernet(packet(tcp(40000, 8000, 1, flags=flag)), pad=True)).flags == flag
-
-
-def test_several_ports_may_be_watched() -> None:
-    frames = [
-        Frame(START, ethernet(ipv4(tcp(40000, port, 1, b"x")))) for port in (80, 8000, 8001, 9000)
-    ]
-    caught = segments_of(frames, ports=[80, 9000])
-    assert [int.from_bytes(each.key[10:], "big") for each in caught.segments] == [80, 9000]
 
 
 @pytest.mark.parametrize("follow_answers", [False, True])

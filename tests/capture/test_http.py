@@ -32,25 +32,10 @@ def one(*segments: bytes) -> HttpRequest:
 # --- several requests of one connection -----------------------------------------------------------
 
 
-def test_pipelined_requests_in_one_segment_are_all_read() -> None:
-    capture = sent(post(ONE) + GET + post(TWO) + post(THREE))
-    assert capture.bodies == [ONE, None, TWO, THREE]
-    assert [request.method for request in capture.requests] == ["POST", "GET", "POST", "POST"]
-    assert {request.ts for request in capture.requests} == {100.002}
-
-
 def test_pipelined_requests_may_be_split_anywhere() -> None:
     data = post(ONE) + GET + CHUNKED + chunked(TWO, [3]) + post(THREE)
     for at in range(1, len(data)):
         assert sent(data[:at], data[at:]).bodies == [ONE, None, TWO, THREE], f"split at {at}"
-
-
-def test_pipelined_requests_may_come_byte_by_byte() -> None:
-    data = post(ONE) + GET + CHUNKED + chunked(TWO, [1] * 7) + post(THREE)
-    capture = Capture()
-    capture.open()
-    capture.client(data, size=1)
-    assert capture.bodies == [ONE, None, TWO, THREE]
 
 
 def test_the_second_of_two_pipelined_requests_begins_with_its_own_first_byte() -> None:
@@ -74,11 +59,6 @@ def test_a_request_without_a_body_has_none() -> None:
     )
 
 
-def test_a_content_length_of_nothing_is_no_body() -> None:
-    request = one(b"POST /v1/x HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
-    assert (request.body, request.body_bytes) == (None, 0)
-
-
 def test_a_post_without_a_length_has_no_body() -> None:
     assert one(b"POST /v1/x HTTP/1.1\r\nHost: h\r\n\r\n").body is None
 
@@ -93,12 +73,6 @@ def test_big_bodies_are_exact(size: int, segment: int) -> None:
     assert capture.bodies == [body, ONE]
 
 
-def test_chunks_are_put_together() -> None:
-    body = b'{"text": "0123456789"}'
-    for sizes in ([], [1], [5, 5], [1] * len(body)):
-        assert one(CHUNKED + chunked(body, sizes)).body == body
-
-
 def test_chunks_may_be_split_anywhere() -> None:
     body = b'{"text": "abc"}'
     data = CHUNKED + chunked(body, [4, 1], trailer=b"X-Sum: 1\r\n") + post(TWO)
@@ -106,36 +80,10 @@ def test_chunks_may_be_split_anywhere() -> None:
         assert sent(data[:at], data[at:]).bodies == [body, TWO], f"split at {at}"
 
 
-def test_chunk_extensions_and_trailers_are_no_body() -> None:
-    data = CHUNKED + b'3;name=value\r\nabc\r\n2;q="x;y"\r\nde\r\n0;last\r\nX-Check: 1\r\n\r\n'
-    assert one(data).body == b"abcde"
-
-
 def test_a_trailer_says_nothing_of_the_next_request() -> None:
     trailer = b"Content-Encoding: gzip\r\nUpgrade: h2c\r\n"
     capture = sent(CHUNKED + chunked(ONE, trailer=trailer) + post(TWO))
     assert capture.bodies == [ONE, TWO]
-
-
-def test_the_terminators_text_inside_a_chunk_ends_nothing() -> None:
-    body = b'"0\r\n\r\n' + b"x" * 10 + b'0\r\n\r\n"'
-    data = CHUNKED + chunked(body)
-    end = data.index(b"0\r\n\r\n") + 5
-    assert one(data[:end], data[end:]).body == body
-
-
-def test_an_expected_continue_changes_nothing() -> None:
-    data = post(ONE, b"Expect: 100-continue")
-    head = data[: -len(ONE)]
-    request = one(head, data[len(head) :])
-    assert (request.body, request.ts, request.ts_last) == (ONE, 100.002, 100.003)
-
-
-@pytest.mark.parametrize(
-    "name", [b"content-length", b"CONTENT-LENGTH", b"Content-length", b"cOnTeNt-LeNgTh"]
-)
-def test_header_names_may_be_written_in_any_case(name: bytes) -> None:
-    assert one(b"POST /v1/x HTTP/1.1\r\n%s: 8\r\n\r\n" % name + ONE).body == ONE
 
 
 def test_odd_headers_do_no_harm() -> None:

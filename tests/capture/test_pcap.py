@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.segments import Reading
 
 from toolkit.capture.files import LARGEST_FRAME
-from toolkit.capture.records import Losses
 
 READ_BUT = "`x.pcap` was read to its end, but"
 
@@ -76,11 +75,6 @@ def test_a_file_cut_anywhere_gives_what_was_whole_and_says_where_it_was_cut(kept
     else:
         begun = max(end for end in ends if end < kept)
         assert reading.notes == [f"{READ_BUT} its last record, at byte {begun:,}, is cut off"]
-
-
-def test_a_file_of_a_header_only_is_whole_and_has_no_frames() -> None:
-    reading = read(packets.pcap([]))
-    assert (reading.notes, reading.losses, reading.error) == ([], Losses(), None)
 
 
 def test_the_length_of_check_sequences_beside_the_link_type_is_no_part_of_it() -> None:
