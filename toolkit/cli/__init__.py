@@ -40,9 +40,7 @@ class Verbs(click.Group):
     def main(self, *words: Any, **options: Any) -> Any:
         """Run, or answer a shell that asks at a press of TAB."""
         if SHELL_ASKS in os.environ:
-            from toolkit.cli.shells import teach_click
-
-            teach_click()
+            importlib.import_module("toolkit.cli.shells")
         from toolkit.safe_text import cleaned_streams
 
         with cleaned_streams():

@@ -1,4 +1,4 @@
-"""TAB behind `--option=`, where click's own classes for shells offer nothing that fits. Loaded only where a shell asks."""
+"""TAB behind `--option=`, where click's own classes for shells offer nothing that fits. Loaded only where a shell asks: click knows them then."""
 
 from typing import Any
 
@@ -6,11 +6,13 @@ from click.shell_completion import (
     BashComplete,
     CompletionItem,
     FishComplete,
+    ShellComplete,
     ZshComplete,
     add_completion_class,
 )
 
 
+@add_completion_class
 class Bash(BashComplete):
     """Bash splits a word at `=`, and wants what stands behind it alone."""
 
@@ -21,33 +23,28 @@ class Bash(BashComplete):
         return (words[:-1] if is_split else words), begun
 
 
-class Zsh(ZshComplete):
-    """Zsh replaces the whole word."""
+class WholeWord(ShellComplete):
+    """Zsh replaces the whole word, and fish drops what does not begin as it does: a value needs its option before it."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[Any]]:
-        """What is offered, with the option before it."""
-        return _whole(super().get_completions(args, incomplete), incomplete)
+        """What is offered, with the option before it; the shell itself adds it to files."""
+        items = super().get_completions(args, incomplete)
+        option, equals, _ = incomplete.partition("=")
+        if not (equals and option.startswith("--")):
+            return items
+        return [
+            CompletionItem(f"{option}={item.value}", help=item.help)
+            if item.type == "plain"
+            else item
+            for item in items
+        ]
 
 
-class Fish(FishComplete):
-    """Fish drops what does not begin as the whole word does."""
-
-    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[Any]]:
-        """What is offered, with the option before it."""
-        return _whole(super().get_completions(args, incomplete), incomplete)
+@add_completion_class
+class Zsh(WholeWord, ZshComplete):
+    """Zsh."""
 
 
-def teach_click() -> None:
-    """Let click answer shells by these."""
-    for shell in (Bash, Zsh, Fish):
-        add_completion_class(shell)
-
-
-def _whole(items: list[CompletionItem[Any]], begun: str) -> list[CompletionItem[Any]]:
-    option, equals, _ = begun.partition("=")
-    if not (equals and option.startswith("--")):
-        return items
-    return [
-        CompletionItem(f"{option}={item.value}", help=item.help) if item.type == "plain" else item
-        for item in items
-    ]
+@add_completion_class
+class Fish(WholeWord, FishComplete):
+    """Fish."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from toolkit.store import Store
 
+Names = Iterable[tuple[str, str | None]]
+"""Each with what is said beside it, where the shell shows such a thing."""
 Items = list["CompletionItem[Any]"]
 Suggest = Callable[[click.Context, click.Parameter, str], Items]
 NEWEST_RUNS = 20
@@ -31,122 +33,156 @@ def file(_context: click.Context, _parameter: click.Parameter, begun: str) -> It
     return [CompletionItem(begun, type="file")]
 
 
-def profile(context: click.Context, parameter: click.Parameter, begun: str) -> Items:
-    """A profile of the catalog, or a file."""
-    return _or_file(context, parameter, begun, _shelf("profiles"))
+def one_of(names: Callable[[click.Context, str], Names]) -> Suggest:
+    """Offer those of the names that begin like the word, in any case of letters; `names` is told the line so far, and the word."""
+
+    def suggest(context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+        from click.shell_completion import CompletionItem
+
+        wanted = begun.lower()
+        return [
+            CompletionItem(name, help=told)
+            for name, told in names(context, begun)
+            if name.lower().startswith(wanted)
+        ]
+
+    return suggest
 
 
-def recipe(context: click.Context, parameter: click.Parameter, begun: str) -> Items:
-    """A sweep of the catalog, or a file."""
-    return _or_file(context, parameter, begun, _shelf("sweeps"))
+def file_or_one_of(names: Callable[[click.Context, str], Names]) -> Suggest:
+    """Offer files, too; they come first: in bash they take away what stands before them."""
+    suggest = one_of(names)
+    return lambda *asked: [*file(*asked), *suggest(*asked)]
 
 
-def preset(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+# --- the catalog's, and the toolkit's own ---------------------------------------------------------------
+
+
+def _catalog_files(folder: str) -> Names:
+    from importlib.resources import files
+
+    entries = (files("toolkit") / "catalog" / folder).iterdir()
+    return [(name, None) for name in sorted(each.name.removesuffix(".toml") for each in entries)]
+
+
+@file_or_one_of
+def profile(_context: click.Context, _begun: str) -> Names:
+    """A profile of the catalog."""
+    return _catalog_files("profiles")
+
+
+@file_or_one_of
+def recipe(_context: click.Context, _begun: str) -> Names:
+    """A sweep of the catalog."""
+    return _catalog_files("sweeps")
+
+
+@one_of
+def preset(_context: click.Context, _begun: str) -> Names:
     """A preset of the catalog."""
     from toolkit.cli.catalog import table
 
-    return _begun([(name, row.get("why")) for name, row in table("presets").items()], begun)
+    return [(name, row.get("why")) for name, row in table("presets").items()]
 
 
-def gpu(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+@one_of
+def gpu(_context: click.Context, _begun: str) -> Names:
     """A GPU of the catalog."""
     from toolkit.cli.catalog import table
 
-    return _begun(
-        [(name, f"{row['memory_gib']} GiB") for name, row in table("gpus").items()], begun
-    )
+    return [(name, f"{row['memory_gib']} GiB") for name, row in table("gpus").items()]
 
 
-def model(context: click.Context, parameter: click.Parameter, begun: str) -> Items:
-    """A model of the catalog, or a file or folder."""
+@file_or_one_of
+def model(_context: click.Context, begun: str) -> Names:
+    """A model of the catalog; by another name of it where none of the first ones fits."""
     from toolkit.cli.catalog import table
 
     known = table("models")
-    names: list[tuple[str, str | None]] = [(name, None) for name in known]
-    if not _begun(names, begun):
-        names = [(alias, name) for name, row in known.items() for alias in row.get("aliases", ())]
-    return _or_file(context, parameter, begun, names)
+    if any(name.lower().startswith(begun.lower()) for name in known):
+        return [(name, None) for name in known]
+    return [(alias, name) for name, row in known.items() for alias in row.get("aliases", ())]
 
 
-def quantization(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+@one_of
+def quantization(_context: click.Context, _begun: str) -> Names:
     """A quantization that the planner knows."""
     from toolkit.plan.quantization import QUANTIZATIONS
 
-    return _begun([(name, None) for name in QUANTIZATIONS], begun)
+    return [(name, None) for name in QUANTIZATIONS]
 
 
-def cache_dtype(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+@one_of
+def cache_dtype(_context: click.Context, _begun: str) -> Names:
     """A data type of the KV cache."""
     from toolkit.plan.kv_cache import KV_DTYPES
 
-    return _begun([(name, None) for name in KV_DTYPES], begun)
+    return [(name, None) for name in KV_DTYPES]
 
 
-def personality(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+@one_of
+def personality(_context: click.Context, begun: str) -> Names:
     """A personality of the simulator; behind `alice=`, too."""
-    from click.shell_completion import CompletionItem
-
     from toolkit.sim.presets import PRESETS
 
-    name, equals, rest = begun.rpartition("=")
-    before = name + equals
-    known = [(each, settings["summary"]) for each, settings in PRESETS.items()]
-    return [CompletionItem(before + one.value, help=one.help) for one in _begun(known, rest)]
+    name, equals, _ = begun.rpartition("=")
+    return [(name + equals + each, setting["summary"]) for each, setting in PRESETS.items()]
 
 
-def target(context: click.Context, parameter: click.Parameter, begun: str) -> Items:
-    """What `toolkit serve` takes: an order, or a stack file."""
-    parent = context.parent
-    orders = parent.command if parent else None
-    known = [
-        (name, each.get_short_help_str())
-        for name, each in (orders.commands if isinstance(orders, click.Group) else {}).items()
-        if not each.hidden
-    ]
-    return _or_file(context, parameter, begun, known)
+@file_or_one_of
+def target(context: click.Context, _begun: str) -> Names:
+    """What `toolkit serve` takes beside a stack file: an order."""
+    group = context.parent.command if context.parent else None
+    orders = group.commands if isinstance(group, click.Group) else {}
+    return [(name, one.get_short_help_str()) for name, one in orders.items() if not one.hidden]
 
 
-def verb(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+@one_of
+def verb(_context: click.Context, _begun: str) -> Names:
     """A verb of the toolkit."""
     from toolkit.cli import VERBS
 
-    return _begun([(name, None) for name in VERBS], begun)
+    return [(name, None) for name in VERBS]
 
 
-def variable(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+# --- what the machine and the database know -------------------------------------------------------------
+
+
+@one_of
+def variable(_context: click.Context, _begun: str) -> Names:
     """A variable of the environment: its name, never what it holds."""
-    return _begun([(name, None) for name in sorted(os.environ)], begun)
+    return [(name, None) for name in sorted(os.environ)]
 
 
-def interface(_context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+@one_of
+def interface(_context: click.Context, _begun: str) -> Names:
     """A network interface of this machine."""
     import socket
 
-    return _begun([("any", None), *((name, None) for _, name in socket.if_nameindex())], begun)
+    return [("any", None), *((name, None) for _, name in socket.if_nameindex())]
 
 
-def host(context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+@one_of
+def host(context: click.Context, _begun: str) -> Names:
     """A host that scout saw."""
-    return _begun(
-        [(name, None) for name in _ask(context, lambda store: store.known_names())], begun
-    )
+    return [(name, None) for name in _stored(context, lambda store: store.known_names())]
 
 
 def run(*verbs: str) -> Suggest:
     """Runs of these verbs, the newest first; without any, of all."""
 
-    def suggest(context: click.Context, _parameter: click.Parameter, begun: str) -> Items:
+    @one_of
+    def suggest(context: click.Context, _begun: str) -> Names:
         from toolkit.units import clock
 
-        runs = _ask(context, lambda store: store.runs())
-        known = [each for each in runs if not verbs or each.verb in verbs][:NEWEST_RUNS]
-        told = [(each.id, f"{each.verb}, {clock(each.started_at)}") for each in known]
-        return _begun(told, begun)
+        runs = _stored(context, lambda store: store.runs())
+        known = [one for one in runs if not verbs or one.verb in verbs][:NEWEST_RUNS]
+        return [(one.id, f"{one.verb}, {clock(one.started_at)}") for one in known]
 
     return suggest
 
 
-def _ask(context: click.Context, ask: "Callable[[Store], list[Any]]") -> list[Any]:
+def _stored(context: click.Context, ask: "Callable[[Store], list[Any]]") -> list[Any]:
     """Ask the database that the line names so far; nothing where there is none."""
     from toolkit.cli.places import DATABASE
     from toolkit.store import Store
@@ -157,32 +193,3 @@ def _ask(context: click.Context, ask: "Callable[[Store], list[Any]]") -> list[An
             return ask(store)
     except ToolkitError:
         return []
-
-
-def _shelf(name: str) -> list[tuple[str, str | None]]:
-    from importlib.resources import files
-
-    shelf = files("toolkit") / "catalog" / name
-    return [
-        (word, None) for word in sorted(each.name.removesuffix(".toml") for each in shelf.iterdir())
-    ]
-
-
-def _or_file(
-    context: click.Context,
-    parameter: click.Parameter,
-    begun: str,
-    known: Iterable[tuple[str, str | None]],
-) -> Items:
-    # first: in bash it takes away what stands before it
-    return [*file(context, parameter, begun), *_begun(known, begun)]
-
-
-def _begun(known: Iterable[tuple[str, str | None]], begun: str) -> Items:
-    """Those that begin so, in any case of letters."""
-    from click.shell_completion import CompletionItem
-
-    wanted = begun.lower()
-    return [
-        CompletionItem(name, help=told) for name, told in known if name.lower().startswith(wanted)
-    ]
