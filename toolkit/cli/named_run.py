@@ -1,4 +1,4 @@
-"""A run of the database, by the id that a command line names, and its hosts; a blast without one is the newest."""
+"""A run of the database, by the id that a command line names, its hosts and their verdicts; a blast without one is the newest."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +7,9 @@ from toolkit.cli.places import command_on
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
-    from toolkit.records import Run
+    from collections.abc import Mapping, Sequence
+
+    from toolkit.records import Run, Verdict
     from toolkit.store import Store
 
 HINTED_RUNS = 5
@@ -46,3 +48,20 @@ def measured_hosts(store: "Store", run: "Run") -> list[str]:
     """Who was measured in a run, in the order of its plan."""
     planned = [host.name for host in store.hosts_of(run.id).values()]
     return planned or list(dict.fromkeys(shot.name for shot in store.shots(run.id)))
+
+
+def verdicts_of(
+    store: "Store", run: "Run", *, everything: bool = False
+) -> "Mapping[tuple[str, str], Sequence[Verdict]]":
+    """By a host's name and URL; `everything`: past a freeze of the board, too.
+
+    A bench's stand in the store; a blast's the board judges whenever somebody looks, here over all of it.
+    """
+    if run.verb != "blast":
+        return store.verdicts(run.id)
+    from toolkit.board.feed import Feed
+
+    feed = Feed(store, run, everything=everything)
+    end_s = feed.end_s
+    board = feed.board(window_s=1 if end_s is None else end_s - feed.start_s + 1)
+    return {(one.name, one.url): one.verdicts for one in board.standings}

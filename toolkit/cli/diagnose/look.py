@@ -11,6 +11,7 @@ import click
 from toolkit.cli.diagnose.stored import HostFacts
 from toolkit.cli.inputs import keys_for
 from toolkit.cli.waiting import waiting_for
+from toolkit.hosts import is_loopback
 from toolkit.records import Host
 from toolkit.scout.answers import Scrape
 from toolkit.scout.evidence import examine
@@ -20,7 +21,6 @@ from toolkit.tuning.evidence import Evidence, evidence_of_samples, merged, sampl
 
 EVERY_S = 1.0
 LEAST_LOOKS = 5
-HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def look_at(
@@ -52,7 +52,7 @@ def look_at(
         click.echo("Stopped: judged by what was seen", err=True)
         stopped = True
 
-    here = {host.name for host in hosts if urlsplit(host.url).hostname in HERE}
+    here = {host.name for host in hosts if is_loopback(urlsplit(host.url).hostname or "")}
     gpu = _gpu_here() if here else Evidence()
     seen = []
     for host in hosts:

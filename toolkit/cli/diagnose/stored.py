@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit.cli.catalog import profile_from
 from toolkit.cli.inputs import open_input
-from toolkit.cli.named_run import measured_hosts, run_of
+from toolkit.cli.named_run import measured_hosts, run_of, verdicts_of
 from toolkit.cli.places import command_on
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
@@ -65,19 +65,8 @@ def hosts_of_run(target: str, database: Path) -> list[HostFacts]:
             )
         urls = {host.name: host.url for host in store.hosts_of(run.id).values()}
         urls = urls or {shot.name: shot.url for shot in store.shots(run.id)}
-        codes: dict[str, list[str]] = {}
-        if run.verb == "bench":
-            for (name, _), verdicts in store.verdicts(run.id).items():
-                codes[name] = [verdict.code for verdict in verdicts]
-        else:
-            # the board judges a blast whenever somebody looks, once for all hosts
-            from toolkit.board.feed import Feed
-
-            feed = Feed(store, run, everything=True)
-            if (end_s := feed.end_s) is not None:
-                board = feed.board(window_s=max(1, end_s - feed.start_s + 1))
-                for standing in board.standings:
-                    codes[standing.name] = [verdict.code for verdict in standing.verdicts]
+        verdicts = verdicts_of(store, run, everything=True)
+        codes = {name: [one.code for one in found] for (name, _), found in verdicts.items()}
         return [
             HostFacts(
                 name=name,

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from toolkit.bench.summary import window_s
+from toolkit.cli.named_run import verdicts_of
+from toolkit.hosts import is_loopback
 from toolkit.records import Event, Run, Tally
 from toolkit.store import Store
 from toolkit.tuning.criteria import Boundaries, RequestOutcomes, Starts
@@ -14,7 +16,6 @@ from toolkit.tuning.lab_report import HostReport, host_report
 READY = re.compile(r"\bready after ([\d.]+) s\b")
 TTFT = re.compile(r"\bcold TTFT ([\d.]+) ms, warm TTFT ([\d.]+) ms")
 MEMORY = re.compile(r"out of memory|\bOOM\b|OutOfMemory|no memory left", re.IGNORECASE)
-LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 MOST_EVENTS = 200
 
 
@@ -26,15 +27,7 @@ def host_reports(store: Store, run: Run, tallies: Sequence[Tally]) -> tuple[Host
     began = run.started_at if run.verb == "blast" else min(sent, default=float("inf"))
     seconds = [each.at_s for each in tallies]
     first_s, last_s = int(min(began, *seconds)), max(seconds)
-    if run.verb == "blast":
-        # a bench's verdicts stand in the store; a blast's are judged whenever somebody looks, over all of it here
-        from toolkit.board.feed import Feed
-
-        standings = Feed(store, run).board(window_s=last_s - first_s + 1).standings
-        verdicts = {(one.name, one.url): one.verdicts for one in standings}
-    else:
-        verdicts = store.verdicts(run.id)
-
+    verdicts = verdicts_of(store, run)
     by_host: dict[tuple[str, str], list[Tally]] = {}
     for each in tallies:
         by_host.setdefault((each.name, each.url), []).append(each)
@@ -151,7 +144,7 @@ def boundaries_of(serve: Run | None) -> Boundaries | None:
             flags.items() if isinstance(flags, dict) else [one for one in flags if len(one) == 2]
         )
         told = {str(key).lstrip("-").replace("_", "-"): value for key, value in pairs}
-        if not str(engine.get("host", "127.0.0.1")).startswith(LOOPBACK):
+        if not is_loopback(str(engine.get("host", "127.0.0.1")).strip("[]")):
             open_engines.append(name)
         if told.get("allowed-local-media-path"):
             file_engines.append(name)

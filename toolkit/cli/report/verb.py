@@ -158,6 +158,7 @@ def command(
                 even_rps=reckoned.even_rps,
             )
 
+    # what the user adds: a call, a log
     called = None
     if call is not None:
         url = one_host(call).url
@@ -172,6 +173,7 @@ def command(
         ):
             logged = log_facts(log_name, _log_lines(file, log_name))
 
+    # what was planned, in a few words, and what speaks against the figures
     plan = found.plan
     words = []
     if plan.get("profile"):

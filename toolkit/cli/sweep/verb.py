@@ -172,6 +172,7 @@ def command(
     from toolkit.tuning.sweep import VERB, Kept, Sweep, Tools
     from toolkit.tuning.sweep_table import moved, table
 
+    # begun, resumed or only shown: what is known so far
     opened = Store.open_readonly if show else Store.open_existing if resume else Store.open
     with opened(database) as store:
         if sweep is not None:
