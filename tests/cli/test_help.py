@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from support.command_lines import complaint, every_command
 from support.readme import calls
 
-from toolkit.cli import ROOMS, VERBS, main
+from toolkit.cli import GROUPS, VERBS, main
 
 COMMANDS = dict(every_command())
 WIDTH = 80
@@ -132,9 +132,9 @@ def test_what_repeats_stands_everywhere_in_the_same_words() -> None:
 
 
 def test_every_verb_stands_in_one_room_and_help_lists_the_rooms_in_order() -> None:
-    assert len(set(VERBS)) == len(VERBS) == sum(len(verbs) for verbs in ROOMS.values())
+    assert len(set(VERBS)) == len(VERBS) == sum(len(verbs) for verbs in GROUPS.values())
     text = page("toolkit")
-    places = [text.index(f"\n{room}:\n") for room in ROOMS]
+    places = [text.index(f"\n{group}:\n") for group in GROUPS]
     assert places == sorted(places)
     listed = re.findall(r"^  ([a-z]+)  +[A-Z]", text, re.MULTILINE)
     assert [verb for verb in listed if verb in VERBS] == list(VERBS)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import setuptools
 
-from toolkit.cli.front_doors import front_door
+from toolkit.cli.places import front_end
 
 ROOT = Path(__file__).parents[2]
 PACKED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
 def folders_with_code() -> set[str]:
-    """As packages of the wheel: a folder of toolkit/ by its own name, the front doors below `toolkit`."""
+    """As packages of the wheel: a folder of toolkit/ by its own name, the other front ends below `toolkit`."""
     found = set()
     for top in ("toolkit", "locustfiles", "dashboards"):
         for file in (ROOT / top).rglob("*.py"):
@@ -38,7 +38,7 @@ def test_every_file_that_is_no_code_is_packed_but_pictures() -> None:
     packed = set()
     for package, patterns in PACKED["package-data"].items():
         parts = package.split(".")
-        # the front doors' folders lie at the top of the checkout
+        # the other front ends' folders lie at the top of the checkout
         folder = ROOT.joinpath(*(parts if parts == ["toolkit"] else parts[1:]))
         for pattern in patterns:
             packed |= {file for file in folder.glob(pattern) if file.is_file()}
@@ -52,14 +52,14 @@ def test_every_file_that_is_no_code_is_packed_but_pictures() -> None:
 
 
 @pytest.mark.parametrize("place", ["inside", "beside"])
-def test_a_front_door_is_found_inside_an_installed_package_and_beside_a_checkouts(
+def test_a_front_end_is_found_inside_an_installed_package_and_beside_a_checkouts(
     place: str, tmp_path: Path
 ) -> None:
     package = tmp_path / "toolkit"
     file = (package if place == "inside" else tmp_path) / "locustfiles" / "blast.py"
     file.parent.mkdir(parents=True)
     file.touch()
-    assert front_door("locustfiles", "blast.py", package) == file
+    assert front_end("locustfiles", "blast.py", "makes the load", package) == file
 
 
 def test_an_installed_package_takes_its_own_file_and_not_a_strangers_beside_it(
@@ -68,5 +68,5 @@ def test_an_installed_package_takes_its_own_file_and_not_a_strangers_beside_it(
     for folder in (tmp_path, tmp_path / "toolkit"):
         (folder / "dashboards").mkdir(parents=True)
         (folder / "dashboards" / "leaderboard.py").touch()
-    found = front_door("dashboards", "leaderboard.py", tmp_path / "toolkit")
+    found = front_end("dashboards", "leaderboard.py", "is the leaderboard", tmp_path / "toolkit")
     assert found == tmp_path / "toolkit" / "dashboards" / "leaderboard.py"

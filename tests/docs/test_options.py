@@ -9,7 +9,7 @@ from support.command_lines import every_command
 from support.option_tables import with_tables
 from support.readme import README, ROOT, blocks, prose, section
 
-from toolkit.cli import ROOMS, VERBS
+from toolkit.cli import GROUPS, VERBS
 from toolkit.sim.presets import PRESETS
 
 CATALOG = ROOT / "toolkit" / "catalog"
@@ -44,7 +44,7 @@ def test_the_map_has_the_rooms_and_their_verbs_in_the_order_of_help() -> None:
     told: dict[str, list[str]] = {}
     for room, verbs in rows:
         told.setdefault(room.strip() or list(told)[-1], []).extend(verbs.split())
-    assert told == {room.upper(): list(verbs) for room, verbs in ROOMS.items()}
+    assert told == {group.upper(): list(verbs) for group, verbs in GROUPS.items()}
 
 
 def test_every_simulated_server_is_named() -> None:

@@ -20,7 +20,7 @@ from toolkit.errors import ToolkitError
 # frees anyway: 0.13 s after a scout of 100 hosts.
 atexit.register(gc.freeze)
 
-ROOMS = {
+GROUPS = {
     "Look": ("scout", "bench", "capture", "workload"),
     "Blast": ("blast", "board", "mark", "impact"),
     "Serve": ("preflight", "plan", "serve", "proxy", "warmup", "watchdog", "deploy"),
@@ -29,7 +29,7 @@ ROOMS = {
     "Besides": ("runs", "completion"),
 }
 """In the order in which a user meets them; `<verb>.py` holds `command`, of a verb of several files `<verb>/verb.py`."""
-VERBS = tuple(verb for verbs in ROOMS.values() for verb in verbs)
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 SHELL_ASKS = "_TOOLKIT_COMPLETE"
 """The variable in which a shell says what it wants to know (click's way)."""
 
@@ -73,22 +73,25 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs room by room, their summaries all in one column."""
+        """List the verbs group by group, their summaries all in one column."""
         widest = max(len(verb) for verb in VERBS)
-        for room, verbs in ROOMS.items():
-            with formatter.section(room):
-                formatter.write_dl(
-                    [(f"{verb:<{widest}}", self._summary(ctx, verb)) for verb in verbs]
-                )
-
-    def _summary(self, ctx: click.Context, verb: str) -> str:
-        command = self.get_command(ctx, verb)
-        return command.get_short_help_str(limit=80) if command else ""
+        for title, verbs in GROUPS.items():
+            rows = []
+            for verb in verbs:
+                command = self.get_command(ctx, verb)
+                assert command is not None, "each verb of VERBS has a file"
+                rows.append((f"{verb:<{widest}}", command.get_short_help_str(limit=80)))
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a verb; exit 1 when the input or the world is at fault."""
         try:
-            return self._invoke_and_flush(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # while an error can still be told
         except ToolkitError as error:
             _end_with(error)
         except KeyboardInterrupt:
@@ -97,18 +100,9 @@ class Verbs(click.Group):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            from toolkit.cli.output import give_up_output
-
-            give_up_output()
+            # let what is still buffered go nowhere, or the interpreter's end would try it again and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _end_with(ToolkitError("standard output cannot be written: the disk is full"))
-
-    def _invoke_and_flush(self, ctx: click.Context) -> object:
-        """Write out what the verb printed while an error can still be told."""
-        try:
-            return super().invoke(ctx)
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
 
 
 def _end_with(error: ToolkitError) -> NoReturn:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.cli.children import LOOPBACK, answers, environment, free_port, refuse_dead, server
-from toolkit.cli.front_doors import PACKAGE, REINSTALL, front_door
+from toolkit.cli.places import PACKAGE, front_end
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -23,19 +23,33 @@ START_LIMIT_S = 60.0
 
 def page_file(package: Path = PACKAGE) -> Path:
     """Where the page is. Raises ToolkitError."""
-    path = front_door("dashboards", "leaderboard.py", package)
-    if not path.is_file():
-        raise ToolkitError(f"`{path}` is not there, which is the leaderboard", REINSTALL)
-    return path
+    return front_end("dashboards", "leaderboard.py", "is the leaderboard", package)
 
 
 def page_port(wanted: int | None, host: str = LOOPBACK) -> int:
     """The port that is wanted, else the usual one, else a free one. Raises ToolkitError for one that cannot be had."""
-    if _is_free(wanted or PORT, host):
-        return wanted or PORT
-    if wanted:
-        raise ToolkitError(f"port {wanted} is taken", "Leave `--port` out, and a free one is found")
-    return free_port()
+    port = wanted or PORT
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # as Streamlit does: a port of connections that were just closed is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                raise ToolkitError(
+                    f"port {port} is kept for root", "Choose one from 1024 on with `--port`"
+                ) from error
+            if error.errno != errno.EADDRINUSE:
+                raise ToolkitError(
+                    f"nothing can listen on `{host}`: {(error.strerror or str(error)).lower()}",
+                    "Name an address of this machine; `ip addr` lists them",
+                ) from error
+            if wanted:
+                raise ToolkitError(
+                    f"port {wanted} is taken", "Leave `--port` out, and a free one is found"
+                ) from error
+            return free_port()
+    return port
 
 
 def page_url(port: int, host: str = LOOPBACK) -> str:
@@ -68,23 +82,3 @@ def served(
                 )
             time.sleep(0.1)
         yield process
-
-
-def _is_free(port: int, host: str) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # as Streamlit does: a port of connections that were just closed is free
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EACCES:
-                raise ToolkitError(
-                    f"port {port} is kept for root", "Choose one from 1024 on with `--port`"
-                ) from error
-            if error.errno != errno.EADDRINUSE:
-                raise ToolkitError(
-                    f"nothing can listen on `{host}`: {(error.strerror or str(error)).lower()}",
-                    "Name an address of this machine; `ip addr` lists them",
-                ) from error
-            return False
-    return True

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.cli.children import LEASH
-from toolkit.cli.front_doors import PACKAGE, REINSTALL, front_door
+from toolkit.cli.places import PACKAGE, front_end
 from toolkit.errors import ToolkitError
 
 KEPT_LINES = 200
@@ -52,10 +52,7 @@ TOLD_LINES = 8
 
 def locustfile(package: Path = PACKAGE) -> Path:
     """Where the load's own file is. Raises ToolkitError."""
-    path = front_door("locustfiles", "blast.py", package)
-    if not path.is_file():
-        raise ToolkitError(f"`{path}` is not there, which makes the load", REINSTALL)
-    return path
+    return front_end("locustfiles", "blast.py", "makes the load", package)
 
 
 def environment(own: Mapping[str, str], keys_in: Collection[str]) -> Mapping[str, str]:

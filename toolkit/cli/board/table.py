@@ -10,7 +10,7 @@ from toolkit.board.honesty import UNJUDGED, reasons
 from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
 from toolkit.board.standings import Board, Standing
 from toolkit.board.taints import sentence
-from toolkit.records import Event, Verdict
+from toolkit.records import Event
 from toolkit.report.tables import Column, notes, screen, table_of
 from toolkit.units import DASH, clock, latency, per_second, percent, spoken, time_of_day
 
@@ -22,12 +22,6 @@ LATE_S, STALE_S = 5, 15
 UNSURE = "?"
 
 Cell = Callable[[Standing], str | Text]
-
-
-def _rank(standing: Standing) -> str:
-    if standing.rank is None:
-        return DASH
-    return f"{'=' if standing.tied else ''}{standing.rank}"
 
 
 def _change(standing: Standing) -> Text:
@@ -47,15 +41,8 @@ def _latency(value: float | None, samples: int, few: int) -> Text:
 
 
 def _errors(standing: Standing) -> Text:
-    rate = standing.error_rate
-    if rate is None:
-        return Text(DASH)
     style = "" if not standing.errors else "red" if standing.trouble else "yellow"
-    return Text(percent(rate, 1), style=style)
-
-
-def _hits(standing: Standing) -> str:
-    return ("~" if standing.hit_share_inferred else "") + percent(standing.hit_share)
+    return Text(percent(standing.error_rate, 1), style=style)
 
 
 def _badges(standing: Standing) -> Text:
@@ -69,21 +56,23 @@ def _badges(standing: Standing) -> Text:
     return Text(shown or DASH, style="green" if codes else "")
 
 
-def _tokens(standing: Standing) -> str:
-    return ("~" if standing.output_tokens_estimated else "") + per_second(
-        standing.output_tokens_per_s
-    )
-
-
 COLUMNS: Sequence[tuple[Column, Cell]] = (
-    (Column(title="#", right=True), _rank),
+    (
+        Column(title="#", right=True),
+        lambda seen: DASH if seen.rank is None else f"{'=' if seen.tied else ''}{seen.rank}",
+    ),
     (Column(title="", spare=9), _change),
     (
         Column(title="host", widest=WIDEST_NAME),
         lambda seen: Text(seen.name, style="red" if seen.trouble else ""),
     ),
     (Column(title="req/s", right=True), lambda seen: per_second(seen.rps)),
-    (Column(title="tok/s", right=True, spare=2), _tokens),
+    (
+        Column(title="tok/s", right=True, spare=2),
+        lambda seen: (
+            ("~" if seen.output_tokens_estimated else "") + per_second(seen.output_tokens_per_s)
+        ),
+    ),
     (
         Column(title="TTFT p50", right=True, spare=5),
         lambda seen: _latency(seen.ttft_p50_ms, seen.streamed, FEW_FOR_P50),
@@ -98,7 +87,10 @@ COLUMNS: Sequence[tuple[Column, Cell]] = (
     ),
     (Column(title="p95", right=True), lambda seen: _latency(seen.p95_ms, seen.ok, FEW_FOR_P95)),
     (Column(title="errors", right=True), _errors),
-    (Column(title="hits", right=True, spare=6), _hits),
+    (
+        Column(title="hits", right=True, spare=6),
+        lambda seen: ("~" if seen.hit_share_inferred else "") + percent(seen.hit_share),
+    ),
     (Column(title="ok", right=True, spare=8), lambda seen: f"{seen.ok:,}"),
     (
         Column(title="score", right=True, spare=7),
@@ -130,16 +122,63 @@ def board_table(board: Board, console: Console) -> Table:
 def page(
     board: Board, console: Console, *, events: Sequence[Event] = (), now: float | None = None
 ) -> Iterator[RenderableType]:
-    """The heading, the table, and the sentences below it."""
+    """The heading, the table, and what explains it: sentences, the last events of the window, the rules."""
+    shown = (*board.standings, *board.left_out)
     yield heading(board, now)
     yield Text()
     yield board_table(board, console)
-    for some in (list(_notes(board)), list(_events(board, events))):
-        if some:
+
+    # hosts of one sentence share a line
+    told = list(notes((one.name, *each) for one in shown for each in _sentences(one)))
+    if board.limited_s:
+        done = "left out" if board.skip_limited else "counted; `--skip-limited` leaves them out"
+        told.append(
+            Text(
+                f"The load generator was the limit in {spoken(board.limited_s)} of the window, for all hosts: {done}",
+                style="yellow",
+            )
+        )
+    if told:
+        yield Text()
+        yield from told
+
+    if board.at_s is not None:
+        from_s, to_s = board.at_s - board.window_s + 1, board.at_s + 1
+        inside = [each for each in events if from_s <= each.at < to_s][-LAST_EVENTS:]
+        if inside:
             yield Text()
-            yield from some
+        for each in inside:
+            who = f"{each.name}: " if each.name else ""
+            what = f"  {who}{each.kind} {each.text}".rstrip()
+            yield Text.assemble((time_of_day(each.at), "cyan"), what)
+
+    # what marks mean, as far as they stand there
+    marks = ""
+    if any(0 < samples < FEW_FOR_P95 for one in shown for samples in (one.ok, one.streamed)):
+        marks += f" {UNSURE}: fewer answers than a sure quantile needs."
+    if any(one.hit_share_inferred or one.output_tokens_estimated for one in shown):
+        marks += " ~: inferred from times, or counted from chunks."
     yield Text()
-    yield Text(f"{FORMULAS[board.rank_by]}. {TIES}{_marks(board)}", style="dim")
+    yield Text(f"{FORMULAS[board.rank_by]}. {TIES}{marks}", style="dim")
+
+
+def _sentences(one: Standing) -> Iterator[tuple[str, str]]:
+    """What explains a host's figures, each with its title."""
+    if one.left_out:
+        codes = [each.code for each in reasons(one.verdicts) if each.code not in UNJUDGED]
+        told = " and ".join(code.replace("_", " ") for code in codes)
+        yield "left out", f"for {told}" if codes else "it was not judged"
+    for verdict in one.verdicts:
+        if verdict.code != "clean":
+            yield f"{verdict.code.replace('_', ' ')} ({verdict.confidence})", verdict.evidence
+    for taint in one.taints:
+        yield "tainted", sentence(taint, time_of_day(taint.from_s)[:5])
+    if not one.ok:
+        yield one.trouble or "no answer", "nothing was answered in the window"
+    elif one.trouble == "down":
+        yield "down", "it answers nothing now"
+    elif one.trouble == "failing":
+        yield "failing", f"{one.errors:,} of {one.ok + one.errors:,} requests failed in the window"
 
 
 def heading(board: Board, now: float | None = None) -> Text:
@@ -161,70 +200,3 @@ def heading(board: Board, now: float | None = None) -> Text:
     if board.frozen_at_s is not None:
         text.append(f"  frozen at {clock(board.frozen_at_s)}", style="bold cyan")
     return text
-
-
-def _marks(board: Board) -> str:
-    """What the marks in the table mean, as far as they stand there."""
-    shown = (*board.standings, *board.left_out)
-    few = any(0 < samples < FEW_FOR_P95 for each in shown for samples in (each.ok, each.streamed))
-    marks = [
-        (few, f" {UNSURE}: fewer answers than a sure quantile needs."),
-        (
-            any(each.hit_share_inferred or each.output_tokens_estimated for each in shown),
-            " ~: inferred from times, or counted from chunks.",
-        ),
-    ]
-    return "".join(words for is_so, words in marks if is_so)
-
-
-# --- sentences --------------------------------------------------------------------------------------
-
-
-def _notes(board: Board) -> Iterator[Text]:
-    """What explains the figures; hosts of one sentence share a line."""
-    yield from notes(
-        (one.name, title, said)
-        for one in (*board.standings, *board.left_out)
-        for title, said in _of_host(one)
-    )
-    if board.limited_s:
-        done = "left out" if board.skip_limited else "counted; `--skip-limited` leaves them out"
-        yield Text(
-            f"The load generator was the limit in {spoken(board.limited_s)} of the window, for all hosts: {done}",
-            style="yellow",
-        )
-
-
-def _of_host(one: Standing) -> Iterator[tuple[str, str]]:
-    if one.left_out:
-        codes = [each.code for each in reasons(one.verdicts) if each.code not in UNJUDGED]
-        told = " and ".join(code.replace("_", " ") for code in codes)
-        yield "left out", f"for {told}" if codes else "it was not judged"
-    for verdict in one.verdicts:
-        if verdict.code != "clean":
-            yield _title(verdict), verdict.evidence
-    for taint in one.taints:
-        yield "tainted", sentence(taint, time_of_day(taint.from_s)[:5])
-    if not one.ok:
-        yield one.trouble or "no answer", "nothing was answered in the window"
-    elif one.trouble == "down":
-        yield "down", "it answers nothing now"
-    elif one.trouble == "failing":
-        yield "failing", f"{one.errors:,} of {one.ok + one.errors:,} requests failed in the window"
-
-
-def _title(verdict: Verdict) -> str:
-    return f"{verdict.code.replace('_', ' ')} ({verdict.confidence})"
-
-
-def _events(board: Board, events: Sequence[Event]) -> Iterator[Text]:
-    """What happened in the window, the last few."""
-    if board.at_s is None:
-        return
-    from_s = board.at_s - board.window_s + 1
-    inside = [each for each in events if from_s <= each.at < board.at_s + 1]
-    for each in inside[-LAST_EVENTS:]:
-        who = f"{each.name}: " if each.name else ""
-        yield Text.assemble(
-            (time_of_day(each.at), "cyan"), f"  {who}{each.kind} {each.text}".rstrip()
-        )
