@@ -126,4 +126,4 @@ def main() -> None:
 
     Exit codes: 0 it worked, 1 the input or the world is at fault, 2 the command line is wrong, 130 it was
     interrupted. Data goes to standard output, all else to standard error.
-    """  # noqa: D301 (click reads the character itself)
+    """

@@ -58,7 +58,7 @@ def command(a: str, b: str, least: float, as_json: bool, database: Path) -> None
     both runs had the same plan. What is smaller than its width a run cannot show: load for longer. A bench needs six
     waves, e.g., 48 requests at concurrency 8, and for a p95 240 answers. Runs with other plans are shown, and named as
     not comparable. What changes from run to run, e.g., a clock or a neighbour, no interval knows: repeat a close call.
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.store import Store
     from toolkit.tuning.compare import PLAN, compare, side_of
 

@@ -17,7 +17,7 @@ def command(context: click.Context, shell: str) -> None:
 
     It completes the command called `toolkit`, which must be on the PATH: of an environment that is not
     active, say where it is: `PATH=$PATH:~/toolkit/.venv/bin`.
-    """  # noqa: D301 (click reads the character itself)
+    """
     from click.shell_completion import get_completion_class
 
     from toolkit.cli import SHELL_ASKS

@@ -50,24 +50,7 @@ DOWN_SHARE = 1 / 6
 """Of the blast the switcher is down for."""
 
 
-EXAMPLES = """
-Play a contest on this machine: seven simulated servers, each of another kind, are scouted, benched
-and blasted; one of them restarts in the middle; then the story is told and the leaderboard served.
-Each step shows the command that does it for your own hosts. Nothing but this machine is contacted,
-and nothing is kept unless you say --keep.
-
-\b
-  toolkit demo
-  toolkit demo --no-page              end with the story
-  toolkit demo --seconds 300 --keep   a longer blast, whose database stays
-  toolkit demo --real
-      with a real vLLM on this machine's CPU among the hosts
-"""
-
-
-@click.command(
-    "demo", help=EXAMPLES, short_help="The whole job in small, on this machine, without a GPU."
-)
+@click.command("demo", short_help="The whole job in small, on this machine, without a GPU.")
 @click.option(
     "--seconds",
     type=click.IntRange(LEAST_SECONDS, MOST_SECONDS),
@@ -88,7 +71,19 @@ and nothing is kept unless you say --keep.
 @click.option("--real", is_flag=True, help="Put a real vLLM on the CPU among the hosts.")
 @click.option("--keep", is_flag=True, help="Leave the folder with hosts file and database behind.")
 def command(*, seconds: int, page: bool, port: int | None, real: bool, keep: bool) -> None:
-    """Play the demo (the help text is EXAMPLES). Ctrl-C, SIGTERM and a closed terminal end it, and what it made goes."""
+    """Play a contest on this machine: seven simulated servers, each of another kind, are scouted, benched
+    and blasted; one of them restarts in the middle; then the story is told and the leaderboard served.
+    Each step shows the command that does it for your own hosts. Nothing but this machine is contacted,
+    and nothing is kept unless you say --keep.
+
+    \b
+      toolkit demo
+      toolkit demo --no-page              end with the story
+      toolkit demo --seconds 300 --keep   a longer blast, whose database stays
+      toolkit demo --real
+          with a real vLLM on this machine's CPU among the hosts
+    """
+    # Ctrl-C, SIGTERM and a closed terminal end it, and what it made goes
     if port is not None and not page:
         raise click.UsageError("--port is the leaderboard's, and --no-page serves none")
 

@@ -95,7 +95,7 @@ def command(
     Nothing is started or sent. No file holds a secret: keys are named by their variables. Ports are bound
     to the loopback unless --listen says otherwise, or for systemd a `host` in the stack file. A file that
     was changed by hand is not replaced.
-    """  # noqa: D301 (click reads the character itself)
+    """
     told = {name: value for name, value in only.items() if value is not None}
     for name in told:
         if kind not in ONLY[name]:

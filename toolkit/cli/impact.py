@@ -84,7 +84,7 @@ def command(
     Clients that are refused at once fail faster than answers come; clients that wait fail slower. Five minutes down that
     a window of 15 minutes shows as 21% errors are an --error-rps of 0.53 times --rps: 300 s x 0.53 of 300 s x 0.53 + 600
     s x 1.
-    """  # noqa: D301 (click reads the character itself)
+    """
     planned_by = (downtime, rps, error_rps, gain, left)
     if run is None and host is None:
         if everything:

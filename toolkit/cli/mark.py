@@ -45,7 +45,7 @@ def command(
       toolkit mark alice "swapped to GPTQ"
       toolkit mark alice "restarted with --max-num-seqs 64" --at 14:32
       toolkit mark --all "lunch break" --at "5m ago"
-    """  # noqa: D301 (click reads the character itself)
+    """
     if not everyone:
         everyone, wanted, words = words[:1] == ("-",), "".join(words[:1]), words[1:]
     text = " ".join(words).strip()  # the quotes around it may be forgotten

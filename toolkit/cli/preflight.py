@@ -111,7 +111,7 @@ def command(
     in /dev/shm, GPUs that stay awake (as root). It says what it did and what it left to you.
 
     Exits with 1 when a check fails; a machine with warnings serves.
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.cli.waiting import waiting_for
     from toolkit.plan.catalog import model_of
     from toolkit.plan.weights import weights_bytes, weights_of_gpu

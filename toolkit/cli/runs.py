@@ -61,7 +61,7 @@ def command(context: click.Context, verb: str | None, as_json: bool, database: P
       toolkit runs export 3f9c2a7b1d04 --csv -o blast.csv
       toolkit runs merge other-machine.db   take over another database's runs
       toolkit runs prune --keep 7d          forget what is older than a week
-    """  # noqa: D301 (click reads the character itself)
+    """
     if context.invoked_subcommand:
         if verb or as_json:
             raise click.UsageError("--verb and --json are for the list; leave the other word out")
@@ -242,7 +242,7 @@ def export(
     \b
       toolkit runs export 3f9c2a7b1d04 --csv -o blast.csv
       toolkit runs export 3f9c2a7b1d04 --jsonl --shots > shots.jsonl
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.store import Store
 
     ends_in_jsonl = output is not None and output.suffix in (".jsonl", ".ndjson")
@@ -361,7 +361,7 @@ def merge(context: click.Context, others: tuple[Path, ...], database: Path) -> N
     \b
       toolkit runs merge other-machine.db
       toolkit runs merge one.db two.db --db data/toolkit.db
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.store import Store
 
     database = _database(context, database)
@@ -451,7 +451,7 @@ def prune(context: click.Context, keep: Kept, yes: bool, database: Path) -> None
     \b
       toolkit runs prune --keep 7d
       toolkit runs prune --keep 2GB --yes
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.store import Store
 
     database = _database(context, database)

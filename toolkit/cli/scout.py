@@ -35,26 +35,8 @@ REDRAW_SHARE = 0.1
 """Of the time, drawing may take this part: a table of 100 hosts takes 90 ms, in which nobody's answer is
 read, and 100 hosts every 2 s would be 50 tables a second."""
 
-EXAMPLES = """
-Ask each host for /health, /version, /v1/models and /metrics, all hosts at once, and print what
-they are, how full they are and what a person should know. HOSTS are files (`-` for standard
-input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
 
-\b
-  toolkit scout hosts.txt
-  toolkit scout 127.0.0.1:8000 --json
-  toolkit scout hosts.txt --interval 5s
-      two looks and true rates between them
-  toolkit scout hosts.txt --watch   a live table, every look stored
-  toolkit scout --history alice     how a host changed
-
-Exits with 1 when no host is up; one that is down is a row with its reason. 130: interrupted.
-"""
-
-
-@click.command(
-    "scout", help=EXAMPLES, short_help="Look at every host: what it is, how full, what changed."
-)
+@click.command("scout", short_help="Look at every host: what it is, how full, what changed.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option(
     "--timeout", type=DURATION, default="5s", show_default=True, help="For all pages of one host."
@@ -96,7 +78,20 @@ def command(
     ca: str | None,
     verbose: bool,
 ) -> None:
-    """Look at every host (the help text is EXAMPLES)."""
+    """Ask each host for /health, /version, /v1/models and /metrics, all hosts at once, and print what
+    they are, how full they are and what a person should know. HOSTS are files (`-` for standard
+    input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
+
+    \b
+      toolkit scout hosts.txt
+      toolkit scout 127.0.0.1:8000 --json
+      toolkit scout hosts.txt --interval 5s
+          two looks and true rates between them
+      toolkit scout hosts.txt --watch   a live table, every look stored
+      toolkit scout --history alice     how a host changed
+
+    Exits with 1 when no host is up; one that is down is a row with its reason. 130: interrupted.
+    """
     if verbose:
         logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
         logging.getLogger("toolkit").setLevel(logging.DEBUG)

@@ -53,7 +53,7 @@ def command(streams: tuple[int, ...], tokens: int, interval: float, as_json: boo
 
     Exits with 1 when the clock is not fit at one of the levels: up to 100 streams, more than 2 ms added to TTFT at p50
     or 10 ms at p99; beyond, more than 20 ms on average.
-    """  # noqa: D301 (click reads the character itself)
+    """
     if not streams or not all(0 < each <= MOST_STREAMS for each in streams):
         raise click.UsageError(f"--streams takes numbers from 1 to {MOST_STREAMS:,}")
     from toolkit.bench.selftest import faults, fit_up_to, measured, rate, stamped_server

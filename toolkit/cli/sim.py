@@ -69,7 +69,7 @@ def command() -> None:
       toolkit sim list
       toolkit sim serve
       toolkit sim fleet -- toolkit scout {hosts}
-    """  # noqa: D301 (click reads the character itself)
+    """
 
 
 @command.command("list", short_help="Name the personalities.")
@@ -80,7 +80,7 @@ def list_(as_json: bool) -> None:
     \b
       toolkit sim list
       toolkit sim list --json
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.cli.output import print_json
     from toolkit.report.tables import Column, screen
     from toolkit.sim.presets import PRESETS

@@ -34,24 +34,9 @@ LEGEND = (
     " is the lowest load, which was asked first: the same at every start."
 )
 KINDS = {"structured": " structured", "long": " long"}
-EXAMPLES = """
-Ask servers until they are warm: 1, 2, 4 ... requests at once, streams and whole answers, with prompts that no cache knows;
-the highest until two rounds agree; then each once more. It prints what a client waits cold and warm, and their ratio. Last come
-the clients' own requests, so that prefix and response caches hold them. HOSTS are files (`-` for standard input) or URLs.
-
-\b
-  toolkit warmup 127.0.0.1:8000 --profile contest
-  toolkit warmup hosts.txt --max-num-seqs 256 --limit 15m
-  toolkit warmup 127.0.0.1:8000 --structured --long --log vllm.log
-  toolkit warmup 127.0.0.1:8000 --seen
-      what the last capture or proxy saw, from the database
-  toolkit warmup hosts.txt --json
-"""
 
 
-@click.command(
-    "warmup", help=EXAMPLES, short_help="Ask servers until they are warm; cold against warm."
-)
+@click.command("warmup", short_help="Ask servers until they are warm; cold against warm.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option(
     "--concurrency",
@@ -148,7 +133,18 @@ def command(
     insecure: bool,
     ca: str | None,
 ) -> None:
-    """Warm servers up, all at once, each by itself (the help text is EXAMPLES)."""
+    """Ask servers until they are warm: 1, 2, 4 ... requests at once, streams and whole answers, with prompts that no cache knows;
+    the highest until two rounds agree; then each once more. It prints what a client waits cold and warm, and their ratio. Last come
+    the clients' own requests, so that prefix and response caches hold them. HOSTS are files (`-` for standard input) or URLs.
+
+    \b
+      toolkit warmup 127.0.0.1:8000 --profile contest
+      toolkit warmup hosts.txt --max-num-seqs 256 --limit 15m
+      toolkit warmup 127.0.0.1:8000 --structured --long --log vllm.log
+      toolkit warmup 127.0.0.1:8000 --seen
+          what the last capture or proxy saw, from the database
+      toolkit warmup hosts.txt --json
+    """
     if seen and profile:
         raise click.UsageError("--seen and --profile are two sources of prompts; choose one")
     if run and not seen:

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from toolkit.serving.warmup import Warmed, Warming
 
 F = TypeVar("F", bound=Callable[..., Any])
-EXAMPLES = """
-Start COMMAND, warm its server up, and watch it: when it ends, refuses connections, or has requests under way while nothing that it
-counts moves and a token that it is asked for does not come, its whole family is ended, started again, and warmed up. A busy server
-is never restarted. Without COMMAND it only watches and tells. Events are printed, and kept for the leaderboard.
-
-\b
-  toolkit watchdog --url 127.0.0.1:8000 -- vllm serve MODEL --port 8000
-  toolkit watchdog --url 127.0.0.1:8000 --name alice -- sh serve.sh
-  toolkit watchdog --url 127.0.0.1:8000 --json
-      one object an event; 1 when it ended in trouble
-  toolkit watchdog --url 127.0.0.1:8000 --until-trouble; echo "in trouble"
-"""
 
 
 def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F]:  # noqa: A002 (click's own word)
@@ -42,9 +30,7 @@ def duration(option: str, name: str, default: str, help: str) -> Callable[[F], F
     return click.option(option, name, type=DURATION, default=default, show_default=True, help=help)
 
 
-@click.command(
-    "watchdog", help=EXAMPLES, short_help="Restart a server that makes no progress, and warm it up."
-)
+@click.command("watchdog", short_help="Restart a server that makes no progress, and warm it up.")
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--url", required=True, metavar="URL", help="Of the engine itself, not of its proxy.")
 @click.option(
@@ -134,7 +120,18 @@ def command(
     no_store: bool,
     **guard: Any,
 ) -> None:
-    """Watch a server (the help text is EXAMPLES). `guard`: the fields of GuardSetting."""
+    """Start COMMAND, warm its server up, and watch it: when it ends, refuses connections, or has requests under way while nothing that it
+    counts moves and a token that it is asked for does not come, its whole family is ended, started again, and warmed up. A busy server
+    is never restarted. Without COMMAND it only watches and tells. Events are printed, and kept for the leaderboard.
+
+    \b
+      toolkit watchdog --url 127.0.0.1:8000 -- vllm serve MODEL --port 8000
+      toolkit watchdog --url 127.0.0.1:8000 --name alice -- sh serve.sh
+      toolkit watchdog --url 127.0.0.1:8000 --json
+          one object an event; 1 when it ended in trouble
+      toolkit watchdog --url 127.0.0.1:8000 --until-trouble; echo "in trouble"
+    """
+    # `guard`: the fields of GuardSetting
     if until_trouble and command:
         raise click.UsageError("--until-trouble goes without a command: with one it is restarted")
 

@@ -43,26 +43,8 @@ MOST_REQUESTS = 1_000_000
 MOST_AT_ONCE = 1_000
 """Records in a transaction: what waits for a full disk is tried again every half second, beside the measuring."""
 
-EXAMPLES = """
-Send timed requests to every host at the same moment, and explain what came back: figures, and
-a verdict for each host (a response cache, cut answers, somebody else's load, ...). HOSTS are
-files (`-` for standard input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
 
-\b
-  toolkit bench hosts.txt          16 requests, 8 at once, each host
-  toolkit bench hosts.txt --duration 60s --concurrency 32 --warmup 64
-  toolkit bench hosts.txt --rate 4 --duration 2m
-      4 a second, whatever answers take
-  toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms \\
-      --sweep-concurrency 1,2,4,8,16,32
-  toolkit bench hosts.txt --profile contest --mix 50 --repeat
-  toolkit bench hosts.txt --json   one object a host
-
-Exits with 1 when no host answered anything, 130 when it was interrupted; what was measured is kept.
-"""
-
-
-@click.command("bench", help=EXAMPLES, short_help="Time every host fairly, and say why it is fast.")
+@click.command("bench", short_help="Time every host fairly, and say why it is fast.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option(
     "--requests",
@@ -186,7 +168,22 @@ def command(
     insecure: bool,
     ca: str | None,
 ) -> None:
-    """Bench every host (the help text is EXAMPLES)."""
+    """Send timed requests to every host at the same moment, and explain what came back: figures, and
+    a verdict for each host (a response cache, cut answers, somebody else's load, ...). HOSTS are
+    files (`-` for standard input) or URLs; without any, the file in TOOLKIT_HOSTS, else hosts.txt.
+
+    \b
+      toolkit bench hosts.txt          16 requests, 8 at once, each host
+      toolkit bench hosts.txt --duration 60s --concurrency 32 --warmup 64
+      toolkit bench hosts.txt --rate 4 --duration 2m
+          4 a second, whatever answers take
+      toolkit bench hosts.txt --goodput ttft:500ms,tpot:50ms \\
+          --sweep-concurrency 1,2,4,8,16,32
+      toolkit bench hosts.txt --profile contest --mix 50 --repeat
+      toolkit bench hosts.txt --json   one object a host
+
+    Exits with 1 when no host answered anything, 130 when it was interrupted; what was measured is kept.
+    """
     is_open = rate is not None
     # of two words that cannot both be meant one would be passed over in silence
     for is_contradiction, message in (

@@ -52,29 +52,8 @@ TIMEOUT_S = 60.0
 KNOWN_RUNS = 5
 """So many of the newest are named after one that is not known."""
 
-EXAMPLES = """
-Load every host at once with the same number of users, count every answer, and show who leads.
-HOSTS are files (`-` for standard input) or URLs; without any, the file in TOOLKIT_HOSTS, else
-hosts.txt. Ctrl-C ends it cleanly; what was counted is kept, and `--resume` goes on.
 
-\b
-  toolkit blast hosts.txt --dry-run   who would be sent what; sends nothing
-  toolkit blast hosts.txt --duration 2h --users 32
-      users are shared out evenly
-  toolkit blast hosts.txt --rate 4 --duration 10m
-      4 requests a second to each host
-  toolkit blast hosts.txt --profile bench --mix 100
-      other prompts, all answers streamed
-  toolkit blast hosts.txt --resume 3f2a9c01d4e7
-      go on with a run that was cut off
-  toolkit blast hosts.txt --json      the final standings, one object a host
-
-Watch from elsewhere with `toolkit board --watch` or `toolkit board --serve`. Exits with 1 when nobody
-answered anything, 130 when it was interrupted.
-"""
-
-
-@click.command("blast", help=EXAMPLES, short_help="Load every host at once, and watch who leads.")
+@click.command("blast", short_help="Load every host at once, and watch who leads.")
 @click.argument("hosts", nargs=-1, metavar="[HOSTS]...", shell_complete=suggestions.file)
 @click.option("--duration", type=DURATION, help="How long.  [default: 15m]")
 @click.option(
@@ -167,7 +146,26 @@ def command(
     ca: str | None,
     **load: Any,
 ) -> None:
-    """Blast every host (the help text is EXAMPLES). `load`: what plan_of takes; None where it was not said."""
+    """Load every host at once with the same number of users, count every answer, and show who leads.
+    HOSTS are files (`-` for standard input) or URLs; without any, the file in TOOLKIT_HOSTS, else
+    hosts.txt. Ctrl-C ends it cleanly; what was counted is kept, and `--resume` goes on.
+
+    \b
+      toolkit blast hosts.txt --dry-run   who would be sent what; sends nothing
+      toolkit blast hosts.txt --duration 2h --users 32
+          users are shared out evenly
+      toolkit blast hosts.txt --rate 4 --duration 10m
+          4 requests a second to each host
+      toolkit blast hosts.txt --profile bench --mix 100
+          other prompts, all answers streamed
+      toolkit blast hosts.txt --resume 3f2a9c01d4e7
+          go on with a run that was cut off
+      toolkit blast hosts.txt --json      the final standings, one object a host
+
+    Watch from elsewhere with `toolkit board --watch` or `toolkit board --serve`. Exits with 1 when nobody
+    answered anything, 130 when it was interrupted.
+    """
+    # `load`: what plan_of takes; None where it was not said
     if dry_run and resume is not None:
         raise click.UsageError("--dry-run shows a new blast; leave --resume out")
     # past all bounds, endless or `nan`: click's own ranges let such a one through

@@ -206,7 +206,7 @@ def freeze(at: float, run_id: str | None, database: Path) -> None:
     \b
       toolkit board freeze
       toolkit board freeze --at 16:45
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.store import Store
 
     with Store.open_existing(database) as store:
@@ -229,7 +229,7 @@ def reveal(run_id: str | None, database: Path) -> None:
 
     \b
       toolkit board reveal
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.store import Store
 
     with Store.open_existing(database) as store:

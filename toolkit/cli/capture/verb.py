@@ -125,7 +125,7 @@ def command(
       toolkit capture monday.pcap --json --bodies   one object a request
       toolkit workload
           what follows from what was captured
-    """  # noqa: D301 (click reads the character itself)
+    """
     is_live = not files
     ends_by_itself = not (is_live or follow or "-" in files)
     # two words that cannot both be meant: one of them would be passed over in silence

@@ -108,7 +108,7 @@ def command(
       source       where the rule comes from: text and place, or the
                    thresholds' own
       name, url    whom it is about; run: the stored run, where it is one
-    """  # noqa: D301 (click reads the character itself)
+    """
     if (model is None) != (gpu is None):
         raise click.UsageError("--model and --gpu go together: weights against memory")
     from toolkit.cli.catalog import table

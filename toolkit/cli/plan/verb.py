@@ -224,7 +224,7 @@ def command(
 
     What an engine needs beside weights and KV cache is an estimate: with --host you see how far it was
     from what a server reports. Time and price are never guessed: tell them, or measure them first.
-    """  # noqa: D301 (click reads the character itself)
+    """
     if names:
         from toolkit.cli.plan.table import print_catalog
 

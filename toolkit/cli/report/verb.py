@@ -86,7 +86,7 @@ def command(
       toolkit report 3f9c2a7b1d04 --json
 
     Starts, warm-ups and settings are what `toolkit serve` recorded in the same database.
-    """  # noqa: D301 (click reads the character itself)
+    """
     if call_key_env and not call:
         raise click.UsageError("--call-key-env goes with --call")
     from toolkit.cli.report.stored import (

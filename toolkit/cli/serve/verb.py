@@ -143,7 +143,7 @@ def status(folder: Path | None, as_json: bool) -> None:
     \b
       toolkit serve status
       toolkit serve status --json
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.cli.serve.control import show_status
 
     show_status(folder or Path(SERVE_FOLDER), as_json=as_json)
@@ -159,7 +159,7 @@ def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
     \b
       toolkit serve restart
       toolkit serve restart red --yes
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.cli.serve.control import order_restart
 
     order_restart(folder or Path(SERVE_FOLDER), engine, yes=yes)
@@ -217,7 +217,7 @@ def reload(file: str | None, folder: Path | None) -> None:
       toolkit serve reload
       toolkit serve reload --folder data/serve
       toolkit serve reload /etc/toolkit/prod.toml
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.cli.serve.control import order_reload
 
     order_reload(file, folder)
@@ -231,7 +231,7 @@ def stop(folder: Path | None) -> None:
     \b
       toolkit serve stop
       toolkit serve stop --folder data/serve
-    """  # noqa: D301 (click reads the character itself)
+    """
     from toolkit.cli.serve.control import order_stop
 
     order_stop(folder or Path(SERVE_FOLDER))

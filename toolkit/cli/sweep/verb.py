@@ -104,7 +104,7 @@ def command(
 
     A sweep of your own is TOML: a [base], [[configurations]] and [[levers]] that change it, a [load];
     `python -m pydoc toolkit.tuning.sweep_file` prints a whole one.
-    """  # noqa: D301 (click reads the character itself)
+    """
     wanted = [each for each in (sweep, resume, show, recipes or None) if each is not None]
     is_changed = sim or any(each is not None for each in (blocks, duration, users, profile))
     if not wanted:

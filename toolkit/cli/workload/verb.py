@@ -112,7 +112,7 @@ def command(
       toolkit workload --profile mine.toml
           then: toolkit blast hosts.txt --profile mine.toml
       toolkit workload --export mooncake > trace.jsonl for other tools to replay
-    """  # noqa: D301 (click reads the character itself)
+    """
     if sources and run:
         raise click.UsageError("--from and --run are two sources; choose one")
     if export and (as_json or html or profile):
