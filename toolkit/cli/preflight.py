@@ -55,7 +55,10 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     help="As in `toolkit plan`: fp8, awq ...",
 )
 @click.option(
+    "-tp",
+    "--tensor-parallel-size",
     "--tp",
+    "tp",
     type=click.IntRange(1),
     default=1,
     show_default=True,
@@ -103,7 +106,7 @@ def command(
       toolkit preflight --model Qwen/Qwen2.5-7B-Instruct --port 8000 --port 8001 \\
           --users 500
       toolkit preflight --model ./my-model --cpu
-      toolkit preflight --model Qwen2.5-7B --quantization fp8 --tp 2
+      toolkit preflight --model Qwen2.5-7B --quantization fp8 -tp 2
       toolkit preflight --fix
       toolkit preflight --json
 
