@@ -19,7 +19,7 @@ from itertools import chain
 
 from toolkit.capture.packets import Frames
 from toolkit.capture.records import Losses, MemoryBounds
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 
 BLOCK_BYTES = 1 << 17
 STDIN = "-"
@@ -511,9 +511,8 @@ def _is_gone(descriptor: int, path: str) -> bool:
 
 
 def _unreadable(name: str, error: OSError) -> ToolkitError:
-    reason = (error.strerror or "no reason given").lower()
     hint = "Name the files in it" if isinstance(error, IsADirectoryError) else ""
-    return ToolkitError(f"{name} cannot be read: {reason}", hint)
+    return ToolkitError(f"{name} cannot be read: {reason_of(error)}", hint)
 
 
 # --- where else requests went -----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 from toolkit.private_files import MODE, make_private
 
 WAITING_BYTES = 16 * 1024 * 1024
@@ -43,7 +43,8 @@ class RotatedFile:
             self._open()
         except OSError as error:
             raise ToolkitError(
-                f"`{path}` cannot be written: {_reason(error)}", "Give another file: `--jsonl FILE`"
+                f"`{path}` cannot be written: {reason_of(error)}",
+                "Give another file: `--jsonl FILE`",
             ) from error
 
     def write(self, lines: Sequence[bytes]) -> None:
@@ -59,7 +60,7 @@ class RotatedFile:
             while self._waiting:
                 self._write_some()
         except OSError as error:
-            self._warn(f"`{self._path}` takes nothing: {_reason(error)}; it is tried again")
+            self._warn(f"`{self._path}` takes nothing: {reason_of(error)}; it is tried again")
 
     def close(self) -> None:
         """Try what waits a last time, and let go of the file; what found no room is in `lost`."""
@@ -161,7 +162,7 @@ class RotatedFile:
             self._move_on([self._path, *(self._numbered(n) for n in range(1, self._keep + 1))])
         except OSError as error:
             self._rotate_bytes = sys.maxsize
-            self._warn(f"`{self._path}` cannot be rotated, and grows: {_reason(error)}")
+            self._warn(f"`{self._path}` cannot be rotated, and grows: {reason_of(error)}")
             return
         os.close(self._number)
         self._number = -1
@@ -189,7 +190,3 @@ class RotatedFile:
         if sentence not in self._warned:
             self._warned.add(sentence)
             self._warn_user(sentence)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error) or "no reason given").lower()

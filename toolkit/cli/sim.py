@@ -13,7 +13,7 @@ import click
 
 from toolkit.cli import suggestions
 from toolkit.cli.options import DURATION
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -326,7 +326,7 @@ async def _run_beside(
                 )
             except OSError as error:
                 raise ToolkitError(
-                    f"`{words[0]}` cannot be started: {(error.strerror or 'no reason given').lower()}",
+                    f"`{words[0]}` cannot be started: {reason_of(error)}",
                     "Write the command after `--` as you would in a shell",
                 ) from error
 
@@ -364,7 +364,7 @@ def _publish(hosts: str, out: Path | None) -> None:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise ToolkitError(
-            f"`{out}` cannot be written: {(error.strerror or str(error)).lower()}",
+            f"`{out}` cannot be written: {reason_of(error)}",
             "Name another file with `--out`",
         ) from error
 

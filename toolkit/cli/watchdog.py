@@ -14,7 +14,7 @@ from toolkit.cli.exit_codes import FAILED, INTERRUPTED, WORKED
 from toolkit.cli.inputs import allow_open_files, keys_for, occupy_standard_files
 from toolkit.cli.options import DURATION, database_option
 from toolkit.cli.warmup import MOST_AT_ONCE
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 from toolkit.hosts import one_host
 
 if TYPE_CHECKING:
@@ -223,9 +223,8 @@ async def _watch(
                     command, os.environ, log, within_s=guard.stop_s
                 )
             except OSError as error:
-                reason = (error.strerror or "no reason given").lower()
                 raise ToolkitError(
-                    f"the log `{log}` cannot be written: {reason}",
+                    f"the log `{log}` cannot be written: {reason_of(error)}",
                     "Give another file: `--log FILE`",
                 ) from error
             try:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 SUMS = ".toolkit-deploy.sha256"
@@ -255,7 +255,7 @@ def write(rendered: Sequence[Rendered], out: Path, *, force: bool = False) -> li
         _put(out / SUMS, listed.encode(), 0o644)
     except OSError as error:
         raise ToolkitError(
-            f"`{error.filename or out}` can't be written: {(error.strerror or 'no reason given').lower()}",
+            f"`{error.filename or out}` can't be written: {reason_of(error)}",
             "Name another folder with --out",
         ) from error
     return list(changed)

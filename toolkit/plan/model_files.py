@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -233,8 +233,7 @@ def _json(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> ToolkitError:
-    reason = getattr(error, "strerror", None) or "no reason given"
     return ToolkitError(
-        f"`{path}` cannot be read: {reason.lower()}",
+        f"`{path}` cannot be read: {reason_of(error)}",
         "Name a model's config.json, the directory that holds it, or a model of the catalog",
     )

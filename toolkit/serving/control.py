@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 
 SOCKET, LOCK = "serve.sock", "serve.lock"
 LONGEST_LINE = 2**20
@@ -45,7 +45,7 @@ def held(folder: Path) -> Iterator[None]:
         lock = os.open(folder / LOCK, how, 0o600)
     except OSError as error:
         raise ToolkitError(
-            f"`{folder}` cannot be written: {(error.strerror or 'no reason given').lower()}",
+            f"`{folder}` cannot be written: {reason_of(error)}",
             "Name another with --folder",
         ) from error
     try:
@@ -129,7 +129,7 @@ async def heard(folder: Path, carry: Carry) -> AsyncIterator[None]:
     except OSError as error:
         listener.close()
         raise ToolkitError(
-            f"no orders can be heard at `{path}`: {(error.strerror or 'no reason given').lower()}",
+            f"no orders can be heard at `{path}`: {reason_of(error)}",
             "Name another folder with --folder, on a disk that takes sockets",
         ) from error
     server = await asyncio.start_unix_server(meet, sock=listener, limit=LONGEST_LINE)

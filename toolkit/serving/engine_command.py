@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 from toolkit.profiles import Profile
 from toolkit.records import Event
 from toolkit.serving.flags import (
@@ -163,7 +163,7 @@ async def ran(
         )
     except OSError as error:
         raise ToolkitError(
-            f"`{words[0]}` can't be started: {(error.strerror or 'no reason given').lower()}",
+            f"`{words[0]}` can't be started: {reason_of(error)}",
             "Name a vLLM that is whole, e.g., `--vllm ~/venv/bin/vllm`",
         ) from error
     try:

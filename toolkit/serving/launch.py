@@ -15,7 +15,7 @@ from typing import BinaryIO
 import aiohttp
 import psutil
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 from toolkit.serving.orphans import end_orphan, end_without_reaper, note_of, write_note
 from toolkit.serving.processes import MARK, TERM_S, Origin, family
 
@@ -96,7 +96,7 @@ class Process:
                 )
             except OSError as error:
                 raise ToolkitError(
-                    f"no process can be started for `{argv[0]}`: {(error.strerror or 'no reason given').lower()}",
+                    f"no process can be started for `{argv[0]}`: {reason_of(error)}",
                     "`ulimit -u` and `ulimit -n` tell how many processes and open files this user may have",
                 ) from error
         assert reaper.stdin is not None

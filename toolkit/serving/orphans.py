@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, reason_of
 from toolkit.serving.processes import (
     KILLED_S,
     NOBODY,
@@ -134,8 +134,7 @@ def write_answered(folder: Path, meanings: Mapping[str, str]) -> None:
 
 def unwritten(folder: Path, error: OSError) -> ToolkitError:
     """The error where the folder takes nothing more."""
-    why = (error.strerror or "no reason given").lower()
     return ToolkitError(
-        f"`{folder}` cannot be written: {why}",
+        f"`{folder}` cannot be written: {reason_of(error)}",
         f"`df -h {folder}` tells how full its disk is; --folder names another",
     )
