@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit.bench.levels import LevelFigures
-from toolkit.bench.verdicts.judgement import verdicts
+from toolkit.bench.verdicts.judgement import judgement
 from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
 
 AT = 1_750_000_000.0
@@ -183,7 +183,9 @@ def told(
     levels: Sequence[LevelFigures] = (),
 ) -> dict[str, Verdict]:
     """All verdicts by code; without a ledger, an honest one."""
-    found = verdicts(shots, ledger or books(shots), host=host, peers=peers or {}, levels=levels)
+    found = judgement(
+        shots, ledger or books(shots), host=host, peers=peers or {}, levels=levels
+    ).verdicts
     by_code = {verdict.code: verdict for verdict in found}
     assert len(by_code) == len(found), "a code stands twice"
     return by_code

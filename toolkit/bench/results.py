@@ -9,7 +9,7 @@ from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.levels import LevelFigures, best_level, knee, level_figures
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.summary import HostSummary, summary
-from toolkit.bench.verdicts.judgement import verdicts
+from toolkit.bench.verdicts.judgement import judgement
 from toolkit.bench.verdicts.same_engine import own_share, same_engine, shared_engines
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import Host, Ledger, Shot
@@ -61,7 +61,7 @@ def results(
             name: shots[name] for name in shots if name in (host.name, *shared.get(host.name, ()))
         }
         is_shared = len(of_engine) > 1
-        judged = verdicts(
+        judged = judgement(
             of_host,
             own_share(host.name, of_engine, ledger) if is_shared else ledger,
             host=host,
@@ -70,7 +70,7 @@ def results(
             rivals={name: models for name, models in served.items() if name not in of_engine},
             levels=levels,
             is_shared=is_shared,
-        )
+        ).verdicts
         if is_shared:
             judged = (*judged, same_engine(host.name, of_engine))
         best, knee_at, shown = best_level(levels), knee(levels), None

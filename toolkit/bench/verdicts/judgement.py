@@ -24,7 +24,7 @@ from toolkit.bench.verdicts.model_mismatch import is_opaque, model_mismatch
 from toolkit.bench.verdicts.response_cache import Replays, replays, response_cache, why_not_told
 from toolkit.bench.verdicts.saturated import saturated
 from toolkit.bench.verdicts.truncated_output import are_short_and_alone, truncated_output
-from toolkit.records import MOST_ERRORS, Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.records import MOST_ERRORS, Confidence, Host, Ledger, ServedModel, Shot, Verdict
 from toolkit.units import whole
 
 NO_PEERS: Mapping[str, Sequence[Shot]] = {}
@@ -41,24 +41,6 @@ Gap = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HostCase:
-    """One host in one run, and what several rules need of it."""
-
-    shots: Sequence[Shot]
-    ledger: Ledger
-    host: Host
-    peers: Mapping[str, Sequence[Shot]]
-    rivals: Mapping[str, Sequence[ServedModel]]
-    levels: Sequence[LevelFigures]
-    is_shared: bool
-    account: Account
-    replays: Replays
-    replayed: frozenset[Shot]
-    answers: Sequence[Shot]
-    """What was answered and not replayed: the engine's own work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What all rules say of one host."""
 
@@ -66,6 +48,39 @@ class Judgement:
     gaps: tuple[Gap, ...]
     """What could not be judged; never a code that is accused."""
     account: Account
+    mostly_fails: bool
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Accusations, else `clean` where enough was judged and most requests were answered, else `not_judged`.
+
+        `not_judged` also stands beside an accusation; it is sure where nobody could be acquitted so, and a hint where only a
+        start or a queue could not be judged.
+        """
+        if not self.account.answers:
+            evidence = "most codes: nothing was answered"
+            nothing = Verdict(code="not_judged", confidence="high", evidence=evidence)
+            return (*self.accusations, nothing)
+        if any(code in ACQUITTING for code, _ in self.gaps):
+            return (*self.accusations, not_judged(self.gaps))
+        if not self.accusations and not self.mostly_fails:
+            return (self._clean(),)
+        if self.gaps:
+            return (*self.accusations, replace(not_judged(self.gaps), confidence="low"))
+        return self.accusations
+
+    def _clean(self) -> Verdict:
+        """Even counters are a proof; where they are not even, only nothing was found."""
+        found = self.account
+        is_exact = found.generation_tokens == found.tokens == found.tokens_most and found.agrees
+        evidence = f"nothing speaks against its {whole(found.answers)} answers"
+        if is_exact:
+            counted = f"the server counted the {whole(found.tokens)} tokens that they hold"
+            evidence = f"{whole(found.answers)} requests were answered and {counted}"
+        if self.gaps:
+            evidence += f" (not judged: {not_judged(self.gaps).evidence})"
+        confidence: Confidence = "high" if is_exact else "medium"
+        return Verdict(code="clean", confidence=confidence, evidence=evidence)
 
 
 def judgement(
@@ -83,63 +98,42 @@ def judgement(
     `shots` are all of its own, `peers` the other hosts' of the same run, `rivals` what these serve. `is_shared`: the counters
     are also moved by requests of ours that went to another address, and `ledger` holds this one's share.
     """
-    books = account(shots, ledger)
-    found = replays(shots, books, ledger.rtt_ms)
+    counted = account(shots, ledger)
+    found = replays(shots, counted, ledger.rtt_ms)
     replayed = found.shots
-    case = _HostCase(
-        shots=shots,
-        ledger=ledger,
-        host=host,
-        peers=peers,
-        rivals=rivals,
-        levels=levels,
-        is_shared=is_shared,
-        account=books,
-        replays=found,
-        replayed=replayed,
-        answers=[shot for shot in shots if shot.ok and shot not in replayed],
-    )
-    accusations = (*_of_answers(case), *_of_host(case))
+    answered = [shot for shot in shots if shot.ok]
+    answers = [shot for shot in answered if shot not in replayed]  # the engine's own work
+
+    # what the answers and the counters say against each other
+    truncated = truncated_output(answers, ledger, counted, peers)
+    inflated = inflated_usage(answers, counted, found, peers, truncated=truncated is not None)
+    is_explained = truncated is not None or inflated is not None
+    hidden = hidden_backend(answers, counted, found, explained=is_explained)
+    # what another address cut short, the engine that both share made whole
+    is_cut = truncated is not None or is_shared
+    foreign = foreign_traffic(ledger, counted, found, truncated=is_cut)
+
+    # what the host says of itself, and its times
+    failures = fast_failures(shots, replayed)
+    mismatch = model_mismatch(host, ledger, answered, rivals)
+    start = cold(shots, replayed)
+    full = saturated(shots, ledger, levels, replayed, was_cold=start is not None)
+
+    tried = (response_cache(found), truncated, inflated, hidden, foreign)
+    accusations = [each for each in (*tried, failures, mismatch, start, full) if each]
     accused = {verdict.code for verdict in accusations}
-    gaps = (*_without_counters(case), *_without_answers(case))
-    return Judgement(
-        accusations=accusations,
-        gaps=tuple(gap for gap in gaps if gap[0] not in accused),
-        account=books,
-    )
-
-
-def verdicts(
-    shots: Sequence[Shot],
-    ledger: Ledger,
-    *,
-    host: Host,
-    peers: Mapping[str, Sequence[Shot]] = NO_PEERS,
-    rivals: Mapping[str, Sequence[ServedModel]] = NO_RIVALS,
-    levels: Sequence[LevelFigures] = (),
-    is_shared: bool = False,
-) -> tuple[Verdict, ...]:
-    """Judge one host in one run, see `judgement`.
-
-    Accusations, else `clean` where enough was judged and most requests were answered, else `not_judged`. That also stands beside an accusation; it is sure
-    where nobody could be acquitted so, and a hint where only a start or a queue could not be judged.
-    """
-    found = judgement(
-        shots, ledger, host=host, peers=peers, rivals=rivals, levels=levels, is_shared=is_shared
-    )
-    told = list(found.accusations)
+    gaps = [
+        *_without_counters(shots, answers, ledger, peers, levels),
+        *_without_answers(shots, answers, ledger, found, counted),
+        *_without_models(host, ledger, rivals),
+    ]
     measured = [shot for shot in shots if shot.kind != "warmup"]
-    fails = sum(not shot.ok for shot in measured) > MOST_ERRORS * len(measured)
-    if not found.account.answers:
-        evidence = "most codes: nothing was answered"
-        told.append(Verdict(code="not_judged", confidence="high", evidence=evidence))
-    elif any(code in ACQUITTING for code, _ in found.gaps):
-        told.append(not_judged(found.gaps))
-    elif not told and not fails:
-        told.append(_clean(found))
-    elif found.gaps:
-        told.append(replace(not_judged(found.gaps), confidence="low"))
-    return tuple(told)
+    return Judgement(
+        accusations=tuple(accusations),
+        gaps=tuple(gap for gap in gaps if gap[0] not in accused),
+        account=counted,
+        mostly_fails=sum(not shot.ok for shot in measured) > MOST_ERRORS * len(measured),
+    )
 
 
 def not_judged(gaps: Sequence[Gap]) -> Verdict:
@@ -151,85 +145,56 @@ def not_judged(gaps: Sequence[Gap]) -> Verdict:
     return Verdict(code="not_judged", confidence="high", evidence=evidence)
 
 
-def _of_answers(case: _HostCase) -> Iterator[Verdict]:
-    """What the answers and the counters say against each other."""
-    books, found = case.account, case.replays
-    cache = response_cache(found)
-    truncated = truncated_output(case.answers, case.ledger, books, case.peers)
-    inflated = inflated_usage(
-        case.answers, books, found, case.peers, truncated=truncated is not None
-    )
-    hidden = hidden_backend(
-        case.answers, books, found, explained=truncated is not None or inflated is not None
-    )
-    # what another address cut short, the engine that both share made whole
-    is_cut = truncated is not None or case.is_shared
-    foreign = foreign_traffic(case.ledger, books, found, truncated=is_cut)
-    yield from (each for each in (cache, truncated, inflated, hidden, foreign) if each)
-
-
-def _of_host(case: _HostCase) -> Iterator[Verdict]:
-    """What the host says of itself, and its times."""
-    failures = fast_failures(case.shots, case.replayed)
-    answers = [shot for shot in case.shots if shot.ok]
-    mismatch = model_mismatch(case.host, case.ledger, answers, case.rivals)
-    start = cold(case.shots, case.replayed)
-    full = saturated(
-        case.shots, case.ledger, case.levels, case.replayed, was_cold=start is not None
-    )
-    yield from (each for each in (failures, mismatch, start, full) if each)
-
-
-def _clean(found: Judgement) -> Verdict:
-    """Exact books are a proof; where they are not even, only nothing was found."""
-    books = found.account
-    is_exact = books.generation_tokens == books.tokens == books.tokens_most and books.agrees
-    evidence = f"nothing speaks against its {whole(books.answers)} answers"
-    if is_exact:
-        counted = f"the server counted the {whole(books.tokens)} tokens that they hold"
-        evidence = f"{whole(books.answers)} requests were answered and {counted}"
-    if found.gaps:
-        evidence += f" (not judged: {not_judged(found.gaps).evidence})"
-    return Verdict(code="clean", confidence="high" if is_exact else "medium", evidence=evidence)
-
-
 # --- what could not be judged ---------------------------------------------------------------------------
 
 
-def _without_counters(case: _HostCase) -> Iterator[Gap]:
-    ledger, why = case.ledger, _no_counters(case.ledger)
+def _without_counters(
+    shots: Sequence[Shot],
+    answers: Sequence[Shot],
+    ledger: Ledger,
+    peers: Mapping[str, Sequence[Shot]],
+    levels: Sequence[LevelFigures],
+) -> Iterator[Gap]:
+    why = ledger.error or "the server does not count it"
+    if ledger.restarted:
+        why = "the server started anew during the run"
     if ledger.generation_tokens is None:
         yield "hidden_backend", why
         if ledger.requests is None:
             yield "foreign_traffic", why
-    open_loop = any(shot.concurrency is None for shot in case.shots)
-    if ledger.queue_mean_ms is None and not open_loop and len(case.levels) < 2:
+    open_loop = any(shot.concurrency is None for shot in shots)
+    if ledger.queue_mean_ms is None and not open_loop and len(levels) < 2:
         yield "saturated", why
-    if are_short_and_alone(case.answers, ledger, case.peers):
+    if are_short_and_alone(answers, ledger, peers):
         yield "truncated_output", "answers of one token, and nobody to compare them with"
 
 
-def _no_counters(ledger: Ledger) -> str:
-    if ledger.restarted:
-        return "the server started anew during the run"
-    return ledger.error or "the server does not count it"
-
-
-def _without_answers(case: _HostCase) -> Iterator[Gap]:
-    if reason := why_not_told(case.replays, case.account):
+def _without_answers(
+    shots: Sequence[Shot],
+    answers: Sequence[Shot],
+    ledger: Ledger,
+    found: Replays,
+    counted: Account,
+) -> Iterator[Gap]:
+    if reason := why_not_told(found, counted):
         yield "response_cache", reason
-    if all(usage(shot) is None for shot in case.answers):
+    if all(usage(shot) is None for shot in answers):
         yield "inflated_usage", "no answer tells its usage"
-    elif case.ledger.generation_tokens is None and not any(s.token_chunks for s in case.answers):
+    elif ledger.generation_tokens is None and not any(shot.token_chunks for shot in answers):
         yield "inflated_usage", "without counters and streams nothing confirms a claim"
-    if not has_later(case.shots):
+    if not has_later(shots):
         yield "cold", "no new request followed the first answers"
-    elif may_be_cold(case.shots, case.replayed):
+    elif may_be_cold(shots, found.shots):
         yield (
             "cold",
             "the first answers stood still, and too few later ones show that this has an end",
         )
-    if not case.ledger.models_before and not case.ledger.models_after:
+
+
+def _without_models(
+    host: Host, ledger: Ledger, rivals: Mapping[str, Sequence[ServedModel]]
+) -> Iterator[Gap]:
+    if not ledger.models_before and not ledger.models_after:
         yield "model_mismatch", "no list of models"
-    elif is_opaque(case.host, case.ledger, case.rivals):
+    elif is_opaque(host, ledger, rivals):
         yield "model_mismatch", "the names that it serves do not say which model they mean"
