@@ -4,7 +4,7 @@ Counting allows no excuses on a host that nobody else uses, so bounds are exact;
 stands with it. Broken requests may have cost anything up to their `max_tokens`: they are never held against a host.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from toolkit.bench.counters import ONE_A_REQUEST, Account, least_tokens
 from toolkit.bench.evidence import of
@@ -36,26 +36,18 @@ def hidden_backend(
         return None
     if not counted_too and (explained or claims_more_than_shown(answers)):
         return None
-    if explained and (account.generation_tokens or 0) >= _shown(answers):
+    # at least so many tokens were delivered, whatever is claimed
+    shown = sum(min(least_tokens(s), s.token_chunks or least_tokens(s)) for s in answers)
+    if explained and (account.generation_tokens or 0) >= shown:
         # it broke the requests off: they are not counted, but what was shown of them is
         return None
     evidence = f"the server's own counters lack {of(missing, account.tokens, 'answered tokens')}"
     if counted_too:
         evidence += f" and {of(lost, account.answers, 'answered requests')}"
     confidence: Confidence = "high" if counted_too else "medium"
-    if missing <= _in_doubt(found):
+    # equal answers that were not called replayed; one that merely took half the time is not among them
+    doubted = (pair.again for pair in found.pairs if pair.signs - {"half"})
+    if missing <= sum(least_tokens(shot) for shot in doubted if shot not in found.shots):
         confidence = "low"
         evidence += ", and equal answers to repeated requests may be among them"
     return Verdict(code="hidden_backend", confidence=confidence, evidence=evidence)
-
-
-def _in_doubt(found: Replays) -> float:
-    """Tokens of equal answers that were not called replayed; one that merely took half the time is not among them."""
-    taken = found.shots
-    doubted = (pair.again for pair in found.pairs if pair.signs - {"half"})
-    return sum(least_tokens(shot) for shot in doubted if shot not in taken)
-
-
-def _shown(answers: Iterable[Shot]) -> int:
-    """Tokens that were delivered at least, whatever is claimed."""
-    return sum(min(least_tokens(s), s.token_chunks or least_tokens(s)) for s in answers)

@@ -46,8 +46,12 @@ def inflated_usage(
     by_chunks = _by_chunks(answers, 1 + CLAIMED_MORE if by_counter else PER_CHUNK)
     by_text = _by_text(answers, peers)
     clauses = [clause for clause in (by_counter, by_chunks, by_text) if clause]
-    nothing_else = not any(shot.token_chunks for shot in answers) and not _is_full(answers, peers)
-    if not clauses or (by_counter is None and not truncated and _counted_all(account)):
+    beside, missing = _beside_peers(answers, peers), account.missing_tokens
+    # whether peers confirm the claim by as much text
+    is_full = beside is not None and beside >= 1 / (1 + CLAIMED_MORE)
+    nothing_else = not any(shot.token_chunks for shot in answers) and not is_full
+    counted_all = missing is not None and missing <= LEAST_SHARE * account.tokens
+    if not clauses or (by_counter is None and not truncated and counted_all):
         return None
     if len(clauses) == 1 and not (by_counter and nothing_else):
         return None
@@ -58,11 +62,6 @@ def inflated_usage(
 def claims_more_than_shown(answers: Sequence[Shot]) -> bool:
     """Whether chunks or text alone speak against the claims."""
     return _by_chunks(answers) is not None or _by_text(answers, {}) is not None
-
-
-def _counted_all(account: Account) -> bool:
-    missing = account.missing_tokens
-    return missing is not None and missing <= LEAST_SHARE * account.tokens
 
 
 def _by_counter(account: Account, found: Replays) -> str | None:
@@ -105,12 +104,6 @@ def _by_text(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> st
     if beside is None or beside > BESIDE_PEERS:
         return None
     return f"their text has {beside:.0%} of the characters a claimed token that other hosts' has"
-
-
-def _is_full(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> bool:
-    """Whether peers confirm the claim by as much text."""
-    beside = _beside_peers(answers, peers)
-    return beside is not None and beside >= 1 / (1 + CLAIMED_MORE)
 
 
 def _beside_peers(answers: Iterable[Shot], peers: Mapping[str, Sequence[Shot]]) -> float | None:

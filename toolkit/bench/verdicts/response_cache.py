@@ -6,7 +6,7 @@ the host says so in a header. One that merely came sooner proves nothing until t
 tokens. Answers with another text than before were not replayed, however fast.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -111,39 +111,37 @@ def response_cache(found: Replays) -> Verdict | None:
     """Accuse a host that answers repeated requests from memory."""
     if not found.taken:
         return None
-    sure = len(found.kinds) > 1 and not found.contradicted
-    return Verdict(
-        code="response_cache",
-        confidence="high" if sure else "medium",
-        evidence=f"{_what(found)}: {sentence(_clauses(found))}",
-    )
-
-
-def _what(found: Replays) -> str:
     things = "requests with new prompts" if found.of_unique else "repeated requests"
-    return f"{of(len(found.taken), found.considered, things)} were answered from memory"
-
-
-def _clauses(found: Replays) -> Iterable[str]:
+    what = f"{of(len(found.taken), found.considered, things)} were answered from memory"
+    clauses = []
     first = middle(pair.first.e2e_ms for pair in found.taken)
     again = middle(pair.again.e2e_ms for pair in found.taken)
     if first is not None and again is not None and "time" in found.kinds:
-        yield f"they took {spoken_ms(again)} where the first answers took {spoken_ms(first)} (medians)"
+        clauses.append(
+            f"they took {spoken_ms(again)} where the first answers took {spoken_ms(first)} (medians)"
+        )
     if "id" in found.kinds:
-        yield "they bear the ids of earlier answers"
+        clauses.append("they bear the ids of earlier answers")
     if "header" in found.kinds:
         headers = (pair.again.cache_status or "" for pair in found.taken)
-        yield f"a header says {quoted(next(filter(says_hit, headers)))}"
+        clauses.append(f"a header says {quoted(next(filter(says_hit, headers)))}")
     if found.told_hits:
         ratio = share(found.told_hits, found.told)
-        yield f"by its header the hit ratio is {ratio:.2f} of {whole(found.told)} answers"
+        answers = whole(found.told)
+        clauses.append(f"by its header the hit ratio is {ratio:.2f} of {answers} answers")
     if "counters" in found.kinds:
-        yield (
+        clauses.append(
             f"the server's counters lack {whole(found.missing_tokens or 0)} tokens, and these"
             f" answers hold {whole(found.tokens)}"
         )
     if found.contradicted:
-        yield "yet its counters hold all tokens"
+        clauses.append("yet its counters hold all tokens")
+    sure = len(found.kinds) > 1 and not found.contradicted
+    return Verdict(
+        code="response_cache",
+        confidence="high" if sure else "medium",
+        evidence=f"{what}: {sentence(clauses)}",
+    )
 
 
 def why_not_told(found: Replays, account: Account) -> str | None:
@@ -192,26 +190,18 @@ def repeated(answers: Iterable[Shot]) -> list[Pair]:
     ]
     asked: dict[tuple[str, int], list[Shot]] = {}
     for shot in sorted((shot for shot in answers if shot.kind == "repeat"), key=over_at):
-        earlier = asked.setdefault((shot.prompt, shot.max_tokens), [])
-        earlier.append(shot)
+        asked.setdefault((shot.prompt, shot.max_tokens), []).append(shot)
     for them in asked.values():
-        pairs += _with_earlier(them)
+        # each with the first with its text, else with the first: a cache remembers any of a first wave's answers to a prompt
+        first_with: dict[str | None, Shot] = {}
+        for shot in them:
+            first_with.setdefault(shot.text_hash, shot)
+        for shot in them:
+            for earlier in (first_with[shot.text_hash], them[0]):
+                if earlier is not shot and over_at(earlier) <= _sent_at(shot):
+                    pairs.append(Pair(first=earlier, again=shot))
+                    break
     return pairs
-
-
-def _with_earlier(answers: Sequence[Shot]) -> Iterator[Pair]:
-    """Pair each answer with the one it repeats: the first with its text, else the first; in order of their end.
-
-    A cache remembers any of a first wave's answers to one prompt.
-    """
-    first_with: dict[str | None, Shot] = {}
-    for shot in answers:
-        first_with.setdefault(shot.text_hash, shot)
-    for shot in answers:
-        for earlier in (first_with[shot.text_hash], answers[0]):
-            if earlier is not shot and over_at(earlier) <= _sent_at(shot):
-                yield Pair(first=earlier, again=shot)
-                break
 
 
 def _same_id(answers: Iterable[Shot]) -> list[Pair]:
@@ -290,7 +280,17 @@ def _with_signs(pair: Pair, usual: _Usual, rtt_ms: float | None) -> Pair:
             signs.add("half")
         if "half" in signs and _no_time_between(pair, usual, expected_ms):
             signs.add("time")
-        if is_instant(again, rtt_ms) and served <= _least_ms(again, usual):
+        # less than this is no writing, even if a prefix cache saved all the reading: no engine reads a token more slowly
+        # than it writes one, so the prompt's part of the time is at most its part of the tokens
+        written, read, pace = (
+            again.output_tokens or 0,
+            again.prompt_tokens,
+            usual.fastest_ms_per_token,
+        )
+        least_ms = 0.0
+        if read is not None and pace is not None:
+            least_ms = VANISHED * pace * written * share(written, written + read)
+        if is_instant(again, rtt_ms) and served <= least_ms:
             signs.add("time")
     if usual.owner.get(again.answer_id or "", again) is not again:
         signs.add("id")
@@ -331,18 +331,6 @@ def is_instant(shot: Shot, rtt_ms: float | None) -> bool:
     return pace is not None and pace <= INSTANT_MS and (shot.output_tokens or 0) >= LEAST_TOKENS
 
 
-def _least_ms(again: Shot, usual: _Usual) -> float:
-    """Less than that is no writing, even if a prefix cache saved all the reading.
-
-    No engine reads a token more slowly than it writes one, so the prompt's part of the time is at most its part of
-    the tokens.
-    """
-    written, read, pace = again.output_tokens or 0, again.prompt_tokens, usual.fastest_ms_per_token
-    if read is None or pace is None:
-        return 0.0
-    return VANISHED * pace * written * share(written, written + read)
-
-
 # --- how many of them, and what the counters say ----------------------------------------------------
 
 
@@ -362,7 +350,8 @@ def _taken(
         same = [pair for pair in pairs if "text" in pair.signs]
         # where nothing was counted, the first answers came from elsewhere, too: from memory, if all came at once;
         # that some came sooner than a first wave in a slow moment tells of no memory then
-        if account.generation_tokens or _are_instant(same, rtt_ms):
+        instant = sum(is_instant(pair.again, rtt_ms) for pair in same)
+        if account.generation_tokens or 2 * instant > len(same):
             choices.append([pair for pair in pairs if pair.signs & (_PROOF | {"sooner"})])
             choices.append(same)
     choices = [
@@ -382,7 +371,11 @@ def _taken(
 def _found(
     chosen: Sequence[Pair], considered: int, account: Account, *, counted_out: bool
 ) -> Replays:
-    kinds = [kind for kind, signs in _KINDS.items() if _mostly(chosen, signs)]
+    kinds = [
+        kind
+        for kind, signs in _KINDS.items()
+        if 2 * sum(bool(pair.signs & signs) for pair in chosen) > len(chosen)
+    ]
     found = Replays(
         taken=tuple(chosen),
         considered=considered,
@@ -402,10 +395,6 @@ _KINDS: Mapping[str, frozenset[Sign]] = {
 }
 
 
-def _mostly(pairs: Sequence[Pair], signs: frozenset[Sign]) -> bool:
-    return 2 * sum(bool(pair.signs & signs) for pair in pairs) > len(pairs)
-
-
 def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
     """Whether the counters lack these answers: their tokens, and the requests where they count them."""
     tokens = tokens_of(pairs)
@@ -420,7 +409,3 @@ def _is_missing(pairs: Sequence[Pair], account: Account) -> bool:
 def tokens_of(pairs: Iterable[Pair]) -> int:
     """Tokens of the later answers of these pairs."""
     return sum(least_tokens(pair.again) for pair in pairs)
-
-
-def _are_instant(pairs: Sequence[Pair], rtt_ms: float | None) -> bool:
-    return 2 * sum(is_instant(pair.again, rtt_ms) for pair in pairs) > len(pairs)

@@ -77,28 +77,24 @@ def own_share(name: str, shots: Mapping[str, Sequence[Shot]], ledger: Ledger) ->
         if other == name:
             continue
         everybody_elses = (s for each, those in shots.items() if each != other for s in those)
-        left = _less(ledger, account([*everybody_elses], ledger))
-        books = account(theirs, left)
-        found = replays(theirs, books, ledger.rtt_ms)
+        rest = account(everybody_elses, ledger)
+        left = _with(
+            ledger,
+            None if ledger.requests is None else ledger.requests - rest.answers,
+            None if ledger.generation_tokens is None else ledger.generation_tokens - rest.tokens,
+        )
+        counted = account(theirs, left)
+        found = replays(theirs, counted, ledger.rtt_ms)
         made = [shot for shot in theirs if shot.ok and shot not in found.shots]
         requests = None if requests is None else requests - len(made)
         tokens = None if tokens is None else tokens - sum(map(least_tokens, made))
-        broken += books.broken
-        lost_tokens += books.tokens_most - books.tokens
+        broken += counted.broken
+        lost_tokens += counted.tokens_most - counted.tokens
     if requests is not None:
         requests -= min(broken, max(0.0, requests - own.answers - own.broken))
     if tokens is not None:
         tokens -= min(lost_tokens, max(0.0, tokens - own.tokens_most))
     return _with(ledger, requests, tokens)
-
-
-def _less(ledger: Ledger, others: Account) -> Ledger:
-    requests, tokens = ledger.requests, ledger.generation_tokens
-    return _with(
-        ledger,
-        None if requests is None else requests - others.answers,
-        None if tokens is None else tokens - others.tokens,
-    )
 
 
 def _with(ledger: Ledger, requests: float | None, tokens: float | None) -> Ledger:

@@ -44,8 +44,11 @@ def saturated(
         *_by_levels(levels),
         *_by_falling_behind(own),
         *_by_queue(own, ledger, was_cold=was_cold),
-        *_by_preemptions(own, ledger),
     ]
+    sent = sum(shot.sent_at is not None for shot in own)
+    if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
+        preemptions = counted(round(ledger.preemptions), "preemption")
+        clauses.append(f"{preemptions}: its KV cache ran out and work was done twice")
     if not clauses:
         return None
     confidence: Confidence = "high" if len(clauses) > 1 else "medium"
@@ -71,7 +74,13 @@ def _by_falling_behind(shots: Iterable[Shot]) -> Iterator[str]:
         (shot for shot in shots if shot.concurrency is None and shot.kind != "warmup"),
         key=lambda shot: shot.planned_at,
     )
-    waits = [wait for shot in planned if (wait := _waited_ms(shot)) is not None]
+    # how long a client would have waited; errors other than timeouts end early and say nothing of a queue
+    waits = [
+        wait
+        for shot in planned
+        if shot.ok or shot.error_kind == "timeout"
+        if (wait := shot.e2e_ms if shot.ok else shot.took_ms) is not None
+    ]
     third = len(waits) // 3
     if len(waits) < LEAST_PLANNED:
         return
@@ -83,13 +92,6 @@ def _by_falling_behind(shots: Iterable[Shot]) -> Iterator[str]:
             f"answers fell ever further behind the plan, from {spoken_ms(start)} in the first third"
             f" to {spoken_ms(end)} in the last (medians)"
         )
-
-
-def _waited_ms(shot: Shot) -> float | None:
-    """How long a client would have waited; errors other than timeouts end early and say nothing of a queue."""
-    if shot.ok:
-        return shot.e2e_ms
-    return shot.took_ms if shot.error_kind == "timeout" else None
 
 
 def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Iterator[str]:
@@ -150,10 +152,3 @@ def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: floa
     in_turns = not first or max(first) / min(first) >= STEADY * widest / room
     # by Little's law so many of ours wait on average
     return in_turns and waited * widest >= STEADY * waiting_max
-
-
-def _by_preemptions(shots: Iterable[Shot], ledger: Ledger) -> Iterator[str]:
-    sent = sum(shot.sent_at is not None for shot in shots)
-    if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
-        preemptions = counted(round(ledger.preemptions), "preemption")
-        yield f"{preemptions}: its KV cache ran out and work was done twice"

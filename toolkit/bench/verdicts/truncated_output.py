@@ -6,8 +6,6 @@ among the answers, with the server's own counters, or with what other hosts say 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from toolkit.bench.counters import Account
 from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share, usage
@@ -34,16 +32,6 @@ LEAST_LENGTHS = 4
 KEPT_BACK = 2.0
 """The engine made twice what the answers hold."""
 
-Kind = Literal["answer", "alike", "asked", "reasons", "peers", "kept", "broken"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Proof:
-    """One contradiction and where it shows."""
-
-    kind: Kind
-    clause: str
-
 
 def truncated_output(
     answers: Sequence[Shot],
@@ -52,20 +40,23 @@ def truncated_output(
     peers: Mapping[str, Sequence[Shot]],
 ) -> Verdict | None:
     """Accuse a host that ends answers before their end; `answers` are complete and come from the engine."""
-    proofs = [
+    contradictions = [
         *_from_answers(answers, ledger),
-        *_from_server(answers, ledger, account),
-        *_from_peers(answers, peers),
+        ("asked", _asked_for_less(answers, ledger)),
+        ("reasons", _other_reasons(answers, ledger, account)),
+        ("kept", _kept_back(answers, account)),
+        ("broken", _broken_off(answers, account)),
+        ("peers", _short_beside_peers(answers, peers)),
+        ("alike", _all_alike(answers)),
     ]
-    if clause := _all_alike(answers):
-        proofs.append(_Proof(kind="alike", clause=clause))
-    if not proofs:
+    said = [(kind, clause) for kind, clause in contradictions if clause]
+    if not said:
         return None
-    sure = len({proof.kind for proof in proofs}) > 1
+    sure = len({kind for kind, _ in said}) > 1
     return Verdict(
         code="truncated_output",
         confidence="high" if sure else "medium",
-        evidence=sentence(proof.clause for proof in proofs),
+        evidence=sentence(clause for _, clause in said),
     )
 
 
@@ -90,19 +81,19 @@ def _are_tiny(answers: Sequence[Shot], tokens: int) -> bool:
 # --- what the answers say against themselves ---------------------------------------------------------
 
 
-def _from_answers(answers: Sequence[Shot], ledger: Ledger) -> Iterator[_Proof]:
+def _from_answers(answers: Sequence[Shot], ledger: Ledger) -> Iterator[tuple[str, str]]:
     under = [shot for shot in answers if _is_under(shot, ledger)]
     told_on = [shot for shot in under if shot.ignore_eos]
     by_length = [shot for shot in under if shot.finish_reason == "length" and not shot.ignore_eos]
     if told_on:
         asked = sum(bool(shot.ignore_eos) for shot in answers)
         clause = f"{of(len(told_on), asked, 'answers')} ended {_early(told_on)} though told to ignore the end of text"
-        yield _Proof(kind="answer", clause=clause)
+        yield "answer", clause
     if _are_enough(by_length, answers):
         clause = (
             f"{of(len(by_length), len(answers), 'answers')} ended by `length` {_early(by_length)}"
         )
-        yield _Proof(kind="answer", clause=clause)
+        yield "answer", clause
 
 
 def _all_alike(answers: Sequence[Shot]) -> str | None:
@@ -144,17 +135,6 @@ def _limits(ledger: Ledger) -> set[int]:
 # --- what the server's counters say against the answers ------------------------------------------------
 
 
-def _from_server(answers: Sequence[Shot], ledger: Ledger, account: Account) -> Iterator[_Proof]:
-    if clause := _asked_for_less(answers, ledger):
-        yield _Proof(kind="asked", clause=clause)
-    if clause := _other_reasons(answers, ledger, account):
-        yield _Proof(kind="reasons", clause=clause)
-    if clause := _kept_back(answers, account):
-        yield _Proof(kind="kept", clause=clause)
-    if clause := _broken_off(answers, account):
-        yield _Proof(kind="broken", clause=clause)
-
-
 def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
     """The engine was asked for fewer tokens than we asked the front for, and answers reached that limit.
 
@@ -163,7 +143,11 @@ def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
     asked, requests = ledger.asked_tokens, ledger.asked_requests
     if asked is None or not requests or not answers or requests < len(answers):
         return None
-    ours = sum(_possible_tokens(shot, ledger) for shot in answers)
+    # what we asked for, lowered as vLLM does to what the prompt leaves of the model's length
+    room, ours = min(_limits(ledger), default=None), 0
+    for shot in answers:
+        left = None if room is None or shot.prompt_tokens is None else room - shot.prompt_tokens
+        ours += shot.max_tokens if left is None else max(0, min(shot.max_tokens, left))
     mean = asked / requests
     at_limit = [shot for shot in answers if (shot.output_tokens or 0) >= ASKED_LESS * mean]
     # others' larger requests lift the mean, but not one token to it
@@ -174,14 +158,6 @@ def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
         f"the engine was asked for {whole(mean)} of the {whole(ours / len(answers))} tokens"
         " a request that we asked for (means)"
     )
-
-
-def _possible_tokens(shot: Shot, ledger: Ledger) -> int:
-    """What we asked for, lowered as vLLM does to what the prompt leaves of the model's length."""
-    room = min(_limits(ledger), default=None)
-    if room is None or shot.prompt_tokens is None:
-        return shot.max_tokens
-    return max(0, min(shot.max_tokens, room - shot.prompt_tokens))
 
 
 def _other_reasons(answers: Sequence[Shot], ledger: Ledger, account: Account) -> str | None:
@@ -235,17 +211,16 @@ def _broken_off(answers: Sequence[Shot], account: Account) -> str | None:
 # --- what peers say to the same prompts ------------------------------------------------------------------
 
 
-def _from_peers(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> Iterator[_Proof]:
+def _short_beside_peers(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> str | None:
     compared = _compared(answers, peers)
     short = [(mine, theirs) for mine, theirs in compared if _is_short_beside(mine, theirs)]
     if len(compared) < LEAST_SLOTS or share(len(short), len(compared)) < NEARLY_ALL:
-        return
+        return None
     mine = middle(shot.output_tokens for shot, _ in short)
     theirs = middle(middle(shot.output_tokens for shot in those) for _, those in short)
-    yield _Proof(
-        kind="peers",
-        clause=f"{of(len(short), len(compared), 'answers')} hold {counted(round(mine or 0), 'token')} (median)"
-        f" where other hosts say {whole(theirs or 0)} to the same prompts",
+    return (
+        f"{of(len(short), len(compared), 'answers')} hold {counted(round(mine or 0), 'token')} (median)"
+        f" where other hosts say {whole(theirs or 0)} to the same prompts"
     )
 
 
