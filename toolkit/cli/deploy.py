@@ -5,7 +5,7 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from toolkit.serving.flags import Flags, Value
 
 KINDS = ("nginx", "compose", "k8s", "systemd", "prometheus", "grafana")
-ONLY = {
-    "toolkit_image": ("compose", "k8s"),
-    "gpus_per_node": ("k8s",),
-    "replicas": ("k8s",),
-    "prometheus": ("k8s",),
-}
-"""Options that not every kind takes: those whose `kit` has an argument of this name."""
 
 
 @click.command("deploy", short_help="Write the files that run a stack elsewhere.")
@@ -72,9 +65,12 @@ def command(
     out: Path,
     listen: str,
     image: str | None,
+    toolkit_image: str | None,
+    gpus_per_node: int | None,
+    replicas: int | None,
+    prometheus: str | None,
     force: bool,
     as_json: bool,
-    **only: Any,
 ) -> None:
     """Write the files that run a stack on other machines, from the stack file that `toolkit serve` reads.
 
@@ -96,11 +92,18 @@ def command(
     to the loopback unless --listen says otherwise, or for systemd a `host` in the stack file. A file that
     was changed by hand is not replaced.
     """
-    told = {name: value for name, value in only.items() if value is not None}
+    only = {
+        "toolkit_image": (toolkit_image, ("compose", "k8s")),
+        "gpus_per_node": (gpus_per_node, ("k8s",)),
+        "replicas": (replicas, ("k8s",)),
+        "prometheus": (prometheus, ("k8s",)),
+    }
+    told = {name: value for name, (value, _) in only.items() if value is not None}
     for name in told:
-        if kind not in ONLY[name]:
+        _, kinds = only[name]
+        if kind not in kinds:
             option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} is for {' and '.join(ONLY[name])}, not {kind}")
+            raise click.UsageError(f"{option} is for {' and '.join(kinds)}, not {kind}")
 
     from toolkit.cli.catalog import table
     from toolkit.cli.stack_read import preset_flags, stack_text

@@ -274,11 +274,17 @@ def command(
             )
             written = JsonlSink(file)
             sinks.append(written)
+        matches = re.compile(translate("*" if path is None else path)).match
+
+        def is_wanted(request: "HttpRequest") -> bool:
+            """Whether its path is asked for. A damaged one without a path is never left out."""
+            return request.path is None or matches(request.path) is not None
+
         intake = Intake(
             Bodies(store_prompts=store_prompts, client=_client_names(shown=show_clients)),
             tally,
             sinks,
-            wanted=None if path is None else _path_matches(path),
+            wanted=is_wanted if path is not None else None,
             keep_bodies=bodies,
         )
 
@@ -377,12 +383,6 @@ def command(
         raise failures[-1]
     if run_id is not None and found.prompts:
         click.echo(f"Next: `{command_on(database, 'workload')}` says what follows", err=True)
-
-
-def _path_matches(glob: str) -> "Callable[[HttpRequest], bool]":
-    """Whether a request's path is asked for. A damaged one without a path is never left out."""
-    match = re.compile(translate(glob)).match
-    return lambda request: request.path is None or match(request.path) is not None
 
 
 def _client_names(*, shown: bool) -> Callable[[bytes], str]:
