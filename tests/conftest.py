@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Generator
 
@@ -15,6 +16,11 @@ settings.register_profile(
     "untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("untimed")
+
+# Where no bytecode is kept, as in images of containers, each worker of each run rewrites the asserts of all files anew, which
+# takes 7 s of CPU, and whatever a test starts compiles the toolkit first. `.ci/run` does the same.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell's `pytest &` has it and all that it starts ignore interrupts, which many a test here sends.
 if (
