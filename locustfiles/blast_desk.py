@@ -25,7 +25,7 @@ from toolkit.blast.pacing import HostPace
 from toolkit.blast.script import Caller, HostScript, Order
 from toolkit.blast.tallying import Tallying
 from toolkit.protocol.completion import Answer
-from toolkit.records import ServedModel, Shot
+from toolkit.records import RequestRecord, ServedModel
 
 LEARN_EVERY_S = 1.0
 """A host that does not tell what it serves is asked again after so long, by one user for all."""
@@ -53,7 +53,7 @@ class DeskSetting:
     tallying: Tallying
     aside: Callable[[Callable[[], None]], None]
     """Has a turn taken beside the users'."""
-    keep: Callable[[Shot], None]
+    keep: Callable[[RequestRecord], None]
     """Has a canary's shot stored."""
     fire: Callable[..., None]
     """Locust's request event."""

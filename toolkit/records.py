@@ -144,11 +144,11 @@ class Run:
         return found if isinstance(found, dict) else {}
 
 
-ShotKind = Literal["unique", "twin", "repeat", "warmup"]
+RequestKind = Literal["unique", "twin", "repeat", "warmup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shot:
+class RequestRecord:
     """One timed request. Times of day are wall clock; durations come from a monotonic clock."""
 
     run: str
@@ -158,7 +158,7 @@ class Shot:
     url: str
     slot: int
     """Number in the plan, from 0; equal slots are the same template at every host."""
-    kind: ShotKind
+    kind: RequestKind
     """`unique`: a prompt nobody sent before. `twin`: exactly the request of an earlier unique one, sent once that
     one was answered. `repeat`: a prompt that may have been sent before. `warmup`: not counted."""
     pair: int | None = None
@@ -311,7 +311,7 @@ class ErrorCount:
     """How many requests failed in one way."""
 
     kind: str
-    """As `Shot.error_kind`."""
+    """As `RequestRecord.error_kind`."""
     count: int
 
 

@@ -30,7 +30,7 @@ from toolkit.bench.summary import HostSummary, summary
 from toolkit.board.feed import Feed
 from toolkit.board.history import Ranks
 from toolkit.board.standings import WINDOW_S, Board, Standing
-from toolkit.records import Event, Run, Shot, Sighting
+from toolkit.records import Event, RequestRecord, Run, Sighting
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag
 
@@ -336,8 +336,8 @@ class Scene:
         return run, told
 
 
-def _summaries(shots: Sequence[Shot], run: Run) -> list[HostSummary]:
-    by_host: dict[tuple[str, str], list[Shot]] = {}
+def _summaries(shots: Sequence[RequestRecord], run: Run) -> list[HostSummary]:
+    by_host: dict[tuple[str, str], list[RequestRecord]] = {}
     for shot in shots:
         by_host.setdefault((shot.name, shot.url), []).append(shot)
     return [

@@ -30,7 +30,7 @@ from support.chat import (
 from support.raw_server import RawServer, http
 
 from toolkit.bench.client import PageError
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 
 WHOLE_PAGE = http(WHOLE, content_type="application/json")
@@ -61,7 +61,7 @@ class Slow:
 
 
 def test_a_stream_is_timed_from_its_send_to_its_tokens() -> None:
-    async def scene() -> tuple[Shot, Slow]:
+    async def scene() -> tuple[RequestRecord, Slow]:
         slow = Slow()
         async with ChatServer(slow) as server:
             return await one_shot(server.url), slow
@@ -81,7 +81,7 @@ def test_a_stream_is_timed_from_its_send_to_its_tokens() -> None:
 
 
 def test_a_gap_is_never_told_shorter_than_it_was() -> None:
-    async def scene() -> tuple[Shot, Slow]:
+    async def scene() -> tuple[RequestRecord, Slow]:
         slow = Slow(pause_s=0.03)
         async with ChatServer(slow) as server:
             return await one_shot(server.url), slow
@@ -98,7 +98,7 @@ def test_a_gap_is_never_told_shorter_than_it_was() -> None:
 def test_a_token_counts_from_its_read_and_not_from_its_readers_turn() -> None:
     """The reader's turn comes after whatever else is due, in a burst after all other streams'."""
 
-    async def scene() -> tuple[Shot, float]:
+    async def scene() -> tuple[RequestRecord, float]:
         busy_s = 0.0
 
         async def answer(writer: asyncio.StreamWriter) -> bool:
@@ -123,7 +123,7 @@ def test_a_token_counts_from_its_read_and_not_from_its_readers_turn() -> None:
 
 
 def test_a_whole_answer_ends_with_its_last_byte_and_has_no_first_token() -> None:
-    async def scene() -> tuple[Shot, float, float]:
+    async def scene() -> tuple[RequestRecord, float, float]:
         wrote_s: list[float] = []
 
         async def answer(writer: asyncio.StreamWriter) -> bool:
@@ -150,7 +150,7 @@ def test_a_whole_answer_ends_with_its_last_byte_and_has_no_first_token() -> None
 def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
     concurrency: int | None, from_plan: bool
 ) -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer() as server, client_of(server.url) as client:
             planned_s = time.monotonic() - 5.0
             return await client.send(course(concurrency), ask(), planned_s)
@@ -165,7 +165,7 @@ def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
 
 
 def test_a_request_that_is_overdue_by_its_timeout_is_late_at_once() -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer() as server, client_of(server.url, timeout_s=3.0) as client:
             return await client.send(course(None), ask(), time.monotonic() - 4.0)
 
@@ -177,7 +177,7 @@ def test_a_request_that_is_overdue_by_its_timeout_is_late_at_once() -> None:
 
 
 def test_an_answers_facts_become_the_shots(run: Run) -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         page = STREAM.replace(b"\r\n\r\n", b"\r\nx-cache: HIT\r\n\r\n", 1)
         async with ChatServer(page) as server:
             return await one_shot(server.url)
@@ -194,7 +194,7 @@ def test_an_answers_facts_become_the_shots(run: Run) -> None:
 def test_cache_status_goes_before_x_cache() -> None:
     head = b"\r\nx-cache: MISS\r\ncache-status: toolkit; hit\r\n\r\n"
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer(STREAM.replace(b"\r\n\r\n", head, 1)) as server:
             return await one_shot(server.url)
 
@@ -202,7 +202,7 @@ def test_cache_status_goes_before_x_cache() -> None:
 
 
 def test_a_header_is_fit_for_a_screen_and_for_the_store() -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         page = STREAM.replace(b"\r\n\r\n", b"\r\nx-cache: a\xff\x1b[31mb\r\n\r\n", 1)
         async with ChatServer(page) as server:
             return await one_shot(server.url)
@@ -213,7 +213,7 @@ def test_a_header_is_fit_for_a_screen_and_for_the_store() -> None:
 def test_an_answer_that_is_packed_though_nobody_asked_for_it_is_unpacked(run: Run) -> None:
     packed = gzip.compress(WHOLE.encode())
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         page = http(packed, content_type="application/json").replace(
             b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1
         )

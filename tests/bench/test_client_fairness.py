@@ -24,7 +24,7 @@ from support.chat import (
 from support.raw_server import RawServer, http
 
 from toolkit.bench.client import PageError
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 # --- the key -------------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ def json_error(status: str, message: str) -> bytes:
 def test_a_key_that_the_host_repeats_does_not_reach_a_shot(padding: int) -> None:
     """Not even the part that is left where its sentence is cut, after 299 characters."""
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         said = "x" * padding + f" {KEY} and more"
         async with ChatServer(json_error("401 Unauthorized", said)) as server:
             return await one_shot(server.url, key=KEY)
@@ -63,7 +63,7 @@ def test_a_key_is_taken_out_wherever_it_is_repeated(place: str) -> None:
     }[place]
     whole = page if page.endswith(LAST) or place == "not HTTP" else page + DONE + LAST
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer(whole) as server:
             return await one_shot(server.url, key=KEY)
 
@@ -115,7 +115,7 @@ def test_a_key_in_a_page_does_not_reach_what_is_told_of_it() -> None:
 # --- connections that end between two requests ---------------------------------------------------------
 
 
-async def two_shots(server: RawServer) -> tuple[Shot, Shot]:
+async def two_shots(server: RawServer) -> tuple[RequestRecord, RequestRecord]:
     async with client_of(server.url) as client:
         first = await client.send(course(), ask(0), time.monotonic())
         await until(lambda: len(server.requests) == 1)
@@ -156,7 +156,7 @@ def test_a_request_that_crosses_the_end_of_an_idle_connection_is_sent_again(
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
 
-    async def scene() -> tuple[Shot, int, int]:
+    async def scene() -> tuple[RequestRecord, int, int]:
         async with ClosesOnTheSecond() as server:
             _, second = await two_shots(server)
             return second, len(server.asked()), server.connections
@@ -167,7 +167,7 @@ def test_a_request_that_crosses_the_end_of_an_idle_connection_is_sent_again(
 
 
 def test_a_busy_connection_that_ends_is_the_hosts_failure(run: Run) -> None:
-    async def scene() -> tuple[Shot, int]:
+    async def scene() -> tuple[RequestRecord, int]:
         async with ClosesOnTheSecond() as server:
             _, second = await two_shots(server)
             return second, len(server.asked())
@@ -182,7 +182,7 @@ def test_a_request_that_the_host_had_for_long_is_not_sent_again(
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
     monkeypatch.setattr("toolkit.bench.client.CROSSING_S", 0.0)
 
-    async def scene() -> tuple[Shot, int]:
+    async def scene() -> tuple[RequestRecord, int]:
         async with ClosesOnTheSecond() as server:
             _, second = await two_shots(server)
             return second, len(server.asked())
@@ -200,7 +200,7 @@ def test_an_answer_that_began_is_not_asked_for_again(monkeypatch: pytest.MonkeyP
         writer.transport.abort()
         return False
 
-    async def scene() -> tuple[Shot, int]:
+    async def scene() -> tuple[RequestRecord, int]:
         async with ChatServer() as server, client_of(server.url) as client:
             await client.send(course(), ask(0), time.monotonic())
             server.pages[CHAT] = begin
@@ -213,7 +213,7 @@ def test_an_answer_that_began_is_not_asked_for_again(monkeypatch: pytest.MonkeyP
 def test_a_new_connection_gets_no_second_chance(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.client.LEAST_IDLE_S", 0.0)
 
-    async def scene() -> tuple[Shot, int]:
+    async def scene() -> tuple[RequestRecord, int]:
         async def close(_: asyncio.StreamWriter) -> bool:
             return False
 

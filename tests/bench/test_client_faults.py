@@ -1,4 +1,4 @@
-"""Hosts that misbehave: each failure is a Shot with its kind, the connection is let go, and the next request works."""
+"""Hosts that misbehave: each failure is a RequestRecord with its kind, the connection is let go, and the next request works."""
 
 import asyncio
 import gzip
@@ -30,7 +30,7 @@ from support.chat import (
 )
 from support.raw_server import Misbehave, http
 
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 CLOSED = "the connection was closed before an answer came"
 CUT = "the connection was closed in the middle of the answer"
@@ -161,7 +161,7 @@ FAULTS = {
 def test_a_host_that_misbehaves_gets_its_kind_of_failure(run: Run, what: str) -> None:
     page, kind, status, sentence = FAULTS[what]
 
-    async def scene() -> tuple[Shot, Shot]:
+    async def scene() -> tuple[RequestRecord, RequestRecord]:
         async with ChatServer(page) as server, client_of(server.url) as client:
             bad = await client.send(course(), ask(0), time.monotonic())
             server.pages[CHAT] = STREAM
@@ -188,7 +188,7 @@ def test_a_host_that_misbehaves_gets_its_kind_of_failure(run: Run, what: str) ->
     ids=["closes", "resets", "garbles", "never ends"],
 )
 def test_what_comes_after_the_end_mark_breaks_no_answer(run: Run, page: Misbehave) -> None:
-    async def scene() -> tuple[list[Shot], int]:
+    async def scene() -> tuple[list[RequestRecord], int]:
         async with ChatServer(page) as server, client_of(server.url) as client:
             shots = [await client.send(course(), ask(n), time.monotonic()) for n in range(2)]
             return shots, server.connections
@@ -200,7 +200,7 @@ def test_what_comes_after_the_end_mark_breaks_no_answer(run: Run, page: Misbehav
 
 
 def test_the_wait_for_the_bodys_end_is_nobodys_latency() -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer(writes(STREAM.removesuffix(LAST), stays=True)) as server:
             began_s = time.monotonic()
             shot = await one_shot(server.url)
@@ -217,7 +217,7 @@ def test_the_wait_for_the_bodys_end_is_nobodys_latency() -> None:
 def test_an_answer_may_end_with_its_connection(run: Run) -> None:
     head = JSON_HEAD + b"connection: close\r\n\r\n"
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer(writes(head + WHOLE[:20].encode(), WHOLE[20:].encode())) as server:
             return await one_shot(server.url, stream=False)
 
@@ -240,7 +240,7 @@ HANGS = {
 def test_a_host_that_hangs_is_given_up(run: Run, what: str) -> None:
     page, status = HANGS[what]
 
-    async def scene() -> tuple[Shot, Shot]:
+    async def scene() -> tuple[RequestRecord, RequestRecord]:
         async with ChatServer(page) as server, client_of(server.url, timeout_s=0.6) as client:
             bad = await client.send(course(), ask(0), time.monotonic())
             server.pages[CHAT] = STREAM
@@ -261,7 +261,7 @@ def test_a_host_that_drips_is_given_up_and_keeps_what_it_said() -> None:
             writer.write(token("drop"))
             await asyncio.sleep(0.01)
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer(drip) as server:
             return await one_shot(server.url, timeout_s=0.6)
 
@@ -286,7 +286,7 @@ def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             await writer.drain()
         return False
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer(pour) as server:
             return await one_shot(server.url, timeout_s=60.0)
 
@@ -302,7 +302,7 @@ def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1
     )
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with ChatServer(bomb) as server:
             return await one_shot(server.url)
 
@@ -321,7 +321,7 @@ def test_a_host_that_answers_without_reading_gets_no_wait() -> None:
         await over.wait()
         writer.transport.abort()
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with client_of(url, timeout_s=60.0) as client:
@@ -339,7 +339,7 @@ def test_a_host_that_answers_without_reading_gets_no_wait() -> None:
 
 
 def test_a_host_that_refuses_connections_says_so(run: Run) -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         with socket.socket() as bound:  # bound and not listening: nobody else gets the port
             bound.bind(("127.0.0.1", 0))
             return await one_shot(f"http://127.0.0.1:{bound.getsockname()[1]}")
@@ -356,7 +356,7 @@ def test_a_host_that_accepts_nobody_is_not_connected(
 ) -> None:
     monkeypatch.setattr("toolkit.bench.client.CONNECT_TIMEOUT_S", 0.2)
 
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
             full.listen(0)

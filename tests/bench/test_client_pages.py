@@ -21,7 +21,7 @@ from support.chat import (
 from support.raw_server import RawServer, http, recorded
 
 from toolkit.bench.client import MAX_PAGE_BYTES, PageError
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 # --- TLS -----------------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ def test_a_private_authority_can_be_trusted(
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
 
-    async def scene() -> tuple[list[Shot], float | None, int]:
+    async def scene() -> tuple[list[RequestRecord], float | None, int]:
         async with (
             RawServer({CHAT: STREAM}, tls=server_side) as server,
             client_of(server.url, tls=trusting) as client,
@@ -60,7 +60,7 @@ def test_a_private_authority_can_be_trusted(
 
 
 def test_an_unknown_authority_is_a_fault_of_tls(run: Run, server_side: ssl.SSLContext) -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async with RawServer({CHAT: STREAM}, tls=server_side) as server:
             return await one_shot(server.url)
 
@@ -71,7 +71,7 @@ def test_an_unknown_authority_is_a_fault_of_tls(run: Run, server_side: ssl.SSLCo
 
 
 def test_a_port_without_tls_says_so(run: Run) -> None:
-    async def scene() -> Shot:
+    async def scene() -> RequestRecord:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
             writer.write(http("Invalid HTTP request received.", "400 Bad Request"))

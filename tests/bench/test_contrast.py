@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from support.shots import answered
 
 from toolkit.bench.contrast import contrast, tied
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 TEMPLATES_MS = (400.0, 4000.0, 1500.0, 900.0, 2500.0)
 """Prompts differ far more than hosts do; pairing takes it out."""
 
 
-def shot(slot: int, e2e_ms: float | None, **more: Any) -> Shot:
+def shot(slot: int, e2e_ms: float | None, **more: Any) -> RequestRecord:
     return answered(e2e_ms, slot, **more)
 
 
-def host(logs: Iterable[float], **more: Any) -> list[Shot]:
+def host(logs: Iterable[float], **more: Any) -> list[RequestRecord]:
     """A shot a slot, e^log times as long as its template takes."""
     return [
         shot(slot, TEMPLATES_MS[slot % len(TEMPLATES_MS)] * math.exp(log), **more)
@@ -29,11 +29,11 @@ def host(logs: Iterable[float], **more: Any) -> list[Shot]:
     ]
 
 
-def even(count: int) -> list[Shot]:
+def even(count: int) -> list[RequestRecord]:
     return host([0.0] * count)
 
 
-def without(shots: Sequence[Shot], missing: Iterable[int]) -> list[Shot]:
+def without(shots: Sequence[RequestRecord], missing: Iterable[int]) -> list[RequestRecord]:
     gone = set(missing)
     return [
         shot(one.slot, None, ok=False, error_kind="cut", took_ms=1.0) if one.slot in gone else one
@@ -84,7 +84,7 @@ def test_one_slow_wave_of_two_is_no_difference() -> None:
 def test_an_open_loops_wave_is_as_long_as_requests_overlap() -> None:
     logs = [0.2] * 8 + [0.0] * 8
 
-    def at(starts_s: Sequence[float], ratios: Sequence[float]) -> list[Shot]:
+    def at(starts_s: Sequence[float], ratios: Sequence[float]) -> list[RequestRecord]:
         facts = {"concurrency": None, "took_ms": 1000.0, "sent_at": 100.0}
         return [
             shot(slot, 1000.0 * math.exp(log), planned_at=100.0 + start_s, **facts)

@@ -7,12 +7,12 @@ from support.shots import answered
 
 from toolkit.bench.goodput import GoodputLimits, is_good, read_limits
 from toolkit.errors import ToolkitError
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 LIMITS = GoodputLimits(ttft_ms=500.0, tpot_ms=50.0, e2e_ms=10_000.0)
 
 
-def shot(**more: Any) -> Shot:
+def shot(**more: Any) -> RequestRecord:
     """Within all of LIMITS, unless said otherwise."""
     return answered(9_000.0, **{"ttft_ms": 400.0, "tpot_ms": 40.0, **more})
 

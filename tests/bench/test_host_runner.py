@@ -14,7 +14,7 @@ from toolkit.bench.client import HostClient
 from toolkit.bench.host_runner import LEVEL_SLOTS, HostRunner
 from toolkit.bench.request_record import RequestContext
 from toolkit.bench.requests import WARMUP_PROMPTS, PlannedRequest
-from toolkit.records import Host, Shot
+from toolkit.records import Host, RequestRecord
 
 FAILS = http("no", "500 Internal Server Error")
 TWO_MODELS = models_page({"id": "one"}, {"id": "two", "root": "org/Two"})
@@ -67,7 +67,7 @@ def test_a_model_that_is_not_served_is_not_asked_for() -> None:
     assert runner.not_served
     assert runner.error == "it does not serve `gone` but `tiny`"
     assert CHAT not in paths
-    assert Counter(shot.error_kind for shot in runner.shots) == {"not_sent": 8}
+    assert Counter(shot.error_kind for shot in runner.records) == {"not_sent": 8}
 
 
 def test_connections_are_ready_when_the_load_begins() -> None:
@@ -101,19 +101,19 @@ async def dead_runner(**changes: Any) -> HostRunner:
 def test_a_dead_host_is_charged_with_all_that_was_planned_for_it() -> None:
     runner = asyncio.run(dead_runner(requests=25))
     assert runner.error == "`/v1/models`: no connection: connection refused"
-    assert [shot.slot for shot in runner.shots] == list(range(25))
+    assert [shot.slot for shot in runner.records] == list(range(25))
     [what] = {
-        (s.ok, s.error_kind, s.error, s.sent_at, s.took_ms, s.concurrency) for s in runner.shots
+        (s.ok, s.error_kind, s.error, s.sent_at, s.took_ms, s.concurrency) for s in runner.records
     }
     assert what == (False, "not_sent", runner.error, None, None, 2)
-    assert len({shot.planned_at for shot in runner.shots}) == 1
+    assert len({shot.planned_at for shot in runner.records}) == 1
 
 
 def test_a_dead_host_is_charged_at_each_level() -> None:
     runner = asyncio.run(dead_runner(levels=(1, 3), requests=2))
     # at least four waves a level
-    assert Counter(shot.concurrency for shot in runner.shots) == {1: 4, 3: 12}
-    assert [shot.slot for shot in runner.shots] == [
+    assert Counter(shot.concurrency for shot in runner.records) == {1: 4, 3: 12}
+    assert [shot.slot for shot in runner.records] == [
         *range(4),
         *range(LEVEL_SLOTS, LEVEL_SLOTS + 12),
     ]
@@ -124,14 +124,14 @@ def test_a_dead_host_is_charged_when_its_requests_were_due() -> None:
     runner = asyncio.run(dead_runner(rate=100.0, arrival="constant", requests=5))
     # not all at once: the screen shows a run of so many seconds
     assert time.monotonic() - began_s >= 0.04
-    began = runner.shots[0].planned_at
-    offsets = [shot.planned_at - began for shot in runner.shots]
+    began = runner.records[0].planned_at
+    offsets = [shot.planned_at - began for shot in runner.records]
     assert offsets == pytest.approx([0.0, 0.01, 0.02, 0.03, 0.04])
-    assert {shot.concurrency for shot in runner.shots} == {None}
+    assert {shot.concurrency for shot in runner.records} == {None}
 
 
 def test_a_dead_host_owes_one_wave_when_only_time_was_planned() -> None:
-    assert len(asyncio.run(dead_runner(requests=None, duration_s=5.0, concurrency=3)).shots) == 3
+    assert len(asyncio.run(dead_runner(requests=None, duration_s=5.0, concurrency=3)).records) == 3
 
 
 def test_charging_lets_the_others_work_meanwhile() -> None:
@@ -145,12 +145,12 @@ def test_charging_lets_the_others_work_meanwhile() -> None:
             nonlocal turns
             while True:
                 await asyncio.sleep(0)
-                turns += len(runner.shots) > 0
+                turns += len(runner.records) > 0
 
         beside = asyncio.create_task(other())
         await measured(runner)
         beside.cancel()
-        return len(runner.shots), turns
+        return len(runner.records), turns
 
     charged, turns = asyncio.run(scene())
     assert charged == 200
@@ -161,7 +161,7 @@ def test_charging_lets_the_others_work_meanwhile() -> None:
 
 
 def test_warm_up_prompts_are_no_measured_ones_and_do_not_count() -> None:
-    async def scene() -> tuple[list[Shot], list[str]]:
+    async def scene() -> tuple[list[RequestRecord], list[str]]:
         async with ChatServer() as server:
             shots = await measured(runner_at(server.url, plan(warmup=10, requests=20)))
             return shots, texts(server)
@@ -224,7 +224,9 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
     log: list[tuple[str, int]] = []
 
     class Noting(HostClient):
-        async def send(self, course: RequestContext, ask: PlannedRequest, planned_s: float) -> Shot:
+        async def send(
+            self, course: RequestContext, ask: PlannedRequest, planned_s: float
+        ) -> RequestRecord:
             log.append(("clock", ask.slot))
             await asyncio.sleep(0)
             log.append(("written", ask.slot))
@@ -245,7 +247,7 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
 
 
 def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() -> None:
-    async def scene() -> tuple[list[Shot], float, bool]:
+    async def scene() -> tuple[list[RequestRecord], float, bool]:
         async with Gate() as server:
             runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
             async with runner.client:
@@ -257,7 +259,7 @@ def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() 
                 waits = not load.done()
                 server.opened.set()
                 await load
-                return runner.shots, began_s, waits
+                return runner.records, began_s, waits
 
     shots, began_s, waits = asyncio.run(scene())
     assert waits
@@ -266,14 +268,14 @@ def test_a_duration_lets_no_request_leave_later_and_waits_for_those_that_left() 
 
 
 def test_a_duration_goes_on_until_it_is_over() -> None:
-    async def scene() -> tuple[list[Shot], float]:
+    async def scene() -> tuple[list[RequestRecord], float]:
         async with ChatServer() as server:
             runner = runner_at(server.url, plan(requests=None, duration_s=0.6))
             async with runner.client:
                 await runner.choose_model()
                 began_s = time.monotonic()
                 await runner.measure(0, began_s)
-                return runner.shots, time.monotonic() - began_s
+                return runner.records, time.monotonic() - began_s
 
     shots, took_s = asyncio.run(scene())
     assert took_s >= 0.6
@@ -326,7 +328,7 @@ def test_one_failure_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_twin_is_byte_for_byte_what_it_repeats() -> None:
-    async def scene() -> tuple[list[Shot], list[bytes]]:
+    async def scene() -> tuple[list[RequestRecord], list[bytes]]:
         async with ChatServer() as server:
             wanted = plan(concurrency=1, requests=24, sameness="pairs", stream_share=0.5)
             shots = await measured(runner_at(server.url, wanted))
@@ -355,7 +357,7 @@ def test_what_was_not_answered_has_no_twin() -> None:
 
 
 def test_levels_follow_each_other_with_slots_and_prompts_of_their_own() -> None:
-    async def scene() -> tuple[list[Shot], list[str]]:
+    async def scene() -> tuple[list[RequestRecord], list[str]]:
         async with ChatServer() as server:
             runner = runner_at(server.url, plan(levels=(1, 2, 4), requests=2, warmup=2))
             return await measured(runner, levels=3), texts(server)
@@ -382,6 +384,6 @@ def test_a_host_that_is_late_with_a_whole_level_is_not_asked_at_the_next() -> No
             return runner
 
     runner = asyncio.run(scene())
-    kinds = Counter((shot.concurrency, shot.error_kind) for shot in runner.shots)
+    kinds = Counter((shot.concurrency, shot.error_kind) for shot in runner.records)
     assert kinds == {(1, "timeout"): 4, (2, "not_sent"): 8}
     assert runner.error == "it answered nothing within 0.05 s a request"

@@ -56,7 +56,7 @@ def test_at_an_honest_host_nothing_is_missing_and_nothing_is_over(name: str) -> 
     with serve_in_thread(name, model="tiny", max_model_len=512, time_scale=0.01) as sim:
         runner = runner_at(sim.url, plan(requests=20, warmup=4, concurrency=4, stream_share=0.5))
         asyncio.run(measured(runner))
-    found, shots = runner.ledger, runner.shots
+    found, shots = runner.ledger, runner.records
     assert len(shots) == 24
     assert all(shot.ok for shot in shots), {shot.error for shot in shots}
     assert (found.error, found.restarted) == (None, False)
@@ -154,7 +154,7 @@ def test_without_counters_the_run_goes_on_and_says_why(metrics: bytes, error: st
             return runner, server.paths().count("/metrics")
 
     runner, looks = asyncio.run(scene())
-    assert [shot.ok for shot in runner.shots] == [True] * 8
+    assert [shot.ok for shot in runner.records] == [True] * 8
     found = runner.ledger
     assert (found.error, found.requests, found.waiting_max) == (error, None, None)
     # whether the model was exchanged is told all the same
@@ -199,7 +199,7 @@ def test_counters_that_hang_after_the_load_end_the_run_all_the_same(
             return await runner_after(server)
 
     runner = asyncio.run(scene())
-    assert [shot.ok for shot in runner.shots] == [True] * 8
+    assert [shot.ok for shot in runner.records] == [True] * 8
     assert runner.ledger.error == "`/metrics` did not finish within 0.1 s"
     assert runner.ledger.requests is None
 
@@ -227,7 +227,7 @@ def test_looks_that_hang_hold_up_no_request_and_no_end(monkeypatch: pytest.Monke
                 await load  # the look still hangs, for it has 5 s
                 return runner
 
-    assert [shot.ok for shot in asyncio.run(scene()).shots] == [True] * 8
+    assert [shot.ok for shot in asyncio.run(scene()).records] == [True] * 8
 
 
 def test_a_long_page_is_not_looked_at_during_the_load(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from support.chat import STREAM, ChatServer, Gate, until
 
 from toolkit.bench.host_runner import HostRunner
 from toolkit.bench.plan import send_times
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 EVERY_20_MS = {"rate": 50.0, "arrival": "constant"}
 
@@ -20,19 +20,19 @@ def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.host_runner.SETTLE_SAMPLE_S", 0.005)
 
 
-def planned(shots: list[Shot]) -> list[float]:
+def planned(shots: list[RequestRecord]) -> list[float]:
     """Seconds after the first, by slot."""
     ordered = sorted(shots, key=lambda shot: shot.slot)
     return [shot.planned_at - ordered[0].planned_at for shot in ordered]
 
 
 def test_requests_leave_on_time_though_no_answer_comes() -> None:
-    async def scene() -> tuple[list[Shot], int]:
+    async def scene() -> tuple[list[RequestRecord], int]:
         async with Gate() as server:
             runner = runner_at(server.url, plan(**EVERY_20_MS, requests=6, concurrency=100))
             load = asyncio.create_task(measured(runner))
             await until(lambda: server.held == 6)  # all are there, and none is answered
-            answered = len(runner.shots)
+            answered = len(runner.records)
             server.opened.set()
             return await load, answered
 
@@ -46,7 +46,7 @@ def test_requests_leave_on_time_though_no_answer_comes() -> None:
 def test_they_leave_when_the_schedule_says() -> None:
     wanted = plan(rate=200.0, arrival="poisson", requests=8, concurrency=100, seed=5)
 
-    async def scene() -> list[Shot]:
+    async def scene() -> list[RequestRecord]:
         async with ChatServer() as server:
             return await measured(runner_at(server.url, wanted))
 
@@ -57,7 +57,7 @@ def test_they_leave_when_the_schedule_says() -> None:
 def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
     """Coordinated omission: the second request was due while the first one held the only place."""
 
-    async def scene() -> tuple[list[Shot], HostRunner]:
+    async def scene() -> tuple[list[RequestRecord], HostRunner]:
         async with Gate() as server:
             runner = runner_at(server.url, plan(**EVERY_20_MS, requests=2, concurrency=1))
             load = asyncio.create_task(measured(runner))
@@ -82,13 +82,13 @@ def test_who_waits_for_a_place_waits_in_its_own_latency() -> None:
 
 
 def test_no_more_than_the_cap_are_under_way_and_the_overdue_never_leave() -> None:
-    async def scene() -> tuple[list[Shot], int, int]:
+    async def scene() -> tuple[list[RequestRecord], int, int]:
         async with Gate() as server:
             wanted = plan(**EVERY_20_MS, requests=6, concurrency=2, timeout_s=0.6)
             # the two that leave may take longer than the others may wait
             runner = runner_at(server.url, wanted, timeout_s=30.0)
             load = asyncio.create_task(measured(runner))
-            await until(lambda: len(runner.shots) == 4)
+            await until(lambda: len(runner.records) == 4)
             server.opened.set()
             return await load, server.most, len(server.asked())
 
@@ -120,7 +120,7 @@ def test_a_place_is_free_again_after_a_failure() -> None:
 
 
 def test_an_open_loop_ends_with_its_time() -> None:
-    async def scene() -> list[Shot]:
+    async def scene() -> list[RequestRecord]:
         async with ChatServer() as server:
             wanted = plan(**EVERY_20_MS, requests=None, duration_s=0.1, concurrency=10)
             return await measured(runner_at(server.url, wanted))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.shots import accused, books, failed, no_books, replayed, shot, told, twin, uniques
 
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 # hidden_backend
 
@@ -188,7 +188,7 @@ def test_answers_without_usage_bound_the_tokens_by_what_was_asked() -> None:
 # inflated_usage
 
 
-def claimed(factor: int, **more: object) -> list[Shot]:
+def claimed(factor: int, **more: object) -> list[RequestRecord]:
     """Answers of 100 tokens that claim several times as many."""
     honest = uniques(16, max_tokens=1024, **more)
     return [replace(each, output_tokens=factor * 100) for each in honest]

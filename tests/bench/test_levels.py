@@ -6,14 +6,14 @@ from support.shots import answered, step
 
 from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.levels import LevelFigures, best_level, knee, level_figures
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 
 def good(concurrency: int, share: float | None) -> LevelFigures:
     return step(concurrency, 1.0, 1000.0, good_share=share)
 
 
-def shot(slot: int, concurrency: int | None, took_ms: float, **more: Any) -> Shot:
+def shot(slot: int, concurrency: int | None, took_ms: float, **more: Any) -> RequestRecord:
     return answered(took_ms, slot, concurrency=concurrency, **more)
 
 

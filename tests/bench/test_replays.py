@@ -6,12 +6,14 @@ import pytest
 from support.shots import AT, WAVE_S, accused, books, no_books, replayed, shot, told, twin, uniques
 
 from toolkit.bench.verdicts.response_cache import repeated
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 WHOLE = {"stream": False}
 
 
-def with_twins(hits: int, misses: int = 0, **more: object) -> tuple[list[Shot], list[Shot]]:
+def with_twins(
+    hits: int, misses: int = 0, **more: object
+) -> tuple[list[RequestRecord], list[RequestRecord]]:
     """Sixteen unique requests and twins of the first of them; and which came from memory."""
     first = uniques(16, **more)
     memory = [replayed(first[n], 16 + n) for n in range(hits)]
@@ -263,7 +265,7 @@ def test_without_other_signs_hardly_more_may_be_missing_than_was_repeated() -> N
 # repeated prompts
 
 
-def repeats(prompts: int, waves: int, **more: object) -> list[Shot]:
+def repeats(prompts: int, waves: int, **more: object) -> list[RequestRecord]:
     """Waves of eight requests with few prompts, the first wave before any answer."""
     return [
         shot(slot, kind="repeat", prompt=f"p{slot % prompts}", **more) for slot in range(8 * waves)

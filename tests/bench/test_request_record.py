@@ -8,7 +8,7 @@ import pytest
 from toolkit.bench.request_record import Failure, RequestContext, Response, request_record
 from toolkit.bench.requests import PlannedRequest
 from toolkit.protocol.completion import Answer
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 
 ASK = PlannedRequest(
@@ -44,7 +44,7 @@ ANSWER = Answer(
 )
 
 
-def told(context: RequestContext = CLOSED, /, **more: Any) -> Shot:
+def told(context: RequestContext = CLOSED, /, **more: Any) -> RequestRecord:
     """The record; `more` is what came back, and times that differ."""
     times = {name: more.pop(name, usual) for name, usual in TIMES.items()}
     return request_record(context, ASK, Response(**more), **times)

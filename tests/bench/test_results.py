@@ -7,10 +7,10 @@ from support.shots import AT, books, failed, no_books, shot, twin, uniques
 from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Facts, Result, results
-from toolkit.records import Host, Shot
+from toolkit.records import Host, RequestRecord
 
 
-def runner(name: str, shots: Sequence[Shot]) -> Facts:
+def runner(name: str, shots: Sequence[RequestRecord]) -> Facts:
     host = Host(name=name, url=f"http://{name}:1")
     return host, shots, no_books()
 
@@ -21,7 +21,7 @@ def judged(
     return results(runners, plan=plan or BenchPlan(), run="r", client_ok=True, limits=limits)
 
 
-def level(concurrency: int, *, at: float, e2e_ms: float, waves: int = 4) -> list[Shot]:
+def level(concurrency: int, *, at: float, e2e_ms: float, waves: int = 4) -> list[RequestRecord]:
     """Waves of so many requests at once, each wave sent when the one before it is over."""
     return [
         shot(

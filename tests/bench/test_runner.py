@@ -16,7 +16,7 @@ from toolkit.bench.client import HostClient
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.runner import Bench
 from toolkit.errors import ToolkitError
-from toolkit.records import Host, Shot
+from toolkit.records import Host, RequestRecord
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ async def run_over(servers: Sequence[RawServer], wanted: BenchPlan, **settings: 
     return bench
 
 
-def shots_of(bench: Bench) -> list[Shot]:
-    return [shot for runner in bench.hosts for shot in runner.shots]
+def shots_of(bench: Bench) -> list[RequestRecord]:
+    return [shot for runner in bench.hosts for shot in runner.records]
 
 
 async def dead_url() -> str:
@@ -66,7 +66,7 @@ def test_all_hosts_get_the_same_requests_but_for_their_marks() -> None:
     by_slot = [
         {
             shot.slot: (shot.prompt, shot.stream, shot.max_tokens, shot.kind, shot.pair)
-            for shot in runner.shots
+            for shot in runner.records
             if shot.concurrency == 1 and shot.kind != "warmup"
         }
         for runner in bench.hosts
@@ -122,7 +122,7 @@ def test_in_sequence_each_host_is_alone() -> None:
 
     bench, alone = asyncio.run(scene())
     assert alone == [0, 0]
-    first, second = (runner.shots for runner in bench.hosts)
+    first, second = (runner.records for runner in bench.hosts)
     assert max(s.sent_at + s.took_ms / 1000 for s in first) <= min(s.sent_at for s in second)
     assert [len(first), len(second)] == [10, 10]
 
@@ -142,7 +142,7 @@ def test_a_host_that_hangs_delays_nobody_and_is_charged() -> None:
     # all the others' are over before the first of the hanging one's
     assert {name for name, _ in order[:4]} == {"a", "c"}
     assert order[4:] == [("b", "timeout")] * 2
-    assert [[shot.ok for shot in runner.shots] for runner in bench.hosts] == [
+    assert [[shot.ok for shot in runner.records] for runner in bench.hosts] == [
         [True, True],
         [False, False],
         [True, True],
@@ -158,7 +158,7 @@ def test_a_dead_host_is_charged_and_delays_nobody() -> None:
 
     bench = asyncio.run(scene())
     kinds = [
-        Counter((shot.kind, shot.error_kind) for shot in runner.shots) for runner in bench.hosts
+        Counter((shot.kind, shot.error_kind) for shot in runner.records) for runner in bench.hosts
     ]
     good = {("warmup", None): 2, ("unique", None): 8}
     assert kinds == [good, {("unique", "not_sent"): 8}, good]
@@ -169,11 +169,11 @@ def test_levels_begin_together_though_one_host_is_slower() -> None:
         async with ChatServer() as fast, Gate() as slow:
             bench = bench_of([fast.url, slow.url], plan(levels=(1, 2), requests=1))
             run = asyncio.create_task(bench.run())
-            await until(lambda: slow.held == 1 and len(bench.hosts[0].shots) == 4)
-            before = [shot.concurrency for shot in bench.hosts[0].shots]
+            await until(lambda: slow.held == 1 and len(bench.hosts[0].records) == 4)
+            before = [shot.concurrency for shot in bench.hosts[0].records]
             slow.opened.set()
             await run
-            return before, [shot.concurrency for shot in bench.hosts[0].shots]
+            return before, [shot.concurrency for shot in bench.hosts[0].records]
 
     before, after = asyncio.run(scene())
     assert before == [1] * 4
@@ -220,7 +220,7 @@ def test_a_model_that_one_host_serves_is_measured_there(sequential: bool) -> Non
         page = models_page({"id": "wanted"})
         async with ChatServer() as a, ChatServer(**{"/v1/models": page}) as b:
             bench = await run_over((a, b), plan(sequential=sequential), model="wanted")
-            return [Counter(shot.error_kind for shot in runner.shots) for runner in bench.hosts]
+            return [Counter(shot.error_kind for shot in runner.records) for runner in bench.hosts]
 
     assert asyncio.run(scene()) == [{"not_sent": 8}, {None: 8}]
 
@@ -229,10 +229,10 @@ def test_a_model_that_one_host_serves_is_measured_there(sequential: bool) -> Non
 
 
 def test_every_shot_is_kept_once_and_in_order() -> None:
-    kept: list[Shot] = []
+    kept: list[RequestRecord] = []
     keepers: set[int] = set()
 
-    def keep(batch: Sequence[Shot]) -> None:
+    def keep(batch: Sequence[RequestRecord]) -> None:
         assert batch
         kept.extend(batch)
         keepers.add(threading.get_ident())
@@ -244,7 +244,7 @@ def test_every_shot_is_kept_once_and_in_order() -> None:
     bench = asyncio.run(scene())
     assert len(kept) == 70
     for runner in bench.hosts:
-        assert [shot for shot in kept if shot.name == runner.host.name] == runner.shots
+        assert [shot for shot in kept if shot.name == runner.host.name] == runner.records
     # a slow disk is not the event loop's, and a connection to a store is used by one thread alone
     assert len(keepers) == 1
     assert threading.get_ident() not in keepers
@@ -252,7 +252,7 @@ def test_every_shot_is_kept_once_and_in_order() -> None:
 
 def test_shots_are_kept_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
-    kept: list[Shot] = []
+    kept: list[RequestRecord] = []
 
     class Third(Gate):
         async def answer(self, writer: asyncio.StreamWriter) -> bool:
@@ -283,7 +283,7 @@ def test_a_store_that_fails_ends_the_run_with_its_error(
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01 if when == "at once" else 60.0)
     tried: list[list[int]] = []
 
-    def keep(batch: Sequence[Shot]) -> None:
+    def keep(batch: Sequence[RequestRecord]) -> None:
         tried.append([shot.slot for shot in batch])
         raise OSError(28, "No space left on device")
 
@@ -308,10 +308,10 @@ def test_a_store_that_fails_ends_the_run_with_its_error(
 
 def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 0.01)
-    kept: list[Shot] = []
+    kept: list[RequestRecord] = []
     failures = iter([True])
 
-    def keep(batch: Sequence[Shot]) -> None:
+    def keep(batch: Sequence[RequestRecord]) -> None:
         if next(failures, False):
             raise OSError(5, "Input/output error")
         kept.extend(batch)
@@ -333,11 +333,11 @@ def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:
     """`| head` closes standard output: a broken pipe, and no group of one."""
 
-    def show(_: Shot) -> None:
+    def show(_: RequestRecord) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    async def scene() -> tuple[int, list[Shot]]:
-        kept: list[Shot] = []
+    async def scene() -> tuple[int, list[RequestRecord]]:
+        kept: list[RequestRecord] = []
         async with Gate() as slow, ChatServer() as fast:
             with pytest.raises(BrokenPipeError):
                 await run_over((slow, fast), plan(), show=show, keep=kept.extend)
@@ -350,7 +350,7 @@ def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:
 
 
 def test_a_stopped_run_keeps_what_was_measured_and_closes_everything() -> None:
-    kept: list[Shot] = []
+    kept: list[RequestRecord] = []
 
     class Later(Gate):
         async def answer(self, writer: asyncio.StreamWriter) -> bool:
@@ -402,7 +402,7 @@ def hold_up(seconds: float) -> None:
 
 @pytest.mark.parametrize("busy", ["a", "b", None])
 def test_a_machine_that_was_held_up_at_any_hosts_turn_is_not_fit(busy: str | None) -> None:
-    def show(shot: Shot) -> None:
+    def show(shot: RequestRecord) -> None:
         if shot.name == busy:
             hold_up(0.1)
 
@@ -473,7 +473,7 @@ def test_a_run_is_told_before_it_begins() -> None:
 
 
 def test_times_of_day_are_the_wall_clocks() -> None:
-    async def scene() -> tuple[float, list[Shot], float]:
+    async def scene() -> tuple[float, list[RequestRecord], float]:
         async with ChatServer() as server:
             began = time.time()
             bench = await run_over((server,), plan())

@@ -46,7 +46,7 @@ try:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(bench.run())
 except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
-    print(type(stopped).__name__, sum(len(runner.shots) for runner in bench.hosts))
+    print(type(stopped).__name__, sum(len(runner.records) for runner in bench.hosts))
 """
 WAIT_S = 30
 

@@ -8,7 +8,7 @@ from support.shots import books, replayed, twin, uniques
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import results
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.records import Host, ServedModel, Shot, Verdict
+from toolkit.records import Host, RequestRecord, ServedModel, Verdict
 
 PAGE = EngineNumbers(
     engine="vllm", dialect="v1", started_at=1000.0, settings=(("block_size", "16"),)
@@ -16,14 +16,14 @@ PAGE = EngineNumbers(
 QWEN = ServedModel(id="Qwen3.5-35B-A3B", root="Qwen/Qwen3.5-35B-A3B")
 
 
-def with_twins() -> list[Shot]:
+def with_twins() -> list[RequestRecord]:
     first = uniques(24)
     return [*first, *(twin(first[n], 24 + n) for n in range(8))]
 
 
 def judged(
-    hosts: dict[str, Sequence[Shot]],
-    counted: Sequence[Shot],
+    hosts: dict[str, Sequence[RequestRecord]],
+    counted: Sequence[RequestRecord],
     pages: dict[str, EngineNumbers | None] | None = None,
 ) -> dict[str, dict[str, Verdict]]:
     """Hosts whose counters all moved by `counted`."""
@@ -94,7 +94,7 @@ def test_somebody_elses_load_on_a_shared_engine_is_told() -> None:
 
 def test_engines_of_other_settings_start_or_counts_are_two() -> None:
     own = with_twins()
-    hosts: dict[str, Sequence[Shot]] = {"a": own, "b": own}
+    hosts: dict[str, Sequence[RequestRecord]] = {"a": own, "b": own}
     others = (
         replace(PAGE, started_at=2000.0),
         replace(PAGE, settings=(("block_size", "32"),)),

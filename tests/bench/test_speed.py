@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from support.shots import AT, accused, books, failed, no_books, replayed, shot, step, told, uniques
 
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 
 # cold
 
 
-def after_a_first_wave(first_ms: float, **more: object) -> list[Shot]:
+def after_a_first_wave(first_ms: float, **more: object) -> list[RequestRecord]:
     """Eight requests that take so long to their first token, then a minute later 24 usual ones."""
     later = [shot(n, planned_at=AT + 600 + n // 8 * 2.5, **more) for n in range(8, 32)]
     return [*(shot(n, first_ms=first_ms, **more) for n in range(8)), *later]
@@ -89,7 +89,7 @@ def test_later_answers_are_comparable_with_four_fifths_of_the_tokens(
     assert ("cold" in accused([*first, *later])) is is_cold
 
 
-def cold_throughout(quick: int = 2, **more: object) -> list[Shot]:
+def cold_throughout(quick: int = 2, **more: object) -> list[RequestRecord]:
     """Two waves of 50 tokens of prompt each that both stand still for 9 s; some get in at once."""
     waves = [shot(n, first_ms=9000.0 * (2 - n // 8), prompt_tokens=50, **more) for n in range(16)]
     waves = [
@@ -203,7 +203,7 @@ def test_a_ladder_that_still_climbs_is_not() -> None:
     assert accused(uniques(16), levels=levels) == {}
 
 
-def open_loop(*e2e_ms: float) -> list[Shot]:
+def open_loop(*e2e_ms: float) -> list[RequestRecord]:
     """One request a second whatever the answers take; streams with 100 ms to their first token."""
     loop = {"concurrency": None, "tokens": 2}
     return [

@@ -8,7 +8,7 @@ from support.shots import AT, answered
 
 from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.summary import HostSummary, summary
-from toolkit.records import Ledger, Shot, Verdict
+from toolkit.records import Ledger, RequestRecord, Verdict
 from toolkit.stats import Sketch
 
 FIXED_KEYS = (
@@ -17,7 +17,9 @@ FIXED_KEYS = (
 ).split()
 
 
-def shot(slot: int, at_s: float = 0.0, took_ms: float | None = 1000.0, **more: Any) -> Shot:
+def shot(
+    slot: int, at_s: float = 0.0, took_ms: float | None = 1000.0, **more: Any
+) -> RequestRecord:
     """A streamed answer of 100 tokens in a closed loop, planned `at_s` after the start."""
     e2e_ms = took_ms or 1000.0
     told = {
@@ -32,11 +34,11 @@ def shot(slot: int, at_s: float = 0.0, took_ms: float | None = 1000.0, **more: A
     return answered(took_ms, slot, **{**told, **more})
 
 
-def failed(slot: int, kind: str, text: str | None = None, **more: Any) -> Shot:
+def failed(slot: int, kind: str, text: str | None = None, **more: Any) -> RequestRecord:
     return shot(slot, ok=False, error_kind=kind, error=text, ttft_ms=1.0, e2e_ms=1.0, **more)
 
 
-def told(*shots: Shot, **more: Any) -> HostSummary:
+def told(*shots: RequestRecord, **more: Any) -> HostSummary:
     return summary(shots, **({"name": "alice", "url": "http://h:1", "run": "r"} | more))
 
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from support.shots import HOST, MODEL, accused, books, failed, no_books, shot, told, uniques
 
-from toolkit.records import ServedModel, Shot
+from toolkit.records import RequestRecord, ServedModel
 
 ONE = {"tokens": 1, "text_chars": 4}
 
 
-def at_bob(shots: list[Shot]) -> dict[str, list[Shot]]:
+def at_bob(shots: list[RequestRecord]) -> dict[str, list[RequestRecord]]:
     return {"bob": [replace(each, name="bob") for each in shots]}
 
 
-def long_peer(count: int = 16) -> dict[str, list[Shot]]:
+def long_peer(count: int = 16) -> dict[str, list[RequestRecord]]:
     return at_bob(uniques(count, tokens=200))
 
 
@@ -276,7 +276,7 @@ def test_a_listed_host_without_models_is_judged_by_what_was_asked() -> None:
 # a limit that nobody admits
 
 
-def alike(count: int = 16, **more: object) -> list[Shot]:
+def alike(count: int = 16, **more: object) -> list[RequestRecord]:
     """Answers of 32 tokens each, and of as many characters as their texts happen to have."""
     return [
         replace(each, text_chars=130 + each.slot % 5) for each in uniques(count, tokens=32, **more)

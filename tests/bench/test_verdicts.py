@@ -24,12 +24,12 @@ from support.shots import (
 from toolkit.bench.counters import ledger
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.records import Ledger, Shot
+from toolkit.records import Ledger, RequestRecord
 
 EMPTY = Ledger(run="r", name="alice", url="http://h:1")
 
 
-def with_twins() -> list[Shot]:
+def with_twins() -> list[RequestRecord]:
     first = uniques(24)
     return [*first, *(twin(first[n], 24 + n) for n in range(8))]
 
@@ -206,7 +206,7 @@ def test_somebody_elses_queue_is_told_as_theirs_and_as_a_queue() -> None:
 
 
 @st.composite
-def honest(draw: st.DrawFn) -> tuple[list[Shot], Ledger]:
+def honest(draw: st.DrawFn) -> tuple[list[RequestRecord], Ledger]:
     """An honest engine's answers of any length, at its own pace, and its exact counters.
 
     Texts are equal or not (temperature 0), usage is told, chunks bundle tokens, prefixes are cached for twins, and a
@@ -218,7 +218,7 @@ def honest(draw: st.DrawFn) -> tuple[list[Shot], Ledger]:
     bundle = draw(st.integers(1, 4))
     token_ms = draw(st.floats(1.0, 50.0))
     slow = st.floats(1.0, 3.0)
-    shots: list[Shot] = []
+    shots: list[RequestRecord] = []
     for n in range(count):
         said = draw(tokens)
         pace = draw(slow)
@@ -266,7 +266,7 @@ def honest(draw: st.DrawFn) -> tuple[list[Shot], Ledger]:
 @settings(deadline=None, max_examples=150)
 @given(honest())
 def test_honest_answers_with_exact_counters_are_always_clean(
-    case: tuple[list[Shot], Ledger],
+    case: tuple[list[RequestRecord], Ledger],
 ) -> None:
     shots, ledger_ = case
     assert accused(shots, ledger_) == {}
@@ -275,7 +275,7 @@ def test_honest_answers_with_exact_counters_are_always_clean(
 @settings(deadline=None, max_examples=80)
 @given(honest(), honest())
 def test_an_honest_host_is_clean_beside_an_honest_peer(
-    case: tuple[list[Shot], Ledger], other: tuple[list[Shot], Ledger]
+    case: tuple[list[RequestRecord], Ledger], other: tuple[list[RequestRecord], Ledger]
 ) -> None:
     peers = {"bob": [replace(each, name="bob") for each in other[0]]}
     found = accused(case[0], case[1], peers=peers)
@@ -288,9 +288,9 @@ few = st.integers(0, 6)
 
 
 @st.composite
-def any_shot(draw: st.DrawFn) -> Shot:
+def any_shot(draw: st.DrawFn) -> RequestRecord:
     """A shot with any field unknown that may be, and with figures that contradict each other."""
-    return Shot(
+    return RequestRecord(
         run="r",
         name="alice",
         url="http://h:1",
@@ -335,7 +335,7 @@ def any_ledger(draw: st.DrawFn) -> Ledger:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(any_shot(), max_size=20), any_ledger(), st.lists(any_shot(), max_size=10))
 def test_no_facts_raise_and_every_code_stands_once(
-    shots: list[Shot], ledger_: Ledger, others: list[Shot]
+    shots: list[RequestRecord], ledger_: Ledger, others: list[RequestRecord]
 ) -> None:
     found = told(shots, ledger_, peers={"bob": others})
     assert found

@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from toolkit.metrics.parser import read_page
-from toolkit.records import Reading, Run, Shot, Sighting
+from toolkit.records import Reading, RequestRecord, Run, Sighting
 from toolkit.stats import Sketch
 from toolkit.store import Store
 
@@ -193,10 +193,10 @@ def gaps(chance: random.Random) -> bytes:
     return sketch.to_bytes()
 
 
-def shot(number: int, chance: random.Random) -> Shot:
+def shot(number: int, chance: random.Random) -> RequestRecord:
     """A streamed answer filled as bench fills it for a vLLM."""
     host, planned_at = number % HOSTS, RUN.started_at + number / 100
-    return Shot(
+    return RequestRecord(
         run=RUN.id,
         name=f"host-{host}",
         url=f"http://10.0.0.{host}:8000",
@@ -228,7 +228,7 @@ def shot(number: int, chance: random.Random) -> Shot:
     )
 
 
-def shots_through_store(path: Path, work: list[Shot]) -> float:
+def shots_through_store(path: Path, work: list[RequestRecord]) -> float:
     with Store.open(path) as store:
         store.add_run(RUN)
         began = time.process_time()
@@ -275,7 +275,7 @@ def bench_shots() -> None:
     report_shots(work, taken, size)
 
 
-def report_shots(work: list[Shot], taken: dict[str, list[float]], size: int) -> None:
+def report_shots(work: list[RequestRecord], taken: dict[str, list[float]], size: int) -> None:
     for name, runs in taken.items():
         shot_us = 1e6 * statistics.median(runs) / SHOTS
         print(f"{name:<24} {shot_us:6.1f} us CPU a shot (median of {ROUNDS})")

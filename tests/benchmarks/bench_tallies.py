@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.records import Host, LoaderSecond, Part, Run, Shot, Tally, TallyKind
+from toolkit.records import Host, LoaderSecond, Part, RequestRecord, Run, Tally, TallyKind
 from toolkit.stats import ALPHA, BELOW_MS, BUCKETS, Sketch
 from toolkit.store import Store
 
@@ -83,12 +83,12 @@ def tally(
     )
 
 
-def shots(second: int, gaps: bytes, chance: random.Random) -> Iterator[Shot]:
+def shots(second: int, gaps: bytes, chance: random.Random) -> Iterator[RequestRecord]:
     """A unique canary and its twin of each host, filled as a vLLM's answers are."""
     for host in HOSTS:
         for slot in (2 * second, 2 * second + 1):
             at = RUN.started_at + second
-            yield Shot(
+            yield RequestRecord(
                 run=RUN.id,
                 name=host.name,
                 url=host.url,
@@ -129,7 +129,7 @@ def gaps_of(chance: random.Random) -> bytes:
 
 def seconds_of(
     workers: int, seconds: int
-) -> Iterator[tuple[list[Tally], list[LoaderSecond], list[Shot]]]:
+) -> Iterator[tuple[list[Tally], list[LoaderSecond], list[RequestRecord]]]:
     """What the master hears each second."""
     dice, chance = np.random.default_rng(1), random.Random(1)
     kinds: dict[TallyKind, float] = {"ranked": 1 - CANARY_SHARE, "canary": CANARY_SHARE}

@@ -9,7 +9,7 @@ from toolkit.blast import recorder
 from toolkit.blast.recorder import BlastRecorder, Reporter, plain
 from toolkit.blast.tallying import Tallying
 from toolkit.errors import ToolkitError
-from toolkit.records import ErrorCount, Event, LoaderSecond, Shot, Tally
+from toolkit.records import ErrorCount, Event, LoaderSecond, RequestRecord, Tally
 
 RUN, WORKER = "0123456789ab", "0-cafe"
 ALICE = ("alice", "http://10.0.0.4:8000")
@@ -37,7 +37,7 @@ TALLY = Tally(
 SECOND = LoaderSecond(
     run=RUN, at_s=100, worker=WORKER, users=8, cpu_share=0.5, lag_ms=60.0, limited=True
 )
-SHOT = Shot(
+SHOT = RequestRecord(
     run=RUN,
     name="alice",
     url=ALICE[1],

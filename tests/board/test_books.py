@@ -22,7 +22,7 @@ from toolkit.board.books import (
 )
 from toolkit.board.books import counted as counted_of
 from toolkit.board.looks import BoardSnapshot
-from toolkit.records import Shot, Verdict
+from toolkit.records import RequestRecord, Verdict
 
 S = int(AT)
 SECONDS = 300
@@ -87,7 +87,7 @@ def ours(rng: random.Random, requests: Sequence[Request], users: int, **more: An
     return Ours(**{**usual, **more})  # type: ignore[arg-type]
 
 
-def pairs(again_ms: float = 2000.0) -> list[Shot]:
+def pairs(again_ms: float = 2000.0) -> list[RequestRecord]:
     """Canaries: new requests take 2,080 ms."""
     told = []
     for number in range(8):

@@ -10,7 +10,7 @@ from support.shots import failed, shot, twin
 from toolkit.board.feed import Feed
 from toolkit.board.standings import Board, Standing
 from toolkit.errors import ToolkitError
-from toolkit.records import ErrorCount, Shot, Sighting, Tally
+from toolkit.records import ErrorCount, RequestRecord, Sighting, Tally
 from toolkit.stats import Sketch
 
 
@@ -249,7 +249,7 @@ def test_a_change_needs_a_look_before_it_which_may_be_before_the_run() -> None:
 # honesty
 
 
-def answered(name: str, slot: int, tokens: int) -> Shot:
+def answered(name: str, slot: int, tokens: int) -> RequestRecord:
     at = float(START_S + slot)
     return shot(
         slot,

@@ -8,7 +8,7 @@ from support.shots import AT, replayed, shot, twin
 from toolkit.board.books import CounterDeltas
 from toolkit.board.looks import BoardSnapshot, changes, look_of
 from toolkit.board.verdicts import aligned, judged
-from toolkit.records import Event, Host, Shot, Sighting, Verdict
+from toolkit.records import Event, Host, RequestRecord, Sighting, Verdict
 
 END_S = int(AT) + 600
 HOLDS = CounterDeltas()
@@ -18,7 +18,7 @@ def host(name: str, **more: Any) -> Host:
     return Host(**{"name": name, "url": f"http://{name}:1", **more})
 
 
-def canaries(name: str, pairs: int = 12, *, start: int = 0, **more: Any) -> list[Shot]:
+def canaries(name: str, pairs: int = 12, *, start: int = 0, **more: Any) -> list[RequestRecord]:
     """Unique requests 5 s apart, each with its twin right after it was answered; an honest host's."""
     told = []
     for number in range(pairs):
@@ -30,7 +30,7 @@ def canaries(name: str, pairs: int = 12, *, start: int = 0, **more: Any) -> list
 
 
 def told(
-    *shots: list[Shot],
+    *shots: list[RequestRecord],
     looks: dict[str, list[BoardSnapshot]] | None = None,
     events: tuple[Event, ...] = (),
     at_s: int = END_S,

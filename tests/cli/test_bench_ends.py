@@ -23,7 +23,7 @@ from support.shots import AT, uniques
 from toolkit.cli import main
 from toolkit.cli.bench.verb import RecordKeeper
 from toolkit.errors import ToolkitError
-from toolkit.records import Run, Shot
+from toolkit.records import RequestRecord, Run
 from toolkit.sim.app import SimThread, serve_in_thread
 from toolkit.store import Store
 
@@ -158,7 +158,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: float) -> list[int]:
     calls: list[int] = []
     keep = Store.add_shots
 
-    def add_shots(store: Store, shots: Sequence[Shot], *more: Any) -> None:
+    def add_shots(store: Store, shots: Sequence[RequestRecord], *more: Any) -> None:
         calls.append(len(shots))
         if len(calls) <= times:
             raise ToolkitError("`toolkit.db` is locked by another process", "Wait until it is done")

@@ -17,7 +17,7 @@ from toolkit.bench.plan import BenchPlan
 from toolkit.bench.results import Result, results
 from toolkit.cli.bench.progress import BenchProgress
 from toolkit.cli.bench.table import page
-from toolkit.records import Host, Shot
+from toolkit.records import Host, RequestRecord
 from toolkit.sim.app import SimThread, serve_in_thread
 
 IDLE = fitness(loop_lag_p99_ms=1.5, send_lag_p99_ms=None, cpu_share=0.04)
@@ -25,7 +25,9 @@ PROGRAM = [sys.executable, "-c", "from toolkit.cli import main; main()", "bench"
 
 
 def told(
-    limits: GoodputLimits | None = None, plan: BenchPlan | None = None, **hosts: Sequence[Shot]
+    limits: GoodputLimits | None = None,
+    plan: BenchPlan | None = None,
+    **hosts: Sequence[RequestRecord],
 ) -> list[Result]:
     runners = [
         (Host(name=name, url=f"http://{name}:1"), shots, no_books())
@@ -177,7 +179,7 @@ def test_a_machine_says_of_itself_only_what_was_measured() -> None:
 # --- a sweep ---------------------------------------------------------------------------------------------
 
 
-def level(concurrency: int, e2e_ms: float) -> list[Shot]:
+def level(concurrency: int, e2e_ms: float) -> list[RequestRecord]:
     """Four waves of so many at once."""
     return [
         shot(
@@ -192,7 +194,7 @@ def level(concurrency: int, e2e_ms: float) -> list[Shot]:
     ]
 
 
-def sweep(*levels: Sequence[Shot], limits: GoodputLimits | None = None) -> list[Result]:
+def sweep(*levels: Sequence[RequestRecord], limits: GoodputLimits | None = None) -> list[Result]:
     shots = [each for one in levels for each in one]
     return told(plan=BenchPlan(levels=(1, 2, 4)), limits=limits, alice=shots)
 
@@ -220,7 +222,7 @@ def sweep(*levels: Sequence[Shot], limits: GoodputLimits | None = None) -> list[
     ],
 )
 def test_a_sweep_says_where_more_at_once_stops_to_gain(
-    levels: Sequence[Sequence[Shot]], sentence: str
+    levels: Sequence[Sequence[RequestRecord]], sentence: str
 ) -> None:
     assert sentence in screen(sweep(*levels))
 

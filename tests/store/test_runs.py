@@ -15,7 +15,7 @@ from support import tallies
 from support.sightings import rows, seen
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Host, Ledger, Run, ServedModel, Shot, Verdict
+from toolkit.records import Host, Ledger, RequestRecord, Run, ServedModel, Verdict
 from toolkit.store import Store, runs
 
 RUN = Run(id="0123456789ab", verb="bench", started_at=1_750_000_000.25, settings='{"rate": 2}')
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "toolkit.db"
 
 
-def shot(slot: int = 0, host: tuple[str, str] = ALICE, **more: Any) -> Shot:
+def shot(slot: int = 0, host: tuple[str, str] = ALICE, **more: Any) -> RequestRecord:
     """A shot that never left, which is the least that one can be."""
     return tallies.shot(None, host, slot, **{"planned_at": RUN.started_at + slot, **more})
 
@@ -70,7 +70,7 @@ def kept(record: Any) -> Any:
 def test_whatever_is_written_is_read(data):
     run = data.draw(any_of(Run, started_at=TIME))
     known = {"run": st.just(run.id), "slot": SMALL, "max_tokens": SMALL, "planned_at": TIME}
-    shots = data.draw(st.lists(any_of(Shot, **known), max_size=4))
+    shots = data.draw(st.lists(any_of(RequestRecord, **known), max_size=4))
     ledgers = data.draw(
         st.lists(
             any_of(Ledger, run=st.just(run.id)),
@@ -153,7 +153,7 @@ def test_an_unknown_run_is_named_with_the_newest_known(path):
         assert (store.shots(RUN.id), store.ledgers(RUN.id), store.verdicts(RUN.id)) == ([], [], {})
 
 
-# --- Shots --------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 def test_shots_come_by_host_and_slot_whatever_the_order_of_writing(path):

@@ -13,8 +13,8 @@ from toolkit.records import (
     Event,
     Ledger,
     LoaderSecond,
+    RequestRecord,
     Run,
-    Shot,
     Sighting,
     Tally,
     Verdict,
@@ -32,7 +32,7 @@ TABLES = [
     # record, table, fields that live in other tables, columns that are keys: (type, not null)
     (Sighting, "sightings", {*HOST, "readings"}, {"id": 0, "host_id": 1}),
     (Run, "runs", set(), {"number": 0}),
-    (Shot, "shots", {*HOST, "run"}, {"id": 0, "run_number": 1, "host_id": 1}),
+    (RequestRecord, "shots", {*HOST, "run"}, {"id": 0, "run_number": 1, "host_id": 1}),
     (Ledger, "ledgers", {*HOST, "run"}, {"id": 0, "run_number": 1, "host_id": 1}),
     (Verdict, "verdicts", set(), {"id": 0, "run_number": 1, "host_id": 1}),
     (

@@ -12,7 +12,7 @@ from toolkit.bench.host_runner import HostRunner
 from toolkit.bench.plan import BenchPlan
 from toolkit.bench.request_record import RequestContext
 from toolkit.profiles import Profile, Prompt
-from toolkit.records import Host, Shot
+from toolkit.records import Host, RequestRecord
 
 MARK = re.compile(r"^\[[0-9a-z]{4}-[0-9a-z]{4}\] ")
 """What makes a prompt unlike all others, as plan and README describe it."""
@@ -64,7 +64,7 @@ def runner_of(client: HostClient, wanted: BenchPlan, *, model: str | None = None
     )
 
 
-async def measured(runner: HostRunner, *, levels: int = 1) -> list[Shot]:
+async def measured(runner: HostRunner, *, levels: int = 1) -> list[RequestRecord]:
     """Take a runner through a whole run, as a bench does; its shots."""
     async with runner.client:
         await runner.choose_model()
@@ -74,7 +74,7 @@ async def measured(runner: HostRunner, *, levels: int = 1) -> list[Shot]:
             await runner.connect(level)
             await runner.measure(level, time.monotonic())
         await runner.finish()
-    return runner.shots
+    return runner.records
 
 
 def texts(server: ChatServer) -> list[str]:

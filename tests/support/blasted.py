@@ -37,8 +37,8 @@ from toolkit.records import (
     Event,
     Host,
     LoaderSecond,
+    RequestRecord,
     Run,
-    Shot,
     Sighting,
     Tally,
     TallyKind,
@@ -297,7 +297,7 @@ class _Host:
                 ttft=made.ttft[at],
             )
 
-    def canaries(self, second: int) -> list[Shot]:
+    def canaries(self, second: int) -> list[RequestRecord]:
         """A unique request and its twin that left in a second; equal slots are the same template at every host."""
         role, number = self._role, 2 * (second // PAIR_S)
         at = self._run.started_at + second

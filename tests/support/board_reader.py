@@ -6,7 +6,7 @@ from typing import Any
 
 from support.tallies import sketch
 
-from toolkit.records import Event, Host, LoaderSecond, Part, Run, Shot, Sighting, Tally
+from toolkit.records import Event, Host, LoaderSecond, Part, RequestRecord, Run, Sighting, Tally
 
 START_S = 1_800_000_000
 RUN = Run(id="abcdef012345", verb="blast", started_at=START_S + 0.25)
@@ -25,7 +25,7 @@ class ListReader:
         self.loader: list[LoaderSecond] = []
         self.happened: list[Event] = []
         self.counted: list[Tally] = []
-        self.shots: list[Shot] = []
+        self.shots: list[RequestRecord] = []
         self.sightings: list[Sighting] = []
         self.reads: list[str] = []
         self.refuse: Exception | None = None
@@ -149,9 +149,9 @@ class ListReader:
 
     def shots_between(
         self, run_id: str, from_at: float, to_at: float, *, most_per_host: int = 200
-    ) -> list[Shot]:
+    ) -> list[RequestRecord]:
         self._read("shots_between", run_id)
-        found: dict[str, list[Shot]] = {}
+        found: dict[str, list[RequestRecord]] = {}
         for each in self.shots:
             if from_at <= (each.sent_at or each.planned_at) <= to_at:
                 found.setdefault(each.name, []).append(each)

@@ -11,7 +11,7 @@ from support.raw_server import RawServer, http, vllm_pages
 from toolkit.bench.client import HostClient
 from toolkit.bench.request_record import RequestContext
 from toolkit.bench.requests import PlannedRequest
-from toolkit.records import Host, Shot
+from toolkit.records import Host, RequestRecord
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs what a test awaits, on one of both event loops."""
@@ -84,7 +84,7 @@ def client_of(url: str, **settings: Any) -> HostClient:
     return HostClient(Host(name="alice", url=url), **settings)
 
 
-async def one_shot(url: str, *, stream: bool = True, **settings: Any) -> Shot:
+async def one_shot(url: str, *, stream: bool = True, **settings: Any) -> RequestRecord:
     """Send one request through a client of its own."""
     async with client_of(url, **settings) as client:
         return await client.send(course(), ask(stream=stream), time.monotonic())

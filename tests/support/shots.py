@@ -1,4 +1,4 @@
-"""Shots of an honest host and what its counters then say; a test changes what its host does otherwise.
+"""records of an honest host and what its counters then say; a test changes what its host does otherwise.
 
 `answered` is the least that an answered request tells, for figures worked out by hand. The host of all others: 100 ms to the first token, 20 ms for each further one, 100 tokens and 450 characters an answer, eight
 requests at once in waves 2.5 s apart.
@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.bench.levels import LevelFigures
 from toolkit.bench.verdicts.judgement import judgement
-from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
 
 AT = 1_750_000_000.0
 WAVE = 8
@@ -19,7 +19,9 @@ HOST = Host(name="alice", url="http://h:1")
 MODEL = ServedModel(id="tiny", root="org/tiny", max_model_len=4096)
 
 
-def shot(slot: int = 0, *, tokens: int = 100, first_ms: float = 100.0, **more: Any) -> Shot:
+def shot(
+    slot: int = 0, *, tokens: int = 100, first_ms: float = 100.0, **more: Any
+) -> RequestRecord:
     """One answer; `first_ms` is to its first token, `token_ms` for each further one."""
     token_ms = more.pop("token_ms", 20.0)
     stream = more.get("stream", True)
@@ -53,10 +55,10 @@ def shot(slot: int = 0, *, tokens: int = 100, first_ms: float = 100.0, **more: A
         "model": "tiny",
         "answer_id": f"id-{more.get('kind', 'unique')}-{slot}",
     }
-    return Shot(**{**values, **more})
+    return RequestRecord(**{**values, **more})
 
 
-def answered(took_ms: float | None, slot: int = 0, /, **more: Any) -> Shot:
+def answered(took_ms: float | None, slot: int = 0, /, **more: Any) -> RequestRecord:
     """A streamed answer in a closed loop that tells when it left and what it took."""
     least = {
         "run": "r",
@@ -74,7 +76,7 @@ def answered(took_ms: float | None, slot: int = 0, /, **more: Any) -> Shot:
         "ok": True,
         "e2e_ms": took_ms,
     }
-    return Shot(**{**least, **more})
+    return RequestRecord(**{**least, **more})
 
 
 def step(
@@ -96,11 +98,11 @@ def step(
     return LevelFigures(**{**least, **more})
 
 
-def uniques(count: int, start: int = 0, **more: Any) -> list[Shot]:
+def uniques(count: int, start: int = 0, **more: Any) -> list[RequestRecord]:
     return [shot(slot, **more) for slot in range(start, start + count)]
 
 
-def failed(slot: int, kind: str = "http_500", took_ms: float = 5.0, **more: Any) -> Shot:
+def failed(slot: int, kind: str = "http_500", took_ms: float = 5.0, **more: Any) -> RequestRecord:
     whole = shot(slot, **more)
     return replace(
         whole,
@@ -119,7 +121,7 @@ def failed(slot: int, kind: str = "http_500", took_ms: float = 5.0, **more: Any)
     )
 
 
-def twin(of: Shot, slot: int, **more: Any) -> Shot:
+def twin(of: RequestRecord, slot: int, **more: Any) -> RequestRecord:
     """The same request again, answered by the engine with a text of its own."""
     at = AT + slot // WAVE * WAVE_S
     own = {
@@ -134,13 +136,15 @@ def twin(of: Shot, slot: int, **more: Any) -> Shot:
     return replace(of, **{**own, **more})
 
 
-def replayed(of: Shot, slot: int, **more: Any) -> Shot:
+def replayed(of: RequestRecord, slot: int, **more: Any) -> RequestRecord:
     """The same request again, answered from memory in 3 ms: same text, tokens 0.01 ms apart, an id of its own."""
     took = {"ttft_ms": 2.0 if of.stream else None, "e2e_ms": 3.0, "took_ms": 3.0, "tpot_ms": 0.01}
     return twin(of, slot, **{"text_hash": of.text_hash, **took, **more})
 
 
-def books(shots: Iterable[Shot], *, without: Iterable[Shot] = (), **more: Any) -> Ledger:
+def books(
+    shots: Iterable[RequestRecord], *, without: Iterable[RequestRecord] = (), **more: Any
+) -> Ledger:
     """An honest server's ledger over these shots, exact; `without` some that its engine never saw."""
     left_out = set(without)
     made = [each for each in shots if each.ok and each not in left_out]
@@ -175,11 +179,11 @@ def no_books(**more: Any) -> Ledger:
 
 
 def told(
-    shots: Sequence[Shot],
+    shots: Sequence[RequestRecord],
     ledger: Ledger | None = None,
     *,
     host: Host = HOST,
-    peers: dict[str, list[Shot]] | None = None,
+    peers: dict[str, list[RequestRecord]] | None = None,
     levels: Sequence[LevelFigures] = (),
 ) -> dict[str, Verdict]:
     """All verdicts by code; without a ledger, an honest one."""
@@ -191,7 +195,9 @@ def told(
     return by_code
 
 
-def accused(shots: Sequence[Shot], ledger: Ledger | None = None, **more: Any) -> dict[str, str]:
+def accused(
+    shots: Sequence[RequestRecord], ledger: Ledger | None = None, **more: Any
+) -> dict[str, str]:
     """Code -> confidence of all accusations."""
     found = told(shots, ledger, **more)
     codes = {code: verdict.confidence for code, verdict in found.items()}

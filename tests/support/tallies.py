@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.records import LoaderSecond, Run, Shot, Tally
+from toolkit.records import LoaderSecond, RequestRecord, Run, Tally
 from toolkit.stats import Sketch
 from toolkit.store import Store
 
@@ -23,7 +23,7 @@ def second(at_s: int = S, worker: str = "w1", **more: Any) -> LoaderSecond:
 
 def shot(
     sent_at: float | None, /, host: tuple[str, str] = ALICE, slot: int = 0, **more: Any
-) -> Shot:
+) -> RequestRecord:
     least = {
         "run": RUN.id,
         "name": host[0],
@@ -36,7 +36,7 @@ def shot(
         "planned_at": RUN.started_at,
         "ok": False,
     }
-    return Shot(**{**least, "sent_at": sent_at, **more})
+    return RequestRecord(**{**least, "sent_at": sent_at, **more})
 
 
 def apart(store: Store, tallies: Sequence[Tally]) -> None:

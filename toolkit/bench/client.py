@@ -24,7 +24,7 @@ from toolkit.hosts import same_origin
 from toolkit.metrics.dialects import EngineNumbers, read_numbers
 from toolkit.metrics.parser import read_page
 from toolkit.protocol.completion import Completion
-from toolkit.records import Host, ServedModel, Shot
+from toolkit.records import Host, RequestRecord, ServedModel
 
 CHAT = "/v1/chat/completions"
 CONNECT_TIMEOUT_S = 10.0
@@ -112,7 +112,7 @@ class HostClient:
 
     async def send(
         self, context: RequestContext, request: PlannedRequest, planned_s: float
-    ) -> Shot:
+    ) -> RequestRecord:
         """Send one request now and read its answer to the end; every failure becomes a record, too."""
         response, sent_s, ended_s = await self.exchange(request.body, planned_s + self._timeout_s)
         record = request_record(

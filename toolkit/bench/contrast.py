@@ -1,4 +1,4 @@
-"""Can two hosts be told apart by their shots? The ratio of their times to answer, and how sure it is.
+"""Can two hosts be told apart by their records? The ratio of their times to answer, and how sure it is.
 
 It compares and never ranks; what failed is not its business, and neither are tokens.
 
@@ -9,7 +9,7 @@ lengths by chance; that is noise, and widens the interval. A host that always an
 whether it may is a verdict's question. Twins are left out, for they ask about a cache. A slot that one of the two
 did not answer is left out for both: pairs that remain still compare like with like.
 
-How sure. Shots are not independent: requests that run together share the engine's steps, so a slow second slows all
+How sure. records are not independent: requests that run together share the engine's steps, so a slow second slows all
 of a wave (as many slots as run at once). Sixteen requests at concurrency 8 are two looks at a host, not sixteen. So
 the mean log ratio is judged by how much it moves between blocks of whole waves. At most 5 blocks, so that in a long
 run a block outlives a disturbance of several waves. Two blocks leave one degree of freedom, at which Student's t is
@@ -47,7 +47,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from toolkit.bench.evidence import over_at, started_at
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 from toolkit.stats import student_t
 
 LEAST_DIFFERENCE = 1.05
@@ -80,7 +80,7 @@ class Contrast:
 
 
 class _Answers(NamedTuple):
-    """What one host's shots give to a comparison."""
+    """What one host's records give to a comparison."""
 
     log_e2e: dict[_Slot, float]
     overlap: float
@@ -94,18 +94,18 @@ class _Blocks(NamedTuple):
     waves: int
 
 
-def contrast(a: Sequence[Shot], b: Sequence[Shot]) -> Contrast:
-    """Compare two hosts by their shots in one run."""
+def contrast(a: Sequence[RequestRecord], b: Sequence[RequestRecord]) -> Contrast:
+    """Compare two hosts by their records in one run."""
     return _contrast(_answers(a), _answers(b))
 
 
-def tied(shots: Mapping[str, Sequence[Shot]]) -> dict[str, tuple[str, ...]]:
+def tied(records: Mapping[str, Sequence[RequestRecord]]) -> dict[str, tuple[str, ...]]:
     """For each host the others that can't be told from it, in the order given.
 
     Hosts without a common answered slot are not tied: nothing was compared. Each pair may be wrong in
     one run of twenty; of many pairs, some will be.
     """
-    answers = {name: _answers(of_host) for name, of_host in shots.items()}
+    answers = {name: _answers(of_host) for name, of_host in records.items()}
     names = list(answers)
     ties: dict[str, list[str]] = {name: [] for name in names}
     for index, name in enumerate(names):
@@ -117,21 +117,21 @@ def tied(shots: Mapping[str, Sequence[Shot]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(others) for name, others in ties.items()}
 
 
-def _answers(shots: Iterable[Shot]) -> _Answers:
-    measured = [shot for shot in shots if shot.kind != "warmup"]
+def _answers(records: Iterable[RequestRecord]) -> _Answers:
+    measured = [record for record in records if record.kind != "warmup"]
     log_e2e: dict[_Slot, float] = {
-        (shot.concurrency or 0, shot.slot, shot.kind, shot.stream): math.log(shot.e2e_ms)
-        for shot in measured
-        if shot.ok and shot.kind != "twin" and shot.e2e_ms and 0 < shot.e2e_ms < math.inf
+        (record.concurrency or 0, record.slot, record.kind, record.stream): math.log(record.e2e_ms)
+        for record in measured
+        if record.ok and record.kind != "twin" and record.e2e_ms and 0 < record.e2e_ms < math.inf
     }
     return _Answers(log_e2e, _overlap(measured))
 
 
-def _overlap(measured: Sequence[Shot]) -> float:
+def _overlap(measured: Sequence[RequestRecord]) -> float:
     """Little's law: the time that all requests took together / the time in which they did."""
     if not measured:
         return 1.0
-    spans = [(started_at(shot), over_at(shot)) for shot in measured]
+    spans = [(started_at(record), over_at(record)) for record in measured]
     window_s = max(end for _, end in spans) - min(start for start, _ in spans)
     overlap = sum(end - start for start, end in spans) / window_s if window_s > 0 else 1.0
     return overlap if 1.0 <= overlap < math.inf else 1.0

@@ -1,6 +1,6 @@
 """What a host's own counters moved by during a run, and what our requests can have moved them by.
 
-Two readings of its `/metrics` page -> a Ledger; a ledger and the shots -> an Account. Sums and differences only:
+Two readings of its `/metrics` page -> a Ledger; a ledger and the records -> an Account. Sums and differences only:
 what a difference means is for the verdicts to say. No network, no clock.
 """
 
@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Literal
 
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.records import START_SLACK_S, Ledger, ServedModel, Shot
+from toolkit.records import START_SLACK_S, Ledger, RequestRecord, ServedModel
 
 NEVER_ARRIVED = frozenset({"connect", "tls", "not_sent"})
 """Kinds of errors after which no host has seen a request."""
@@ -174,18 +174,20 @@ class Account:
         return tokens and (self.requests is None or self.answers <= self.requests <= most)
 
 
-def account(shots: Iterable[Shot], ledger: Ledger) -> Account:
-    """Add up a host's shots beside its ledger."""
+def account(records: Iterable[RequestRecord], ledger: Ledger) -> Account:
+    """Add up a host's records beside its ledger."""
     arrived = [
-        shot for shot in shots if shot.sent_at is not None and shot.error_kind not in NEVER_ARRIVED
+        record
+        for record in records
+        if record.sent_at is not None and record.error_kind not in NEVER_ARRIVED
     ]
-    answers = [shot for shot in arrived if shot.ok]
-    broken = [shot for shot in arrived if not shot.ok]
-    tokens_most = sum(shot.max_tokens for shot in broken)
-    for shot in answers:
-        is_known = shot.output_tokens is not None and not shot.output_tokens_estimated
-        least = least_tokens(shot)
-        tokens_most += least if is_known else max(shot.max_tokens, least)
+    answers = [record for record in arrived if record.ok]
+    broken = [record for record in arrived if not record.ok]
+    tokens_most = sum(record.max_tokens for record in broken)
+    for record in answers:
+        is_known = record.output_tokens is not None and not record.output_tokens_estimated
+        least = least_tokens(record)
+        tokens_most += least if is_known else max(record.max_tokens, least)
     return Account(
         answers=len(answers),
         broken=len(broken),
@@ -196,8 +198,8 @@ def account(shots: Iterable[Shot], ledger: Ledger) -> Account:
     )
 
 
-def least_tokens(shot: Shot) -> int:
+def least_tokens(record: RequestRecord) -> int:
     """Tokens that an answer must have cost; a chunk holds at least one."""
-    if shot.output_tokens is not None:
-        return shot.output_tokens
-    return 1 if shot.text_chars else 0
+    if record.output_tokens is not None:
+        return record.output_tokens
+    return 1 if record.text_chars else 0

@@ -1,4 +1,4 @@
-"""What a single shot says that several verdicts need, and how figures are spelled in their sentences.
+"""What a single record says that several verdicts need, and how figures are spelled in their sentences.
 
 It accuses nobody: no threshold stands here.
 """
@@ -6,7 +6,7 @@ It accuses nobody: no threshold stands here.
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 from toolkit.safe_text import printable
 
 LONGEST_QUOTE = 80
@@ -30,49 +30,55 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def started_at(shot: Shot) -> float:
+def started_at(record: RequestRecord) -> float:
     """When its latency began: the planned send in an open loop, the actual one in a closed loop."""
-    closed = shot.concurrency is not None
-    return shot.sent_at if closed and shot.sent_at is not None else shot.planned_at
+    closed = record.concurrency is not None
+    return record.sent_at if closed and record.sent_at is not None else record.planned_at
 
 
-def ended_at(shot: Shot) -> float | None:
+def ended_at(record: RequestRecord) -> float | None:
     """When the answer or the error was there, wall clock of this machine; None where nobody noted that."""
-    return None if shot.took_ms is None else over_at(shot)
+    return None if record.took_ms is None else over_at(record)
 
 
-def over_at(shot: Shot) -> float:
+def over_at(record: RequestRecord) -> float:
     """When it was answered, failed or was given up; its own start where nobody noted that."""
-    return started_at(shot) + (shot.took_ms or 0.0) / 1000
+    return started_at(record) + (record.took_ms or 0.0) / 1000
 
 
-def first_wave(shots: Sequence[Shot]) -> frozenset[Shot]:
+def first_wave(records: Sequence[RequestRecord]) -> frozenset[RequestRecord]:
     """What was sent before anything came back; a timeout is an answer's time, too, an error is none."""
-    timed = [shot for shot in shots if shot.ok or shot.error_kind == "timeout"]
-    ends = [ended for shot in timed if (ended := ended_at(shot)) is not None]
+    timed = [record for record in records if record.ok or record.error_kind == "timeout"]
+    ends = [ended for record in timed if (ended := ended_at(record)) is not None]
     first_end = min(ends, default=0.0)
     return frozenset(s for s in timed if s.sent_at is not None and s.sent_at < first_end)
 
 
-def served_ms(shot: Shot, rtt_ms: float | None) -> float | None:
+def served_ms(record: RequestRecord, rtt_ms: float | None) -> float | None:
     """The host's part of an answer's latency: without the round trip and without our own waiting to send."""
-    if shot.e2e_ms is None:
+    if record.e2e_ms is None:
         return None
-    waited_ms = (shot.send_lag_ms or 0.0) if shot.concurrency is None else 0.0
-    return max(0.0, shot.e2e_ms - waited_ms - (rtt_ms or 0.0))
+    waited_ms = (record.send_lag_ms or 0.0) if record.concurrency is None else 0.0
+    return max(0.0, record.e2e_ms - waited_ms - (rtt_ms or 0.0))
 
 
-def decode_ms_per_token(shot: Shot) -> float | None:
+def decode_ms_per_token(record: RequestRecord) -> float | None:
     """Time a token after the first, also where one chunk brings them all; None without streaming."""
-    tokens = shot.output_tokens
-    if not shot.stream or shot.ttft_ms is None or shot.e2e_ms is None or not tokens or tokens < 2:
+    tokens = record.output_tokens
+    if (
+        not record.stream
+        or record.ttft_ms is None
+        or record.e2e_ms is None
+        or not tokens
+        or tokens < 2
+    ):
         return None
-    return max(0.0, shot.e2e_ms - shot.ttft_ms) / (tokens - 1)
+    return max(0.0, record.e2e_ms - record.ttft_ms) / (tokens - 1)
 
 
-def usage(shot: Shot) -> int | None:
+def usage(record: RequestRecord) -> int | None:
     """Output tokens as the server claims them; an estimate from chunks is no claim."""
-    return None if shot.output_tokens_estimated else shot.output_tokens
+    return None if record.output_tokens_estimated else record.output_tokens
 
 
 def of(part: float, whole: float, things: str) -> str:

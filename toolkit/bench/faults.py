@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
 
 from toolkit.bench.request_record import Failure
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 from toolkit.safe_text import printable
 from toolkit.scout.problems import OURS, tls_problem
 
@@ -76,7 +76,7 @@ def hidden(text: str, key: str | None) -> str:
     return text
 
 
-def without_key(record: Shot, key: str | None) -> Shot:
+def without_key(record: RequestRecord, key: str | None) -> RequestRecord:
     """Take the key out of whatever the host repeats it in."""
     if not key:
         return record

@@ -1,4 +1,4 @@
-"""Which answers were good enough: limits such as `ttft:500ms,tpot:50ms`, and one shot against them.
+"""Which answers were good enough: limits such as `ttft:500ms,tpot:50ms`, and one record against them.
 
 It counts nothing (`summary` does) and never judges a host.
 """
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 MILLISECONDS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 NAMES = ("ttft", "tpot", "e2e")
@@ -51,19 +51,19 @@ def read_limits(text: str) -> GoodputLimits:
     return GoodputLimits(**{f"{name}_ms": limit_ms for name, limit_ms in limits.items()})
 
 
-def is_good(shot: Shot, limits: GoodputLimits) -> bool:
+def is_good(record: RequestRecord, limits: GoodputLimits) -> bool:
     """Whether a request was answered, and within every limit; a limit itself is still good.
 
-    A limit on a number that the shot has no way to have does not apply: TTFT and TPOT of an answer that
+    A limit on a number that the record has no way to have does not apply: TTFT and TPOT of an answer that
     was not asked to stream, TPOT of a stream whose tokens all came in its first chunk.
     """
     # when a stream was asked for and a whole body came, the first token came with the last
-    first_token_ms = shot.e2e_ms if shot.ttft_ms is None else shot.ttft_ms
+    first_token_ms = record.e2e_ms if record.ttft_ms is None else record.ttft_ms
     return (
-        shot.ok
-        and _within(shot.e2e_ms, limits.e2e_ms)
-        and (not shot.stream or _within(first_token_ms, limits.ttft_ms))
-        and (shot.tpot_ms is None or _within(shot.tpot_ms, limits.tpot_ms))
+        record.ok
+        and _within(record.e2e_ms, limits.e2e_ms)
+        and (not record.stream or _within(first_token_ms, limits.ttft_ms))
+        and (record.tpot_ms is None or _within(record.tpot_ms, limits.tpot_ms))
     )
 
 

@@ -18,7 +18,7 @@ from toolkit.bench.request_record import Failure, RequestContext, Response, requ
 from toolkit.bench.requests import HostRequests, PlannedRequest, choose_model
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.profiles import Profile
-from toolkit.records import Ledger, ServedModel, Shot
+from toolkit.records import Ledger, RequestRecord, ServedModel
 from toolkit.stats import Sketch
 
 SAMPLE_EVERY_S = 1.0
@@ -40,7 +40,7 @@ work of it must not delay the other hosts' streams."""
 
 
 class HostRunner:
-    """One host in one run; `shots` and `ledger` are what came of it."""
+    """One host in one run; `records` and `ledger` are what came of it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class HostRunner:
         *,
         nonce: str,
         model: str | None,
-        on_record: Callable[[Shot], None],
+        on_record: Callable[[RequestRecord], None],
     ) -> None:
         """`nonce` is unlike any other host's and run's; `model` is what the command line asks for, None: what the host lists.
 
@@ -59,7 +59,7 @@ class HostRunner:
         """
         self.client = client
         self.host = client.host
-        self.shots: list[Shot] = []
+        self.records: list[RequestRecord] = []
         self.lag = Sketch()
         """How late this machine was with what an open loop planned, in milliseconds."""
         self.in_flight = 0
@@ -155,7 +155,7 @@ class HostRunner:
         if self.error is not None:
             await self._charge(self.error, context, map(requests.next, slots), began_s)
             return
-        first = len(self.shots)
+        first = len(self.records)
         async with task_group() as tasks:
             sampling = tasks.create_task(self._sample_queue())
             await asyncio.sleep(max(0.0, began_s - time.monotonic()))
@@ -164,7 +164,7 @@ class HostRunner:
             else:
                 await self._closed_loop(context, requests, slots, concurrency, began_s)
             sampling.cancel()
-        kinds = {shot.error_kind for shot in self.shots[first:]}
+        kinds = {record.error_kind for record in self.records[first:]}
         if level + 1 < len(self._plan.levels) and kinds == {"timeout"}:
             # further levels would take as long again, and all hosts wait for the slowest
             self.error = f"it answered nothing within {self._plan.timeout_s:g} s a request"
@@ -299,7 +299,7 @@ class HostRunner:
         request: PlannedRequest,
         planned_s: float,
         requests: HostRequests | None = None,
-    ) -> Shot:
+    ) -> RequestRecord:
         """Send a request and take its record; `requests` learn what was answered, so that it may have a twin."""
         self.in_flight += 1
         try:
@@ -321,8 +321,8 @@ class HostRunner:
             )
         )
 
-    def _add(self, record: Shot) -> None:
-        self.shots.append(record)
+    def _add(self, record: RequestRecord) -> None:
+        self.records.append(record)
         self._on_record(record)
 
     def _requests(self, level: int) -> HostRequests:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from toolkit.bench.goodput import GoodputLimits
 from toolkit.bench.summary import summary
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 
 LEAST_GOOD_SHARE = 0.95
 """At a level that meets the limits, at most one planned request in twenty is late or fails."""
@@ -36,13 +36,13 @@ class LevelFigures:
 
 
 def level_figures(
-    shots: Sequence[Shot], limits: GoodputLimits | None = None
+    records: Sequence[RequestRecord], limits: GoodputLimits | None = None
 ) -> tuple[LevelFigures, ...]:
     """One host's levels, the lowest concurrency first; requests of an open loop are on none."""
-    by_level: dict[int, list[Shot]] = {}
-    for shot in shots:
-        if shot.concurrency is not None and shot.kind != "warmup":
-            by_level.setdefault(shot.concurrency, []).append(shot)
+    by_level: dict[int, list[RequestRecord]] = {}
+    for record in records:
+        if record.concurrency is not None and record.kind != "warmup":
+            by_level.setdefault(record.concurrency, []).append(record)
     found = []
     for concurrency, at_level in sorted(by_level.items()):
         figures = summary(at_level, name="", url="", run="", limits=limits, concurrency=concurrency)

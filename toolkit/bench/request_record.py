@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.bench.requests import PlannedRequest
 from toolkit.protocol.completion import Answer
-from toolkit.records import Shot
+from toolkit.records import RequestRecord
 from toolkit.stats import Sketch
 
 
@@ -48,7 +48,7 @@ def request_record(
     planned_s: float,
     sent_s: float | None,
     ended_s: float | None,
-) -> Shot:
+) -> RequestRecord:
     """Put a request's facts together; times are seconds of the monotonic clock, `sent_s` None: it never left."""
     # in an open loop latencies count from the planned send, unless a timer's grain let it leave earlier
     start_s = planned_s
@@ -62,7 +62,7 @@ def request_record(
     if failure is None and answer is not None and not answer.ok:
         kind, error = answer.error_kind or "garbage", answer.error or "no reason given"
         failure = Failure(kind=kind, error=error)
-    record = Shot(
+    record = RequestRecord(
         run=context.run,
         name=context.name,
         url=context.url,

@@ -16,7 +16,7 @@ from typing import Any
 
 from toolkit.bench.plan import BenchPlan, NoncePlace
 from toolkit.profiles import Message, Profile, Prompt
-from toolkit.records import ServedModel, ShotKind
+from toolkit.records import RequestKind, ServedModel
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 MARK_DIGITS = 8
@@ -47,7 +47,7 @@ class PlannedRequest:
     """One request that is to be sent."""
 
     slot: int
-    kind: ShotKind
+    kind: RequestKind
     pair: int | None = None
     """Of a twin: the slot of the unique request that it repeats."""
     prompt: str
@@ -111,7 +111,7 @@ class HostRequests:
             self._waiting[self._stream_turns.is_turn(slot)].append(slot)
 
     def _new(
-        self, slot: int, stream: bool, kind: ShotKind, pair: int | None = None
+        self, slot: int, stream: bool, kind: RequestKind, pair: int | None = None
     ) -> PlannedRequest:
         source = slot if pair is None else pair
         prompt = self._deck.prompt(source)

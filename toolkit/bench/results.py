@@ -12,7 +12,7 @@ from toolkit.bench.summary import HostSummary, summary
 from toolkit.bench.verdicts.judgement import judgement
 from toolkit.bench.verdicts.same_engine import own_share, same_engine, shared_engines
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.records import Host, Ledger, Shot
+from toolkit.records import Host, Ledger, RequestRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Result:
 NOTHING_OVER = "no request was over when the bench ended"
 """Some may have been under way, when it was stopped."""
 
-Facts = tuple[Host, Sequence[Shot], Ledger]
+Facts = tuple[Host, Sequence[RequestRecord], Ledger]
 """What was measured at one host."""
 NO_PAGES: Mapping[str, EngineNumbers | None] = {}
 
@@ -45,20 +45,22 @@ def results(
     pages: Mapping[str, EngineNumbers | None] = NO_PAGES,
 ) -> list[Result]:
     """Summarise and judge every host, in the order given; `pages` are their `/metrics` before the load, by name."""
-    shots = {host.name: of_host for host, of_host, _ in hosts}
+    records = {host.name: of_host for host, of_host, _ in hosts}
     served = {host.name: ledger.models_after or ledger.models_before for host, _, ledger in hosts}
     shared = shared_engines(
         {host.name: account(of_host, ledger) for host, of_host, ledger in hosts},
         {host.name: ledger for host, _, ledger in hosts},
         pages,
     )
-    ties = tied(shots)
+    ties = tied(records)
     told = []
     for host, of_host, ledger in hosts:
         levels = level_figures(of_host, limits) if plan.levels else ()
-        peers = {name: theirs for name, theirs in shots.items() if name != host.name}
+        peers = {name: theirs for name, theirs in records.items() if name != host.name}
         of_engine = {
-            name: shots[name] for name in shots if name in (host.name, *shared.get(host.name, ()))
+            name: records[name]
+            for name in records
+            if name in (host.name, *shared.get(host.name, ()))
         }
         is_shared = len(of_engine) > 1
         judged = judgement(

@@ -24,7 +24,7 @@ from toolkit.bench.plan import BenchPlan
 from toolkit.bench.request_record import RequestContext
 from toolkit.errors import ToolkitError
 from toolkit.profiles import Profile
-from toolkit.records import Run, Shot
+from toolkit.records import RequestRecord, Run
 from toolkit.stats import Sketch
 
 KEEP_EVERY_S = 0.5
@@ -43,13 +43,13 @@ class Bench:
         profile: Profile,
         *,
         model: str | None = None,
-        keep: Callable[[Sequence[Shot]], None] = lambda _: None,
-        show: Callable[[Shot], None] = lambda _: None,
+        keep: Callable[[Sequence[RequestRecord]], None] = lambda _: None,
+        show: Callable[[RequestRecord], None] = lambda _: None,
     ) -> None:
         self.id = secrets.token_hex(6)
         self.started_at = time.time()
         self._plan, self._keep, self._show = plan, keep, show
-        self._waiting: deque[Shot] = deque()  # filled by the loop, emptied by the keeper
+        self._waiting: deque[RequestRecord] = deque()  # filled by the loop, emptied by the keeper
         self._keeper = ThreadPoolExecutor(1, "keep")
         self._health = Health()
         wall_offset_s = self.started_at - time.monotonic()
@@ -133,7 +133,7 @@ class Bench:
                     self._health.stop()
                 await _each(host.finish() for host in hosts)
 
-    def _take(self, record: Shot) -> None:
+    def _take(self, record: RequestRecord) -> None:
         self._waiting.append(record)
         self._show(record)
 

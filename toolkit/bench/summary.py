@@ -1,6 +1,6 @@
-"""What one host's shots say, in numbers: the record behind a line of `toolkit bench`.
+"""What one host's records say, in numbers: the record behind a line of `toolkit bench`.
 
-A fold over shots and nothing else: it times nothing, judges nothing and knows no other host.
+A fold over records and nothing else: it times nothing, judges nothing and knows no other host.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from toolkit.bench.evidence import over_at
 from toolkit.bench.goodput import GoodputLimits, is_good
-from toolkit.records import Ledger, Shot, Verdict
+from toolkit.records import Ledger, RequestRecord, Verdict
 from toolkit.stats import Sketch
 
 LEAST_FOR_P99 = 100
@@ -74,13 +74,13 @@ class HostSummary:
     send_lag_p99_ms: float | None
     """Of all that left, ok or not; None with fewer than 100."""
     tied_with: tuple[str, ...] = ()
-    """Hosts that the run can't tell from this one; only who has all hosts' shots can fill it in."""
+    """Hosts that the run can't tell from this one; only who has all hosts' records can fill it in."""
     error: str | None = None
     """Why nothing was answered, in one sentence; None when anything was."""
 
 
 def summary(
-    shots: Sequence[Shot],
+    records: Sequence[RequestRecord],
     *,
     name: str,
     url: str,
@@ -92,23 +92,23 @@ def summary(
     concurrency: int | None = None,
     rate: float | None = None,
 ) -> HostSummary:
-    """Count one host's shots at one concurrency, or at one rate."""
-    measured = [shot for shot in shots if shot.kind != "warmup"]
-    answers = [shot for shot in measured if shot.ok]
+    """Count one host's records at one concurrency, or at one rate."""
+    measured = [record for record in records if record.kind != "warmup"]
+    answers = [record for record in measured if record.ok]
     length_s = window_s(measured)
-    output_tokens = _sum(shot.output_tokens for shot in answers)
-    good = None if limits is None else sum(is_good(shot, limits) for shot in answers)
-    kinds = Counter(_kind(shot) for shot in measured if not shot.ok)
-    ttft = _sketch(shot.ttft_ms for shot in answers)
-    e2e = _sketch(shot.e2e_ms for shot in answers)
-    send_lag = _sketch(shot.send_lag_ms for shot in measured if shot.sent_at is not None)
+    output_tokens = _sum(record.output_tokens for record in answers)
+    good = None if limits is None else sum(is_good(record, limits) for record in answers)
+    kinds = Counter(_kind(record) for record in measured if not record.ok)
+    ttft = _sketch(record.ttft_ms for record in answers)
+    e2e = _sketch(record.e2e_ms for record in answers)
+    send_lag = _sketch(record.send_lag_ms for record in measured if record.sent_at is not None)
     itl = Sketch()
-    for shot in answers:
-        if shot.itl is not None:
-            itl.merge(Sketch.from_bytes(shot.itl))
+    for record in answers:
+        if record.itl is not None:
+            itl.merge(Sketch.from_bytes(record.itl))
 
     def e2e_p50_of(kind: str) -> float | None:
-        return _sketch(shot.e2e_ms for shot in answers if shot.kind == kind).quantile(0.5)
+        return _sketch(record.e2e_ms for record in answers if record.kind == kind).quantile(0.5)
 
     return HostSummary(
         name=name,
@@ -121,7 +121,7 @@ def summary(
         output_tokens_per_s=_per(output_tokens, length_s),
         ttft_p50_ms=ttft.quantile(0.5),
         ttft_p95_ms=ttft.quantile(0.95),
-        tpot_p50_ms=_sketch(shot.tpot_ms for shot in answers).quantile(0.5),
+        tpot_p50_ms=_sketch(record.tpot_ms for record in answers).quantile(0.5),
         itl_p95_ms=itl.quantile(0.95),
         e2e_p50_ms=e2e.quantile(0.5),
         e2e_p95_ms=e2e.quantile(0.95),
@@ -134,15 +134,15 @@ def summary(
         concurrency=concurrency,
         rate=rate,
         planned=len(measured),
-        missed=sum(shot.sent_at is None for shot in measured),
+        missed=sum(record.sent_at is None for record in measured),
         good_share=_per(good, len(measured)),
         window_s=length_s,
         output_tokens=output_tokens,
-        prompt_tokens=_sum(shot.prompt_tokens for shot in answers),
+        prompt_tokens=_sum(record.prompt_tokens for record in answers),
         output_tokens_estimated=any(
-            shot.output_tokens_estimated or shot.output_tokens is None for shot in answers
+            record.output_tokens_estimated or record.output_tokens is None for record in answers
         ),
-        ttft_visible_p50_ms=_sketch(shot.ttft_visible_ms for shot in answers).quantile(0.5),
+        ttft_visible_p50_ms=_sketch(record.ttft_visible_ms for record in answers).quantile(0.5),
         unique_e2e_p50_ms=e2e_p50_of("unique"),
         twin_e2e_p50_ms=e2e_p50_of("twin"),
         send_lag_p99_ms=_p99(send_lag),
@@ -150,11 +150,11 @@ def summary(
     )
 
 
-def window_s(measured: Sequence[Shot]) -> float | None:
+def window_s(measured: Sequence[RequestRecord]) -> float | None:
     """From the first planned send to the end of the last request; None where that is no time."""
     if not measured:
         return None
-    first, last = min(shot.planned_at for shot in measured), max(map(over_at, measured))
+    first, last = min(record.planned_at for record in measured), max(map(over_at, measured))
     return last - first if last > first else None
 
 
@@ -181,21 +181,21 @@ def _p99(sketch: Sketch) -> float | None:
     return sketch.quantile(0.99) if sketch.count >= LEAST_FOR_P99 else None
 
 
-def _kind(shot: Shot) -> str:
-    return shot.error_kind or ("not_sent" if shot.sent_at is None else "unknown")
+def _kind(record: RequestRecord) -> str:
+    return record.error_kind or ("not_sent" if record.sent_at is None else "unknown")
 
 
-def _error(measured: Sequence[Shot]) -> str | None:
+def _error(measured: Sequence[RequestRecord]) -> str | None:
     """Say what mostly went wrong where nothing went right.
 
     By kind first: errors of one kind may differ in a port or an id, and then no two texts are equal.
     """
     if not measured:
         return "no request was sent"
-    if any(shot.ok for shot in measured):
+    if any(record.ok for record in measured):
         return None
     kinds = Counter(map(_kind, measured))
     most = min(kinds, key=lambda kind: (-kinds[kind], kind))
-    texts = Counter(shot.error for shot in measured if _kind(shot) == most and shot.error)
+    texts = Counter(record.error for record in measured if _kind(record) == most and record.error)
     text = texts.most_common(1)[0][0] if texts else most
     return f"{text} ({kinds[most]} of {len(measured)} requests)"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from toolkit.blast.tallying import Tallying
 from toolkit.errors import ToolkitError
-from toolkit.records import ErrorCount, Event, LoaderSecond, Shot, Tally
+from toolkit.records import ErrorCount, Event, LoaderSecond, RequestRecord, Tally
 
 MESSAGE_FORMAT = 1
 """Of what workers send; a master and its workers must agree on it."""
@@ -20,8 +20,10 @@ MOST_TALLIES = 200_000
 MOST_SHOTS = 20_000
 
 Message = Mapping[str, Any]
-Write = Callable[[Sequence[Tally], Sequence[LoaderSecond], Sequence[Shot], Sequence[Event]], None]
-Record = TypeVar("Record", Tally, LoaderSecond, Shot)
+Write = Callable[
+    [Sequence[Tally], Sequence[LoaderSecond], Sequence[RequestRecord], Sequence[Event]], None
+]
+Record = TypeVar("Record", Tally, LoaderSecond, RequestRecord)
 
 
 class Reporter:
@@ -37,13 +39,13 @@ class Reporter:
         self._worker = worker
         self._tallies: list[Tally] = []
         self._seconds: list[LoaderSecond] = []
-        self._shots: list[Shot] = []
+        self._shots: list[RequestRecord] = []
 
     def add_second(self, second: LoaderSecond) -> None:
         """Say how this worker fared in a second that is over."""
         self._seconds.append(second)
 
-    def add_shot(self, shot: Shot) -> None:
+    def add_shot(self, shot: RequestRecord) -> None:
         """Have a canary's shot stored."""
         self._shots.append(shot)
 
@@ -69,7 +71,7 @@ class _Batch:
 
     tallies: list[Tally] = field(default_factory=list)
     seconds: list[LoaderSecond] = field(default_factory=list)
-    shots: list[Shot] = field(default_factory=list)
+    shots: list[RequestRecord] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -153,7 +155,7 @@ class BlastRecorder:
         del batch.tallies[:excess]
 
 
-def plain(record: Tally | LoaderSecond | Shot) -> dict[str, Any]:
+def plain(record: Tally | LoaderSecond | RequestRecord) -> dict[str, Any]:
     """The fields that say something, in values that any message carries."""
     told = {}
     for each in fields(record):
@@ -165,10 +167,10 @@ def plain(record: Tally | LoaderSecond | Shot) -> dict[str, Any]:
     return told
 
 
-def _shifted(told: Mapping[str, Any], shift_s: int) -> Shot:
+def _shifted(told: Mapping[str, Any], shift_s: int) -> RequestRecord:
     moments = {
         name: told[name] + shift_s
         for name in ("planned_at", "sent_at")
         if told.get(name) is not None
     }
-    return Shot(**{**told, **moments})
+    return RequestRecord(**{**told, **moments})

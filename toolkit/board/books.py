@@ -13,7 +13,7 @@ from math import ceil, floor
 
 from toolkit.bench.evidence import middle, of
 from toolkit.board.looks import BoardSnapshot
-from toolkit.records import START_SLACK_S, Shot, Verdict
+from toolkit.records import START_SLACK_S, RequestRecord, Verdict
 from toolkit.units import whole
 
 GRACE_S = 6
@@ -136,7 +136,10 @@ def _goes_on(before: BoardSnapshot, now: BoardSnapshot) -> bool:
 
 
 def counted(
-    seen: CounterStretch, ours: Ours, canaries: Sequence[Shot], all_canaries: Callable[[], int]
+    seen: CounterStretch,
+    ours: Ours,
+    canaries: Sequence[RequestRecord],
+    all_canaries: Callable[[], int],
 ) -> CounterDeltas:
     """Compare the counters with the tallies; `all_canaries` counts those that ended in the stretch's surroundings."""
     accusations = [hidden_backend(seen, ours, canaries)]
@@ -198,7 +201,9 @@ def are_one_engine(one: Sequence[BoardSnapshot], other: Sequence[BoardSnapshot])
     )
 
 
-def hidden_backend(seen: CounterStretch, ours: Ours, canaries: Sequence[Shot]) -> Verdict | None:
+def hidden_backend(
+    seen: CounterStretch, ours: Ours, canaries: Sequence[RequestRecord]
+) -> Verdict | None:
     """Accuse a host whose counters lack both requests and tokens that it answered, and that has no cache."""
     if not _has_no_cache(ours, canaries):
         return None
@@ -218,7 +223,7 @@ def hidden_backend(seen: CounterStretch, ours: Ours, canaries: Sequence[Shot]) -
     )
 
 
-def _has_no_cache(ours: Ours, canaries: Sequence[Shot]) -> bool:
+def _has_no_cache(ours: Ours, canaries: Sequence[RequestRecord]) -> bool:
     """Whether the tallies and the twins both say that the engine itself answers repeated requests."""
     ok = sum(ours.ok)
     if ours.cache_known < TOLD * ok or ours.cache_hits > HITS * ok:

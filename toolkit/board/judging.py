@@ -25,7 +25,7 @@ from toolkit.board.standings import Taint
 from toolkit.board.taints import taints
 from toolkit.board.verdicts import NOT_BEGUN, ended_by, judged
 from toolkit.board.window import COUNTS
-from toolkit.records import Event, Shot, Verdict
+from toolkit.records import Event, RequestRecord, Verdict
 
 AGO_S = (60, 300)
 """Rank changes are told against a minute and five minutes ago."""
@@ -139,7 +139,7 @@ class Judging:
         )
 
     def _counters(
-        self, window_s: int, at_s: int, canaries: Sequence[Shot]
+        self, window_s: int, at_s: int, canaries: Sequence[RequestRecord]
     ) -> tuple[dict[str, CounterDeltas], dict[str, tuple[str, ...]]]:
         """What each host's counters say of its answers, and which hosts are addresses of one engine."""
         from_s = max(self._follow.start_s, at_s - window_s + 1)
@@ -183,13 +183,13 @@ class Judging:
         )
         return sum(each.ok + each.errors for each in found)
 
-    def _canaries(self, from_s: int, at_s: int) -> list[Shot]:
+    def _canaries(self, from_s: int, at_s: int) -> list[RequestRecord]:
         first_s = min(from_s, max(self._follow.start_s, at_s - LEAST_JUDGED_S + 1))
         shots = self._follow.reader.shots_between(self._follow.run.id, first_s, at_s + 1)
         return [shot for shot in shots if shot.ok or (shot.sent_at or 0.0) >= from_s]
 
     def _ours(
-        self, row: int, from_s: int, at_s: int, window_s: int, canaries: Sequence[Shot]
+        self, row: int, from_s: int, at_s: int, window_s: int, canaries: Sequence[RequestRecord]
     ) -> Ours | None:
         """What the blast counted of a host; None where nobody told how many users there were."""
         users = self._follow.most_users(from_s, at_s)

@@ -14,7 +14,7 @@ from toolkit.bench.verdicts.response_cache import LEAST_REPLAYS
 from toolkit.bench.verdicts.same_engine import same_engine
 from toolkit.board.books import CounterDeltas
 from toolkit.board.looks import BoardSnapshot
-from toolkit.records import Event, Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.records import Event, Host, Ledger, RequestRecord, ServedModel, Verdict
 from toolkit.units import spoken, whole
 
 NOT_OF_A_WINDOW = frozenset({"cold", "saturated"})
@@ -31,7 +31,7 @@ SETTINGS = ("config", "model")
 
 
 def judged(
-    shots: Iterable[Shot],
+    shots: Iterable[RequestRecord],
     looks: Mapping[str, Sequence[BoardSnapshot]],
     changes: Sequence[Event],
     *,
@@ -94,7 +94,7 @@ def judged(
 
 
 def _gaps(
-    canaries: Sequence[Shot], found: Iterable[Gap], books: CounterDeltas, accused: set[str]
+    canaries: Sequence[RequestRecord], found: Iterable[Gap], books: CounterDeltas, accused: set[str]
 ) -> list[Gap]:
     """What must be judged before a host is called clean, and was not."""
     answers = [shot for shot in canaries if shot.ok]
@@ -115,7 +115,7 @@ def _gaps(
     return gaps
 
 
-def ended_by(shot: Shot, at_s: int) -> bool:
+def ended_by(shot: RequestRecord, at_s: int) -> bool:
     """Whether a board of that second could know it: a look at the past must tell what was told then."""
     ended = ended_at(shot)
     return ended is not None and ended < at_s + 1
@@ -170,7 +170,7 @@ def _ago(event: Event, at_s: int) -> str:
 # --- equal slots ----------------------------------------------------------------------------------------
 
 
-def aligned(of_host: Mapping[str, Sequence[Shot]]) -> dict[str, list[Shot]]:
+def aligned(of_host: Mapping[str, Sequence[RequestRecord]]) -> dict[str, list[RequestRecord]]:
     """Number each host's canaries anew, so that equal slots are the same question at every host.
 
     A fast host sends more of them, so that in one window its slots are far ahead of a slow host's: the n-th question
@@ -181,7 +181,9 @@ def aligned(of_host: Mapping[str, Sequence[Shot]]) -> dict[str, list[Shot]]:
     return {name: _aligned(shots, slots) for name, shots in of_host.items()}
 
 
-def _aligned(shots: Sequence[Shot], slots: dict[tuple[object, ...], int]) -> list[Shot]:
+def _aligned(
+    shots: Sequence[RequestRecord], slots: dict[tuple[object, ...], int]
+) -> list[RequestRecord]:
     in_order = sorted(shots, key=lambda shot: shot.sent_at or shot.planned_at)
     seen: dict[tuple[object, ...], int] = {}
     slot_of: dict[int | None, int] = {}

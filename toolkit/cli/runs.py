@@ -19,7 +19,7 @@ from toolkit.cli.options import database_option
 from toolkit.cli.output import json_line, print_json
 from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError, reason_of
-from toolkit.records import Run, Shot, Tally
+from toolkit.records import RequestRecord, Run, Tally
 from toolkit.safe_text import spreadsheet_cell
 from toolkit.units import (
     DASH,
@@ -190,7 +190,7 @@ CHUNK_S = 60
 """Seconds of tallies read at once: 20 hosts' are some 2 MB."""
 PERCENTILES = (50, 95, 99)
 TALLY_FIELDS = [field.name for field in fields(Tally) if field.name not in ("e2e", "ttft")]
-SHOT_FIELDS = [field.name for field in fields(Shot) if field.name != "itl"]
+SHOT_FIELDS = [field.name for field in fields(RequestRecord) if field.name != "itl"]
 
 Row = dict[str, Any]
 Rows = Literal["shots", "tallies", "requests"]

@@ -21,7 +21,7 @@ from toolkit.bench.client import HostClient, PageError
 from toolkit.bench.request_record import RequestContext
 from toolkit.bench.requests import choose_model
 from toolkit.profiles import Profile
-from toolkit.records import Host, Shot
+from toolkit.records import Host, RequestRecord
 from toolkit.serving.launch import GrowingLog
 from toolkit.serving.stack import WarmSetting
 from toolkit.serving.warm_requests import WarmRequests
@@ -300,7 +300,7 @@ class Warming:
         context = RequestContext(
             run="", name=self.host.name, url=self.host.url, concurrency=level, wall_offset_s=0.0
         )
-        began_s, shots = time.monotonic(), list[Shot]()
+        began_s, shots = time.monotonic(), list[RequestRecord]()
         for start in range(0, len(requests), level):
             wave = requests[start : start + level]
             # planned at the beginning of all: so the time limit of a request is the limit of the whole
@@ -331,7 +331,7 @@ class Warming:
 
 
 def round_of(
-    shots: Sequence[Shot], phase: Phase, kind: Kind, concurrency: int, took_s: float
+    shots: Sequence[RequestRecord], phase: Phase, kind: Kind, concurrency: int, took_s: float
 ) -> Round:
     """Sum a round up."""
     good, failed = [shot for shot in shots if shot.ok], [shot for shot in shots if not shot.ok]

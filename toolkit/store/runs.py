@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit.errors import ToolkitError
-from toolkit.records import Host, Ledger, Run, Shot, Verdict
+from toolkit.records import Host, Ledger, RequestRecord, Run, Verdict
 from toolkit.store.database import USED_BYTES, Columns, Database, to_text
 
 HINTED_RUNS = 5
@@ -21,7 +21,7 @@ OF_RUNS = "run_hosts shots ledgers verdicts tallies loader_seconds events seen c
 RUN_NUMBER = "(SELECT number FROM main.runs WHERE id = :run)"
 
 _RUNS = Columns(Run)
-_SHOTS = Columns(Shot, elsewhere=("run", "name", "url"))
+_SHOTS = Columns(RequestRecord, elsewhere=("run", "name", "url"))
 _LEDGERS = Columns(Ledger, elsewhere=("run", "name", "url"))
 _VERDICTS = Columns(Verdict)
 
@@ -157,7 +157,7 @@ class Runs(Database):
                 "UPDATE runs SET ended_at = NULL WHERE number = ?", (self._run_row(run_id)[0],)
             )
 
-    def add_shots(self, shots: Sequence[Shot], hosts: Sequence[Host] = ()) -> None:
+    def add_shots(self, shots: Sequence[RequestRecord], hosts: Sequence[Host] = ()) -> None:
         """Store all or none of the shots, of stored runs; `hosts` says what hosts.txt tells of theirs."""
         if not shots:
             return
@@ -211,14 +211,14 @@ class Runs(Database):
         found = self._rows(_RUN, (to_text(run_id),))
         return _RUNS.record(found[0]) if found else None
 
-    def shots(self, run_id: str, *, name: str | None = None) -> list[Shot]:
+    def shots(self, run_id: str, *, name: str | None = None) -> list[RequestRecord]:
         """List a run's shots by host and slot, those of equal slots as they came; none of no such run."""
         found = self._rows(_SHOTS_OF_RUN, {"run": to_text(run_id), "name": name and to_text(name)})
         return [_SHOTS.record(row, run=run_id, name=host, url=url) for host, url, *row in found]
 
     def shots_between(
         self, run_id: str, from_at: float, to_at: float, *, most_per_host: int = 200
-    ) -> list[Shot]:
+    ) -> list[RequestRecord]:
         """List a run's shots that left between two moments, both included, by host and time.
 
         Of more than `most_per_host` of a host the newest stay, so that of an old pair one may be missing.
@@ -296,7 +296,7 @@ class Runs(Database):
 
     # Below: inside a transaction.
 
-    def _insert_shots(self, shots: Iterable[Shot]) -> None:
+    def _insert_shots(self, shots: Iterable[RequestRecord]) -> None:
         rows = [(*self._key(shot.run, shot.name, shot.url), *_SHOTS.row(shot)) for shot in shots]
         self._connection.executemany(_INSERT_SHOT, rows)
 

@@ -21,7 +21,7 @@ from toolkit.records import (
     Host,
     LoaderSecond,
     Part,
-    Shot,
+    RequestRecord,
     Sums,
     Tally,
     TallyKind,
@@ -137,7 +137,7 @@ class Tallies(Runs):
         self,
         tallies: Sequence[Tally] = (),
         seconds: Sequence[LoaderSecond] = (),
-        shots: Sequence[Shot] = (),
+        shots: Sequence[RequestRecord] = (),
         events: Sequence[Event] = (),
     ) -> None:
         """Store what a blast's master heard since the last time, of stored runs, all or nothing.

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from toolkit.records import Run, Shot, Tally
+from toolkit.records import RequestRecord, Run, Tally
 from toolkit.stats import (
     ALPHA,
     LEAST_BLOCKS,
@@ -109,7 +109,7 @@ def seconds_of(known: Collection[int], skipped: Collection[int]) -> Mapping[int,
 
 
 def cells_of_tallies(
-    tallies: Iterable[Tally], seconds: Sequence[int], shots: Iterable[Shot] = ()
+    tallies: Iterable[Tally], seconds: Sequence[int], shots: Iterable[RequestRecord] = ()
 ) -> list[Cell]:
     """A cell for each of these seconds, of a host's ranked tallies; one without a tally answered nothing.
 
@@ -129,7 +129,7 @@ def cells_of_tallies(
     return [cells[second] for second in seconds]
 
 
-def cells_of_shots(shots: Iterable[Shot]) -> list[Cell]:
+def cells_of_shots(shots: Iterable[RequestRecord]) -> list[Cell]:
     """A cell for each wave of a host's shots in a bench: as many slots as were under way at once.
 
     Answers go by their slot, so that equal slots meet; time by the moments at which so many were over: a wave's own requests
@@ -171,7 +171,7 @@ def cells_of_shots(shots: Iterable[Shot]) -> list[Cell]:
     return cells
 
 
-def _ended_at(shot: Shot) -> float:
+def _ended_at(shot: RequestRecord) -> float:
     closed = shot.concurrency is not None and shot.sent_at is not None
     start = shot.sent_at if closed and shot.sent_at is not None else shot.planned_at
     return start + (shot.took_ms or 0.0) / 1000

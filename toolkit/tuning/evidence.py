@@ -17,7 +17,7 @@ from toolkit.metrics.dialects import EngineNumbers, read_cache, read_numbers
 from toolkit.metrics.names import PEERS, VLLM, VLLM_PREFIXES
 from toolkit.metrics.parser import Histogram, MetricsPage
 from toolkit.profiles import Profile
-from toolkit.records import Ledger, Reading, Shot, Sighting, Tally
+from toolkit.records import Ledger, Reading, RequestRecord, Sighting, Tally
 from toolkit.stats import Sketch
 from toolkit.tuning.compare import Cell, summed
 
@@ -489,7 +489,7 @@ FIRST_SHARE = 0.1
 """Of a blast's seconds, that count as its beginning; the last half is what they are compared with."""
 
 
-def evidence_of_shots(shots: Iterable[Shot]) -> Evidence:
+def evidence_of_shots(shots: Iterable[RequestRecord]) -> Evidence:
     """What a bench's requests at one host say."""
     measured = [shot for shot in shots if shot.kind != "warmup"]
     answers = [shot for shot in measured if shot.ok]

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from toolkit.records import Event, LoaderSecond, Reading, Shot, Tally
+from toolkit.records import Event, LoaderSecond, Reading, RequestRecord, Tally
 from toolkit.stats import Sketch, merged, nearest_rank
 
 Figures = dict[str, float | None]
@@ -145,7 +145,7 @@ def counted_seconds(
 
 
 def measured(
-    tallies: Iterable[Tally], seconds: Collection[int], shots: Iterable[Shot] = ()
+    tallies: Iterable[Tally], seconds: Collection[int], shots: Iterable[RequestRecord] = ()
 ) -> Figures:
     """Figures of the ranked requests that ended in these seconds, and of the canaries sent in them."""
     ranked = [each for each in tallies if each.kind == "ranked"]
@@ -185,7 +185,7 @@ def measured(
     }
 
     # canaries, by the first word of their prompts' names, too: `long-2` is one of `long`
-    groups: dict[str, list[Shot]] = {}
+    groups: dict[str, list[RequestRecord]] = {}
     for shot in shots:
         is_counted = shot.sent_at is not None and int(shot.sent_at) in seconds
         if is_counted and shot.kind == "unique" and shot.ok:

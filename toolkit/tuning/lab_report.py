@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.records import ErrorCount, Event, Shot, Tally, Verdict
+from toolkit.records import ErrorCount, Event, RequestRecord, Tally, Verdict
 from toolkit.stats import Sketch, merged
 from toolkit.tuning.criteria import Costs, Criterion
 from toolkit.units import UNKNOWN, day, milliseconds, rate, share, span, time_of_day
@@ -140,7 +140,7 @@ def _answered(tallies: Sequence[Tally], seconds: int) -> dict[str, Any]:
     }
 
 
-def tallied(shots: Iterable[Shot]) -> list[Tally]:
+def tallied(shots: Iterable[RequestRecord]) -> list[Tally]:
     """Timed requests as tallies of the second in which each ended, so that a bench is drawn as a blast is."""
     found = []
     for shot in shots:

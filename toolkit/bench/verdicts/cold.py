@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, of, share
 from toolkit.bench.verdicts.response_cache import INSTANT_MS
-from toolkit.records import Shot, Verdict
+from toolkit.records import RequestRecord, Verdict
 from toolkit.stats import Sketch
 from toolkit.units import spoken_ms
 
@@ -28,21 +28,25 @@ HALF_PACE = 0.5
 """A token in less than half the usual time is a cache's, not the engine's."""
 
 
-def cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> Verdict | None:
+def cold(records: Sequence[RequestRecord], replayed: Collection[RequestRecord]) -> Verdict | None:
     """Tell of a host whose first requests were far slower than the rest: it was never warmed up."""
-    own = [shot for shot in _new(shots) if shot not in replayed]
+    own = [record for record in _new(records) if record not in replayed]
     first = first_wave(own)
-    later = [shot for shot in own if shot.ok and shot.kind == "unique" and shot not in first]
+    later = [
+        record for record in own if record.ok and record.kind == "unique" and record not in first
+    ]
     return (
         _colder_than_later(first, later)
-        or _colder_than_its_pace(first, shots, replayed)
+        or _colder_than_its_pace(first, records, replayed)
         or _colder_in_part(first, later)
     )
 
 
-def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdict | None:
+def _colder_than_later(
+    first: Collection[RequestRecord], later: Sequence[RequestRecord]
+) -> Verdict | None:
     # streams first: their time to the first token is free of all later steps
-    fastest = _fastest_beside_later((shot for shot in first if shot.stream), later)
+    fastest = _fastest_beside_later((record for record in first if record.stream), later)
     fastest = fastest or _fastest_beside_later((s for s in first if not s.stream), later)
     if fastest is None:
         return None
@@ -57,16 +61,18 @@ def _colder_than_later(first: Collection[Shot], later: Sequence[Shot]) -> Verdic
     )
 
 
-def _colder_in_part(first: Collection[Shot], later: Sequence[Shot]) -> Verdict | None:
+def _colder_in_part(
+    first: Collection[RequestRecord], later: Sequence[RequestRecord]
+) -> Verdict | None:
     """A part of the first wave waited as no later request did: one of several replicas, or some batch sizes, were cold."""
     waited: list[float] = []
     usuals: list[float] = []
-    for shot in first:
-        took = _latency_ms(shot)
+    for record in first:
+        took = _latency_ms(record)
         alike = [
             known
             for other in later
-            if _is_as_much_work(other, shot) and (known := _latency_ms(other)) is not None
+            if _is_as_much_work(other, record) and (known := _latency_ms(other)) is not None
         ]
         usual = middle(alike)
         if took is None or usual is None or len(alike) < LEAST_LATER:
@@ -85,9 +91,9 @@ def _colder_in_part(first: Collection[Shot], later: Sequence[Shot]) -> Verdict |
     )
 
 
-def may_be_cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> bool:
+def may_be_cold(records: Sequence[RequestRecord], replayed: Collection[RequestRecord]) -> bool:
     """Whether the first wave stood still, and nothing after it shows that this host can be quick."""
-    first = first_wave([shot for shot in _new(shots) if shot not in replayed])
+    first = first_wave([record for record in _new(records) if record not in replayed])
     stall = _stall(first)
     return stall is not None and stall.pace >= INSTANT_MS  # else it streams when all is written
 
@@ -96,21 +102,21 @@ def may_be_cold(shots: Sequence[Shot], replayed: Collection[Shot]) -> bool:
 class _Stall:
     """A first wave that took far longer than its prompts can."""
 
-    fastest: Shot
+    fastest: RequestRecord
     waited: float
     reading: float
     """All its prompts, at the pace of writing."""
     pace: float
 
 
-def _stall(first: Collection[Shot]) -> _Stall | None:
+def _stall(first: Collection[RequestRecord]) -> _Stall | None:
     """No engine reads a token more slowly than it writes one."""
     streams = [s for s in first if s.stream and s.ok and s.ttft_ms is not None]
     pace = middle(map(_pace_ms, streams))
-    prompts = [shot.prompt_tokens for shot in first]
+    prompts = [record.prompt_tokens for record in first]
     if not streams or not pace or None in prompts:
         return None
-    fastest = min(streams, key=lambda shot: shot.ttft_ms or 0.0)
+    fastest = min(streams, key=lambda record: record.ttft_ms or 0.0)
     waited = fastest.ttft_ms or 0.0
     reading = pace * sum(tokens or 0 for tokens in prompts)
     if waited < FAR_SLOWER * reading or waited < EXCESS_MS:
@@ -119,7 +125,9 @@ def _stall(first: Collection[Shot]) -> _Stall | None:
 
 
 def _colder_than_its_pace(
-    first: Collection[Shot], shots: Sequence[Shot], replayed: Collection[Shot]
+    first: Collection[RequestRecord],
+    records: Sequence[RequestRecord],
+    replayed: Collection[RequestRecord],
 ) -> Verdict | None:
     """A first wave that stood still: a run too short to become warm has no later ones.
 
@@ -128,7 +136,7 @@ def _colder_than_its_pace(
     stall = _stall(first)
     if stall is None:
         return None
-    rest = [s for s in shots if s.stream and s.ok and s not in first and s not in replayed]
+    rest = [s for s in records if s.stream and s.ok and s not in first and s not in replayed]
     quick = [s for s in rest if s.ttft_ms is not None and FAR_SLOWER * s.ttft_ms <= stall.waited]
     # as long, and written by the engine, not by a cache that nobody has found out
     quick = [s for s in quick if _is_as_many(s.output_tokens, stall.fastest.output_tokens)]
@@ -143,60 +151,60 @@ def _colder_than_its_pace(
     )
 
 
-def _fastest_of(first: Collection[Shot]) -> str:
+def _fastest_of(first: Collection[RequestRecord]) -> str:
     return "the first request" if len(first) == 1 else f"the fastest of the first {len(first)}"
 
 
-def _pace_ms(shot: Shot) -> float | None:
+def _pace_ms(record: RequestRecord) -> float | None:
     """The usual time a token: of the gaps, as a stall in between would lift the mean.
 
     Where most chunks came with others in one read, their gaps are 0 and only the mean tells.
     """
-    gap = Sketch.from_bytes(shot.itl).quantile(0.5) if shot.itl else None
-    return gap or shot.tpot_ms
+    gap = Sketch.from_bytes(record.itl).quantile(0.5) if record.itl else None
+    return gap or record.tpot_ms
 
 
 def _fastest_beside_later(
-    first: Iterable[Shot], later: Sequence[Shot]
+    first: Iterable[RequestRecord], later: Sequence[RequestRecord]
 ) -> tuple[float, float] | None:
     """What the fastest of the first took that has its like later, and what those take."""
-    timed = [(took, shot) for shot in first if (took := _latency_ms(shot)) is not None]
-    for took, shot in sorted(timed, key=lambda each: each[0]):
-        usual = _usual_ms(shot, later)
+    timed = [(took, record) for record in first if (took := _latency_ms(record)) is not None]
+    for took, record in sorted(timed, key=lambda each: each[0]):
+        usual = _usual_ms(record, later)
         if usual is not None:
             return took, usual
     return None
 
 
-def has_later(shots: Iterable[Shot]) -> bool:
+def has_later(records: Iterable[RequestRecord]) -> bool:
     """Whether any new request was answered that was sent after the first answers."""
-    own = _new(shots)
+    own = _new(records)
     first = first_wave(own)
     return sum(s.ok and s.kind == "unique" and s not in first for s in own) >= LEAST_LATER
 
 
-def _new(shots: Iterable[Shot]) -> list[Shot]:
+def _new(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Requests whose prompt nobody sent before: the others may be fast for a reason of their own."""
-    return [shot for shot in shots if shot.kind in ("unique", "warmup")]
+    return [record for record in records if record.kind in ("unique", "warmup")]
 
 
-def _latency_ms(shot: Shot) -> float | None:
+def _latency_ms(record: RequestRecord) -> float | None:
     """To the first token of a stream, to the end of a whole answer, to the giving up on none."""
-    if not shot.ok:
-        return shot.took_ms
-    return shot.ttft_ms if shot.stream else shot.e2e_ms
+    if not record.ok:
+        return record.took_ms
+    return record.ttft_ms if record.stream else record.e2e_ms
 
 
-def _usual_ms(shot: Shot, later: Iterable[Shot]) -> float | None:
+def _usual_ms(record: RequestRecord, later: Iterable[RequestRecord]) -> float | None:
     """The median of later answers that were at least as much work."""
-    alike = [_latency_ms(other) for other in later if _is_as_much_work(other, shot)]
+    alike = [_latency_ms(other) for other in later if _is_as_much_work(other, record)]
     return middle(alike) if len(alike) >= LEAST_LATER else None
 
 
-def _is_as_much_work(other: Shot, shot: Shot) -> bool:
-    if other.stream != shot.stream or not _is_as_many(other.prompt_tokens, shot.prompt_tokens):
+def _is_as_much_work(other: RequestRecord, record: RequestRecord) -> bool:
+    if other.stream != record.stream or not _is_as_many(other.prompt_tokens, record.prompt_tokens):
         return False
-    return other.stream or _is_as_many(other.output_tokens, shot.output_tokens)
+    return other.stream or _is_as_many(other.output_tokens, record.output_tokens)
 
 
 def _is_as_many(theirs: int | None, ours: int | None) -> bool:

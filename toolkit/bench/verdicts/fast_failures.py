@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from toolkit.bench.evidence import middle, of, share
-from toolkit.records import Shot, Verdict
+from toolkit.records import RequestRecord, Verdict
 from toolkit.units import spoken_ms
 
 LEAST_FAILURES = 2
@@ -13,23 +13,27 @@ SOONER = 0.5
 """A failure in half the time of an answer."""
 
 
-def fast_failures(shots: Iterable[Shot], replayed: Collection[Shot]) -> Verdict | None:
+def fast_failures(
+    records: Iterable[RequestRecord], replayed: Collection[RequestRecord]
+) -> Verdict | None:
     """Accuse a host that fails sooner than it answers; one that answers nothing is dead, not fast."""
-    measured = [shot for shot in shots if shot.kind != "warmup" and shot.sent_at is not None]
-    usual = middle(shot.took_ms for shot in measured if shot.ok and shot not in replayed)
+    measured = [
+        record for record in records if record.kind != "warmup" and record.sent_at is not None
+    ]
+    usual = middle(record.took_ms for record in measured if record.ok and record not in replayed)
     if usual is None:
-        usual = middle(shot.took_ms for shot in measured if shot.ok)
+        usual = middle(record.took_ms for record in measured if record.ok)
     if usual is None:
         return None
     fast = [
-        shot
-        for shot in measured
-        if not shot.ok and shot.took_ms is not None and shot.took_ms <= SOONER * usual
+        record
+        for record in measured
+        if not record.ok and record.took_ms is not None and record.took_ms <= SOONER * usual
     ]
     if len(fast) < LEAST_FAILURES or share(len(fast), len(measured)) < LEAST_FAILED:
         return None
-    failed = middle(shot.took_ms for shot in fast) or 0.0
-    kinds = ", ".join(f"`{kind}`" for kind in sorted({shot.error_kind or "?" for shot in fast}))
+    failed = middle(record.took_ms for record in fast) or 0.0
+    kinds = ", ".join(f"`{kind}`" for kind in sorted({record.error_kind or "?" for record in fast}))
     return Verdict(
         code="fast_failures",
         confidence="high",

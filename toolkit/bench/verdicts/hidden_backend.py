@@ -10,14 +10,14 @@ from toolkit.bench.counters import ONE_A_REQUEST, Account, least_tokens
 from toolkit.bench.evidence import of
 from toolkit.bench.verdicts.inflated_usage import claims_more_than_shown
 from toolkit.bench.verdicts.response_cache import Replays
-from toolkit.records import Confidence, Shot, Verdict
+from toolkit.records import Confidence, RequestRecord, Verdict
 
 LEAST_SHARE = 0.05
 """Of the tokens or requests: what is less explains no speed, and an engine's count may trail its last step."""
 
 
 def hidden_backend(
-    answers: Sequence[Shot], account: Account, found: Replays, *, explained: bool
+    answers: Sequence[RequestRecord], account: Account, found: Replays, *, explained: bool
 ) -> Verdict | None:
     """Accuse a host whose engine has not made what it answered; `answers` are those not replayed.
 
@@ -26,8 +26,8 @@ def hidden_backend(
     if account.missing_tokens is None:
         return None
     # a cache that was warm before the run answered the first of the repeats, too
-    cached = list(found.shots)
-    cached += [shot for shot in answers if shot.kind == "repeat" and found.taken]
+    cached = list(found.records)
+    cached += [record for record in answers if record.kind == "repeat" and found.taken]
     missing = account.missing_tokens - sum(map(least_tokens, cached))
     lost = (account.missing_requests or 0.0) - len(cached)
     counted_too = lost >= max(1.0, LEAST_SHARE * account.answers)
@@ -47,7 +47,7 @@ def hidden_backend(
     confidence: Confidence = "high" if counted_too else "medium"
     # equal answers that were not called replayed; one that merely took half the time is not among them
     doubted = (pair.again for pair in found.pairs if pair.signs - {"half"})
-    if missing <= sum(least_tokens(shot) for shot in doubted if shot not in found.shots):
+    if missing <= sum(least_tokens(record) for record in doubted if record not in found.records):
         confidence = "low"
         evidence += ", and equal answers to repeated requests may be among them"
     return Verdict(code="hidden_backend", confidence=confidence, evidence=evidence)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from toolkit.bench.counters import ONE_A_REQUEST, Account
 from toolkit.bench.evidence import NOT_TWINS, middle, sentence, share, usage
 from toolkit.bench.verdicts.response_cache import Replays
-from toolkit.records import Confidence, Shot, Verdict
+from toolkit.records import Confidence, RequestRecord, Verdict
 from toolkit.units import whole
 
 LEAST_SHARE = 0.05
@@ -29,10 +29,10 @@ LEAST_SLOTS = 4
 
 
 def inflated_usage(
-    answers: Sequence[Shot],
+    answers: Sequence[RequestRecord],
     account: Account,
     found: Replays,
-    peers: Mapping[str, Sequence[Shot]],
+    peers: Mapping[str, Sequence[RequestRecord]],
     *,
     truncated: bool,
 ) -> Verdict | None:
@@ -49,7 +49,7 @@ def inflated_usage(
     beside, missing = _beside_peers(answers, peers), account.missing_tokens
     # whether peers confirm the claim by as much text
     is_full = beside is not None and beside >= 1 / (1 + CLAIMED_MORE)
-    nothing_else = not any(shot.token_chunks for shot in answers) and not is_full
+    nothing_else = not any(record.token_chunks for record in answers) and not is_full
     counted_all = missing is not None and missing <= LEAST_SHARE * account.tokens
     if not clauses or (by_counter is None and not truncated and counted_all):
         return None
@@ -59,7 +59,7 @@ def inflated_usage(
     return Verdict(code="inflated_usage", confidence=confidence, evidence=sentence(clauses))
 
 
-def claims_more_than_shown(answers: Sequence[Shot]) -> bool:
+def claims_more_than_shown(answers: Sequence[RequestRecord]) -> bool:
     """Whether chunks or text alone speak against the claims."""
     return _by_chunks(answers) is not None or _by_text(answers, {}) is not None
 
@@ -81,11 +81,11 @@ def _by_counter(account: Account, found: Replays) -> str | None:
     )
 
 
-def _by_chunks(answers: Iterable[Shot], per_chunk: float = PER_CHUNK) -> str | None:
+def _by_chunks(answers: Iterable[RequestRecord], per_chunk: float = PER_CHUNK) -> str | None:
     streams = [
-        (said, shot.token_chunks)
-        for shot in answers
-        if shot.token_chunks and (said := usage(shot)) is not None and said >= LEAST_TOKENS
+        (said, record.token_chunks)
+        for record in answers
+        if record.token_chunks and (said := usage(record)) is not None and said >= LEAST_TOKENS
     ]
     claimed, chunks = sum(said for said, _ in streams), sum(chunks for _, chunks in streams)
     if not chunks or claimed < per_chunk * chunks:
@@ -93,7 +93,9 @@ def _by_chunks(answers: Iterable[Shot], per_chunk: float = PER_CHUNK) -> str | N
     return f"streams claim {whole(claimed)} tokens in {whole(chunks)} chunks"
 
 
-def _by_text(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> str | None:
+def _by_text(
+    answers: Sequence[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
+) -> str | None:
     """Too little text for the claim: for any language, or beside the peers' answers to the same prompts."""
     chars = middle(map(_chars_per_token, answers))
     if chars is None:
@@ -106,24 +108,26 @@ def _by_text(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> st
     return f"their text has {beside:.0%} of the characters a claimed token that other hosts' has"
 
 
-def _beside_peers(answers: Iterable[Shot], peers: Mapping[str, Sequence[Shot]]) -> float | None:
+def _beside_peers(
+    answers: Iterable[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
+) -> float | None:
     theirs: dict[tuple[int, str], list[float | None]] = {}
-    for shots in peers.values():
-        for shot in shots:
-            if shot.ok and shot.kind in NOT_TWINS:
-                theirs.setdefault((shot.slot, shot.prompt), []).append(_chars_per_token(shot))
+    for records in peers.values():
+        for record in records:
+            if record.ok and record.kind in NOT_TWINS:
+                theirs.setdefault((record.slot, record.prompt), []).append(_chars_per_token(record))
     ratios = [
         mine / peer
-        for shot in answers
-        if shot.kind in NOT_TWINS
-        and (mine := _chars_per_token(shot)) is not None
-        and (peer := middle(theirs.get((shot.slot, shot.prompt), ())))
+        for record in answers
+        if record.kind in NOT_TWINS
+        and (mine := _chars_per_token(record)) is not None
+        and (peer := middle(theirs.get((record.slot, record.prompt), ())))
     ]
     return middle(ratios) if len(ratios) >= LEAST_SLOTS else None
 
 
-def _chars_per_token(shot: Shot) -> float | None:
-    said = usage(shot)
-    if said is None or said < LEAST_TOKENS or shot.text_chars is None:
+def _chars_per_token(record: RequestRecord) -> float | None:
+    said = usage(record)
+    if said is None or said < LEAST_TOKENS or record.text_chars is None:
         return None
-    return share(shot.text_chars, said)
+    return share(record.text_chars, said)

@@ -24,10 +24,18 @@ from toolkit.bench.verdicts.model_mismatch import is_opaque, model_mismatch
 from toolkit.bench.verdicts.response_cache import Replays, replays, response_cache, why_not_told
 from toolkit.bench.verdicts.saturated import saturated
 from toolkit.bench.verdicts.truncated_output import are_short_and_alone, truncated_output
-from toolkit.records import MOST_ERRORS, Confidence, Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.records import (
+    MOST_ERRORS,
+    Confidence,
+    Host,
+    Ledger,
+    RequestRecord,
+    ServedModel,
+    Verdict,
+)
 from toolkit.units import whole
 
-NO_PEERS: Mapping[str, Sequence[Shot]] = {}
+NO_PEERS: Mapping[str, Sequence[RequestRecord]] = {}
 NO_RIVALS: Mapping[str, Sequence[ServedModel]] = {}
 DUPLICATES = frozenset({"response_cache"})
 COUNTERS = frozenset({"hidden_backend", "foreign_traffic"})
@@ -84,25 +92,25 @@ class Judgement:
 
 
 def judgement(
-    shots: Sequence[Shot],
+    records: Sequence[RequestRecord],
     ledger: Ledger,
     *,
     host: Host,
-    peers: Mapping[str, Sequence[Shot]] = NO_PEERS,
+    peers: Mapping[str, Sequence[RequestRecord]] = NO_PEERS,
     rivals: Mapping[str, Sequence[ServedModel]] = NO_RIVALS,
     levels: Sequence[LevelFigures] = (),
     is_shared: bool = False,
 ) -> Judgement:
     """Try all rules on one host in one run.
 
-    `shots` are all of its own, `peers` the other hosts' of the same run, `rivals` what these serve. `is_shared`: the counters
+    `records` are all of its own, `peers` the other hosts' of the same run, `rivals` what these serve. `is_shared`: the counters
     are also moved by requests of ours that went to another address, and `ledger` holds this one's share.
     """
-    counted = account(shots, ledger)
-    found = replays(shots, counted, ledger.rtt_ms)
-    replayed = found.shots
-    answered = [shot for shot in shots if shot.ok]
-    answers = [shot for shot in answered if shot not in replayed]  # the engine's own work
+    counted = account(records, ledger)
+    found = replays(records, counted, ledger.rtt_ms)
+    replayed = found.records
+    answered = [record for record in records if record.ok]
+    answers = [record for record in answered if record not in replayed]  # the engine's own work
 
     # what the answers and the counters say against each other
     truncated = truncated_output(answers, ledger, counted, peers)
@@ -114,25 +122,25 @@ def judgement(
     foreign = foreign_traffic(ledger, counted, found, truncated=is_cut)
 
     # what the host says of itself, and its times
-    failures = fast_failures(shots, replayed)
+    failures = fast_failures(records, replayed)
     mismatch = model_mismatch(host, ledger, answered, rivals)
-    start = cold(shots, replayed)
-    full = saturated(shots, ledger, levels, replayed, was_cold=start is not None)
+    start = cold(records, replayed)
+    full = saturated(records, ledger, levels, replayed, was_cold=start is not None)
 
     tried = (response_cache(found), truncated, inflated, hidden, foreign)
     accusations = [each for each in (*tried, failures, mismatch, start, full) if each]
     accused = {verdict.code for verdict in accusations}
     gaps = [
-        *_without_counters(shots, answers, ledger, peers, levels),
-        *_without_answers(shots, answers, ledger, found, counted),
+        *_without_counters(records, answers, ledger, peers, levels),
+        *_without_answers(records, answers, ledger, found, counted),
         *_without_models(host, ledger, rivals),
     ]
-    measured = [shot for shot in shots if shot.kind != "warmup"]
+    measured = [record for record in records if record.kind != "warmup"]
     return Judgement(
         accusations=tuple(accusations),
         gaps=tuple(gap for gap in gaps if gap[0] not in accused),
         account=counted,
-        mostly_fails=sum(not shot.ok for shot in measured) > MOST_ERRORS * len(measured),
+        mostly_fails=sum(not record.ok for record in measured) > MOST_ERRORS * len(measured),
     )
 
 
@@ -149,10 +157,10 @@ def not_judged(gaps: Sequence[Gap]) -> Verdict:
 
 
 def _without_counters(
-    shots: Sequence[Shot],
-    answers: Sequence[Shot],
+    records: Sequence[RequestRecord],
+    answers: Sequence[RequestRecord],
     ledger: Ledger,
-    peers: Mapping[str, Sequence[Shot]],
+    peers: Mapping[str, Sequence[RequestRecord]],
     levels: Sequence[LevelFigures],
 ) -> Iterator[Gap]:
     why = ledger.error or "the server does not count it"
@@ -162,7 +170,7 @@ def _without_counters(
         yield "hidden_backend", why
         if ledger.requests is None:
             yield "foreign_traffic", why
-    open_loop = any(shot.concurrency is None for shot in shots)
+    open_loop = any(record.concurrency is None for record in records)
     if ledger.queue_mean_ms is None and not open_loop and len(levels) < 2:
         yield "saturated", why
     if are_short_and_alone(answers, ledger, peers):
@@ -170,21 +178,21 @@ def _without_counters(
 
 
 def _without_answers(
-    shots: Sequence[Shot],
-    answers: Sequence[Shot],
+    records: Sequence[RequestRecord],
+    answers: Sequence[RequestRecord],
     ledger: Ledger,
     found: Replays,
     counted: Account,
 ) -> Iterator[Gap]:
     if reason := why_not_told(found, counted):
         yield "response_cache", reason
-    if all(usage(shot) is None for shot in answers):
+    if all(usage(record) is None for record in answers):
         yield "inflated_usage", "no answer tells its usage"
-    elif ledger.generation_tokens is None and not any(shot.token_chunks for shot in answers):
+    elif ledger.generation_tokens is None and not any(record.token_chunks for record in answers):
         yield "inflated_usage", "without counters and streams nothing confirms a claim"
-    if not has_later(shots):
+    if not has_later(records):
         yield "cold", "no new request followed the first answers"
-    elif may_be_cold(shots, found.shots):
+    elif may_be_cold(records, found.records):
         yield (
             "cold",
             "the first answers stood still, and too few later ones show that this has an end",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from toolkit.bench.evidence import quoted, sentence
-from toolkit.records import Host, Ledger, ServedModel, Shot, Verdict
+from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
 from toolkit.units import whole
 
 SAID_OF_WEIGHTS = frozenset(
@@ -37,7 +37,7 @@ _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)*")
 def model_mismatch(
     host: Host,
     ledger: Ledger,
-    answers: Sequence[Shot],
+    answers: Sequence[RequestRecord],
     rivals: Mapping[str, Sequence[ServedModel]],
 ) -> Verdict | None:
     """Accuse a host that serves another model than it is listed with, names, or began the run with.
@@ -45,7 +45,7 @@ def model_mismatch(
     Where none is listed, than all of its rivals, if these agree.
     """
     served = ledger.models_after or ledger.models_before
-    named = list(dict.fromkeys(shot.model for shot in answers if shot.model))
+    named = list(dict.fromkeys(record.model for record in answers if record.model))
     ours = _asked(host, served, named)
     before = _asked(host, ledger.models_before, named)
     exact = [*_changes(before, ledger.models_after), *_not_as_listed(host, ours)]

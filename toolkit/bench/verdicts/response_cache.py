@@ -22,7 +22,7 @@ from toolkit.bench.evidence import (
     share,
 )
 from toolkit.protocol.cache_status import says_bypass, says_hit
-from toolkit.records import Shot, Verdict
+from toolkit.records import RequestRecord, Verdict
 from toolkit.units import spoken_ms, whole
 
 LEAST_SHARE = 0.3
@@ -64,8 +64,8 @@ _LIKELY: frozenset[Sign] = frozenset({"half", "text"})
 class Pair:
     """A request, and an equal one sent after the first was answered; both were answered."""
 
-    first: Shot
-    again: Shot
+    first: RequestRecord
+    again: RequestRecord
     signs: frozenset[Sign] = frozenset()
 
 
@@ -92,7 +92,7 @@ class Replays:
     told_hits: int = 0
 
     @property
-    def shots(self) -> frozenset[Shot]:
+    def records(self) -> frozenset[RequestRecord]:
         """The answers that came from memory."""
         return frozenset(pair.again for pair in self.taken)
 
@@ -159,20 +159,22 @@ def why_not_told(found: Replays, account: Account) -> str | None:
     return None
 
 
-def replays(shots: Sequence[Shot], account: Account, rtt_ms: float | None) -> Replays:
+def replays(records: Sequence[RequestRecord], account: Account, rtt_ms: float | None) -> Replays:
     """Judge one host's answers, warm-up included."""
-    answers = sorted((shot for shot in shots if shot.ok), key=_sent_at)
+    answers = sorted((record for record in records if record.ok), key=_sent_at)
     usual = _usual(answers, rtt_ms)
     pairs = tuple(_with_signs(pair, usual, rtt_ms) for pair in repeated(answers))
-    again = {pair.again for pair in pairs} | {shot for shot in answers if shot.kind == "repeat"}
+    again = {pair.again for pair in pairs} | {
+        record for record in answers if record.kind == "repeat"
+    }
     found = _taken(pairs, len(pairs), sum(map(least_tokens, again)), account, rtt_ms)
     if not found.taken:
         # a cache that overlooks the mark in each prompt answers new prompts, too
-        news = [shot for shot in answers if shot.kind == "unique"]
+        news = [record for record in answers if record.kind == "unique"]
         blind = [_with_signs(pair, usual, rtt_ms) for pair in _same_id(news)]
         found = _taken(blind, len(news), 0.0, account, rtt_ms)
         found = replace(found, of_unique=bool(found.taken))
-    headers = [shot.cache_status for shot in answers if shot.cache_status]
+    headers = [record.cache_status for record in answers if record.cache_status]
     told = [header for header in headers if not says_bypass(header)]
     return replace(found, pairs=pairs, told=len(told), told_hits=sum(map(says_hit, told)))
 
@@ -180,54 +182,54 @@ def replays(shots: Sequence[Shot], account: Account, rtt_ms: float | None) -> Re
 # --- which requests were repeated -------------------------------------------------------------------
 
 
-def repeated(answers: Iterable[Shot]) -> list[Pair]:
+def repeated(answers: Iterable[RequestRecord]) -> list[Pair]:
     """Pair each twin with its unique request, and each repeat with the first answer to the same request."""
-    uniques = {shot.slot: shot for shot in answers if shot.kind == "unique"}
+    uniques = {record.slot: record for record in answers if record.kind == "unique"}
     pairs = [
-        Pair(first=uniques[shot.pair], again=shot)
-        for shot in answers
-        if shot.kind == "twin" and shot.pair in uniques
+        Pair(first=uniques[record.pair], again=record)
+        for record in answers
+        if record.kind == "twin" and record.pair in uniques
     ]
-    asked: dict[tuple[str, int], list[Shot]] = {}
-    for shot in sorted((shot for shot in answers if shot.kind == "repeat"), key=over_at):
-        asked.setdefault((shot.prompt, shot.max_tokens), []).append(shot)
+    asked: dict[tuple[str, int], list[RequestRecord]] = {}
+    for record in sorted((record for record in answers if record.kind == "repeat"), key=over_at):
+        asked.setdefault((record.prompt, record.max_tokens), []).append(record)
     for them in asked.values():
         # each with the first with its text, else with the first: a cache remembers any of a first wave's answers to a prompt
-        first_with: dict[str | None, Shot] = {}
-        for shot in them:
-            first_with.setdefault(shot.text_hash, shot)
-        for shot in them:
-            for earlier in (first_with[shot.text_hash], them[0]):
-                if earlier is not shot and over_at(earlier) <= _sent_at(shot):
-                    pairs.append(Pair(first=earlier, again=shot))
+        first_with: dict[str | None, RequestRecord] = {}
+        for record in them:
+            first_with.setdefault(record.text_hash, record)
+        for record in them:
+            for earlier in (first_with[record.text_hash], them[0]):
+                if earlier is not record and over_at(earlier) <= _sent_at(record):
+                    pairs.append(Pair(first=earlier, again=record))
                     break
     return pairs
 
 
-def _same_id(answers: Iterable[Shot]) -> list[Pair]:
+def _same_id(answers: Iterable[RequestRecord]) -> list[Pair]:
     """Pair answers that bear one id and one text, in order of their sending."""
-    first: dict[tuple[str, str], Shot] = {}
+    first: dict[tuple[str, str], RequestRecord] = {}
     pairs = []
-    for shot in answers:
-        if shot.answer_id and shot.text_hash:
-            earlier = first.setdefault((shot.answer_id, shot.text_hash), shot)
-            if earlier is not shot:
-                pairs.append(Pair(first=earlier, again=shot))
+    for record in answers:
+        if record.answer_id and record.text_hash:
+            earlier = first.setdefault((record.answer_id, record.text_hash), record)
+            if earlier is not record:
+                pairs.append(Pair(first=earlier, again=record))
     ids = _telling_ids(answers)
     return [pair for pair in pairs if pair.again.answer_id in ids]
 
 
-def _telling_ids(answers: Iterable[Shot]) -> frozenset[str]:
+def _telling_ids(answers: Iterable[RequestRecord]) -> frozenset[str]:
     """Ids that stand for one text: some servers call every answer the same, some number them from 0 to 999."""
     texts: dict[str, set[str | None]] = {}
-    for shot in answers:
-        if shot.answer_id:
-            texts.setdefault(shot.answer_id, set()).add(shot.text_hash)
+    for record in answers:
+        if record.answer_id:
+            texts.setdefault(record.answer_id, set()).add(record.text_hash)
     return frozenset(id_ for id_, found in texts.items() if len(found) == 1 and None not in found)
 
 
-def _sent_at(shot: Shot) -> float:
-    return shot.planned_at if shot.sent_at is None else shot.sent_at
+def _sent_at(record: RequestRecord) -> float:
+    return record.planned_at if record.sent_at is None else record.sent_at
 
 
 # --- what one answer shows --------------------------------------------------------------------------
@@ -241,30 +243,30 @@ class _Usual:
     decode_ms_per_token: float | None
     fastest_ms_per_token: float | None
     """Not the median: a whole first wave may have met a cold host."""
-    owner: Mapping[str, Shot]
+    owner: Mapping[str, RequestRecord]
     """Id -> the first answer that bore it, of ids that stand for one text."""
 
 
-def _usual(answers: Sequence[Shot], rtt_ms: float | None) -> _Usual:
+def _usual(answers: Sequence[RequestRecord], rtt_ms: float | None) -> _Usual:
     again = {id(pair.again) for pair in repeated(answers)}
     fresh = [s for s in answers if s.kind in ("unique", "repeat") and id(s) not in again]
-    telling, owner = _telling_ids(answers), dict[str, Shot]()
-    for shot in answers:
-        if shot.answer_id in telling:
-            owner.setdefault(shot.answer_id or "", shot)
-    long = (shot for shot in fresh if (shot.output_tokens or 0) >= LEAST_TOKENS)
-    paces = [pace for shot in long if (pace := _ms_per_token(shot, rtt_ms)) is not None]
+    telling, owner = _telling_ids(answers), dict[str, RequestRecord]()
+    for record in answers:
+        if record.answer_id in telling:
+            owner.setdefault(record.answer_id or "", record)
+    long = (record for record in fresh if (record.output_tokens or 0) >= LEAST_TOKENS)
+    paces = [pace for record in long if (pace := _ms_per_token(record, rtt_ms)) is not None]
     return _Usual(
-        ms_per_token=middle(_ms_per_token(shot, rtt_ms) for shot in fresh),
-        decode_ms_per_token=middle(decode_ms_per_token(shot) for shot in fresh),
+        ms_per_token=middle(_ms_per_token(record, rtt_ms) for record in fresh),
+        decode_ms_per_token=middle(decode_ms_per_token(record) for record in fresh),
         fastest_ms_per_token=min(paces, default=None),
         owner=owner,
     )
 
 
-def _ms_per_token(shot: Shot, rtt_ms: float | None) -> float | None:
-    served = served_ms(shot, rtt_ms)
-    return None if served is None or not shot.output_tokens else served / shot.output_tokens
+def _ms_per_token(record: RequestRecord, rtt_ms: float | None) -> float | None:
+    served = served_ms(record, rtt_ms)
+    return None if served is None or not record.output_tokens else served / record.output_tokens
 
 
 def _with_signs(pair: Pair, usual: _Usual, rtt_ms: float | None) -> Pair:
@@ -325,10 +327,10 @@ def _no_time_between(pair: Pair, usual: _Usual, expected_ms: float) -> bool:
     return engine * tokens >= VISIBLE_SHARE * expected_ms and own <= VANISHED * engine
 
 
-def is_instant(shot: Shot, rtt_ms: float | None) -> bool:
+def is_instant(record: RequestRecord, rtt_ms: float | None) -> bool:
     """Whether an answer of some length was there sooner than any engine writes it."""
-    pace = _ms_per_token(shot, rtt_ms)
-    return pace is not None and pace <= INSTANT_MS and (shot.output_tokens or 0) >= LEAST_TOKENS
+    pace = _ms_per_token(record, rtt_ms)
+    return pace is not None and pace <= INSTANT_MS and (record.output_tokens or 0) >= LEAST_TOKENS
 
 
 # --- how many of them, and what the counters say ----------------------------------------------------

@@ -11,7 +11,7 @@ from toolkit.bench.counters import Account, account, least_tokens
 from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share
 from toolkit.bench.verdicts.response_cache import replays
 from toolkit.metrics.dialects import EngineNumbers
-from toolkit.records import START_SLACK_S, Ledger, Shot, Verdict
+from toolkit.records import START_SLACK_S, Ledger, RequestRecord, Verdict
 from toolkit.units import spoken_ms
 
 ALIKE = 0.02
@@ -64,19 +64,19 @@ def _moved_alike(one: Ledger, other: Ledger) -> bool:
     return len(known) == len(pairs) and all(abs(a - b) <= ALIKE * max(a, b) for a, b in known)
 
 
-def own_share(name: str, shots: Mapping[str, Sequence[Shot]], ledger: Ledger) -> Ledger:
-    """What the engine's counters moved by for one address; `shots` are those of all its addresses.
+def own_share(name: str, records: Mapping[str, Sequence[RequestRecord]], ledger: Ledger) -> Ledger:
+    """What the engine's counters moved by for one address; `records` are those of all its addresses.
 
     Another address's replayed answers never reached the engine. Its broken requests may have: as far as they explain what
     is left, they do.
     """
     requests, tokens = ledger.requests, ledger.generation_tokens
-    own = account(shots[name], ledger)
+    own = account(records[name], ledger)
     broken, lost_tokens = 0.0, 0.0
-    for other, theirs in shots.items():
+    for other, theirs in records.items():
         if other == name:
             continue
-        everybody_elses = (s for each, those in shots.items() if each != other for s in those)
+        everybody_elses = (s for each, those in records.items() if each != other for s in those)
         rest = account(everybody_elses, ledger)
         left = _with(
             ledger,
@@ -85,7 +85,7 @@ def own_share(name: str, shots: Mapping[str, Sequence[Shot]], ledger: Ledger) ->
         )
         counted = account(theirs, left)
         found = replays(theirs, counted, ledger.rtt_ms)
-        made = [shot for shot in theirs if shot.ok and shot not in found.shots]
+        made = [record for record in theirs if record.ok and record not in found.records]
         requests = None if requests is None else requests - len(made)
         tokens = None if tokens is None else tokens - sum(map(least_tokens, made))
         broken += counted.broken
@@ -105,10 +105,10 @@ def _with(ledger: Ledger, requests: float | None, tokens: float | None) -> Ledge
     )
 
 
-def same_engine(name: str, shots: Mapping[str, Sequence[Shot]]) -> Verdict:
+def same_engine(name: str, records: Mapping[str, Sequence[RequestRecord]]) -> Verdict:
     """Name the other addresses, and what this one adds to them."""
-    others = [other for other in shots if other != name]
-    adds = [clause for other in others if (clause := _adds(shots[name], shots[other], other))]
+    others = [other for other in records if other != name]
+    adds = [clause for other in others if (clause := _adds(records[name], records[other], other))]
     return Verdict(
         code="same_engine",
         confidence="high",
@@ -117,20 +117,20 @@ def same_engine(name: str, shots: Mapping[str, Sequence[Shot]]) -> Verdict:
     )
 
 
-def _adds(mine: Sequence[Shot], theirs: Sequence[Shot], other: str) -> str | None:
+def _adds(mine: Sequence[RequestRecord], theirs: Sequence[RequestRecord], other: str) -> str | None:
     """How much later equal prompts got their first token here than there; None where the other one has that to tell."""
     at_other = {
-        (shot.slot, shot.prompt): shot.ttft_ms
-        for shot in theirs
-        if shot.ok and shot.kind in NOT_TWINS
+        (record.slot, record.prompt): record.ttft_ms
+        for record in theirs
+        if record.ok and record.kind in NOT_TWINS
     }
     later = [
-        shot.ttft_ms - known
-        for shot in mine
-        if shot.ok
-        and shot.kind in NOT_TWINS
-        and shot.ttft_ms is not None
-        and (known := at_other.get((shot.slot, shot.prompt))) is not None
+        record.ttft_ms - known
+        for record in mine
+        if record.ok
+        and record.kind in NOT_TWINS
+        and record.ttft_ms is not None
+        and (known := at_other.get((record.slot, record.prompt))) is not None
     ]
     longer = [each for each in later if each > 0]
     if len(later) < LEAST_PAIRS:

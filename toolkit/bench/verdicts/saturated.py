@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, sentence, share
 from toolkit.bench.levels import LevelFigures, knee
-from toolkit.records import Confidence, Ledger, Shot, Verdict
+from toolkit.records import Confidence, Ledger, RequestRecord, Verdict
 from toolkit.units import counted, spoken_ms, whole
 
 EXCESS_MS = 500.0
@@ -31,21 +31,21 @@ REDONE = 0.05
 
 
 def saturated(
-    shots: Sequence[Shot],
+    records: Sequence[RequestRecord],
     ledger: Ledger,
     levels: Sequence[LevelFigures],
-    replayed: Collection[Shot],
+    replayed: Collection[RequestRecord],
     *,
     was_cold: bool,
 ) -> Verdict | None:
     """Tell of a host that had more to do than it could: more load made it slower and nothing else."""
-    own = [shot for shot in shots if shot not in replayed]
+    own = [record for record in records if record not in replayed]
     clauses = [
         *_by_levels(levels),
         *_by_falling_behind(own),
         *_by_queue(own, ledger, was_cold=was_cold),
     ]
-    sent = sum(shot.sent_at is not None for shot in own)
+    sent = sum(record.sent_at is not None for record in own)
     if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
         preemptions = counted(round(ledger.preemptions), "preemption")
         clauses.append(f"{preemptions}: its KV cache ran out and work was done twice")
@@ -68,18 +68,18 @@ def _by_levels(levels: Sequence[LevelFigures]) -> Iterator[str]:
     )
 
 
-def _by_falling_behind(shots: Iterable[Shot]) -> Iterator[str]:
+def _by_falling_behind(records: Iterable[RequestRecord]) -> Iterator[str]:
     """Latencies from the planned send that grow from third to third of an open loop."""
     planned = sorted(
-        (shot for shot in shots if shot.concurrency is None and shot.kind != "warmup"),
-        key=lambda shot: shot.planned_at,
+        (record for record in records if record.concurrency is None and record.kind != "warmup"),
+        key=lambda record: record.planned_at,
     )
     # how long a client would have waited; errors other than timeouts end early and say nothing of a queue
     waits = [
         wait
-        for shot in planned
-        if shot.ok or shot.error_kind == "timeout"
-        if (wait := shot.e2e_ms if shot.ok else shot.took_ms) is not None
+        for record in planned
+        if record.ok or record.error_kind == "timeout"
+        if (wait := record.e2e_ms if record.ok else record.took_ms) is not None
     ]
     third = len(waits) // 3
     if len(waits) < LEAST_PLANNED:
@@ -94,9 +94,9 @@ def _by_falling_behind(shots: Iterable[Shot]) -> Iterator[str]:
         )
 
 
-def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Iterator[str]:
+def _by_queue(records: Sequence[RequestRecord], ledger: Ledger, *, was_cold: bool) -> Iterator[str]:
     """The server's own queue; while a host is cold everything waits, and that is not for want of room."""
-    waits = [shot.e2e_ms for shot in shots if shot.ok and shot.e2e_ms is not None]
+    waits = [record.e2e_ms for record in records if record.ok and record.e2e_ms is not None]
     queued = ledger.queue_mean_ms
     if was_cold or not waits or queued is None or not ledger.waiting_max:
         return
@@ -105,50 +105,54 @@ def _by_queue(shots: Sequence[Shot], ledger: Ledger, *, was_cold: bool) -> Itera
     if share(queued, mean) < QUEUE_SHARE or queued > (middle(waits) or 0.0):
         return
     step = middle(
-        s.e2e_ms / s.output_tokens for s in shots if s.ok and s.e2e_ms and s.output_tokens
+        s.e2e_ms / s.output_tokens for s in records if s.ok and s.e2e_ms and s.output_tokens
     )
     if queued < QUEUE_STEPS * (step or 0.0) and share(queued, mean) < MOSTLY_QUEUE:
         return
-    steady = _steady_share(shots, queued)
+    steady = _steady_share(records, queued)
     if steady is not None and steady < QUEUE_SHARE:
         return
-    if _is_for_want_of_room(shots, share(queued, mean), ledger.waiting_max):
+    if _is_for_want_of_room(records, share(queued, mean), ledger.waiting_max):
         yield (
             f"requests waited {spoken_ms(queued)} of their {spoken_ms(mean)} in the server's queue"
             f" (means), {whole(ledger.waiting_max)} of them at once"
         )
 
 
-def _steady_share(shots: Sequence[Shot], queued: float) -> float | None:
+def _steady_share(records: Sequence[RequestRecord], queued: float) -> float | None:
     """How much of the later answers' time the queue can be; None without any.
 
     Prompts that come all at once are read one after the other on any host: what the first wave took longer than
     later answers is no more than that.
     """
-    wave = first_wave(shots)
-    took = [(shot, shot.e2e_ms) for shot in shots if shot.ok and shot.e2e_ms is not None]
-    later = [e2e_ms for shot, e2e_ms in took if shot not in wave]
+    wave = first_wave(records)
+    took = [
+        (record, record.e2e_ms) for record in records if record.ok and record.e2e_ms is not None
+    ]
+    later = [e2e_ms for record, e2e_ms in took if record not in wave]
     if len(later) < LEAST_LATER:
         return None
     usual = middle(later) or 0.0
-    burst = sum(max(0.0, e2e_ms - usual) for shot, e2e_ms in took if shot in wave)
+    burst = sum(max(0.0, e2e_ms - usual) for record, e2e_ms in took if record in wave)
     return share(max(0.0, queued * len(took) - burst), sum(later))
 
 
-def _is_for_want_of_room(shots: Sequence[Shot], waited: float, waiting_max: float) -> bool:
+def _is_for_want_of_room(
+    records: Sequence[RequestRecord], waited: float, waiting_max: float
+) -> bool:
     """Whether a queue is that of a full host, and not of one that stood still for a while.
 
     A full host always has about as many waiting, and of a first wave it serves some at once and the others after
     them. Where more wait than we ever sent at once, or in an open loop, the queue is not ours alone to reckon with.
     """
-    widest = max(shot.concurrency or 0 for shot in shots)
+    widest = max(record.concurrency or 0 for record in records)
     room = widest - waiting_max
-    wave = first_wave(shots)
-    if not widest and 2 * len(wave) > len(shots):
+    wave = first_wave(records)
+    if not widest and 2 * len(wave) > len(records):
         return False  # most of a plan was sent before the first answer: that may be a cold start
     if room <= 0:
         return True
-    first = [shot.e2e_ms for shot in wave if shot.ok and shot.e2e_ms]
+    first = [record.e2e_ms for record in wave if record.ok and record.e2e_ms]
     in_turns = not first or max(first) / min(first) >= STEADY * widest / room
     # by Little's law so many of ours wait on average
     return in_turns and waited * widest >= STEADY * waiting_max

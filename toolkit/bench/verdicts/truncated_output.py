@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from toolkit.bench.counters import Account
 from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share, usage
-from toolkit.records import Ledger, Shot, Verdict
+from toolkit.records import Ledger, RequestRecord, Verdict
 from toolkit.units import counted, whole
 
 LEAST_ANSWERS = 2
@@ -34,10 +34,10 @@ KEPT_BACK = 2.0
 
 
 def truncated_output(
-    answers: Sequence[Shot],
+    answers: Sequence[RequestRecord],
     ledger: Ledger,
     account: Account,
-    peers: Mapping[str, Sequence[Shot]],
+    peers: Mapping[str, Sequence[RequestRecord]],
 ) -> Verdict | None:
     """Accuse a host that ends answers before their end; `answers` are complete and come from the engine."""
     contradictions = [
@@ -61,19 +61,19 @@ def truncated_output(
 
 
 def are_short_and_alone(
-    answers: Sequence[Shot], ledger: Ledger, peers: Mapping[str, Sequence[Shot]]
+    answers: Sequence[RequestRecord], ledger: Ledger, peers: Mapping[str, Sequence[RequestRecord]]
 ) -> bool:
     """Whether nearly all answers are one token long and nothing tells whether that is all there was to say."""
-    wanted = [shot for shot in answers if shot.max_tokens > 1]
+    wanted = [record for record in answers if record.max_tokens > 1]
     told = ledger.asked_tokens is not None or ledger.finished_stop is not None
     return _are_tiny(wanted, 1) and not told and len(_compared(answers, peers)) < LEAST_SLOTS
 
 
-def _are_enough(some: Sequence[Shot], all_: Sequence[Shot]) -> bool:
+def _are_enough(some: Sequence[RequestRecord], all_: Sequence[RequestRecord]) -> bool:
     return len(some) >= LEAST_ANSWERS and share(len(some), len(all_)) >= LEAST_SHARE
 
 
-def _are_tiny(answers: Sequence[Shot], tokens: int) -> bool:
+def _are_tiny(answers: Sequence[RequestRecord], tokens: int) -> bool:
     tiny = [s for s in answers if s.output_tokens is not None and s.output_tokens <= tokens]
     return len(tiny) >= LEAST_ANSWERS and share(len(tiny), len(answers)) >= NEARLY_ALL
 
@@ -81,12 +81,14 @@ def _are_tiny(answers: Sequence[Shot], tokens: int) -> bool:
 # --- what the answers say against themselves ---------------------------------------------------------
 
 
-def _from_answers(answers: Sequence[Shot], ledger: Ledger) -> Iterator[tuple[str, str]]:
-    under = [shot for shot in answers if _is_under(shot, ledger)]
-    told_on = [shot for shot in under if shot.ignore_eos]
-    by_length = [shot for shot in under if shot.finish_reason == "length" and not shot.ignore_eos]
+def _from_answers(answers: Sequence[RequestRecord], ledger: Ledger) -> Iterator[tuple[str, str]]:
+    under = [record for record in answers if _is_under(record, ledger)]
+    told_on = [record for record in under if record.ignore_eos]
+    by_length = [
+        record for record in under if record.finish_reason == "length" and not record.ignore_eos
+    ]
     if told_on:
-        asked = sum(bool(shot.ignore_eos) for shot in answers)
+        asked = sum(bool(record.ignore_eos) for record in answers)
         clause = f"{of(len(told_on), asked, 'answers')} ended {_early(told_on)} though told to ignore the end of text"
         yield "answer", clause
     if _are_enough(by_length, answers):
@@ -96,34 +98,36 @@ def _from_answers(answers: Sequence[Shot], ledger: Ledger) -> Iterator[tuple[str
         yield "answer", clause
 
 
-def _all_alike(answers: Sequence[Shot]) -> str | None:
+def _all_alike(answers: Sequence[RequestRecord]) -> str | None:
     """Unlike texts that all stop at the same number of tokens: a limit ends them, whatever they claim."""
-    said = Counter(usage(shot) for shot in answers if shot.finish_reason == "stop")
+    said = Counter(usage(record) for record in answers if record.finish_reason == "stop")
     length, times = said.most_common(1)[0] if said else (None, 0)
     if length is None or length < MANY_TOKENS or share(times, len(answers)) < NEARLY_ALL:
         return None
-    chars = {shot.text_chars for shot in answers if usage(shot) == length and shot.text_chars}
+    chars = {
+        record.text_chars for record in answers if usage(record) == length and record.text_chars
+    }
     if len(chars) < LEAST_LENGTHS:
         return None
     return f"{of(times, len(answers), 'answers')} stop at exactly {whole(length)} tokens, though their texts differ"
 
 
-def _early(answers: Sequence[Shot]) -> str:
-    said, asked = middle(map(usage, answers)), middle(shot.max_tokens for shot in answers)
+def _early(answers: Sequence[RequestRecord]) -> str:
+    said, asked = middle(map(usage, answers)), middle(record.max_tokens for record in answers)
     return f"after {whole(said or 0)} of {whole(asked or 0)} tokens"
 
 
-def _is_under(shot: Shot, ledger: Ledger) -> bool:
+def _is_under(record: RequestRecord, ledger: Ledger) -> bool:
     """Whether an answer holds fewer tokens than asked for, and not because the model's length was full."""
-    said = usage(shot)
-    if said is None or said >= shot.max_tokens:
+    said = usage(record)
+    if said is None or said >= record.max_tokens:
         return False
     limits = _limits(ledger)
     if not limits:
         return True
     # the last position is not always filled
-    return shot.prompt_tokens is not None and all(
-        shot.prompt_tokens + said < limit - 1 for limit in limits
+    return record.prompt_tokens is not None and all(
+        record.prompt_tokens + said < limit - 1 for limit in limits
     )
 
 
@@ -135,7 +139,7 @@ def _limits(ledger: Ledger) -> set[int]:
 # --- what the server's counters say against the answers ------------------------------------------------
 
 
-def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
+def _asked_for_less(answers: Sequence[RequestRecord], ledger: Ledger) -> str | None:
     """The engine was asked for fewer tokens than we asked the front for, and answers reached that limit.
 
     Others' requests only add to the sum, so a sum below ours is no accident.
@@ -145,11 +149,11 @@ def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
         return None
     # what we asked for, lowered as vLLM does to what the prompt leaves of the model's length
     room, ours = min(_limits(ledger), default=None), 0
-    for shot in answers:
-        left = None if room is None or shot.prompt_tokens is None else room - shot.prompt_tokens
-        ours += shot.max_tokens if left is None else max(0, min(shot.max_tokens, left))
+    for record in answers:
+        left = None if room is None or record.prompt_tokens is None else room - record.prompt_tokens
+        ours += record.max_tokens if left is None else max(0, min(record.max_tokens, left))
     mean = asked / requests
-    at_limit = [shot for shot in answers if (shot.output_tokens or 0) >= ASKED_LESS * mean]
+    at_limit = [record for record in answers if (record.output_tokens or 0) >= ASKED_LESS * mean]
     # others' larger requests lift the mean, but not one token to it
     reached = _are_enough(at_limit, answers) or _are_tiny(answers, 2)
     if asked >= ASKED_LESS * ours or not reached:
@@ -160,7 +164,9 @@ def _asked_for_less(answers: Sequence[Shot], ledger: Ledger) -> str | None:
     )
 
 
-def _other_reasons(answers: Sequence[Shot], ledger: Ledger, account: Account) -> str | None:
+def _other_reasons(
+    answers: Sequence[RequestRecord], ledger: Ledger, account: Account
+) -> str | None:
     """The server ended requests by `length` whose answers claim that the model stopped."""
     stopped, limited = ledger.finished_stop, ledger.finished_length
     if stopped is None or limited is None:
@@ -168,7 +174,7 @@ def _other_reasons(answers: Sequence[Shot], ledger: Ledger, account: Account) ->
     ours = len(answers) <= (account.requests or 0) <= len(answers) + account.broken
     if not ours and not _are_tiny(answers, 2):
         return None  # somebody else's requests ended by `length`, while answers of ours were not counted
-    claims = Counter(shot.finish_reason for shot in answers)
+    claims = Counter(record.finish_reason for record in answers)
     short_of_stops = claims["stop"] - stopped
     # a broken request may have ended by `length` unseen
     too_many_limited = limited - claims["length"] - account.broken
@@ -181,7 +187,7 @@ def _other_reasons(answers: Sequence[Shot], ledger: Ledger, account: Account) ->
     )
 
 
-def _kept_back(answers: Sequence[Shot], account: Account) -> str | None:
+def _kept_back(answers: Sequence[RequestRecord], account: Account) -> str | None:
     """The engine wrote whole answers of which the front passed on next to nothing."""
     made = account.generation_tokens
     if made is None or account.requests != account.answers or account.broken:
@@ -194,7 +200,7 @@ def _kept_back(answers: Sequence[Shot], account: Account) -> str | None:
     )
 
 
-def _broken_off(answers: Sequence[Shot], account: Account) -> str | None:
+def _broken_off(answers: Sequence[RequestRecord], account: Account) -> str | None:
     """The engine made the tokens, but was told to stop before it finished: vLLM counts no such request."""
     made, ended = account.generation_tokens, account.requests
     if made is None or ended is None or made < account.tokens_most:
@@ -211,13 +217,15 @@ def _broken_off(answers: Sequence[Shot], account: Account) -> str | None:
 # --- what peers say to the same prompts ------------------------------------------------------------------
 
 
-def _short_beside_peers(answers: Sequence[Shot], peers: Mapping[str, Sequence[Shot]]) -> str | None:
+def _short_beside_peers(
+    answers: Sequence[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
+) -> str | None:
     compared = _compared(answers, peers)
     short = [(mine, theirs) for mine, theirs in compared if _is_short_beside(mine, theirs)]
     if len(compared) < LEAST_SLOTS or share(len(short), len(compared)) < NEARLY_ALL:
         return None
-    mine = middle(shot.output_tokens for shot, _ in short)
-    theirs = middle(middle(shot.output_tokens for shot in those) for _, those in short)
+    mine = middle(record.output_tokens for record, _ in short)
+    theirs = middle(middle(record.output_tokens for record in those) for _, those in short)
     return (
         f"{of(len(short), len(compared), 'answers')} hold {counted(round(mine or 0), 'token')} (median)"
         f" where other hosts say {whole(theirs or 0)} to the same prompts"
@@ -225,42 +233,42 @@ def _short_beside_peers(answers: Sequence[Shot], peers: Mapping[str, Sequence[Sh
 
 
 def _compared(
-    answers: Iterable[Shot], peers: Mapping[str, Sequence[Shot]]
-) -> list[tuple[Shot, list[Shot]]]:
+    answers: Iterable[RequestRecord], peers: Mapping[str, Sequence[RequestRecord]]
+) -> list[tuple[RequestRecord, list[RequestRecord]]]:
     """Our answers beside those of peers to the same prompts, where these call for long ones."""
-    theirs: dict[tuple[int, str], list[Shot]] = {}
-    for shots in peers.values():
-        for shot in shots:
-            if shot.ok and shot.kind in NOT_TWINS and shot.output_tokens is not None:
-                theirs.setdefault((shot.slot, shot.prompt), []).append(shot)
+    theirs: dict[tuple[int, str], list[RequestRecord]] = {}
+    for records in peers.values():
+        for record in records:
+            if record.ok and record.kind in NOT_TWINS and record.output_tokens is not None:
+                theirs.setdefault((record.slot, record.prompt), []).append(record)
     return [
-        (shot, those)
-        for shot in answers
-        if shot.kind in NOT_TWINS
-        and shot.output_tokens is not None
-        and (those := theirs.get((shot.slot, shot.prompt)))
+        (record, those)
+        for record in answers
+        if record.kind in NOT_TWINS
+        and record.output_tokens is not None
+        and (those := theirs.get((record.slot, record.prompt)))
         and _calls_for_more(those)
     ]
 
 
-def _calls_for_more(those: Sequence[Shot]) -> bool:
+def _calls_for_more(those: Sequence[RequestRecord]) -> bool:
     """Whether most peers say much, or were stopped only by the limit."""
     going_on = [
-        shot
-        for shot in those
-        if (shot.output_tokens or 0) >= LONG_TOKENS
-        or (shot.finish_reason == "length" and (shot.output_tokens or 0) >= MANY_TOKENS)
+        record
+        for record in those
+        if (record.output_tokens or 0) >= LONG_TOKENS
+        or (record.finish_reason == "length" and (record.output_tokens or 0) >= MANY_TOKENS)
     ]
     return 2 * len(going_on) > len(those)
 
 
-def _is_short_beside(mine: Shot, theirs: Sequence[Shot]) -> bool:
+def _is_short_beside(mine: RequestRecord, theirs: Sequence[RequestRecord]) -> bool:
     """By the text that was delivered, else by what was claimed; one token is too short beside anybody."""
     said = mine.output_tokens or 0
     if said <= 1:
         return True
-    chars = middle(shot.text_chars for shot in theirs)
+    chars = middle(record.text_chars for record in theirs)
     if mine.text_chars is not None and chars:
         return mine.text_chars <= TENTH * chars
-    tokens = middle(shot.output_tokens for shot in theirs)
+    tokens = middle(record.output_tokens for record in theirs)
     return said <= TENTH * (tokens or 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from toolkit.bench.plan import BenchPlan
-    from toolkit.records import Shot
+    from toolkit.records import RequestRecord
 
 DRAW_EVERY_S = 0.25
 """A thread that draws would hold the interpreter in the middle of reading answers; this is called between them."""
@@ -54,7 +54,7 @@ class BenchProgress:
             self._bar.stop()
             self._bar = None
 
-    def add(self, shot: "Shot") -> None:
+    def add(self, shot: "RequestRecord") -> None:
         """Count a request that is over."""
         if shot.kind == "warmup":
             self._warm += 1

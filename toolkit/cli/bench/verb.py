@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from toolkit.bench.results import Result
     from toolkit.bench.runner import Bench
     from toolkit.cli.bench.progress import BenchProgress
-    from toolkit.records import Host, Shot
+    from toolkit.records import Host, RequestRecord
     from toolkit.store import Store
 
 REQUESTS = 16
@@ -283,7 +283,7 @@ def command(
             is_stopped = _measure(bench, progress)
 
             told = results(
-                [(each.host, each.shots, each.ledger) for each in bench.hosts],
+                [(each.host, each.records, each.ledger) for each in bench.hosts],
                 plan=plan,
                 run=bench.id,
                 client_ok=bench.fitness.ok,
@@ -314,7 +314,7 @@ def command(
         sys.exit(INTERRUPTED)
     if is_stopped:
         sys.exit(INTERRUPTED)
-    if not any(shot.ok for each in bench.hosts for shot in each.shots):
+    if not any(shot.ok for each in bench.hosts for shot in each.records):
         sys.exit(FAILED)
 
 
@@ -326,10 +326,10 @@ class RecordKeeper:
     ) -> None:
         """`warn` is told once that the store refuses."""
         self._store, self._hosts, self._warn = store, hosts, warn
-        self._waiting: list[Shot] = []
+        self._waiting: list[RequestRecord] = []
         self._warned = False
 
-    def add(self, records: "Sequence[Shot]") -> None:
+    def add(self, records: "Sequence[RequestRecord]") -> None:
         """Keep them, and what waits."""
         self._waiting += records
         try:
