@@ -58,23 +58,20 @@ def file_or_one_of(names: Callable[[click.Context, str], Names]) -> Suggest:
 # --- the catalog's, and the toolkit's own ---------------------------------------------------------------
 
 
-def _catalog_files(folder: str) -> Names:
-    from importlib.resources import files
-
-    entries = (files("toolkit") / "catalog" / folder).iterdir()
-    return [(name, None) for name in sorted(each.name.removesuffix(".toml") for each in entries)]
-
-
 @file_or_one_of
 def profile(_context: click.Context, _begun: str) -> Names:
     """A profile of the catalog."""
-    return _catalog_files("profiles")
+    from toolkit.cli.catalog import shelf
+
+    return [(name, None) for name in shelf("profiles")]
 
 
 @file_or_one_of
 def recipe(_context: click.Context, _begun: str) -> Names:
     """A sweep of the catalog."""
-    return _catalog_files("sweeps")
+    from toolkit.cli.catalog import shelf
+
+    return [(name, None) for name in shelf("sweeps")]
 
 
 @one_of

@@ -122,17 +122,12 @@ def command(
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise click.UsageError("--chart writes a PNG or an SVG; call it, e.g., `sweep.png`")
 
-    from importlib.resources import files
-
+    from toolkit.cli.catalog import shelf
     from toolkit.tuning.sweep_file import read_sweep
 
-    shelf = {
-        entry.name.removesuffix(".toml"): entry.read_text("utf-8")
-        for entry in (files("toolkit") / "catalog" / "sweeps").iterdir()
-        if entry.name.endswith(".toml")
-    }
+    own = shelf("sweeps")
     if recipes:
-        known = [read_sweep(text, name) for name, text in sorted(shelf.items())]
+        known = [read_sweep(file.read_text("utf-8"), name) for name, file in own.items()]
         if as_json:
             for plan in known:
                 print_json({"name": plan.name, "summary": plan.summary, "look_at": plan.look_at})
@@ -153,8 +148,8 @@ def command(
         "profile": str(Path(profile or "").resolve()) if is_file else profile,
     }
     if sweep is not None:
-        hint = f"Recipes: {', '.join(sorted(shelf))}; or name a file, e.g., `mine.toml`"
-        text = shelf[sweep] if sweep in shelf else text_of(sweep, hint)
+        hint = f"Recipes: {', '.join(own)}; or name a file, e.g., `mine.toml`"
+        text = own[sweep].read_text("utf-8") if sweep in own else text_of(sweep, hint)
         plan = _planned(text, sweep, **changes)
         _refuse(plan, sim=sim)
         if dry_run:
