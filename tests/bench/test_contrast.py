@@ -163,7 +163,7 @@ def test_each_level_of_a_sweep_has_waves_of_its_own() -> None:
 def test_without_a_common_answer_nothing_is_said() -> None:
     found = contrast(without(even(16), range(8)), without(even(16), range(8, 16)))
     assert (found.pairs, found.ratio, found.low, found.high) == (0, None, None, None)
-    assert (found.different, found.why) == (False, "no request was answered by both")
+    assert not found.different
     assert contrast([], []).pairs == 0
 
 
@@ -197,13 +197,6 @@ def test_times_beyond_reason_break_nothing() -> None:
     found = contrast(a, [shot(slot, 1000.0) for slot in range(5)])
     assert (found.pairs, found.different) == (2, False)
     assert math.isfinite(found.high)
-
-
-def test_the_reason_names_the_pairs_and_the_interval() -> None:
-    assert contrast(host([math.log(2.0)] * 16), even(16)).why.startswith(
-        "answers take 2.00 times as long (1."
-    )
-    assert contrast(even(16), even(16)).why.endswith("less than 5 % is not ruled out")
 
 
 def test_hosts_that_can_not_be_told_apart_are_tied_in_the_order_given() -> None:

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
-from toolkit.bench.levels import LevelFigures
 from toolkit.bench.results import Result
 from toolkit.report.picture import literal, new_figure, save
 
@@ -26,46 +25,42 @@ LEAST_SPAN = 4.0
 PADDING = 1.15
 
 
-def draw(told: Sequence[Result], path: Path) -> None:
+def draw(results: Sequence[Result], path: Path) -> None:
     """Draw every host's levels into a PNG file. Raises OSError when the file cannot be written."""
-    save(lambda: picture(told), path)
+    save(lambda: picture(results), path)
 
 
-def picture(told: Sequence[Result]) -> Figure:
+def picture(results: Sequence[Result]) -> Figure:
     """Every host's levels, each point with its concurrency, and a legend beside them."""
     figure = new_figure(INCHES)
     axes = figure.add_subplot()
-    for number, each in enumerate(told):
-        _draw_host(axes, number, each)
+    for number, result in enumerate(results):
+        points = [
+            (level.e2e_p50_ms / 1000, level.output_tokens_per_s, level.concurrency)
+            for level in result.levels
+            if level.e2e_p50_ms and level.output_tokens_per_s is not None
+        ]
+        label = _label(result.summary.name, result.summary.url)
+        axes.plot(
+            [wait_s for wait_s, _, _ in points],
+            [tokens_per_s for _, tokens_per_s, _ in points],
+            marker=MARKERS[number % 9],
+            color=f"C{number % 10}",
+            markersize=5,
+            label=label if points else f"{label} (no figures)",
+        )
+        for wait_s, tokens_per_s, concurrency in points:
+            axes.annotate(
+                str(concurrency),
+                (wait_s, tokens_per_s),
+                xytext=(4, 4),
+                textcoords="offset points",
+                fontsize=8,
+            )
     _draw_scales(axes)
-    columns = max(1, math.ceil(len(told) / NAMES_IN_COLUMN))
+    columns = max(1, math.ceil(len(results) / NAMES_IN_COLUMN))
     figure.legend(loc="outside right upper", fontsize=8, ncols=columns)
     return figure
-
-
-def _draw_host(axes: Axes, number: int, told: Result) -> None:
-    steps = [
-        step for step in told.levels if step.e2e_p50_ms and step.output_tokens_per_s is not None
-    ]
-    points = [_point(step) for step in steps]
-    label = _label(told.summary.name, told.summary.url)
-    axes.plot(
-        [wait_s for wait_s, _ in points],
-        [speed for _, speed in points],
-        marker=MARKERS[number % 9],
-        color=f"C{number % 10}",
-        markersize=5,
-        label=label if steps else f"{label} (no figures)",
-    )
-    for step, point in zip(steps, points, strict=True):
-        axes.annotate(
-            str(step.concurrency), point, xytext=(4, 4), textcoords="offset points", fontsize=8
-        )
-
-
-def _point(step: LevelFigures) -> tuple[float, float]:
-    """Seconds to the answer's end, and tokens a second."""
-    return (step.e2e_p50_ms or 0.0) / 1000, step.output_tokens_per_s or 0.0
 
 
 def _label(name: str, url: str) -> str:

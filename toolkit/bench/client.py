@@ -145,9 +145,9 @@ class HostClient:
                             allow_redirects=False,
                         ) as response:
                             status, headers = response.status, response.headers
-                            told = (headers[name] for name in CACHE_HEADERS if name in headers)
+                            present = (headers[name] for name in CACHE_HEADERS if name in headers)
                             # fit for a screen and for the store: a byte that is no UTF-8 is in neither
-                            cache_status = next(map(line, told), None)
+                            cache_status = next(map(line, present), None)
                             content_type = headers.get("Content-Type", "")
                             reader = Completion(status=status, content_type=content_type)
                             await _read(response.content, reader)

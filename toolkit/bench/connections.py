@@ -146,16 +146,16 @@ class Connections(aiohttp.TCPConnector):
             transport = connection.transport
             if transport is None or connection.protocol is None:
                 return connection
-            wire = transport.get_protocol()
-            if not isinstance(wire, TimedConnection):
-                wire = TimedConnection(connection.protocol)
-                transport.set_protocol(wire)
+            timed = transport.get_protocol()
+            if not isinstance(timed, TimedConnection):
+                timed = TimedConnection(connection.protocol)
+                transport.set_protocol(timed)
             elif _has_ended(transport):
                 connection.close()
                 continue
             else:
-                wire.idle_s = time.monotonic() - wire.read_s
-            taken.set(wire)
+                timed.idle_s = time.monotonic() - timed.read_s
+            taken.set(timed)
             return connection
 
 

@@ -76,7 +76,6 @@ class Contrast:
     """95 % confidence interval of the ratio; None with fewer than two pairs."""
     high: float | None
     different: bool
-    why: str
 
 
 class _Answers(NamedTuple):
@@ -142,27 +141,18 @@ def _contrast(a: _Answers, b: _Answers) -> Contrast:
     pairs = {slot: a.log_e2e[slot] - b.log_e2e[slot] for slot in slots}
     blocks = _blocks(pairs, open_wave=math.ceil(max(a.overlap, b.overlap)))
     if not pairs:
-        return _untold(0, None, "no request was answered by both")
+        return Contrast(pairs=0, ratio=None, low=None, high=None, different=False)
     mean = math.fsum(pairs.values()) / len(pairs)
     reach = _reach(blocks, mean)
     if reach is None:
-        return _untold(1, _exp(mean), "only one request was answered by both")
-    different = abs(mean) - reach > math.log(LEAST_DIFFERENCE)
-    low, ratio, high = _exp(mean - reach), _exp(mean), _exp(mean + reach)
+        return Contrast(pairs=1, ratio=_exp(mean), low=None, high=None, different=False)
     return Contrast(
         pairs=len(pairs),
-        ratio=ratio,
-        low=low,
-        high=high,
-        different=different,
-        why=f"answers take {ratio:.2f} times as long ({low:.2f} to {high:.2f}, 95 % sure) over "
-        f"{len(pairs)} requests that both answered"
-        + ("" if different else ": a difference of less than 5 % is not ruled out"),
+        ratio=_exp(mean),
+        low=_exp(mean - reach),
+        high=_exp(mean + reach),
+        different=abs(mean) - reach > math.log(LEAST_DIFFERENCE),
     )
-
-
-def _untold(pairs: int, ratio: float | None, why: str) -> Contrast:
-    return Contrast(pairs=pairs, ratio=ratio, low=None, high=None, different=False, why=why)
 
 
 def _blocks(pairs: Mapping[_Slot, float], *, open_wave: int) -> _Blocks:

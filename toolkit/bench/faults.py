@@ -20,8 +20,8 @@ FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
 """What aiohttp and the event loops raise when the other side is at fault. TimeoutError is an OSError; a RuntimeError
 comes of a connection that ends in the wrong moment."""
 
-TOLD_CHARACTERS = 300
-TOLD = ("error", "finish_reason", "model", "answer_id", "cache_status")
+MOST_CHARACTERS = 300
+QUOTED_FIELDS = ("error", "finish_reason", "model", "answer_id", "cache_status")
 """Fields of a record that hold the host's own words."""
 LEAST_OF_A_KEY = 4
 """Fewer of a key's first characters tell nothing."""
@@ -80,14 +80,14 @@ def without_key(record: RequestRecord, key: str | None) -> RequestRecord:
     """Take the key out of whatever the host repeats it in."""
     if not key:
         return record
-    told = {name: text for name in TOLD if (text := getattr(record, name))}
-    clean: dict[str, Any] = {name: hidden(text, key) for name, text in told.items()}
-    return record if clean == told else replace(record, **clean)
+    quoted = {name: text for name in QUOTED_FIELDS if (text := getattr(record, name))}
+    clean: dict[str, Any] = {name: hidden(text, key) for name, text in quoted.items()}
+    return record if clean == quoted else replace(record, **clean)
 
 
 def line(text: str) -> str:
     """One printable line of bounded length: an escape sequence must not reach a terminal, nor half a character the store."""
-    return printable(" ".join(text[: 4 * TOLD_CHARACTERS].split()))[:TOLD_CHARACTERS]
+    return printable(" ".join(text[: 4 * MOST_CHARACTERS].split()))[:MOST_CHARACTERS]
 
 
 def reason(error: OSError) -> str:

@@ -53,7 +53,7 @@ def results(
         pages,
     )
     ties = tied(records)
-    told = []
+    found = []
     for host, of_host, ledger in hosts:
         levels = level_figures(of_host, limits) if plan.levels else ()
         peers = {name: theirs for name, theirs in records.items() if name != host.name}
@@ -92,7 +92,7 @@ def results(
             concurrency=concurrency,
             rate=plan.rate,
         )
-        told.append(
+        found.append(
             Result(
                 summary=replace(
                     figures,
@@ -104,4 +104,4 @@ def results(
                 knee_concurrency=knee_at,
             )
         )
-    return told
+    return found

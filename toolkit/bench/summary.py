@@ -64,7 +64,7 @@ class HostSummary:
     window_s: float | None
     """From the first planned send to the end of the last request."""
     output_tokens: int | None
-    """Of the answers; None when none of them told."""
+    """Of the answers; None when none of them says."""
     prompt_tokens: int | None
     output_tokens_estimated: bool
     """At least one answer's tokens were counted in chunks, or are missing from the sum."""
@@ -164,9 +164,9 @@ def _per(amount: float | None, whole: float | None) -> float | None:
 
 def _sum(values: Iterable[int | None]) -> int | None:
     """Sum what is known: nothing answered is 0 tokens, answers that all keep silent are unknown."""
-    told = list(values)
-    known = [value for value in told if value is not None]
-    return sum(known) if known or not told else None
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if known or not listed else None
 
 
 def _sketch(values: Iterable[float | None]) -> Sketch:

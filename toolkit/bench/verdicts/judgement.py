@@ -21,7 +21,7 @@ from toolkit.bench.verdicts.foreign_traffic import foreign_traffic
 from toolkit.bench.verdicts.hidden_backend import hidden_backend
 from toolkit.bench.verdicts.inflated_usage import inflated_usage
 from toolkit.bench.verdicts.model_mismatch import is_opaque, model_mismatch
-from toolkit.bench.verdicts.response_cache import Replays, replays, response_cache, why_not_told
+from toolkit.bench.verdicts.response_cache import Replays, replays, response_cache, why_unknown
 from toolkit.bench.verdicts.saturated import saturated
 from toolkit.bench.verdicts.truncated_output import are_short_and_alone, truncated_output
 from toolkit.records import (
@@ -184,7 +184,7 @@ def _without_answers(
     found: Replays,
     counted: Account,
 ) -> Iterator[Gap]:
-    if reason := why_not_told(found, counted):
+    if reason := why_unknown(found, counted):
         yield "response_cache", reason
     if all(usage(record) is None for record in answers):
         yield "inflated_usage", "no answer tells its usage"

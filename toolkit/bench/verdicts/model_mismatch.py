@@ -166,12 +166,14 @@ def _unlike_rivals(
 
 def _rivals_names(rivals: Mapping[str, Sequence[ServedModel]]) -> list[str]:
     """What the first rival calls its model, if that says which it is and every other serves the same one; else nothing."""
-    told = [[name for model in served for name in _names(model)] for served in rivals.values()]
-    told = [names for names in told if names]
-    if len(told) < LEAST_RIVALS:
+    served_names = [
+        [name for model in served for name in _names(model)] for served in rivals.values()
+    ]
+    served_names = [names for names in served_names if names]
+    if len(served_names) < LEAST_RIVALS:
         return []
-    names = [name for name in told[0] if _tells(name)]
-    for others in told[1:]:
+    names = [name for name in served_names[0] if _tells(name)]
+    for others in served_names[1:]:
         if not any(_tells(b) and not differ(a, b) for a in names for b in others):
             return []
     return names

@@ -87,9 +87,9 @@ class Replays:
     """Tokens that the server's counters lack, of all answers."""
     contradicted: bool = False
     """The server counted the tokens all the same."""
-    told: int = 0
+    headers: int = 0
     """Answers whose header says whether the cache had them, repeated or not, warm-up included."""
-    told_hits: int = 0
+    header_hits: int = 0
 
     @property
     def records(self) -> frozenset[RequestRecord]:
@@ -125,9 +125,9 @@ def response_cache(found: Replays) -> Verdict | None:
     if "header" in found.kinds:
         headers = (pair.again.cache_status or "" for pair in found.taken)
         clauses.append(f"a header says {quoted(next(filter(says_hit, headers)))}")
-    if found.told_hits:
-        ratio = share(found.told_hits, found.told)
-        answers = whole(found.told)
+    if found.header_hits:
+        ratio = share(found.header_hits, found.headers)
+        answers = whole(found.headers)
         clauses.append(f"by its header the hit ratio is {ratio:.2f} of {answers} answers")
     if "counters" in found.kinds:
         clauses.append(
@@ -144,7 +144,7 @@ def response_cache(found: Replays) -> Verdict | None:
     )
 
 
-def why_not_told(found: Replays, account: Account) -> str | None:
+def why_unknown(found: Replays, account: Account) -> str | None:
     """Why a response cache may have stayed unseen; None where it would have shown."""
     if not found.pairs:
         return "no request was answered twice"
@@ -175,8 +175,10 @@ def replays(records: Sequence[RequestRecord], account: Account, rtt_ms: float | 
         found = _taken(blind, len(news), 0.0, account, rtt_ms)
         found = replace(found, of_unique=bool(found.taken))
     headers = [record.cache_status for record in answers if record.cache_status]
-    told = [header for header in headers if not says_bypass(header)]
-    return replace(found, pairs=pairs, told=len(told), told_hits=sum(map(says_hit, told)))
+    telling = [header for header in headers if not says_bypass(header)]
+    return replace(
+        found, pairs=pairs, headers=len(telling), header_hits=sum(map(says_hit, telling))
+    )
 
 
 # --- which requests were repeated -------------------------------------------------------------------

@@ -40,7 +40,7 @@ def shared_engines(
     Two engines of one fleet may be set and started alike. So their counters must also have moved alike, and by more than
     either was asked.
     """
-    told: dict[str, list[str]] = {}
+    shared: dict[str, list[str]] = {}
     names = list(ledgers)
     for place, one in enumerate(names):
         for other in names[place + 1 :]:
@@ -49,9 +49,9 @@ def shared_engines(
                 and _moved_alike(ledgers[one], ledgers[other])
                 and all((accounts[name].surplus_requests or 0.0) > 0 for name in (one, other))
             ):
-                told.setdefault(one, []).append(other)
-                told.setdefault(other, []).append(one)
-    return {name: tuple(others) for name, others in told.items()}
+                shared.setdefault(one, []).append(other)
+                shared.setdefault(other, []).append(one)
+    return {name: tuple(others) for name, others in shared.items()}
 
 
 def _moved_alike(one: Ledger, other: Ledger) -> bool:

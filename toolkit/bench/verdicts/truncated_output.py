@@ -65,8 +65,8 @@ def are_short_and_alone(
 ) -> bool:
     """Whether nearly all answers are one token long and nothing tells whether that is all there was to say."""
     wanted = [record for record in answers if record.max_tokens > 1]
-    told = ledger.asked_tokens is not None or ledger.finished_stop is not None
-    return _are_tiny(wanted, 1) and not told and len(_compared(answers, peers)) < LEAST_SLOTS
+    is_counted = ledger.asked_tokens is not None or ledger.finished_stop is not None
+    return _are_tiny(wanted, 1) and not is_counted and len(_compared(answers, peers)) < LEAST_SLOTS
 
 
 def _are_enough(some: Sequence[RequestRecord], all_: Sequence[RequestRecord]) -> bool:
@@ -83,13 +83,13 @@ def _are_tiny(answers: Sequence[RequestRecord], tokens: int) -> bool:
 
 def _from_answers(answers: Sequence[RequestRecord], ledger: Ledger) -> Iterator[tuple[str, str]]:
     under = [record for record in answers if _is_under(record, ledger)]
-    told_on = [record for record in under if record.ignore_eos]
+    unstoppable = [record for record in under if record.ignore_eos]
     by_length = [
         record for record in under if record.finish_reason == "length" and not record.ignore_eos
     ]
-    if told_on:
+    if unstoppable:
         asked = sum(bool(record.ignore_eos) for record in answers)
-        clause = f"{of(len(told_on), asked, 'answers')} ended {_early(told_on)} though told to ignore the end of text"
+        clause = f"{of(len(unstoppable), asked, 'answers')} ended {_early(unstoppable)} though told to ignore the end of text"
         yield "answer", clause
     if _are_enough(by_length, answers):
         clause = (

@@ -54,16 +54,16 @@ class BenchProgress:
             self._bar.stop()
             self._bar = None
 
-    def add(self, shot: "RequestRecord") -> None:
+    def add(self, record: "RequestRecord") -> None:
         """Count a request that is over."""
-        if shot.kind == "warmup":
+        if record.kind == "warmup":
             self._warm += 1
             return
         if self._began_s is None:
-            self._began_s = time.monotonic() - (shot.took_ms or 0.0) / 1000
+            self._began_s = time.monotonic() - (record.took_ms or 0.0) / 1000
         self._done += 1
-        self._ok += shot.ok
-        self._tokens += (shot.output_tokens or 0) if shot.ok else 0
+        self._ok += record.ok
+        self._tokens += (record.output_tokens or 0) if record.ok else 0
 
     def say(self, sentence: str) -> None:
         """Print a line for the user, above the one that moves; any thread may call it."""

@@ -314,7 +314,7 @@ def command(
         sys.exit(INTERRUPTED)
     if is_stopped:
         sys.exit(INTERRUPTED)
-    if not any(shot.ok for each in bench.hosts for shot in each.records):
+    if not any(record.ok for each in bench.hosts for record in each.records):
         sys.exit(FAILED)
 
 
