@@ -133,7 +133,9 @@ def test_an_open_loop_asks_every_host_at_the_same_rate_and_charges_a_slow_one(
         words = ("--rate", "20", "--max-tokens", "64", "--request-timeout", "4", "--canaries", "0")
         run(tmp_path, headless("-u", "4", "-t", "4s", *words))
         truth = counted_everywhere(urls_in(text))
-    sums = {name: each for (name, _, _), each in all_sums(tmp_path).items()}
+    of_kinds = all_sums(tmp_path)
+    assert {kind for _, _, kind in of_kinds} == {"ranked"}, "no canary was wanted"
+    sums = {name: each for (name, _, _), each in of_kinds.items()}
     assert sums["quick"].ok == truth["quick"].requests
     assert sums["quick"].errors == 0
     # 20 a second for 4 s, give or take the start and the end
@@ -153,7 +155,7 @@ max_tokens = 4
 text = "What is the capital of Singapore?"
 [[phases]]
 name = "warm"
-for = "3s"
+for = "2s"
 users = 1
 [[phases]]
 name = "busy"

@@ -18,9 +18,11 @@ import sys
 import time
 from pathlib import Path
 
-from toolkit.records import Event, Host, LoaderSecond, Run, Tally
-from toolkit.stats import Sketch
-from toolkit.store import Store
+# what writes a run is loaded by a blast alone: the others are started as often, and do without
+if "blast" in sys.argv[1:2]:
+    from toolkit.records import Event, Host, LoaderSecond, Run, Tally
+    from toolkit.stats import Sketch
+    from toolkit.store import Store
 
 RATES = {"slow": 10}
 
@@ -61,7 +63,7 @@ def blast(words: list[str]) -> None:
         sys.exit(1)
 
 
-def begin(store: Store, run_id: str, host: Host, *, is_new: bool) -> float:
+def begin(store: "Store", run_id: str, host: "Host", *, is_new: bool) -> float:
     now = float(int(time.time())) if is_new else float(int(time.time()) + 1000)
     if is_new:
         store.add_run(Run(id=run_id, verb="blast", started_at=time.time()))
@@ -70,7 +72,7 @@ def begin(store: Store, run_id: str, host: Host, *, is_new: bool) -> float:
     return now
 
 
-def write(store: Store, run_id: str, name: str, url: str, at_s: int) -> None:
+def write(store: "Store", run_id: str, name: str, url: str, at_s: int) -> None:
     rate = 0 if name == "refuses" else RATES.get(name, 30)
     whole = Sketch()
     if rate:

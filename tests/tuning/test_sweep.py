@@ -130,7 +130,7 @@ def test_a_failed_start_is_a_row_with_its_cause_and_the_sweep_goes_on(
 
 def test_a_configuration_that_answers_nothing_is_a_failure(store: Store, tmp_path: Path) -> None:
     text = TEXT.replace('name = "slow"', 'name = "refuses"')
-    known = by_name(swept(store, tmp_path, read_sweep(text, "f")))
+    known = by_name(swept(store, tmp_path, replace(read_sweep(text, "f"), blocks=1)))
     assert known["refuses"].cause == "it answered no request of the load"
 
 
@@ -141,7 +141,7 @@ def test_what_the_planner_shows_impossible_is_skipped_with_its_reason(
         swept(
             store,
             tmp_path,
-            read_sweep(TEXT, "f"),
+            replace(read_sweep(TEXT, "f"), blocks=1),
             impossible=lambda one: "too large" if one.name == "slow" else None,
         )
     )
@@ -227,8 +227,8 @@ def test_who_needs_a_key_is_warmed_with_it_and_a_warm_up_that_fails_says_why(
 def test_somebody_elses_server_is_neither_started_nor_ended(store: Store, tmp_path: Path) -> None:
     text = TEXT.replace('sim = "slow"', 'url = "http://10.0.0.4:8000/"')
     text = text.replace('sim = "fast"', 'url = "http://10.0.0.5:8000"')
-    known = by_name(swept(store, tmp_path, read_sweep(text, "f")))
-    assert calls(tmp_path) == ["blast slow", "blast fast"] * 2
+    known = by_name(swept(store, tmp_path, replace(read_sweep(text, "f"), blocks=1)))
+    assert calls(tmp_path) == ["blast slow", "blast fast"]
     assert known["slow"].start_s == ()
     with Store.open_readonly(tmp_path / "t.db") as read:
         urls = {host.url for run in known["slow"].runs for host in read.hosts_of(run).values()}
@@ -391,9 +391,10 @@ def test_a_blast_that_told_its_name_and_was_killed_before_it_was_stored_is_begun
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=time.time()))
     kept.state.cells["1/slow/1"] = SweepCell(run="f" * 12, url="http://127.0.0.1:9", begun_at=1.0)
     kept.save()
-    known = Sweep(read_sweep(TEXT, "f"), Kept.found(store, RUN), tools(tmp_path)).run()
+    plan = replace(read_sweep(TEXT, "f"), blocks=1)
+    known = Sweep(plan, Kept.found(store, RUN), tools(tmp_path)).run()
     slow = by_name(known)["slow"]
-    assert len(slow.blocks) == 2
+    assert len(slow.blocks) == 1
     assert "f" * 12 not in slow.runs
 
 
@@ -422,7 +423,7 @@ def test_a_blast_of_another_address_is_not_gone_on_with(store: Store, tmp_path: 
     kept = Kept.begun(store, Run(id=RUN, verb="sweep", started_at=50.0))
     # the port of then is taken, and the server stands at another one
     kept.state.cells["1/slow/1"] = SweepCell(run="c" * 12, url="http://127.0.0.1:9", begun_at=50.0)
-    known = Sweep(read_sweep(TEXT, "f"), kept, tools(tmp_path)).run()
+    known = Sweep(replace(read_sweep(TEXT, "f"), blocks=1), kept, tools(tmp_path)).run()
     assert "c" * 12 not in by_name(known)["slow"].runs
     assert "--resume" not in (tmp_path / "calls.txt").read_text()
 
