@@ -122,7 +122,7 @@ def test_every_link_in_every_kind_of_file(link: int, tmp_path: Path) -> None:
         "cut.pcap": packets.pcap([frame.cut(120) for frame in frames], link, snaplen=120),
     }
     if link != packets.ETHERNET:  # what the file is like has nothing to do with its links
-        files = {name: files[name] for name in ("little.pcap", "big.pcapng", "cut.pcap")}
+        files = {name: files[name] for name in ("little.pcap", "cut.pcap")}
     for name, file in files.items():
         (tmp_path / name).write_bytes(file)
         assert compare(tmp_path / name) > 20

@@ -323,38 +323,3 @@ def test_a_states_group_holds_no_tokens() -> None:
 def test_layers_that_draft_stand_on_the_last_stage() -> None:
     # 27 layers on two stages are 14 and 13: one more there makes 14 and 14
     assert lay("DeepSeek-V2-Lite", draft_layers=1, pp=2).bytes_per_block == 14 * 64 * 1152
-
-
-def test_smaller_pages_take_more_tokens_until_they_are_as_large() -> None:
-    # full layers of 2 x 64, layers with a window of 2 x 32 wide: 512 and 256 bytes a token
-    model = mixed(*"sf", global_head_dim=64)
-    laid = layout(model, LayoutSetting(max_model_len=4096))
-    assert laid.bytes_per_block == 16 * 512
-    assert [(group.kind, group.block_size) for group in laid.groups] == [
-        ("sliding", 32),
-        ("full", 16),
-    ]
-
-
-def test_pages_that_do_not_come_out_even_are_padded() -> None:
-    # 3 x 32 against 2 x 32: 384 and 256 bytes a token
-    model = mixed(*"sf", num_global_key_value_heads=3)
-    laid = layout(model, LayoutSetting(max_model_len=4096))
-    assert {(group.block_size, group.page_bytes) for group in laid.groups} == {(16, 16 * 384)}
-
-
-def test_a_hybrid_of_mla_has_blocks_in_steps_of_128() -> None:
-    model = tiny(
-        layer_types=["linear_attention"] * 3 + ["full_attention"],
-        kv_lora_rank=512,
-        qk_rope_head_dim=64,
-        qk_nope_head_dim=128,
-        v_head_dim=128,
-        linear_conv_kernel_dim=4,
-        linear_key_head_dim=64,
-        linear_value_head_dim=64,
-        linear_num_key_heads=8,
-        linear_num_value_heads=16,
-    )
-    # (2 x 8 x 64 + 16 x 64) x 3 x 2 + 16 x 64 x 64 x 2 = 143,360 bytes of state, 1,152 a token: 125 tokens
-    assert layout(model, LayoutSetting(max_model_len=4096)).block_size == 128

@@ -177,15 +177,6 @@ def test_a_given_latency_is_used_only_where_none_was_measured() -> None:
     assert measured.tolist() == [1.0, 2.0, 3.0]
 
 
-def test_the_policy_decides_which_requests_a_cache_may_answer() -> None:
-    one = arrived(list("abcd"), temperature=[0, 0.7, None, 0.7], seed=[None, None, None, 3])
-    shares = [
-        summarise(one, options=ReportSettings(policy=policy)).eligible_share
-        for policy in ("all", "declared")
-    ]
-    assert shares == [1.0, 0.5]
-
-
 def test_what_is_known_to_have_failed_fills_no_cache_and_counts_as_no_work() -> None:
     one = arrived(
         list("aaa"), status=[302, 200, 200], latency_ms=1.0, usage=10, output_tokens=[None, 5, 5]
