@@ -87,18 +87,16 @@ class TimedConnection(asyncio.Protocol):
             data = content.read_nowait()
             if not data:
                 return
-            if not self._is_wanting(feed, data):
+            try:
+                wants_more = feed(data, self.read_s)
+            except Exception as error:  # noqa: BLE001 (the waiting task's to raise: the event loop would only log it)
+                wants_more = False
+                if self._done is not None and not self._done.done():
+                    self._done.set_exception(error)
+            if not wants_more:
                 self._feed = None  # what else comes is aiohttp's to hold back
                 break
         self._wake()
-
-    def _is_wanting(self, feed: Feed, data: bytes) -> bool:
-        try:
-            return feed(data, self.read_s)
-        except Exception as error:  # noqa: BLE001 (the waiting task's to raise: the event loop would only log it)
-            if self._done is not None and not self._done.done():
-                self._done.set_exception(error)
-            return False
 
     def _wake(self) -> None:
         if self._done is not None and not self._done.done():

@@ -123,17 +123,13 @@ def _answers(records: Iterable[RequestRecord]) -> _Answers:
         for record in measured
         if record.ok and record.kind != "twin" and record.e2e_ms and 0 < record.e2e_ms < math.inf
     }
-    return _Answers(log_e2e, _overlap(measured))
-
-
-def _overlap(measured: Sequence[RequestRecord]) -> float:
-    """Little's law: the time that all requests took together / the time in which they did."""
-    if not measured:
-        return 1.0
+    # Little's law: the time that all requests took together / the time in which they did
     spans = [(started_at(record), over_at(record)) for record in measured]
-    window_s = max(end for _, end in spans) - min(start for start, _ in spans)
-    overlap = sum(end - start for start, end in spans) / window_s if window_s > 0 else 1.0
-    return overlap if 1.0 <= overlap < math.inf else 1.0
+    busy_s = sum(end - start for start, end in spans)
+    first_s = min((start for start, _ in spans), default=0.0)
+    window_s = max((end for _, end in spans), default=0.0) - first_s
+    overlap = busy_s / window_s if window_s > 0 else 1.0
+    return _Answers(log_e2e, overlap if 1.0 <= overlap < math.inf else 1.0)
 
 
 def _contrast(a: _Answers, b: _Answers) -> Contrast:

@@ -313,7 +313,42 @@ def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float)
 
     The streams begin `spread_s` apart, first to last; each reads three answers, one after the other.
     """
-    return uvloop.run(_load(server, streams, tokens=tokens, spread_s=spread_s))
+    answer_s = (server.pace.ttft_ms + tokens * server.pace.interval_ms) / 1000
+    limit_s = SLACK_S + 2 * answer_s
+    exchanges = []
+
+    async def stream(client: HostClient, number: int) -> None:
+        await asyncio.sleep(spread_s * number / streams)
+        for turn in range(ROUNDS):
+            said = f"[{number * ROUNDS + turn:08}] What time is it?"
+            body = chat_body(MODEL, [{"role": "user", "content": said}], True, tokens, None)
+            exchanges.append(await client.exchange(body, time.monotonic() + limit_s))
+
+    async def load() -> tuple[float, float]:
+        async with HostClient(Host(name=MODEL, url=server.url), timeout_s=limit_s) as client:
+            await client.open_connections(min(streams, MOST_READY_CONNECTIONS))
+            with quiet_collector():
+                began_s, cpu_began_s = time.monotonic(), time.process_time()
+                await asyncio.gather(*(stream(client, number) for number in range(streams)))
+                cpu_s, wall_s = time.process_time() - cpu_began_s, time.monotonic() - began_s
+        return wall_s, cpu_s
+
+    wall_s, cpu_s = uvloop.run(load())
+    timed, errors = [], []
+    for response, sent_s, _ in exchanges:
+        answer, failure = response.answer, response.failure
+        if answer is not None and answer.ok and failure is None:
+            timed.append(timed_answer(sent_s, answer))
+        else:
+            errors.append(failure.error if failure else answer.error if answer else None)
+    return LevelCost(
+        streams=streams,
+        timed=tuple(timed),
+        failed=len(errors),
+        error=errors[0] if errors else None,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+    )
 
 
 def measured(server: StampedServer, streams: int, *, tokens: int) -> SelftestLevel:
@@ -332,39 +367,4 @@ def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
         tokens=one.tokens,
         events_per_cpu_s=1e6 / cost_us if cost_us else None,
         cpu_us_per_event=cost_us,
-    )
-
-
-async def _load(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> LevelCost:
-    answer_s = (server.pace.ttft_ms + tokens * server.pace.interval_ms) / 1000
-    limit_s = SLACK_S + 2 * answer_s
-    exchanges = []
-
-    async def stream(number: int) -> None:
-        await asyncio.sleep(spread_s * number / streams)
-        for turn in range(ROUNDS):
-            said = f"[{number * ROUNDS + turn:08}] What time is it?"
-            body = chat_body(MODEL, [{"role": "user", "content": said}], True, tokens, None)
-            exchanges.append(await client.exchange(body, time.monotonic() + limit_s))
-
-    async with HostClient(Host(name=MODEL, url=server.url), timeout_s=limit_s) as client:
-        await client.open_connections(min(streams, MOST_READY_CONNECTIONS))
-        with quiet_collector():
-            began_s, cpu_began_s = time.monotonic(), time.process_time()
-            await asyncio.gather(*(stream(number) for number in range(streams)))
-            cpu_s, wall_s = time.process_time() - cpu_began_s, time.monotonic() - began_s
-    timed, errors = [], []
-    for response, sent_s, _ in exchanges:
-        answer, failure = response.answer, response.failure
-        if answer is not None and answer.ok and failure is None:
-            timed.append(timed_answer(sent_s, answer))
-        else:
-            errors.append(failure.error if failure else answer.error if answer else None)
-    return LevelCost(
-        streams=streams,
-        timed=tuple(timed),
-        failed=len(errors),
-        error=errors[0] if errors else None,
-        wall_s=wall_s,
-        cpu_s=cpu_s,
     )

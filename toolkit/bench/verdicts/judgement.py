@@ -133,8 +133,12 @@ def judgement(
     gaps = [
         *_without_counters(records, answers, ledger, peers, levels),
         *_without_answers(records, answers, ledger, found, counted),
-        *_without_models(host, ledger, rivals),
     ]
+    if not ledger.models_before and not ledger.models_after:
+        gaps.append(("model_mismatch", "no list of models"))
+    elif is_opaque(host, ledger, rivals):
+        why = "the names that it serves do not say which model they mean"
+        gaps.append(("model_mismatch", why))
     measured = [record for record in records if record.kind != "warmup"]
     return Judgement(
         accusations=tuple(accusations),
@@ -197,12 +201,3 @@ def _without_answers(
             "cold",
             "the first answers stood still, and too few later ones show that this has an end",
         )
-
-
-def _without_models(
-    host: Host, ledger: Ledger, rivals: Mapping[str, Sequence[ServedModel]]
-) -> Iterator[Gap]:
-    if not ledger.models_before and not ledger.models_after:
-        yield "model_mismatch", "no list of models"
-    elif is_opaque(host, ledger, rivals):
-        yield "model_mismatch", "the names that it serves do not say which model they mean"

@@ -49,7 +49,9 @@ def model_mismatch(
     ours = _asked(host, served, named)
     before = _asked(host, ledger.models_before, named)
     exact = [*_changes(before, ledger.models_after), *_not_as_listed(host, ours)]
-    listed = [*_not_served(host, served), *_not_its_root(ours)]
+    listed = [*_not_served(host, served)]
+    if ours is not None and ours.root is not None and differ(ours.id, ours.root):
+        listed.append(f"{quoted(ours.id)} comes from {quoted(ours.root)}")
     answered = [*_answered_by(host, served, named)]
     alone = [*_unlike_rivals(host, ours, rivals)]
     if not exact and not listed and not answered and not alone:
@@ -134,11 +136,6 @@ def _not_served(host: Host, served: Sequence[ServedModel]) -> Iterator[str]:
     # an alias that is listed must be served by that very name; a model may be served by any
     if _differs_from_all(host.model, names) or not _tells(host.model):
         yield f"listed is {quoted(host.model)}, served is {_list(m.id for m in served)}"
-
-
-def _not_its_root(model: ServedModel | None) -> Iterator[str]:
-    if model is not None and model.root is not None and differ(model.id, model.root):
-        yield f"{quoted(model.id)} comes from {quoted(model.root)}"
 
 
 def _answered_by(host: Host, served: Sequence[ServedModel], named: Sequence[str]) -> Iterator[str]:
