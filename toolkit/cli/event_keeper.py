@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from toolkit.cli.proxy.said import say
+from toolkit.cli.output import to_stderr
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -46,4 +46,4 @@ class EventKeeper:
                 with Store.open(self._database or "") as store:
                     work(store)
             except ToolkitError as error:
-                say(f"Warning: an event is not kept: {error.message}")
+                to_stderr(f"Warning: an event is not kept: {error.message}")

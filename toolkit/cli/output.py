@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,16 @@ def say(line: str, *, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     is_seen = stream is not None and stream.isatty()
     click.echo(folded(line, shutil.get_terminal_size().columns) if is_seen else line, err=err)
+
+
+def to_stderr(sentence: str) -> None:
+    """Print it whole on standard error; where nobody reads that any more, what was to be done besides is done all the same."""
+    try:
+        click.echo(sentence, err=True)
+    except (OSError, ValueError):
+        # what is buffered would fail once more when the process ends, and make its exit code 120
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def folded(line: str, width: int) -> str:

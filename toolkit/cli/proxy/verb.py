@@ -1,33 +1,24 @@
 """`toolkit proxy`: a response cache, queues and routing in front of one or several vLLM servers."""
 
+import os
+import signal
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli import suggestions
+from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.options import DURATION, SIZE
 
-EXAMPLES = """
-Stand between clients and vLLM: answer what was asked before from memory, ask once what many ask
-at the same time, share slots and queues fairly between teams, choose the least loaded server,
-and tell what came of each request. By default every complete answer is stored and given again to
-whoever asks the same, sampled ones included; --policy declared stores only what was asked with
-temperature 0 or a seed.
-
-\b
-  toolkit proxy --upstream http://127.0.0.1:8001 --port 8000
-  toolkit proxy --upstream http://gpu1:8000 --upstream http://gpu2:8000 \\
-      --concurrency 64
-  toolkit proxy --config proxy.toml        teams, keys, limits: see the README
-  toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m \\
-      --log requests.jsonl
-  toolkit proxy --config proxy.toml --check
-      read the settings, say what they mean, and end
-  toolkit workload --from requests.jsonl   what follows from its log
-  curl http://127.0.0.1:8002/metrics
-      what it counts, on the next free port
-"""
+if TYPE_CHECKING:
+    from toolkit.proxy.app import Proxy
+    from toolkit.proxy.config import Settings
+    from toolkit.proxy.telemetry.metrics import Counters
+    from toolkit.proxy.workers import Workers
+    from toolkit.serving.notify import Notify
 
 POLICIES = ("all", "declared", "off")
 
@@ -54,9 +45,10 @@ class Replay(click.ParamType[object]):
         return speed
 
 
-@click.command(
-    "proxy", help=EXAMPLES, short_help="Answer repeats from a cache; queue and route the rest."
-)
+PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+
+
+@click.command("proxy", short_help="Answer repeats from a cache; queue and route the rest.")
 @click.option(
     "--config",
     metavar="FILE",
@@ -120,11 +112,150 @@ class Replay(click.ParamType[object]):
     help="Processes that answer hits; one of them makes all calls upstream.  [default: 1]",
 )
 @click.option("--check", is_flag=True, help="Read the settings, say what they mean, and end.")
-def command(config: Path | None, *, check: bool, **options: Any) -> None:
-    """Run a proxy (the help text is EXAMPLES)."""
-    if options["cache_file"] and options["no_cache_file"]:
-        raise click.UsageError("--cache-file names what --no-cache-file does without")
-    from toolkit.cli.proxy.run import run_proxy, settings_of
+def command(
+    *,
+    config: Path | None,
+    upstream: tuple[str, ...],
+    port: int | None,
+    host: str | None,
+    admin_port: int | None,
+    policy: str | None,
+    ttl: float | None,
+    memory: int | None,
+    cache_file: str | None,
+    no_cache_file: bool,
+    replay: float | str | None,
+    concurrency: int | None,
+    queue: int | None,
+    wait: float | None,
+    log: str | None,
+    database: str | None,
+    workers: int | None,
+    check: bool,
+) -> None:
+    """Stand between clients and vLLM: answer what was asked before from memory, ask once what many ask
+    at the same time, share slots and queues fairly between teams, choose the least loaded server,
+    and tell what came of each request. By default every complete answer is stored and given again to
+    whoever asks the same, sampled ones included; --policy declared stores only what was asked with
+    temperature 0 or a seed.
 
-    settings = settings_of(config, options)
-    run_proxy(settings, only_check=check)
+    \b
+      toolkit proxy --upstream http://127.0.0.1:8001 --port 8000
+      toolkit proxy --upstream http://gpu1:8000 --upstream http://gpu2:8000 \\
+          --concurrency 64
+      toolkit proxy --config proxy.toml        teams, keys, limits: see the README
+      toolkit proxy --upstream http://127.0.0.1:8001 --policy declared --ttl 10m \\
+          --log requests.jsonl
+      toolkit proxy --config proxy.toml --check
+          read the settings, say what they mean, and end
+      toolkit workload --from requests.jsonl   what follows from its log
+      curl http://127.0.0.1:8002/metrics
+          what it counts, on the next free port
+    """
+    if cache_file and no_cache_file:
+        raise click.UsageError("--cache-file names what --no-cache-file does without")
+
+    from toolkit.cli.inputs import allow_open_files, toml_text
+    from toolkit.cli.output import to_stderr
+    from toolkit.cli.proxy.process import meaning, proxy_of, run_loop, secrets_of
+    from toolkit.proxy.auth import Keyring
+    from toolkit.proxy.config import read
+    from toolkit.serving.notify import Notify
+    from toolkit.units import share, span
+
+    flags = {
+        "upstream": upstream,
+        "port": port,
+        "host": host,
+        "admin_port": admin_port,
+        "workers": workers,
+        "cache.policy": policy,
+        "cache.ttl": ttl,
+        "cache.memory": memory,
+        "cache.replay": replay,
+        "cache.file": "none" if no_cache_file else cache_file,
+        "admission.concurrency": concurrency,
+        "admission.queue": queue,
+        "admission.wait": wait,
+        "tell.log": log,
+        "tell.database": database,
+    }
+    text = toml_text(config, "Name a TOML file") if config else ""
+    settings = read(text, str(config) if config else "the command line", flags)
+    variables, keys = secrets_of(settings)
+    for line in meaning(settings):
+        click.echo(line, err=True)
+    if check:
+        if settings.teams:
+            Keyring(settings.teams, keys)
+        click.echo("These settings are good", err=True)
+        return
+
+    notify = Notify.from_environment(os.environ)  # before a worker is given a copy
+    allow_open_files()
+    began = time.monotonic()
+    with ExitStack() as opened:
+        proxy = proxy_of(settings, variables, keys, opened)
+        counters = run_loop(_serve(proxy, settings, notify))
+        total = counters.total("requests")
+        parts = [f"{total:,.0f} requests in {span(time.monotonic() - began)}"]
+        for cache, word in (("hit", "hits"), ("coalesced", "joined"), ("miss", "asked upstream")):
+            if count := counters.total("requests", cache=cache):
+                parts.append(f"{count:,.0f} {word} ({share(count / total)})")
+        if rejected := counters.total("rejections"):
+            parts.append(f"{rejected:,.0f} rejected")
+        to_stderr(", ".join(parts))
+
+
+async def _serve(proxy: "Proxy | Workers", settings: "Settings", notify: "Notify") -> "Counters":
+    """Serve until Ctrl-C or SIGTERM, and tell the service manager how it is meanwhile; what was counted."""
+    import asyncio
+
+    from toolkit.cli.output import to_stderr
+    from toolkit.cli.proxy.process import ENDING, REACHED_AT
+    from toolkit.proxy.workers import Workers
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    starting = loop.create_task(proxy.start())
+    status, admin = "Looks at its upstreams", 0
+
+    def end() -> None:
+        if stop.is_set():
+            if isinstance(proxy, Workers):
+                proxy.kill()
+            os._exit(INTERRUPTED)
+        to_stderr(ENDING)
+        stop.set()
+        starting.cancel()
+
+    async def is_well() -> bool:
+        """Whether its admin answers: of several workers the one that all others need."""
+        host = REACHED_AT.get(settings.admin_host, settings.admin_host)
+        try:
+            reader, writer = await asyncio.open_connection(host, admin)
+            with closing(writer):
+                writer.write(PING)
+                return b" 200 " in await reader.readline()
+        except OSError:
+            return False
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    if settings.tell.log is not None:
+        loop.add_signal_handler(signal.SIGHUP, proxy.reopen_logs)
+    async with notify.telling(lambda: status, is_well, stop.wait):
+        try:
+            await asyncio.wait([starting])
+            if not starting.cancelled():
+                starting.result()
+                port, admin = proxy.ports
+                clients = f"http://{settings.host}:{port}"
+                status = f"clients on {clients}, admin on http://{settings.admin_host}:{admin}"
+                if settings.workers > 1:
+                    status += f", {settings.workers} workers"
+                to_stderr(f"Ready: {status}")
+                notify.ready(status)
+                await stop.wait()
+        finally:
+            await proxy.stop()
+    return proxy.counters if isinstance(proxy, Workers) else proxy.telemetry.counters

@@ -14,8 +14,8 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolkit.cli.proxy.run import run_loop, telemetry_of
-from toolkit.cli.proxy.said import say
+from toolkit.cli.output import to_stderr
+from toolkit.cli.proxy.process import run_loop, telemetry_of
 from toolkit.errors import ToolkitError
 from toolkit.proxy.app import Proxy
 from toolkit.proxy.auth import TeamKey
@@ -99,7 +99,7 @@ async def _serve(
             variables=variables,
             keys=list(keys),
             telemetry=telemetry,
-            say=say,
+            say=to_stderr,
             number=number,
             folder=folder,
             clients=to_clients,

@@ -19,10 +19,9 @@ from toolkit.cli.catalog import profile_from, table
 from toolkit.cli.children import TOOLKIT
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.inputs import allow_open_files, occupy_standard_files
+from toolkit.cli.output import to_stderr as say
 from toolkit.cli.places import DATABASE, SERVE_FOLDER
-from toolkit.cli.proxy.run import proxy_of, refuse_without_file, run_loop, team_keys
-from toolkit.cli.proxy.run import told as told_of_proxy
-from toolkit.cli.proxy.said import say
+from toolkit.cli.proxy.process import ENDING, REACHED_AT, meaning, proxy_of, run_loop, secrets_of
 from toolkit.cli.real_vllm import vllm_home
 from toolkit.cli.serve.events import ServeEvents, blast_on
 from toolkit.cli.serve.flags import flags_told
@@ -32,7 +31,7 @@ from toolkit.cli.waiting import waiting_for
 from toolkit.errors import ToolkitError
 from toolkit.proxy.app import Proxy
 from toolkit.proxy.cache.sqlite import SqliteCache
-from toolkit.proxy.config import Settings, admin_port, checked
+from toolkit.proxy.config import Settings, admin_port
 from toolkit.proxy.upstream.fingerprint import Fingerprints
 from toolkit.serving.control import held
 from toolkit.serving.engine_command import LaunchConfig, found, interpreter
@@ -49,7 +48,6 @@ from toolkit.units import counted
 if TYPE_CHECKING:
     from toolkit.proxy.workers import Workers
 
-ENDING = "Ending: what is under way is finished first; a second Ctrl-C ends at once"
 TINY_NAME = "tiny"
 SECRET_FLAGS = ("hf-token", "ssl-keyfile")
 COMMAND_LINE = "the command line"
@@ -65,9 +63,7 @@ def run_serve(options: Mapping[str, Any]) -> None:
     check_keys(stack)
     if stack.proxy is not None:
         # a missing key is told at once, and not when the proxy opens
-        refuse_without_file(stack.proxy)
-        checked(stack.proxy, os.environ)
-        team_keys(stack.proxy)
+        secrets_of(stack.proxy)
         _refuse_taken(stack.proxy)
     if stack.warm.profile is not None:
         profile_from(stack.warm.profile)
@@ -285,7 +281,7 @@ def told(stack: Stack) -> list[str]:
         spare = "" if each.spare_port is None else f", its successors in turn at {each.spare_port}"
         lines.append(f"Engine {each.name}: {what}, by {by}, at {each.url}{spare}")
     if stack.proxy is not None:
-        lines += told_of_proxy(stack.proxy)
+        lines += meaning(stack.proxy)
     return lines
 
 
@@ -307,8 +303,8 @@ class ServedProxy(TrafficGate):
             say(
                 "Another model or other flags than the last time: what is stored of those is not shown"
             )
-        variables, keys = checked(settings, os.environ), team_keys(settings)
-        self._served = proxy_of(settings, variables, keys, self._opened, say, primary_here=True)
+        variables, keys = secrets_of(settings)
+        self._served = proxy_of(settings, variables, keys, self._opened, primary_here=True)
         try:
             await self._served.start()
         except ToolkitError as error:
@@ -317,11 +313,11 @@ class ServedProxy(TrafficGate):
             raise ToolkitError(error.message, hint) from error
         # a port that the system chose is known only now
         port, admin = ports = self._served.ports
-        for line in told_of_proxy(replace(settings, port=port, admin_port=admin)):
+        for line in meaning(replace(settings, port=port, admin_port=admin)):
             say(line)
         hosts = settings.host, settings.admin_host
         # an address to ask at, of one that is listened on
-        asked = [{"0.0.0.0": "127.0.0.1", "::": "::1"}.get(each, each) for each in hosts]  # noqa: S104
+        asked = [REACHED_AT.get(each, each) for each in hosts]
         self.url, self.admin_url = (
             f"http://{f'[{host}]' if ':' in host else host}:{port}"
             for host, port in zip(asked, ports, strict=True)
@@ -330,8 +326,7 @@ class ServedProxy(TrafficGate):
 
     async def reload(self, settings: Settings) -> None:
         """Take over other settings. Raises ToolkitError, and then nothing has changed."""
-        refuse_without_file(settings)
-        variables, keys = checked(settings, os.environ), team_keys(settings)
+        variables, keys = secrets_of(settings)
         assert self._served is not None
         await self._served.reload(settings, variables, keys)
 
