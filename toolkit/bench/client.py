@@ -131,36 +131,37 @@ class HostClient:
         cache_status: str | None = None
         reader: Completion | None = None
         broken: Failure | None = None
-        sent_s = time.monotonic()
-        try:
-            async with asyncio.timeout(max(0.0, until_s - sent_s)):
-                while True:
-                    tried_s = time.monotonic()
-                    try:
-                        async with self._session.post(
-                            self.host.url + CHAT,
-                            # a long prompt is written piece by piece, so that it holds up no stream
-                            data=data if len(data) <= LONG_BODY_BYTES else io.BytesIO(data),
-                            headers=self._headers,
-                            allow_redirects=False,
-                        ) as response:
-                            status, headers = response.status, response.headers
-                            present = (headers[name] for name in CACHE_HEADERS if name in headers)
-                            # fit for a screen and for the store: a byte that is no UTF-8 is in neither
-                            cache_status = next(map(line, present), None)
-                            content_type = headers.get("Content-Type", "")
-                            reader = Completion(status=status, content_type=content_type)
-                            await _read(response.content, reader)
-                        break
-                    except LOST:
-                        connection = taken.get()
-                        idle_s = connection.idle_s if connection else None
-                        was_idle = idle_s is not None and idle_s >= LEAST_IDLE_S
-                        crossed = was_idle and time.monotonic() - tried_s <= CROSSING_S
-                        if status is not None or not crossed:
-                            raise
-        except FAULTS as error:
-            broken = self._failure(error)
+        sent_s = tried_s = time.monotonic()
+        while True:
+            try:
+                async with (
+                    asyncio.timeout(max(0.0, until_s - tried_s)),
+                    self._session.post(
+                        self.host.url + CHAT,
+                        # a long prompt is written piece by piece, so that it holds up no stream
+                        data=data if len(data) <= LONG_BODY_BYTES else io.BytesIO(data),
+                        headers=self._headers,
+                        allow_redirects=False,
+                    ) as response,
+                ):
+                    status, headers = response.status, response.headers
+                    present = (headers[name] for name in CACHE_HEADERS if name in headers)
+                    # fit for a screen and for the store: a byte that is no UTF-8 is in neither
+                    cache_status = next(map(line, present), None)
+                    content_type = headers.get("Content-Type", "")
+                    reader = Completion(status=status, content_type=content_type)
+                    await _read(response.content, reader)
+            except FAULTS as error:
+                connection = taken.get()
+                idle_s = connection.idle_s if connection else None
+                was_idle = idle_s is not None and idle_s >= LEAST_IDLE_S
+                lost_s = time.monotonic()
+                crossed = isinstance(error, LOST) and was_idle and lost_s - tried_s <= CROSSING_S
+                if status is None and crossed:
+                    tried_s = lost_s
+                    continue
+                broken = self._failure(error)
+            break
         ended_s = time.monotonic()
         if reader is None:
             return Response(failure=broken, status=status), sent_s, ended_s
