@@ -83,18 +83,6 @@ INLINE: dict[str, tuple[dict[str, Any], int]] = {
 }
 """Further families, counted the same way."""
 
-# The makers' own round figures (model cards), in billions: an oracle for the numbers themselves
-PUBLISHED = {
-    "Qwen2.5-7B-Instruct": 7.6,
-    "Qwen2.5-72B-Instruct": 72.7,
-    "Qwen3-30B-A3B": 30.5,
-    "DeepSeek-V2-Lite": 15.7,
-    "Llama-3.1-8B-Instruct": 8.03,
-    "Llama-3.3-70B-Instruct": 70.6,
-    "gemma-2-27b-it": 27.2,
-    "example-27b": 27.0,
-}
-
 
 @pytest.mark.parametrize(("name", "expected"), BY_TRANSFORMERS.items())
 def test_the_count_is_transformers_own(name: str, expected: int) -> None:
@@ -105,12 +93,6 @@ def test_the_count_is_transformers_own(name: str, expected: int) -> None:
 def test_the_count_is_transformers_own_for_other_families(name: str) -> None:
     config, expected = INLINE[name]
     assert parameters(shape_of(config, name)).total == expected
-
-
-@pytest.mark.parametrize(("name", "billions"), PUBLISHED.items())
-def test_the_count_rounds_to_what_is_published(name: str, billions: float) -> None:
-    digits = len(str(billions).partition(".")[2])
-    assert round(parameters(shape(name)).total / 1e9, digits) == billions
 
 
 def test_the_parts_are_what_they_are_called() -> None:
