@@ -330,6 +330,36 @@ def test_a_store_that_fails_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert kept
 
 
+def test_what_a_store_refuses_is_tried_again_in_small_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolkit.bench.runner.KEEP_EVERY_S", 60.0)
+    monkeypatch.setattr("toolkit.bench.runner.MOST_AT_ONCE", 10)
+    tried: list[int] = []
+    kept: list[RequestRecord] = []
+    warnings: list[str] = []
+
+    def keep(batch: Sequence[RequestRecord]) -> None:
+        tried.append(len(batch))
+        if len(tried) in (2, 3):
+            raise ToolkitError("`t.db` is locked", "Wait")
+        kept.extend(batch)
+
+    async def scene() -> Bench:
+        async with ChatServer() as server:
+            return await run_over((server,), plan(requests=25), keep=keep, warn=warnings.append)
+
+    bench = asyncio.run(scene())
+    # ten of 25 are kept at the end of the run, the next ten are refused
+    assert (tried, len(kept)) == ([10, 10], 10)
+    with pytest.raises(ToolkitError, match="locked"):
+        bench.keep_waiting()
+    bench.keep_waiting()
+    assert tried == [10, 10, 10, 10, 5]
+    assert kept == shots_of(bench)
+    assert warnings == ["Warning: `t.db` is locked; the bench goes on and tries again"]
+
+
 def test_a_screen_that_fails_ends_the_run_with_its_own_error() -> None:
     """`| head` closes standard output: a broken pipe, and no group of one."""
 

@@ -18,12 +18,10 @@ import pytest
 from click.testing import CliRunner
 from support.raw_server import http, serving
 from support.screens import heard
-from support.shots import AT, uniques
 
 from toolkit.cli import main
-from toolkit.cli.bench.verb import RecordKeeper
 from toolkit.errors import ToolkitError
-from toolkit.records import RequestRecord, Run
+from toolkit.records import RequestRecord
 from toolkit.sim.app import SimThread, serve_in_thread
 from toolkit.store import Store
 
@@ -183,22 +181,6 @@ def test_a_store_that_is_locked_for_a_while_costs_no_shot(
     assert rows("SELECT count(*), count(DISTINCT slot) FROM shots") == [
         (json.loads(result.stdout)["requests"],) * 2
     ]
-
-
-def test_what_waits_is_tried_again_in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = refusing(monkeypatch, times=2)
-    warnings: list[str] = []
-    with Store.open("waiting.db") as store:
-        store.add_run(Run(id="r", verb="bench", started_at=AT))
-        keeping = RecordKeeper(store, [], warnings.append)
-        keeping.add(uniques(1_500))
-        keeping.add(uniques(1_000, start=1_500))
-        assert [shot.slot for shot in store.shots("r")] == []
-        keeping.flush()
-        assert [shot.slot for shot in store.shots("r")] == list(range(2_500))
-    # two in vain, then all
-    assert calls == [1_000, 1_000, 1_000, 1_000, 500]
-    assert len(warnings) == 1
 
 
 def test_a_store_that_stays_locked_costs_no_figure(

@@ -29,6 +29,8 @@ from toolkit.stats import Sketch
 
 KEEP_EVERY_S = 0.5
 """A kill costs at most this much, and the requests that are under way: the promise is one second."""
+MOST_AT_ONCE = 1_000
+"""Records in a transaction: what waits for a full disk is tried again every half second, beside the measuring."""
 START_IN_S = 0.05
 """From all hosts being ready to the first send, so that all tasks wait for the same moment."""
 
@@ -45,10 +47,13 @@ class Bench:
         model: str | None = None,
         keep: Callable[[Sequence[RequestRecord]], None] = lambda _: None,
         show: Callable[[RequestRecord], None] = lambda _: None,
+        warn: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`keep` may refuse by a ToolkitError: a file that is locked or full ends no measurement, `warn` hears of it once."""
         self.id = secrets.token_hex(6)
         self.started_at = time.time()
-        self._plan, self._keep, self._show = plan, keep, show
+        self._plan, self._keep, self._show, self._warn = plan, keep, show, warn
+        self._is_refused = False
         self._waiting: deque[RequestRecord] = deque()  # filled by the loop, emptied by the keeper
         self._keeper = ThreadPoolExecutor(1, "keep")
         self._health = Health()
@@ -89,7 +94,7 @@ class Bench:
         """Run the plan, then keep what is left: cancelled or not, nothing is lost. SIGTERM cancels like Ctrl-C.
 
         Raises ToolkitError when no host serves the model that the command line names, and what
-        `keep` and `show` raise.
+        `keep` (but a ToolkitError) and `show` raise.
         """
         async with AsyncExitStack() as stack:
             stack.enter_context(_ended_by_signals())
@@ -108,7 +113,7 @@ class Bench:
                 await asyncio.gather(measuring, keeping, return_exceptions=True)
                 self._health.stop()
                 with self._keeper:  # waits for a batch that is being kept
-                    self._keeper.submit(self._keep_waiting).result()
+                    self._keeper.submit(self._try_to_keep).result()
 
     async def _measure(self) -> None:
         """Take all hosts through the whole plan together, or one after the other."""
@@ -141,17 +146,26 @@ class Bench:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
-            await loop.run_in_executor(self._keeper, self._keep_waiting)
+            await loop.run_in_executor(self._keeper, self._try_to_keep)
 
-    def _keep_waiting(self) -> None:
-        """Keep all that waits; what cannot be kept waits on."""
-        batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+    def _try_to_keep(self) -> None:
         try:
-            if batch:
+            self.keep_waiting()
+        except ToolkitError as error:
+            if not self._is_refused:
+                self._warn(f"Warning: {error.message}; the bench goes on and tries again")
+            self._is_refused = True
+
+    def keep_waiting(self) -> None:
+        """Keep all that waits; what cannot be kept waits on. Raises what `keep` raises."""
+        while self._waiting:
+            count = min(MOST_AT_ONCE, len(self._waiting))
+            batch = [self._waiting.popleft() for _ in range(count)]
+            try:
                 self._keep(batch)
-        except BaseException:
-            self._waiting.extendleft(reversed(batch))
-            raise
+            except BaseException:
+                self._waiting.extendleft(reversed(batch))
+                raise
 
 
 async def _each(works: Iterable[Coroutine[None, None, None]]) -> None:

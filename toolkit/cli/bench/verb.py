@@ -25,13 +25,12 @@ from toolkit.cli.options import DURATION, Levels, database_option, tls_options
 from toolkit.errors import ToolkitError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from toolkit.bench.results import Result
     from toolkit.bench.runner import Bench
     from toolkit.cli.bench.progress import BenchProgress
-    from toolkit.records import Host, RequestRecord
-    from toolkit.store import Store
+    from toolkit.records import RequestRecord
 
 REQUESTS = 16
 CONCURRENCY = 8
@@ -40,8 +39,6 @@ MOST_UNDER_WAY = 1_000
 MAX_TOKENS = 256
 MOST_REQUESTS = 1_000_000
 """Per host: more is a slip, and a duration can do it, too."""
-MOST_AT_ONCE = 1_000
-"""Records in a transaction: what waits for a full disk is tried again every half second, beside the measuring."""
 
 
 @click.command("bench", short_help="Time every host fairly, and say why it is fast.")
@@ -271,12 +268,24 @@ def command(
         with nullcontext() if no_store else Store.open(database) as store:
             keys_by_name, tls = keys_for(found), tls_for(insecure=insecure, ca=ca)
             progress = BenchProgress(plan, len(found))
-            keeper = RecordKeeper(store, found, progress.say)
             clients = [
                 HostClient(host, tls=tls, key=keys_by_name.get(host.name), timeout_s=timeout)
                 for host in found
             ]
-            bench = Bench(clients, plan, prompts, model=model, keep=keeper.add, show=progress.add)
+
+            def keep(records: "Sequence[RequestRecord]") -> None:
+                if store:
+                    store.add_shots(records, found)
+
+            bench = Bench(
+                clients,
+                plan,
+                prompts,
+                model=model,
+                keep=keep,
+                show=progress.add,
+                warn=progress.say,
+            )
             if store:
                 settings = {"profile": profile, "model": model} | asdict(plan)
                 store.add_run(bench.record(json.dumps(settings)))
@@ -291,7 +300,7 @@ def command(
                 pages={each.host.name: each.before for each in bench.hosts},
             )
             try:
-                keeper.flush()
+                bench.keep_waiting()
                 if store:
                     store.add_ledgers([each.ledger for each in bench.hosts])
                     store.add_verdicts(
@@ -316,35 +325,6 @@ def command(
         sys.exit(INTERRUPTED)
     if not any(record.ok for each in bench.hosts for record in each.records):
         sys.exit(FAILED)
-
-
-class RecordKeeper:
-    """Hands records to the store. What the store refuses waits: a file that is locked or full ends no measurement."""
-
-    def __init__(
-        self, store: "Store | None", hosts: "Sequence[Host]", warn: "Callable[[str], None]"
-    ) -> None:
-        """`warn` is told once that the store refuses."""
-        self._store, self._hosts, self._warn = store, hosts, warn
-        self._waiting: list[RequestRecord] = []
-        self._warned = False
-
-    def add(self, records: "Sequence[RequestRecord]") -> None:
-        """Keep them, and what waits."""
-        self._waiting += records
-        try:
-            self.flush()
-        except ToolkitError as error:
-            if not self._warned:
-                self._warn(f"Warning: {error.message}; the bench goes on and tries again")
-            self._warned = True
-
-    def flush(self) -> None:
-        """Keep what waits. Raises ToolkitError."""
-        while self._waiting:
-            if self._store:
-                self._store.add_shots(self._waiting[:MOST_AT_ONCE], self._hosts)
-            del self._waiting[:MOST_AT_ONCE]
 
 
 def _measure(bench: "Bench", progress: "BenchProgress") -> bool:
