@@ -21,7 +21,7 @@ from support.chat import (
     Run,
     ask,
     client_of,
-    course,
+    context,
     models_page,
     one_shot,
     token,
@@ -153,7 +153,7 @@ def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
     async def scene() -> RequestRecord:
         async with ChatServer() as server, client_of(server.url) as client:
             planned_s = time.monotonic() - 5.0
-            return await client.send(course(concurrency), ask(), planned_s)
+            return await client.send(context(concurrency), ask(), planned_s)
 
     shot = asyncio.run(scene())
     assert shot.send_lag_ms is not None
@@ -167,7 +167,7 @@ def test_an_open_loop_counts_from_the_plan_and_a_closed_one_from_the_send(
 def test_a_request_that_is_overdue_by_its_timeout_is_late_at_once() -> None:
     async def scene() -> RequestRecord:
         async with ChatServer() as server, client_of(server.url, timeout_s=3.0) as client:
-            return await client.send(course(None), ask(), time.monotonic() - 4.0)
+            return await client.send(context(None), ask(), time.monotonic() - 4.0)
 
     shot = asyncio.run(scene())
     assert (shot.ok, shot.error_kind) == (False, "timeout")
@@ -230,7 +230,9 @@ def test_an_answer_that_is_packed_though_nobody_asked_for_it_is_unpacked(run: Ru
 def test_requests_one_after_the_other_share_a_connection(run: Run) -> None:
     async def scene() -> tuple[list[bool], int]:
         async with ChatServer() as server, client_of(server.url) as client:
-            shots = [await client.send(course(), ask(slot), time.monotonic()) for slot in range(20)]
+            shots = [
+                await client.send(context(), ask(slot), time.monotonic()) for slot in range(20)
+            ]
             return [shot.ok for shot in shots], server.connections
 
     assert run(scene()) == ([True] * 20, 1)
@@ -241,7 +243,7 @@ def test_connections_are_ready_before_the_load(run: Run) -> None:
         async with ChatServer() as server, client_of(server.url) as client:
             await client.open_connections(8)
             ready = server.connections
-            sends = (client.send(course(8), ask(slot), time.monotonic()) for slot in range(8))
+            sends = (client.send(context(8), ask(slot), time.monotonic()) for slot in range(8))
             assert all(shot.ok for shot in await asyncio.gather(*sends))
             return ready, server.connections
 
@@ -273,7 +275,7 @@ def test_a_long_prompt_arrives_whole() -> None:
 
     async def scene() -> tuple[bool, bool]:
         async with ChatServer() as server, client_of(server.url) as client:
-            shot = await client.send(course(), long, time.monotonic())
+            shot = await client.send(context(), long, time.monotonic())
             return shot.ok, server.asked() == [long.body]
 
     assert asyncio.run(scene()) == (True, True)
@@ -310,7 +312,7 @@ def test_no_cookie_is_kept() -> None:
             client_of(server.url.replace("127.0.0.1", "localhost")) as client,
         ):
             for slot in range(2):
-                await client.send(course(), ask(slot), time.monotonic())
+                await client.send(context(), ask(slot), time.monotonic())
             return [headers.get("cookie", "") for _, _, headers in server.requests]
 
     assert asyncio.run(scene()) == ["", ""]
@@ -321,7 +323,7 @@ def test_a_host_below_a_path_is_asked_below_it() -> None:
         pages = {f"/team{CHAT}": STREAM, "/team/v1/models": models_page({"id": "tiny"})}
         async with RawServer(pages) as server, client_of(f"{server.url}/team") as client:
             await client.models()
-            shot = await client.send(course(), ask(), time.monotonic())
+            shot = await client.send(context(), ask(), time.monotonic())
             return shot.ok, server.paths()
 
     assert asyncio.run(scene()) == (True, ["/team/v1/models", f"/team{CHAT}"])

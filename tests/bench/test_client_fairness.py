@@ -15,7 +15,7 @@ from support.chat import (
     Run,
     ask,
     client_of,
-    course,
+    context,
     event,
     one_shot,
     turns,
@@ -77,7 +77,7 @@ def test_the_key_goes_to_the_api_and_to_metrics_only_where_it_is_wanted() -> Non
         async with ChatServer() as server, client_of(server.url, key=KEY) as client:
             await client.models()
             await client.numbers()
-            await client.send(course(), ask(), time.monotonic())
+            await client.send(context(), ask(), time.monotonic())
             server.pages["/metrics"] = http("who are you?", "401 Unauthorized")
             for _ in range(2):
                 with pytest.raises(PageError, match="answered 401"):
@@ -117,9 +117,9 @@ def test_a_key_in_a_page_does_not_reach_what_is_told_of_it() -> None:
 
 async def two_shots(server: RawServer) -> tuple[RequestRecord, RequestRecord]:
     async with client_of(server.url) as client:
-        first = await client.send(course(), ask(0), time.monotonic())
+        first = await client.send(context(), ask(0), time.monotonic())
         await until(lambda: len(server.requests) == 1)
-        return first, await client.send(course(), ask(1), time.monotonic())
+        return first, await client.send(context(), ask(1), time.monotonic())
 
 
 def test_a_host_that_ends_each_connection_unannounced_is_asked_over_new_ones(run: Run) -> None:
@@ -129,7 +129,7 @@ def test_a_host_that_ends_each_connection_unannounced_is_asked_over_new_ones(run
 
     async def scene() -> tuple[list[str | None], int]:
         async with ChatServer(answer) as server, client_of(server.url) as client:
-            shots = [await client.send(course(), ask(n), time.monotonic()) for n in range(30)]
+            shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(30)]
             return [shot.error for shot in shots], server.connections
 
     assert run(scene()) == ([None] * 30, 30)
@@ -202,9 +202,9 @@ def test_an_answer_that_began_is_not_asked_for_again(monkeypatch: pytest.MonkeyP
 
     async def scene() -> tuple[RequestRecord, int]:
         async with ChatServer() as server, client_of(server.url) as client:
-            await client.send(course(), ask(0), time.monotonic())
+            await client.send(context(), ask(0), time.monotonic())
             server.pages[CHAT] = begin
-            return await client.send(course(), ask(1), time.monotonic()), len(server.asked())
+            return await client.send(context(), ask(1), time.monotonic()), len(server.asked())
 
     second, asked = asyncio.run(scene())
     assert (second.ok, asked) == (False, 2)
@@ -236,11 +236,11 @@ def test_a_host_that_went_away_is_not_asked_again_and_again(
 
     async def scene() -> list[str | None]:
         async with ChatServer() as server, client_of(server.url, timeout_s=2.0) as client:
-            shots = [await client.send(course(), ask(0), time.monotonic())]
+            shots = [await client.send(context(), ask(0), time.monotonic())]
             server.pages[CHAT] = close
-            shots.append(await client.send(course(), ask(1), time.monotonic()))
+            shots.append(await client.send(context(), ask(1), time.monotonic()))
             await server.__aexit__(None, None, None)
-            shots.append(await client.send(course(), ask(2), time.monotonic()))
+            shots.append(await client.send(context(), ask(2), time.monotonic()))
             return [shot.error_kind for shot in shots]
 
     assert run(scene()) == [None, None, "connect"]

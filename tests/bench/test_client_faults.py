@@ -21,7 +21,7 @@ from support.chat import (
     Run,
     ask,
     client_of,
-    course,
+    context,
     event,
     hang,
     one_shot,
@@ -163,9 +163,9 @@ def test_a_host_that_misbehaves_gets_its_kind_of_failure(run: Run, what: str) ->
 
     async def scene() -> tuple[RequestRecord, RequestRecord]:
         async with ChatServer(page) as server, client_of(server.url) as client:
-            bad = await client.send(course(), ask(0), time.monotonic())
+            bad = await client.send(context(), ask(0), time.monotonic())
             server.pages[CHAT] = STREAM
-            return bad, await client.send(course(), ask(1), time.monotonic())
+            return bad, await client.send(context(), ask(1), time.monotonic())
 
     bad, good = run(scene())
     assert (bad.ok, bad.error_kind, bad.status_code) == (False, kind, status)
@@ -190,7 +190,7 @@ def test_a_host_that_misbehaves_gets_its_kind_of_failure(run: Run, what: str) ->
 def test_what_comes_after_the_end_mark_breaks_no_answer(run: Run, page: Misbehave) -> None:
     async def scene() -> tuple[list[RequestRecord], int]:
         async with ChatServer(page) as server, client_of(server.url) as client:
-            shots = [await client.send(course(), ask(n), time.monotonic()) for n in range(2)]
+            shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(2)]
             return shots, server.connections
 
     shots, connections = run(scene())
@@ -242,9 +242,9 @@ def test_a_host_that_hangs_is_given_up(run: Run, what: str) -> None:
 
     async def scene() -> tuple[RequestRecord, RequestRecord]:
         async with ChatServer(page) as server, client_of(server.url, timeout_s=0.6) as client:
-            bad = await client.send(course(), ask(0), time.monotonic())
+            bad = await client.send(context(), ask(0), time.monotonic())
             server.pages[CHAT] = STREAM
-            return bad, await client.send(course(), ask(1), time.monotonic())
+            return bad, await client.send(context(), ask(1), time.monotonic())
 
     bad, good = run(scene())
     assert (bad.ok, bad.error_kind, bad.status_code) == (False, "timeout", status)
@@ -325,7 +325,7 @@ def test_a_host_that_answers_without_reading_gets_no_wait() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with client_of(url, timeout_s=60.0) as client:
-            shot = await client.send(course(), ask(text="x" * 30_000_000), time.monotonic())
+            shot = await client.send(context(), ask(text="x" * 30_000_000), time.monotonic())
         over.set()
         await turns()
         server.close()

@@ -12,7 +12,7 @@ from support.chat import (
     Run,
     ask,
     client_of,
-    course,
+    context,
     hang,
     models_page,
     one_shot,
@@ -49,7 +49,7 @@ def test_a_private_authority_can_be_trusted(
             RawServer({CHAT: STREAM}, tls=server_side) as server,
             client_of(server.url, tls=trusting) as client,
         ):
-            shots = [await client.send(course(), ask(n), time.monotonic()) for n in range(3)]
+            shots = [await client.send(context(), ask(n), time.monotonic()) for n in range(3)]
             asked = server.connections
             return shots, await client.rtt_ms(), asked
 

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.client_proto import ResponseHandler
-from support.chat import Run, ask, client_of, course, one_shot
+from support.chat import Run, ask, client_of, context, one_shot
 
 from toolkit.bench.connections import CachedResolver, TimedConnection, addresses
 
@@ -41,23 +41,23 @@ class Inner(asyncio.Protocol):
 
 def test_a_wire_hands_everything_on() -> None:
     inner = Inner()
-    wire = TimedConnection(inner)
+    timed = TimedConnection(inner)
     lost = OSError()
-    wire.data_received(b"a")
-    assert wire.eof_received() is True
-    wire.pause_writing()
-    wire.resume_writing()
-    wire.connection_lost(lost)
+    timed.data_received(b"a")
+    assert timed.eof_received() is True
+    timed.pause_writing()
+    timed.resume_writing()
+    timed.connection_lost(lost)
     assert inner.calls == [b"a", "eof", "pause", "resume", lost]
 
 
 def test_bytes_are_stamped_before_anybody_reads_them() -> None:
     inner = Inner()
     before_s = time.monotonic()
-    wire = TimedConnection(inner)
-    made_s = wire.read_s
-    wire.data_received(b"a")
-    assert before_s <= made_s <= wire.read_s <= inner.at_s
+    timed = TimedConnection(inner)
+    made_s = timed.read_s
+    timed.data_received(b"a")
+    assert before_s <= made_s <= timed.read_s <= inner.at_s
 
 
 class Body(Inner):
@@ -81,14 +81,14 @@ def test_a_body_is_fed_where_it_is_read_each_piece_with_its_moment() -> None:
 
     async def scene() -> list[tuple[int, float]]:
         body = Body()
-        wire = TimedConnection(body)
-        wire.data_received(b"early")
-        moments = [(0, wire.read_s)]
-        pouring = asyncio.create_task(wire.pour(body.content, feed))
+        timed = TimedConnection(body)
+        timed.data_received(b"early")
+        moments = [(0, timed.read_s)]
+        pouring = asyncio.create_task(timed.pour(body.content, feed))
         await asyncio.sleep(0)
         for piece in (b"one", b"two", b"too many"):
-            wire.data_received(piece)
-            moments.append((len(fed), wire.read_s))  # nobody else had a turn
+            timed.data_received(piece)
+            moments.append((len(fed), timed.read_s))  # nobody else had a turn
         await pouring
         return moments
 
@@ -101,10 +101,12 @@ def test_a_body_is_fed_where_it_is_read_each_piece_with_its_moment() -> None:
 def test_a_body_ends_with_its_end() -> None:
     async def scene() -> list[bytes]:
         body, fed = Body(), []
-        wire = TimedConnection(body)
-        pouring = asyncio.create_task(wire.pour(body.content, lambda data, _: not fed.append(data)))
+        timed = TimedConnection(body)
+        pouring = asyncio.create_task(
+            timed.pour(body.content, lambda data, _: not fed.append(data))
+        )
         await asyncio.sleep(0)
-        wire.data_received(b"all")
+        timed.data_received(b"all")
         body.content.feed_eof()
         await pouring
         return fed
@@ -121,17 +123,17 @@ def test_who_waits_for_a_body_hears_what_broke_it(broken: str) -> None:
 
     async def scene() -> None:
         body = Body()
-        wire = TimedConnection(body)
+        timed = TimedConnection(body)
         if broken == "lost before":
-            wire.connection_lost(None)
-        pouring = asyncio.create_task(wire.pour(body.content, feed))
+            timed.connection_lost(None)
+        pouring = asyncio.create_task(timed.pour(body.content, feed))
         await asyncio.sleep(0)
         if broken == "ours":
-            wire.data_received(b"data")
+            timed.data_received(b"data")
         if broken == "told":
             body.content.set_exception(aiohttp.ClientPayloadError("half"))
         if broken != "lost before":
-            wire.connection_lost(None)
+            timed.connection_lost(None)
         async with asyncio.timeout(60):
             await pouring
 
@@ -224,7 +226,7 @@ def test_a_machine_without_threads_blames_itself(monkeypatch: pytest.MonkeyPatch
     async def scene() -> str | None:
         async with client_of("http://somewhere.test:8000") as client:
             monkeypatch.setattr(threading.Thread, "start", start)
-            return (await client.send(course(), ask(), time.monotonic())).error
+            return (await client.send(context(), ask(), time.monotonic())).error
 
     assert asyncio.run(scene()) == "no connection: this machine is out of threads for name lookups"
 

@@ -225,12 +225,12 @@ def test_each_request_is_on_its_way_before_the_next_ones_clock_starts() -> None:
 
     class Noting(HostClient):
         async def send(
-            self, course: RequestContext, ask: PlannedRequest, planned_s: float
+            self, context: RequestContext, ask: PlannedRequest, planned_s: float
         ) -> RequestRecord:
             log.append(("clock", ask.slot))
             await asyncio.sleep(0)
             log.append(("written", ask.slot))
-            return await super().send(course, ask, planned_s)
+            return await super().send(context, ask, planned_s)
 
     async def scene() -> None:
         async with Gate() as server:

@@ -73,7 +73,7 @@ def ask(
     )
 
 
-def course(concurrency: int | None = 1) -> RequestContext:
+def context(concurrency: int | None = 1) -> RequestContext:
     """Its wall clock is the monotonic one, so that `sent_at` can be held against a test's own clock readings."""
     return RequestContext(
         run="r", name="alice", url="u", concurrency=concurrency, wall_offset_s=0.0
@@ -87,7 +87,7 @@ def client_of(url: str, **settings: Any) -> HostClient:
 async def one_shot(url: str, *, stream: bool = True, **settings: Any) -> RequestRecord:
     """Send one request through a client of its own."""
     async with client_of(url, **settings) as client:
-        return await client.send(course(), ask(stream=stream), time.monotonic())
+        return await client.send(context(), ask(stream=stream), time.monotonic())
 
 
 async def turns(count: int = 20) -> None:
