@@ -193,7 +193,7 @@ def test_a_boundary_that_the_stack_leaves_open_is_named(
 
 
 def test_what_serve_really_records_is_understood(store: Store) -> None:
-    from toolkit.cli.serve.run import _shown
+    from toolkit.cli.serve.events import recorded
     from toolkit.proxy.config import Settings, UpstreamSetting
     from toolkit.serving.stack import EngineSetting, Stack
 
@@ -201,7 +201,7 @@ def test_what_serve_really_records_is_understood(store: Store) -> None:
     upstream = UpstreamSetting(name="engine", url="http://127.0.0.1:8001")
     engine = EngineSetting(name="engine", flags=(("trust-remote-code", True),), host="0.0.0.0")
     stack = Stack(engines=(engine,), proxy=Settings(upstreams=(upstream,)))
-    served(store, stack=json.loads(json.dumps(_shown(stack))))
+    served(store, stack=json.loads(json.dumps(recorded(stack))))
     assert report()["by_code"]["boundaries"]["evidence"] == (
         "`engine` listens to more than its own machine; `engine` runs code that came with the weights"
     )

@@ -18,8 +18,8 @@ from support.served import free_ports
 from toolkit.cli import main
 from toolkit.cli.exit_codes import INTERRUPTED
 from toolkit.cli.serve.events import ServeEvents, blast_on
-from toolkit.cli.serve.preflight import needs_of
-from toolkit.cli.serve.run import _listen_to_signals
+from toolkit.cli.serve.machine import needs_of
+from toolkit.cli.serve.run import listen_to_signals
 from toolkit.proxy.config import Settings
 from toolkit.records import Event, Host, LoaderSecond, Run, Sighting
 from toolkit.serving.stack import EngineSetting, Stack
@@ -162,7 +162,7 @@ def test_restarts_are_shown_on_the_board_of_whoever_asks_the_proxy_and_figures_a
     with Store.open(Path(DATABASE)) as store:
         store.add_sightings([Sighting(name="alice", url=url, at=1.0, status="ok")])
         store.add_run(Run(id="b", verb="blast", started_at=time.time() - 5))
-    with ServeEvents(stack(), "{}") as events:
+    with ServeEvents(stack()) as events:
         events.opened(url)
         for kind, text in (("mark", "ready after 3.0 s"), ("restart", "it ended")):
             host = Host(name="e", url="http://127.0.0.1:8001")
@@ -213,7 +213,7 @@ async def heard(numbers: list[signal.Signals]) -> int:
     house: Any = Asked()
     loop = asyncio.get_running_loop()
     with ExitStack() as signs:
-        _listen_to_signals(house, signs)
+        listen_to_signals(house, signs)
         for number in numbers:
             was_heard = asyncio.Event()
             loop.add_signal_handler(signal.SIGUSR1, was_heard.set)

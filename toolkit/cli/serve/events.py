@@ -1,18 +1,21 @@
 """Where a served stack's events go: into a run of its own, and onto the board of whatever blast is on."""
 
+import json
+import os
 import secrets
 import socket
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from toolkit.cli.event_keeper import EventKeeper
 from toolkit.errors import ToolkitError
 from toolkit.hosts import one_host
 from toolkit.records import Event, Host, Run
+from toolkit.serving.processes import identity
 from toolkit.serving.stack import Stack
 
 if TYPE_CHECKING:
@@ -23,15 +26,16 @@ ON_BOARD = ("restart", "model")
 FRESH_S = 20.0
 """A blast writes a row each second; one whose last row is older was killed, or hangs."""
 NEWEST = 5
+SECRET_FLAGS = ("hf-token", "ssl-keyfile")
 
 
 class ServeEvents(EventKeeper):
     """Of one serve."""
 
-    def __init__(self, stack: Stack, settings: str) -> None:
-        """`settings`: the stack as JSON."""
+    def __init__(self, stack: Stack) -> None:
         super().__init__(None if stack.database is None else Path(stack.database))
         self._clients_url: str | None = None
+        settings = json.dumps(recorded(stack))
         self._run = Run(
             id=secrets.token_hex(6), verb="serve", started_at=time.time(), settings=settings
         )
@@ -62,6 +66,28 @@ class ServeEvents(EventKeeper):
         self.keep(write)
 
 
+def recorded(stack: Stack) -> dict[str, Any]:
+    """The stack as a run's settings; no key is in it, only their variables' names are left out, too."""
+    engines = [
+        {name: value for name, value in asdict(each).items() if name not in ("key_env", "env")}
+        | {"flags": {name: value for name, value in each.flags if name not in SECRET_FLAGS}}
+        for each in stack.engines
+    ]
+    return {
+        "process": identity(os.getpid()),
+        "engines": engines,
+        "warm": asdict(stack.warm),
+        "guard": asdict(stack.guard),
+        "folder": stack.folder,
+        "proxy": stack.proxy
+        and {
+            "host": stack.proxy.host,
+            "port": stack.proxy.port,
+            "media_hosts": stack.proxy.media_hosts,
+        },
+    }
+
+
 def blast_on(database: str | None) -> str | None:
     """The run of a blast that is on at this moment, as far as the database knows."""
     from toolkit.store import Store
@@ -71,16 +97,14 @@ def blast_on(database: str | None) -> str | None:
     try:
         with Store.open_readonly(Path(database)) as store:
             for run in store.runs(verb="blast", limit=NEWEST):
-                if run.ended_at is None and _is_fresh(store, run):
+                if run.ended_at is not None:
+                    continue
+                last = max(run.started_at, store.last_second(run.id) or 0)
+                if time.time() - last < FRESH_S:
                     return run.id
     except ToolkitError:
         return None  # a database that cannot be read keeps nobody from mending a server
     return None
-
-
-def _is_fresh(store: "Store", run: Run) -> bool:
-    last = store.last_second(run.id)
-    return time.time() - max(run.started_at, last or 0) < FRESH_S
 
 
 def _on_board(store: "Store", url: str) -> Host:

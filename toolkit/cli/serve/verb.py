@@ -1,13 +1,19 @@
 """`toolkit serve`: a stack from nothing to warm engines behind the proxy; and the orders to one that runs."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli import suggestions
-from toolkit.cli.options import DURATION
-from toolkit.cli.places import SERVE_FOLDER
+from toolkit.cli.places import DATABASE, SERVE_FOLDER
+from toolkit.cli.serve import orders
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from toolkit.serving.stack import Stack
 
 EXAMPLES = """
 Serve a stack: check the machine, start vLLM with flags that the installed version has, warm it up,
@@ -32,16 +38,7 @@ TARGET is a stack file (it ends in `.toml`), or a model: a name at Hugging Face,
 
 Orders go to the serve that runs in --folder. Ctrl-C ends it: what is under way is finished first.
 """
-SWAP_HELP = """
-Put another model, preset or flag into a running stack. Where there is room the new engine starts
-beside the old one, is warmed, and takes over without a gap; else it says what the downtime costs and
-asks. What is not named stays as it is; the name that clients ask for stays, too.
-
-\b
-  toolkit serve swap --model Qwen/Qwen2.5-7B-Instruct-AWQ --preset latency
-  toolkit serve swap red --set max-num-seqs=128
-  toolkit serve swap --model ./finetuned --in-place --yes
-"""
+TINY_NAME = "tiny"
 
 
 class ServeGroup(click.Group):
@@ -73,24 +70,8 @@ def command() -> None:
     """Serve (the help text is EXAMPLES)."""
 
 
-folder_option = click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"Logs, orders, and what is to be known after a crash.  [default: {SERVE_FOLDER}]",
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object an engine."
-)
-yes_option = click.option(
-    "--yes", is_flag=True, help="Do not ask, whatever it costs, and during a blast, too."
-)
-flags_option = click.option(
-    "--set",
-    "flags",
-    multiple=True,
-    metavar="FLAG=VALUE",
-    help="A flag of `vllm serve`, e.g., `max-model-len=4096`; may be repeated.",
-)
+for order in (orders.status, orders.restart, orders.swap, orders.reload, orders.stop):
+    command.add_command(order)
 
 
 @command.command("run", hidden=True, help=EXAMPLES)
@@ -103,7 +84,7 @@ flags_option = click.option(
     shell_complete=suggestions.preset,
     help="Flags of the catalog, e.g., `throughput`; --set goes over them.",
 )
-@flags_option
+@orders.flags_option
 @click.option("--served-name", metavar="NAME", help="What clients call the model.")
 @click.option("--gpus", metavar="0,1", help="Which GPUs, or a MIG slice's UUID.")
 @click.option("--port", type=click.IntRange(0, 65535), help="For clients.  [default: 8000]")
@@ -116,122 +97,142 @@ flags_option = click.option(
     help="The simulator; `toolkit sim list` names them.",
 )
 @click.option("--vllm", metavar="COMMAND", help="Which vLLM.  [default: the one on the PATH]")
-@folder_option
+@orders.folder_option
 @click.option(
     "--db", "database", metavar="FILE", shell_complete=suggestions.file, envvar="TOOLKIT_DB", show_envvar=True,
     help="Where events go.  [default: data/toolkit.db]",
 )  # fmt: skip
 @click.option("--no-preflight", is_flag=True, help="Start on a machine that seems unfit, too.")
 @click.option("--check", is_flag=True, help="Read the stack, say what it means, and end.")
-def run(**options: Any) -> None:
-    """Serve until Ctrl-C (the help text is EXAMPLES)."""
-    chosen = [options["target"], options["tiny"] or None, options["sim"]]
-    several = options["preset"] is not None and all(each is None for each in chosen)
-    if not several and sum(each is not None for each in chosen) != 1:
+def run(
+    *,
+    target: str | None,
+    preset: str | None,
+    flags: tuple[str, ...],
+    served_name: str | None,
+    gpus: str | None,
+    port: int | None,
+    host: str | None,
+    tiny: bool,
+    sim: str | None,
+    vllm: str | None,
+    folder: Path | None,
+    database: str | None,
+    no_preflight: bool,
+    check: bool,
+) -> None:
+    """Serve until Ctrl-C, SIGTERM or `toolkit serve stop` (the help text is EXAMPLES)."""
+    named = (target is not None) + tiny + (sim is not None)
+    if named > 1 or (named == 0 and preset is None):
         raise click.UsageError("name a stack file or a model, or say --tiny or --sim PERSONALITY")
-    from toolkit.cli.serve.run import run_serve
+    is_file = target is not None and target.endswith(".toml")
+    of_engine = {"preset": preset, "set": flags, "served-name": served_name, "gpus": gpus}
+    for option, value in of_engine.items():
+        if is_file and value:
+            raise click.UsageError(
+                f"--{option} belongs to one engine: write it into the stack file"
+            )
 
-    run_serve(options)
+    from toolkit.cli.catalog import profile_from, table
+    from toolkit.cli.inputs import allow_open_files, occupy_standard_files
+    from toolkit.cli.output import to_stderr
+    from toolkit.cli.proxy.process import meaning, run_loop, secrets_of
+    from toolkit.cli.serve.machine import check_keys, is_free, refuse_taken, with_vllm
+    from toolkit.cli.serve.run import engine_lines, serve_stack
+    from toolkit.cli.stack_read import flags_of, preset_flags, stack_text
+    from toolkit.serving import presets
+    from toolkit.serving.notify import Notify
+    from toolkit.serving.stack import drafted, placed, read
+    from toolkit.sim.presets import PRESETS
 
+    # what the command line says of the whole stack
+    over: dict[str, Any] = {}
+    if folder is not None:
+        over["folder"] = str(folder)
+    if database is not None:
+        over["database"] = database
+    if no_preflight:
+        over["preflight"] = False
+    proxy = {key: value for key, value in (("port", port), ("host", host)) if value is not None}
+    if proxy:
+        over["proxy"] = proxy
+    where = f"`{target}`" if is_file else "the command line"
 
-@command.command("status", short_help="Each engine's state, port, restarts, TTFT cold and warm.")
-@folder_option
-@json_option
-def status(folder: Path | None, as_json: bool) -> None:
-    """Tell how each engine of a running stack is, and how often the proxy's cache hits.
+    def draft() -> "Stack":
+        """The stack that the file or the command line describes, its free ports not chosen yet."""
+        if target is not None and is_file:
+            text = stack_text(Path(target))
+            return read(text, target, preset_flags, over, {"database": DATABASE})
+        if preset is not None and not named:
+            engines = list(presets.preset(preset, table("presets")).engines)
+            if not engines:
+                raise ToolkitError(
+                    f"the preset `{preset}` is for a model of yours",
+                    f"`toolkit serve MODEL --preset {preset}`",
+                )
+        else:
+            words = {"preset": preset, "served_name": served_name, "gpus": gpus}
+            engine: dict[str, Any] = {key: word for key, word in words.items() if word is not None}
+            engine["flags"] = flags_of(flags)
+            if tiny:
+                engine = {"served_name": TINY_NAME} | engine | {"kind": "tiny", "name": TINY_NAME}
+            elif sim is not None:
+                # the only engine: nothing would ever serve without it
+                if sim not in PRESETS:
+                    raise ToolkitError(
+                        f"the simulator has no personality `{sim}`",
+                        "`toolkit sim list` names all of them and what they do",
+                    )
+                engine |= {"kind": "sim", "model": sim}
+            else:
+                engine["model"] = target
+            engines = [engine]
+        tables = {"folder": SERVE_FOLDER, "database": DATABASE, "engine": engines, **over}
+        return drafted(tables, where, preset_flags)
 
-    \b
-      toolkit serve status
-      toolkit serve status --json
-    """
-    from toolkit.cli.serve.control import show_status
+    stack, missing = with_vllm(placed(draft(), where, is_free), vllm)
+    if missing and not check:
+        raise missing[0]
+    check_keys(stack)
+    if stack.proxy is not None:
+        # a missing key is told at once, and not when the proxy opens
+        secrets_of(stack.proxy)
+        refuse_taken(stack.proxy)
+    if stack.warm.profile is not None:
+        profile_from(stack.warm.profile)
+    if check:
+        for line in (*engine_lines(stack), *(meaning(stack.proxy) if stack.proxy else ())):
+            to_stderr(line)
+        findings = dict.fromkeys(f"{each.message}. {each.hint}" for each in missing)
+        for finding in findings:
+            to_stderr(f"Finding: {finding}")
+        unfit = ", but not on this machine as it is" if findings else ""
+        to_stderr(f"This stack is good{unfit}")
+        return
 
-    show_status(folder or Path(SERVE_FOLDER), as_json=as_json)
+    # before anybody copies the environment for an engine
+    notify = Notify.from_environment(os.environ)
+    allow_open_files()
+    occupy_standard_files()
 
+    def read_again() -> "Stack":
+        """The stack for a reload: on the ports that it was given where none is named."""
+        again = draft()
+        now = {each.name: each for each in stack.engines}
+        engines = [
+            replace(
+                each,
+                port=each.port or now[each.name].port,
+                spare_port=now[each.name].spare_port if each.spare_port == 0 else each.spare_port,
+            )
+            if each.name in now
+            else each
+            for each in again.engines
+        ]
+        proxy = again.proxy
+        if proxy is not None and proxy.admin_port is None and stack.proxy is not None:
+            proxy = replace(proxy, admin_port=stack.proxy.admin_port)
+        again = replace(again, engines=tuple(engines), proxy=proxy)
+        return with_vllm(placed(again, where, is_free), vllm)[0]
 
-@command.command("restart", short_help="Restart one engine; the cache goes on answering.")
-@click.argument("engine", required=False)
-@folder_option
-@yes_option
-def restart(engine: str | None, folder: Path | None, yes: bool) -> None:
-    """Restart ENGINE, or the only one: what is under way is finished first, and it is warm before it is asked again.
-
-    \b
-      toolkit serve restart
-      toolkit serve restart red --yes
-    """
-    from toolkit.cli.serve.control import order_restart
-
-    order_restart(folder or Path(SERVE_FOLDER), engine, yes=yes)
-
-
-@command.command(
-    "swap",
-    help=SWAP_HELP,
-    short_help="Put another model, preset or flag in, without a gap where it can.",
-)
-@click.argument("engine", required=False)
-@click.option(
-    "--model", metavar="NAME", help="Another model: a name at Hugging Face, or a directory."
-)
-@click.option(
-    "--preset",
-    metavar="NAME",
-    shell_complete=suggestions.preset,
-    help="Another preset; its flags take the place of all others.",
-)
-@flags_option
-@click.option("--served-name", metavar="NAME", help="What clients call it from then on.")
-@click.option(
-    "--in-place", is_flag=True, help="End the old engine first, though there may be room."
-)
-@click.option(
-    "--window",
-    type=DURATION,
-    default="15m",
-    show_default=True,
-    help="That the board looks back, for the costs.",
-)
-@click.option("--gain", type=float, help="Answered a second after it / before it, for the costs.")
-@folder_option
-@yes_option
-def swap(folder: Path | None, **options: Any) -> None:
-    """Swap an engine (the help text is SWAP_HELP)."""
-    from toolkit.cli.serve.control import order_swap
-
-    order_swap(folder or Path(SERVE_FOLDER), options)
-
-
-@command.command(
-    "reload", short_help="Take over changed settings of the proxy; no request is lost."
-)
-@click.argument("file", required=False, metavar="[STACK.toml]", shell_complete=suggestions.file)
-@folder_option
-def reload(file: str | None, folder: Path | None) -> None:
-    """Read the stack's file again, and go on with its [proxy]: times to live, limits, teams and their keys, upstreams.
-
-    No request under way ends for that, and no connection is closed. What only a restart can change is refused, and
-    then nothing has changed. STACK.toml only says which serve is meant, by its `folder`.
-
-    \b
-      toolkit serve reload
-      toolkit serve reload --folder data/serve
-      toolkit serve reload /etc/toolkit/prod.toml
-    """
-    from toolkit.cli.serve.control import order_reload
-
-    order_reload(file, folder)
-
-
-@command.command("stop", short_help="End a stack in order.")
-@folder_option
-def stop(folder: Path | None) -> None:
-    """Finish what is under way, and end the proxy and every engine; back when all are gone.
-
-    \b
-      toolkit serve stop
-      toolkit serve stop --folder data/serve
-    """
-    from toolkit.cli.serve.control import order_stop
-
-    order_stop(folder or Path(SERVE_FOLDER))
+    run_loop(serve_stack(stack, notify, read_again))
