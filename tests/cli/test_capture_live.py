@@ -13,17 +13,8 @@ from pathlib import Path
 
 import pytest
 from contract.harness.packets import post
-from support.capturing import (
-    COMMAND,
-    Client,
-    Ran,
-    Server,
-    capture,
-    capturing,
-    chat,
-    serving,
-    talking,
-)
+from support.capturing import COMMAND, Client, Ran, capture, capturing, chat, talking
+from support.live_traffic import Server, serving
 from support.net_namespaces import (
     inside,
     namespace,

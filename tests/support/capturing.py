@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.live_traffic import ANSWER
+
 COMMAND = [sys.executable, "-c", "from toolkit.cli import main; main()", "capture"]
 READY = "Capturing port"
 PATIENCE_S = 60
@@ -121,50 +123,8 @@ def capturing(*words: object, cwd: Path, is_live: bool = True, **more: object) -
                 pipe.close()
 
 
-class Server:
-    """A small HTTP server on 127.0.0.1 that answers everything with `{}`, and keeps the bodies it got."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as reading:
-            while head := reading.readline():
-                length = 0
-                while (line := reading.readline()) not in (b"\r\n", b""):
-                    name, _, value = line.partition(b":")
-                    if name.lower() == b"content-length":
-                        length = int(value)
-                if head.startswith(b"POST"):
-                    self.bodies.append(reading.read(length))
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-
-    def close(self) -> None:
-        self._listening.close()
-
-
-@contextmanager
-def serving() -> Iterator[Server]:
-    server = Server()
-    try:
-        yield server
-    finally:
-        server.close()
-
-
 class Client:
-    """One keep-alive connection to a Server."""
+    """One keep-alive connection to a server of `live_traffic`."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -175,7 +135,7 @@ class Client:
         self._socket.sendall(data)
         while self._reading.readline() != b"\r\n":
             pass
-        assert self._reading.read(2) == b"{}"
+        assert self._reading.read(len(ANSWER)) == ANSWER
 
     def close(self) -> None:
         self._reading.close()
