@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contract.harness.programs import until
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -23,7 +24,6 @@ from support.locusts import (
     settings,
     start,
     stored,
-    until,
     urls_in,
     wait_for,
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from contract.harness.programs import until
 from support.chat import CHAT, DONE, HEAD, LAST, ROLE, STREAM, USAGE, WHOLE, chunk, token
 from support.locusts import (
     BEGUN,
@@ -25,7 +26,6 @@ from support.locusts import (
     run,
     start,
     stored,
-    until,
     wait_for,
 )
 from support.raw_server import RawServer, http, recorded, serving

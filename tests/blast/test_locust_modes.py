@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.harness.programs import until
 from support import sim_fleet
 from support.locusts import (
     CAST,
@@ -25,7 +26,6 @@ from support.locusts import (
     run,
     start,
     stored,
-    until,
     urls_in,
     wait_for,
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract.harness.programs import gone
+from contract.harness.programs import gone, until
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -13,7 +13,6 @@ from support.locusts import (
     counted,
     headless,
     start,
-    until,
     urls_in,
     wait_for,
 )

@@ -15,9 +15,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from contract.harness.browser import chromium
 from playwright.sync_api import Browser
 from support import blasted, feeder
-from support.browser import OpenTab, Tab, chromium, tab_of
+from support.browser import OpenTab, Tab, tab_of
 from support.feeder import RUN, Blast, blast_on
 from support.page_server import PageServer, page_over
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from contract.harness.browser import chromium
 from playwright.sync_api import Browser
-from support.browser import chromium
 
 PICTURES = Path(__file__).parents[2] / "dashboards"
 BIN = Path(sys.prefix) / "bin"

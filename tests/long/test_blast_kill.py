@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from contract.harness.programs import until
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -29,7 +30,6 @@ from support.locusts import (
     newest,
     start,
     stored,
-    until,
     urls_in,
     wait_for,
 )

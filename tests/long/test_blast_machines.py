@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contract.harness.programs import until
 from support import sim_fleet
 from support.locusts import (
     BEGUN,
@@ -25,7 +26,6 @@ from support.locusts import (
     newest,
     start,
     stored,
-    until,
     urls_in,
     wait_for,
 )

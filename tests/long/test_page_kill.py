@@ -13,8 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from contract.harness.browser import chromium
 from support.board_page import board, comes, fact, hosts
-from support.browser import chromium, tab_of
+from support.browser import tab_of
 from support.feeder import RUN, blast_on
 from support.page_server import page_over
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contract.harness.browser import chromium
 from support.board_page import board, hosts
-from support.browser import chromium, tab_of
+from support.browser import tab_of
 
 from toolkit.store import Store
 

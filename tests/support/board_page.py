@@ -5,9 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from contract.harness.browser import PATIENCE_MS
 from playwright.sync_api import Locator
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
-from support.browser import PATIENCE_MS, Tab
+from support.browser import Tab
 
 Told = TypeVar("Told")
 

@@ -1,7 +1,5 @@
-"""Debian's Chromium through Playwright, and tabs that note every request and every word on the console."""
+"""Tabs of the contract's Chromium that note every request and every word on the console."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -9,38 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import pytest
-from playwright.sync_api import Browser, Page, WebSocket, expect, sync_playwright
-
-INSTALL = "apt-get install chromium"
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
-# a name that the page should never ask for is not looked up either
-FLAGS.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
-PATIENCE_MS = 60_000
-"""How long a condition may take to come true; most take less than a tick of 2 s, on a busy machine three times that."""
-
-expect.set_options(timeout=PATIENCE_MS)
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Start it with a profile of its own, without a screen."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        missing = f"no Chromium; {INSTALL}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        # outside CI nobody is made to install a browser; the reason shown is the command that does
-        pytest.skip(missing)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        try:
-            yield browser
-        finally:
-            browser.close()
+from contract.harness.browser import PATIENCE_MS
+from playwright.sync_api import Browser, Page, WebSocket
 
 
 @dataclass

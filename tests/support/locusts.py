@@ -6,9 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,11 +184,3 @@ def errors(folder: Path) -> dict[str, dict[str, int]]:
 
 def settings(run: Run) -> dict[str, Any]:
     return dict(json.loads(run.settings))
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for what another process does."""
-    give_up_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up_s, "it did not come"
-        time.sleep(0.05)

@@ -4,27 +4,22 @@ import http.client
 import itertools
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
-from contract.harness.programs import runs
+from contract.harness.programs import free_port, runs, until
 
 TOOLKIT = [sys.executable, "-c", "from toolkit.cli import main; main()"]
 PATIENCE_S = 120
-PORTS = 1_500
-"""For each worker of pytest; the kernel's own begin at 32,768."""
-HANDED_OUT: set[int] = set()
 CHAT = "/v1/chat/completions"
 
 
@@ -151,28 +146,9 @@ FAST = 'model = "gptq-int4"\nname = "{}"\nserved_name = "{}"\n[engine.flags]\nti
 ONE = FAST.format("one", "qwen")
 
 
-def free_port() -> int:
-    return free_ports(1)[0]
-
-
 def free_ports(count: int) -> list[int]:
-    """Different ones, below those that the kernel gives to outgoing connections: a real engine takes minutes until it binds.
-
-    Each of pytest's workers has its own and is told of none twice, as nobody holds them until then.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 20_000 + PORTS * (worker % 8)
-    found: list[int] = []
-    for port in random.sample(range(first, first + PORTS), PORTS):
-        if port in HANDED_OUT:
-            continue
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            HANDED_OUT.update(found)
-            return found
-    raise AssertionError("no ports are free")
+    """Different ones."""
+    return [free_port() for _ in range(count)]
 
 
 def stack_file(folder: Path, *engines: str, more: str = "") -> Path:
@@ -232,7 +208,4 @@ class Crowd:
 
 def wait_until(is_so: Any, limit_s: float = PATIENCE_S) -> None:
     """Until the world is as wanted, which nobody tells."""
-    give_up_at = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)
+    until(is_so, patience_s=limit_s, step_s=0.02)

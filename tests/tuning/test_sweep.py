@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.harness.programs import until
 from support import stand_in_toolkit
 
 from toolkit.errors import ToolkitError
@@ -294,13 +295,6 @@ def start_half(folder: Path) -> "subprocess.Popen[bytes]":
         f"half.go({str(folder)!r})\n"
     )
     return subprocess.Popen([sys.executable, "-c", code])
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "it did not become so"
-        time.sleep(0.02)
 
 
 def blast_seconds(database: Path) -> int:
