@@ -99,6 +99,14 @@ def test_a_feed_that_follows_tells_what_a_fresh_one_counts(taken: list[Step]) ->
         assert everything(feed, at_s) == everything(Feed(reader, RUN), at_s)
 
 
+def test_a_fresh_board_of_earlier_knows_a_limited_second_that_was_told_last() -> None:
+    reader = ListReader("a")
+    reader.seconds(1, 60)
+    reader.second(0, worker="w2", limited=True)
+    reader.part("a", 2, e2e=[5.0])
+    assert Feed(reader, RUN).board(window_s=WINDOW_S, at_s=START_S + 10).limited_s == 1
+
+
 def test_a_part_that_comes_after_its_second_was_counted_is_counted() -> None:
     reader = ListReader("a")
     reader.seconds(0, 10)

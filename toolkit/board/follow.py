@@ -195,10 +195,13 @@ class Follow:
             self._loader_row = max(self._loader_row, row)
             known = self._newest_of.get(second.worker, second.at_s)
             self._newest_of[second.worker] = max(second.at_s, known)
-            if second.limited:
-                self._limited.add(second.at_s)
-            if second.users is not None:
-                self._users.setdefault(second.at_s, {})[second.worker] = second.users
+            self._take_load(second)
+
+    def _take_load(self, second: LoaderSecond) -> None:
+        if second.limited:
+            self._limited.add(second.at_s)
+        if second.users is not None:
+            self._users.setdefault(second.at_s, {})[second.worker] = second.users
 
     def end_s(self) -> int | None:
         """The last second that every live worker has reported; of an ended run, that any has."""
@@ -220,9 +223,10 @@ class Follow:
 
     def _reach_seconds(self, from_s: int) -> None:
         if from_s < self._loader_from_s:
-            told = self.reader.loader_seconds(self.run.id, from_s=from_s)
-            # newer ones come with the next refresh, and their parts with them
-            self._take_seconds([(row, second) for row, second in told if row <= self._loader_row])
+            # How far the run is comes with a refresh, together with the parts. A row that came late, behind all that a cold
+            # board read of the newest seconds, is among these.
+            for _, second in self.reader.loader_seconds(self.run.id, from_s=from_s):
+                self._take_load(second)
             self._loader_from_s = from_s
 
     # --- sums -------------------------------------------------------------------------------------
