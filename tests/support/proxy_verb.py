@@ -65,9 +65,9 @@ def ask(
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, {"content-type": "application/json"} | named)
-        answer = connection.getresponse()
-        data = answer.read()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
+        with connection.getresponse() as answer:
+            headers = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, headers, answer.read()
     finally:
         connection.close()
 

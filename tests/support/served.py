@@ -97,9 +97,9 @@ def ask(port: int, text: str, **fields: Any) -> tuple[int, dict[str, str], bytes
         connection.request(
             "POST", CHAT, json.dumps(body).encode(), {"content-type": "application/json"}
         )
-        answer = connection.getresponse()
-        headers = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, headers, answer.read()
+        with connection.getresponse() as answer:
+            headers = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, headers, answer.read()
     finally:
         connection.close()
 
