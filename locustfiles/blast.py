@@ -8,7 +8,7 @@ Every host gets the same number of users, each with one request under way over a
 goes into a SQLite file once a second, from where board and leaderboard read it. `toolkit blast` runs this file headless.
 """
 
-from blast_desk import Desk
+from blast_handler import HostHandler
 from blast_hello import ask_master
 from blast_options import add_arguments, end_with, read_early, tls_of
 from blast_phases import shape_class
@@ -21,8 +21,9 @@ from toolkit.errors import ToolkitError
 
 _early = read_early()
 _tls = tls_of(_early)
-_desks = [
-    Desk(HostAddress(host, key=_early.keys.get(host.name), tls=_tls)) for host in _early.hosts
+_handlers = [
+    HostHandler(HostAddress(host, key=_early.keys.get(host.name), tls=_tls))
+    for host in _early.hosts
 ]
 if _early.is_worker:
     try:
@@ -34,13 +35,13 @@ if _early.is_worker:
         )
     except ToolkitError as error:
         end_with(error)
-_blast = Blast(_early, _desks)
+_blast = Blast(_early, _handlers)
 events.init_command_line_parser.add_listener(add_arguments)
 _blast.listen(events)
 
-_classes = {desk.host.name: user_class(desk, _blast.worker) for desk in _desks}
+_classes = {handler.host.name: user_class(handler, _blast.worker) for handler in _handlers}
 if _early.profile is not None and _early.profile.phases:
     # no host is called so: a name holds no space
-    _classes["phases of the profile"] = shape_class(_early.profile.phases, len(_desks), _blast)
+    _classes["phases of the profile"] = shape_class(_early.profile.phases, len(_handlers), _blast)
 # Locust looks for classes among this file's names; nothing may stand below, as a host could be called like what it uses
 globals().update(_classes)

@@ -20,7 +20,7 @@ from typing import Any
 
 import gevent
 from blast_deal import EvenDispatcher
-from blast_desk import Desk
+from blast_handler import HostHandler
 from blast_hello import answer_workers
 from blast_master import Master, MasterStore, say
 from blast_options import PROFILE, Early, end_with
@@ -48,9 +48,9 @@ PR_SET_PDEATHSIG = 1
 class Blast:
     """One process's part in a blast."""
 
-    def __init__(self, early: Early, desks: Sequence[Desk]) -> None:
+    def __init__(self, early: Early, handlers: Sequence[HostHandler]) -> None:
         self._early = early
-        self._desks = desks
+        self._handlers = handlers
         self._master: Master | None = None
         self._worker: Worker | None = None
         self._is_ending = False
@@ -61,7 +61,7 @@ class Blast:
     def worker(self) -> Worker:
         """Of this process; the users' classes are made before it is known whether it has any."""
         if self._worker is None:
-            self._worker = Worker(self._desks, send=self._send, fire=self._fire, say=say)
+            self._worker = Worker(self._handlers, send=self._send, fire=self._fire, say=say)
         return self._worker
 
     def listen(self, events: Any) -> None:
@@ -160,7 +160,7 @@ class Blast:
         self._locusts_start(users, spawn_rate, wait=wait, user_classes=user_classes)
 
     def _hosts(self, user_classes: Any) -> list[Host]:
-        return [one.desk.host for one in user_classes or self._runner.user_classes]
+        return [one.handler.host for one in user_classes or self._runner.user_classes]
 
     def _rounded(self, users: int, hosts: int) -> int:
         if users == 0 or users < self._runner.user_count:

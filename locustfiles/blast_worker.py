@@ -1,4 +1,4 @@
-"""The worker's side of a blast: opens the desks, reports once a second, and ends without losing a request.
+"""The worker's side of a blast: opens the handlers, reports once a second, and ends without losing a request.
 
 A process that loads hosts has one, be it a worker of a master's or alone. Nothing here knows the database.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gevent
-from blast_desk import OVERDUE_S, Desk, DeskSetting
+from blast_handler import OVERDUE_S, HostHandler, RunSetting
 from blast_plan import WorkerPlan
 from blast_wire import EndedError
 from gevent.event import Event
@@ -27,30 +27,30 @@ SILENT_AFTER_S = 5.0
 
 
 class Worker:
-    """One process's users, desks and seconds."""
+    """One process's users, handlers and seconds."""
 
     def __init__(
         self,
-        desks: Sequence[Desk],
+        handlers: Sequence[HostHandler],
         *,
         send: Callable[[Mapping[str, Any]], None],
         fire: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
         """`send` brings a message to the master, `fire` is Locust's request event."""
-        self._desks = desks
+        self._handlers = handlers
         self._send, self._fire, self._say = send, fire, say
         self._run: str | None = None
         self._heard_s: float | None = None
-        self._turns: set[Any] = set()
-        """Greenlets of users whose requests are under way."""
+        self._in_flight: set[Any] = set()
+        """Greenlets whose requests are under way."""
         self._idle = Event()
         self._is_hurried = False
         self._is_open = False
         self._greenlets: list[gevent.Greenlet] = []
 
     @property
-    def takes_turns(self) -> bool:
+    def may_send(self) -> bool:
         """Whether users may send now."""
         return self._is_open and not self._is_forgotten
 
@@ -61,14 +61,14 @@ class Worker:
     def begin(
         self, plan: WorkerPlan, *, name: str, number: int, users_per_host: Callable[[], int]
     ) -> None:
-        """Open the desks for a run. `number` is unlike any other worker's of this master."""
+        """Open the handlers for a run. `number` is unlike any other worker's of this master."""
         self.finish()
         now_s = time.monotonic()
         self._wall_offset_s = time.time() - now_s
         self._run, self._name = plan.run, name
         tallying = Tallying(plan.run, name)
         self._reporter = Reporter(tallying, self._send, run=plan.run, worker=name)
-        setting = DeskSetting(
+        setting = RunSetting(
             plan=plan,
             users_per_host=users_per_host,
             worker=name,
@@ -80,50 +80,50 @@ class Worker:
             fire=self._fire,
             say=self._say,
         )
-        for desk in self._desks:
-            desk.open(setting)
+        for handler in self._handlers:
+            handler.open(setting)
         self._next_s = int(self._wall())
         self._looked_s, self._cpu_s, self._lag_s = now_s, time.process_time(), 0.0
         self._is_open = True
         self._greenlets = [gevent.spawn(self._watch_lag), gevent.spawn(self._report_often)]
 
-    def turn(self, work: Callable[[], None]) -> None:
-        """Do one turn of a user."""
+    def track(self, work: Callable[[], None]) -> None:
+        """Do a request's work in this greenlet, which counts as in flight meanwhile."""
         user = gevent.getcurrent()
-        self._turns.add(user)
+        self._in_flight.add(user)
         try:
             work()
         except EndedError:
             return  # before anything was sent
         finally:
-            self._turns.discard(user)
-            if not self._turns:
+            self._in_flight.discard(user)
+            if not self._in_flight:
                 self._idle.set()
 
     def _aside(self, work: Callable[[], None]) -> None:
-        """Do a turn beside the users', which a clean end waits for as for theirs."""
-        greenlet = gevent.spawn(self.turn, work)
+        """Send a request beside the users'; a clean end waits for it as for theirs."""
+        greenlet = gevent.spawn(self.track, work)
         # from now on: it runs only once the others rest, or is killed before
-        self._turns.add(greenlet)
-        greenlet.rawlink(self._turns.discard)
+        self._in_flight.add(greenlet)
+        greenlet.rawlink(self._in_flight.discard)
 
     def heard_master(self) -> None:
         """Note a sign of life of the master's."""
         if self._is_forgotten and self._run is not None:
-            for desk in self._desks:
-                desk.skip()
+            for handler in self._handlers:
+                handler.skip()
         self._heard_s = time.monotonic()
 
     def drain(self, limit_s: float) -> None:
         """Begin no more requests, and wait for the answers under way; one that does not come is a failure."""
         if self._is_open:
-            for desk in self._desks:
-                desk.charge(OVERDUE_S)
+            for handler in self._handlers:
+                handler.charge(OVERDUE_S)
         self._is_open = self._is_hurried = False
         try:
             self._wait_until_idle(limit_s)
             if not self._is_hurried:
-                for user in list(self._turns):
+                for user in list(self._in_flight):
                     gevent.kill(user, EndedError)
                 self._wait_until_idle(1.0)
         except KeyboardInterrupt:
@@ -131,14 +131,14 @@ class Worker:
 
     def hurry(self) -> None:
         """Wait for no answer any more, and blame nobody for it."""
-        if self._turns:
+        if self._in_flight:
             self._say("The answers that are under way are left")
         self._is_hurried = True
         self._idle.set()
 
     def _wait_until_idle(self, limit_s: float) -> None:
         with gevent.Timeout(limit_s, False):
-            while self._turns and not self._is_hurried:
+            while self._in_flight and not self._is_hurried:
                 self._idle.clear()
                 self._idle.wait()
 
@@ -158,7 +158,7 @@ class Worker:
     @property
     def under_way(self) -> int:
         """Requests whose answers are not over."""
-        return len(self._turns)
+        return len(self._in_flight)
 
     def _wall(self) -> float:
         return time.monotonic() + self._wall_offset_s
@@ -168,9 +168,9 @@ class Worker:
             due_s = int(self._wall() - REPORT_AFTER_S) + 1 + REPORT_AFTER_S
             gevent.sleep(max(0.0, due_s - self._wall()))
             now_s = int(self._wall())
-            if self.takes_turns:
-                for desk in self._desks:
-                    desk.charge()
+            if self.may_send:
+                for handler in self._handlers:
+                    handler.charge()
             self._note_seconds(now_s)
             try:
                 self._reporter.report(self._wall(), before_s=now_s)
@@ -190,7 +190,7 @@ class Worker:
                 run=self._reporter.run,
                 at_s=at_s,
                 worker=self._name,
-                users=sum(desk.users for desk in self._desks),
+                users=sum(handler.users for handler in self._handlers),
                 cpu_share=cpu_share,
                 lag_ms=lag_ms,
                 limited=cpu_share > MOST_CPU_SHARE or lag_ms > MOST_SEND_LAG_MS,

@@ -1,6 +1,6 @@
-"""One host on one worker: who asks what, and what came of it. The users of a host share its desk.
+"""One host on one worker: who asks what, and what came of it. The users of a host share its handler.
 
-A desk learns which model its host serves, hands out orders, has each sent over its user's own connection, and tells the
+A handler learns which model its host serves, hands out orders, has each sent over its user's own connection, and tells the
 tallies and Locust how it ended. Canaries go beside the users, one at a time over a connection of their own, so that none
 of them keeps a user from its ranked requests.
 """
@@ -40,8 +40,8 @@ SLOTS_OF_A_START = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskSetting:
-    """What all desks of a worker share in one run."""
+class RunSetting:
+    """What all handlers of a worker share in one run."""
 
     plan: WorkerPlan
     users_per_host: Callable[[], int]
@@ -52,7 +52,7 @@ class DeskSetting:
     """Wall clock - monotonic clock, read once a run."""
     tallying: Tallying
     aside: Callable[[Callable[[], None]], None]
-    """Has a turn taken beside the users'."""
+    """Has a request sent beside the users'."""
     keep: Callable[[RequestRecord], None]
     """Has a canary's shot stored."""
     fire: Callable[..., None]
@@ -64,11 +64,11 @@ class BlastError(Exception):
     """What Locust's own table shows of a failure: its kind alone, as sentences may differ in each answer."""
 
 
-class LoadUser:
-    """One user at its host's desk: its own connection, and where it is in its script."""
+class UserSession:
+    """One user's part of the handler: its own connection, and where it is in its script."""
 
     def __init__(self, place: HostAddress) -> None:
-        self.wire = LoadConnection(place)
+        self.connection = LoadConnection(place)
         self.caller: Caller | None = None
         self.script: HostScript | None = None
         self.failures = 0
@@ -82,8 +82,8 @@ class LoadUser:
         return self.caller.pause_s() if self.caller else 0.0
 
 
-class Desk:
-    """One host's."""
+class HostHandler:
+    """Chooses, sends and counts the requests of one host's users."""
 
     def __init__(self, place: HostAddress) -> None:
         self.place = place
@@ -91,13 +91,13 @@ class Desk:
         self.users = 0
         """At work on this worker."""
         self._key = (place.host.name, place.host.url)
-        self._setting: DeskSetting | None = None
+        self._setting: RunSetting | None = None
         self._learning = BoundedSemaphore(1)
         self._turnstile = BoundedSemaphore(1)
         self._canary_wire = LoadConnection(place)
         self._canary_is_out = False
 
-    def open(self, setting: DeskSetting) -> None:
+    def open(self, setting: RunSetting) -> None:
         """Begin a run."""
         plan = setting.plan
         self._setting = setting
@@ -132,21 +132,21 @@ class Desk:
             gevent.sleep(max(0.0, due_s - time.monotonic()))
         return due_s
 
-    def serve(self, seat: LoadUser, planned_s: float) -> None:
-        """One turn of a user: an order, its answer, and what came of it."""
+    def send_next(self, session: UserSession, planned_s: float) -> None:
+        """Choose a user's next request, send it, and count what came of it."""
         setting = self._now()  # the run's, though the answer may outlive it
-        caller = self._caller(seat)
+        caller = self._caller(session)
         if caller is None:
-            seat.failures += 1
+            session.failures += 1
             self._count_error(setting, self._fault, None, time.monotonic() - planned_s)
             return
         order = caller.next()
-        self._send_canary(setting, seat.script)
-        answer = self._ask(setting, order, seat.wire, planned_s)
-        seat.failures = 0 if answer is not None else seat.failures + 1
+        self._send_canary(setting, session.script)
+        answer = self._ask(setting, order, session.connection, planned_s)
+        session.failures = 0 if answer is not None else session.failures + 1
         caller.done(order, None if answer is None else answer.text)
 
-    def _send_canary(self, setting: DeskSetting, script: HostScript | None) -> None:
+    def _send_canary(self, setting: RunSetting, script: HostScript | None) -> None:
         """Send the canary that is due, unless one is under way: a slow one is waited for, and the others are fewer."""
         if script is None or self._canary_is_out:
             return
@@ -165,7 +165,7 @@ class Desk:
         setting.aside(turn)
 
     def _ask(
-        self, setting: DeskSetting, order: Order, wire: LoadConnection, planned_s: float
+        self, setting: RunSetting, order: Order, wire: LoadConnection, planned_s: float
     ) -> Answer | None:
         """Send one request, count what came of it, and return its answer if it is ok."""
         plan = setting.plan
@@ -209,8 +209,8 @@ class Desk:
         if self._pace is not None:
             self._pace.go_on_at(time.monotonic())
 
-    def _now(self) -> DeskSetting:
-        assert self._setting is not None, "a desk serves nobody before a run begins"
+    def _now(self) -> RunSetting:
+        assert self._setting is not None, "a handler serves nobody before a run begins"
         return self._setting
 
     def _pace_of(self, rate: float) -> HostPace:
@@ -225,13 +225,13 @@ class Desk:
 
     # --- what to ask ---------------------------------------------------------------------------------
 
-    def _caller(self, seat: LoadUser) -> Caller | None:
+    def _caller(self, session: UserSession) -> Caller | None:
         """The user's caller on the script of now; None: nobody knows what to ask for."""
         script = self._script or self._learned()
-        if script is not None and seat.script is not script:
-            seat.script, seat.caller = script, script.caller(self._numbers)
+        if script is not None and session.script is not script:
+            session.script, session.caller = script, script.caller(self._numbers)
             self._numbers += 1
-        return seat.caller if script is not None else None
+        return session.caller if script is not None else None
 
     def _learned(self) -> HostScript | None:
         """Learn which model to ask for, one user for all of this host's."""
@@ -258,7 +258,7 @@ class Desk:
             told = f"`/v1/models` answered {page[0]} and lists no model"
             self._fault = Failure(kind=kind, error=told)
 
-    def _write_script(self, setting: DeskSetting, model: str) -> None:
+    def _write_script(self, setting: RunSetting, model: str) -> None:
         plan, number = setting.plan, setting.worker_number
         self._model = model
         start = plan.resumptions * 100 + self._starts
@@ -286,7 +286,7 @@ class Desk:
 
     def _count(
         self,
-        setting: DeskSetting,
+        setting: RunSetting,
         order: Order,
         timed: TimedRequest,
         answer: Answer,
@@ -314,7 +314,7 @@ class Desk:
         self._tell_locust(setting, took_ms, timed.bytes, None)
 
     def _count_error(
-        self, setting: DeskSetting, fault: Failure | None, order: Order | None, took_s: float
+        self, setting: RunSetting, fault: Failure | None, order: Order | None, took_s: float
     ) -> None:
         """Count a failure; `order` is None for a request that was due and could not even be made."""
         fault = fault or Failure(kind="garbage", error="no reason given")
@@ -334,7 +334,7 @@ class Desk:
         self._tell_locust(setting, max(0.0, took_s) * 1000, 0, BlastError(fault.kind))
 
     def _tell_locust(
-        self, setting: DeskSetting, took_ms: float, size: int, error: Exception | None
+        self, setting: RunSetting, took_ms: float, size: int, error: Exception | None
     ) -> None:
         setting.fire(
             request_type="POST",
@@ -346,7 +346,7 @@ class Desk:
         )
 
     def _keep_canary(
-        self, setting: DeskSetting, order: Order, timed: TimedRequest, planned_s: float
+        self, setting: RunSetting, order: Order, timed: TimedRequest, planned_s: float
     ) -> None:
         """Have now and then a pair stored whole: verdicts are made of shots."""
         if order.kind == "unique":
