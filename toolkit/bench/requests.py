@@ -1,8 +1,11 @@
-"""Which request is number `slot`, and which model does it name? From a plan and a profile. No clock, no socket: it neither sends nor waits.
+"""What does request number `slot` ask, and of which model? From a plan and a profile. No clock, no socket: it sends nothing.
 
-The slot's number and the plan's seed decide its prompt, whether it streams and whether a twin is due, so these
-are equal at every host. Only which unique request a twin repeats, and a delay of twins where none was answered
-yet, follow from how a host answers.
+The slot's number and the plan's seed decide the prompt, whether the answer is streamed, and when a duplicate is due: equal at
+every host. Only which earlier request a duplicate repeats depends on how a host answers, and when, if none was answered yet.
+
+    slot        a request's number within a run, from 0
+    mark        a short text like `[k3f9-0012]` in a prompt, which no other prompt has: so no cache knows its answer
+    duplicate   an equal request, mark included, sent after the first was answered; its `kind` is `twin`
 """
 
 import random
@@ -23,11 +26,11 @@ MARK_DIGITS = 8
 MARKS = len(DIGITS) ** MARK_DIGITS
 """2.8e12 different marks."""
 MARK_STRIDE = 1_743_541_808_807
-"""From one slot's mark to the next: the number without a common factor with MARKS nearest to MARKS divided by the
-golden ratio, so that marks of neighbouring slots differ from their first digits on (Weyl's sequence)."""
+"""From one slot's mark to the next: of the numbers coprime to MARKS the one nearest to MARKS / golden ratio. So no mark
+recurs, and those of neighbouring slots differ from their first digits on (a Weyl sequence)."""
 
-MOST_CARDS = 10_000
-"""Uneven weights are rounded to this many parts, should they have no smaller common measure."""
+LONGEST_ROUND = 10_000
+"""Prompts in a round; weights that would need more, having no common divisor, are rounded."""
 
 WARMUP_PROMPTS = (
     "Describe in at least 300 words how a lighthouse was run before electricity reached it.",
@@ -49,40 +52,41 @@ class PlannedRequest:
     slot: int
     kind: RequestKind
     pair: int | None = None
-    """Of a twin: the slot of the unique request that it repeats."""
+    """Of a duplicate: the slot of the request that it repeats."""
     prompt: str
     """The prompt's name."""
     body: dict[str, Any]
-    """The whole JSON body; parts of it are shared with other asks, so it is never to be altered."""
+    """The whole JSON body; parts of it are shared with other requests, so it is never to be altered."""
     stream: bool
     max_tokens: int
 
 
 class HostRequests:
-    """One host's requests, slot by slot; slots are asked for in rising order, each once, from any on.
+    """One host's requests; its caller asks for slots in rising order, each once, from any on.
 
-    `nonce` must be unlike for every host and every run: two askers with one nonce send equal prompts at equal
-    slots. A request costs 5 to 7 us, measured with the catalog's profiles.
+    `nonce` must differ between hosts and between runs: with one nonce, equal slots get equal prompts. A request costs 5
+    to 7 us, measured with the catalog's profiles.
     """
 
     def __init__(self, plan: BenchPlan, profile: Profile, *, model: str, nonce: str) -> None:
         self._plan = plan
         self._model = model
-        self._deck = Deck(profile.prompts, plan.seed)
+        self._prompts = PromptOrder(profile.prompts, plan.seed)
         self._first_mark = int.from_bytes(blake2b(nonce.encode(), digest_size=16).digest()) % MARKS
-        self._stream_turns = Turns(plan.stream_share, plan.seed)
-        self._twin_share = exact_share(plan.twin_share if plan.sameness == "pairs" else 0.0)
-        self._owed = 0
+        self._streamed = StratifiedSample(plan.stream_share, plan.seed)
+        self._duplicate_share = exact_share(plan.twin_share if plan.sameness == "pairs" else 0.0)
+        self._duplicates_due = 0
         self._unanswered: set[int] = set()
-        # slots only, as a slot's request can be made anew: bodies kept for a long run would fill the memory
-        self._waiting: dict[bool, deque[int]] = {True: deque(), False: deque()}
+        # by `stream`, as a duplicate is streamed like its original. Slots only: a request can be made anew from its slot, and
+        # bodies kept for a long run would fill the memory
+        self._repeatable: dict[bool, deque[int]] = {True: deque(), False: deque()}
 
     def warmup(self, number: int) -> PlannedRequest:
-        """Make a request that is like no measured one: an own prompt, with a mark that no slot bears."""
+        """Make a request unlike any measured one: a prompt of no profile, with a mark of no slot."""
         text = WARMUP_PROMPTS[number % len(WARMUP_PROMPTS)]
         message = {"role": "user", "content": f"{self._mark(-1 - number)} {text}"}
         name = f"warmup-{number % len(WARMUP_PROMPTS) + 1}"
-        stream, limit = self._stream_turns.is_turn(number), self._plan.max_tokens
+        stream, limit = self._streamed.includes(number), self._plan.max_tokens
         return PlannedRequest(
             slot=number,
             kind="warmup",
@@ -93,40 +97,41 @@ class HostRequests:
         )
 
     def next(self, slot: int) -> PlannedRequest:
-        """Make the request of a slot."""
-        stream = self._stream_turns.is_turn(slot)
-        waiting = self._waiting[stream]
-        self._owed += twins_due(slot, self._twin_share)
-        if waiting and self._owed:
-            self._owed -= 1
-            return self._new(slot, stream, "twin", waiting.popleft())
-        if self._twin_share:
+        """Make the request of a slot: a duplicate if one is due and its original was answered, else one of its own."""
+        stream = self._streamed.includes(slot)
+        kind: RequestKind = "repeat" if self._plan.sameness == "repeat" else "unique"
+        pair = None
+
+        # the last slot of every stretch of 1/share slots makes a duplicate due; it waits until there is an original
+        part, whole = self._duplicate_share.as_integer_ratio()
+        self._duplicates_due += (slot + 1) * part // whole - slot * part // whole
+        if self._repeatable[stream] and self._duplicates_due:
+            self._duplicates_due -= 1
+            kind, pair = "twin", self._repeatable[stream].popleft()
+        elif self._duplicate_share:
             self._unanswered.add(slot)
-        return self._new(slot, stream, "repeat" if self._plan.sameness == "repeat" else "unique")
 
-    def answered(self, slot: int) -> None:
-        """Note that the unique request of this slot was answered ok: it may have a twin from now on."""
-        if slot in self._unanswered:
-            self._unanswered.remove(slot)
-            self._waiting[self._stream_turns.is_turn(slot)].append(slot)
-
-    def _new(
-        self, slot: int, stream: bool, kind: RequestKind, pair: int | None = None
-    ) -> PlannedRequest:
         source = slot if pair is None else pair
-        prompt = self._deck.prompt(source)
+        prompt = self._prompts.prompt(source)
         messages = list(prompt.messages)
         if kind != "repeat":
-            messages = marked(prompt.messages, self._mark(source), self._plan.nonce_place)
+            messages = add_mark(prompt.messages, self._mark(source), self._plan.nonce_place)
+        limit = limit_of(prompt, self._plan.max_tokens)
         return PlannedRequest(
             slot=slot,
             kind=kind,
             pair=pair,
             prompt=prompt.name,
-            body=self._body(messages, stream, limit := limit_of(prompt, self._plan.max_tokens)),
+            body=self._body(messages, stream, limit),
             stream=stream,
             max_tokens=limit,
         )
+
+    def answered(self, slot: int) -> None:
+        """Note that this slot's request was answered ok: from now on a duplicate may repeat it."""
+        if slot in self._unanswered:
+            self._unanswered.remove(slot)
+            self._repeatable[self._streamed.includes(slot)].append(slot)
 
     def _body(self, messages: list[Message], stream: bool, max_tokens: int) -> dict[str, Any]:
         temperature = self._plan.temperature
@@ -140,7 +145,7 @@ class HostRequests:
 
 
 def limit_of(prompt: Prompt, most: int) -> int:
-    """`max_tokens` of a request: the run's is what nobody may exceed; a prompt may ask for less."""
+    """`max_tokens` of a request: the prompt's own, but never more than the run's."""
     return most if prompt.max_tokens is None else min(most, prompt.max_tokens)
 
 
@@ -162,30 +167,30 @@ def chat_body(
     return body
 
 
-class Deck:
+class PromptOrder:
     """The order of prompts: rounds in which each comes as often as its weight says.
 
-    One shuffled deck, walked in every round from another start and with another stride. So any slot's prompt can
-    be told alone, and a new round of a long profile costs no shuffle in the midst of a measurement.
+    They are shuffled once, and each round walks them from another start and with another stride. So any slot's prompt is
+    known without those before it, and a new round of a long profile costs no shuffle in the midst of a measurement.
     """
 
     def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
         self._seed = seed
-        self._cards = [
+        self._round = [
             prompt
             for prompt, times in zip(prompts, proportions(prompts), strict=True)
             for _ in range(times)
         ]
-        random.Random(f"prompts {seed}").shuffle(self._cards)  # noqa: S311 (it must repeat itself)
+        random.Random(f"prompts {seed}").shuffle(self._round)  # noqa: S311 (it must repeat itself)
 
     def prompt(self, slot: int) -> Prompt:
-        """Which prompt a slot asks."""
-        size = len(self._cards)
-        number, place = divmod(slot, size)
-        start, stride = divmod(drawn(f"round {self._seed} {number}", size * size), size)
-        while gcd(stride, size) != 1:  # else it would walk over a part of the deck again and again
+        """The prompt of a slot."""
+        size = len(self._round)
+        number, step = divmod(slot, size)
+        start, stride = divmod(hashed(f"round {self._seed} {number}", size * size), size)
+        while gcd(stride, size) != 1:  # else it would walk over a part of the round again and again
             stride += 1
-        return self._cards[(start + place * stride) % size]
+        return self._round[(start + step * stride) % size]
 
 
 def proportions(prompts: Sequence[Prompt]) -> list[int]:
@@ -193,52 +198,45 @@ def proportions(prompts: Sequence[Prompt]) -> list[int]:
     weights = [Fraction(str(prompt.weight)) for prompt in prompts]
     denominator = lcm(*(weight.denominator for weight in weights))
     whole = [int(weight * denominator) for weight in weights]
-    measure, total = gcd(*whole), sum(whole)
-    if total // measure <= max(MOST_CARDS, len(prompts)):
-        return [number // measure for number in whole]
-    return [max(1, round(Fraction(number * MOST_CARDS, total))) for number in whole]
+    divisor, total = gcd(*whole), sum(whole)
+    if total // divisor <= max(LONGEST_ROUND, len(prompts)):
+        return [number // divisor for number in whole]
+    return [max(1, round(Fraction(number * LONGEST_ROUND, total))) for number in whole]
 
 
-class Turns:
-    """Which slots stream: in every stretch of 1/share slots one, at a place drawn anew for each stretch.
+class StratifiedSample:
+    """A share of all slots, e.g., those that stream: from every stretch of 1/share slots one, drawn at random.
 
-    The stretches keep the share over any hundred slots; the drawn places keep it out of step with all that
-    recurs: twins, prompts, waves of `concurrency` requests. Of a share above one half the other slots are drawn.
+    The stretches keep the share over any hundred slots; the draws keep it out of step with whatever recurs: duplicates,
+    prompts, waves of `concurrency` requests. For a share above one half the slots outside the sample are drawn.
     """
 
     def __init__(self, share: float, seed: int) -> None:
         exact = exact_share(share)
-        self._drawn_are_turns = exact <= Fraction(1, 2)
-        self._share = min(exact, 1 - exact)
+        self._drawn_are_included = exact <= Fraction(1, 2)
+        self._drawn_share = min(exact, 1 - exact)
         self._seed = seed
 
-    def is_turn(self, slot: int) -> bool:
-        """Whether a slot is one of them."""
-        return self._is_drawn(slot) == self._drawn_are_turns
-
-    def _is_drawn(self, slot: int) -> bool:
-        part, whole = self._share.as_integer_ratio()
+    def includes(self, slot: int) -> bool:
+        """Whether a slot belongs to the sample."""
+        part, whole = self._drawn_share.as_integer_ratio()
         if not part:
-            return False
+            return not self._drawn_are_included
         stretch = slot * part // whole
+        # the first slot of this stretch and of the next: stretch * whole / part, rounded up
         start, end = -(-stretch * whole // part), -(-(stretch + 1) * whole // part)
-        return slot - start == drawn(f"stream {self._seed} {stretch}", end - start)
-
-
-def twins_due(slot: int, share: Fraction) -> int:
-    """1 at the last slot of every stretch of 1/share slots, else 0."""
-    part, whole = share.as_integer_ratio()
-    return (slot + 1) * part // whole - slot * part // whole
+        is_drawn = slot - start == hashed(f"stream {self._seed} {stretch}", end - start)
+        return is_drawn == self._drawn_are_included
 
 
 def exact_share(share: float) -> Fraction:
-    """The share that the user wrote: 0.3 is 3/10, and not the nearest binary number."""
+    """The share as the user wrote it: 0.3 is 3/10, and not the nearest binary number."""
     return Fraction(str(share))
 
 
-def drawn(what: str, size: int) -> int:
-    """A number below `size`, always the same for the same words: equal at every host, without any state."""
-    return int.from_bytes(blake2b(what.encode(), digest_size=8).digest()) % size
+def hashed(key: str, size: int) -> int:
+    """A number below `size` that looks random and follows from the key alone: equal at every host, with no state."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) % size
 
 
 def mark(number: int) -> str:
@@ -250,25 +248,22 @@ def mark(number: int) -> str:
     return f"[{digits[:4]}-{digits[4:]}]"
 
 
-def marked(messages: Sequence[Message], mark: str, place: NoncePlace) -> list[Message]:
+def add_mark(messages: Sequence[Message], mark: str, place: NoncePlace) -> list[Message]:
     """Copy messages with a mark, in front of the first one or behind the user's last one.
 
     In front: prefix caches compare from the first token on, so a mark in the last message would leave them the
     system prompt and all turns before it.
     """
-    spoken = [at for at, message in enumerate(messages) if message.get("content") is not None]
-    users = [at for at in spoken if messages[at].get("role") == "user"]
-    at = spoken[0] if place == "front" else (users or spoken)[-1]
-    content = with_mark(messages[at]["content"], mark, place)
-    return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
-
-
-def with_mark(content: Any, mark: str, place: NoncePlace) -> Any:
-    """A message's content, be it text or a list of parts, with a mark before or after it."""
+    with_content = [at for at, message in enumerate(messages) if message.get("content") is not None]
+    users = [at for at in with_content if messages[at].get("role") == "user"]
+    at = with_content[0] if place == "front" else (users or with_content)[-1]
+    content = messages[at]["content"]
     if isinstance(content, str):
-        return f"{mark} {content}" if place == "front" else f"{content} {mark}"
-    part = {"type": "text", "text": mark}
-    return [part, *content] if place == "front" else [*content, part]
+        content = f"{mark} {content}" if place == "front" else f"{content} {mark}"
+    else:  # a list of parts
+        part = {"type": "text", "text": mark}
+        content = [part, *content] if place == "front" else [*content, part]
+    return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,16 +277,19 @@ class ModelChoice:
 def choose_model(
     served: Sequence[ServedModel], *, listed: str | None, wanted: str | None
 ) -> ModelChoice:
-    """Choose the model at one host.
+    """Choose the model to ask one host for.
 
-    `wanted` is the command line's and must be served; `listed` is what the hosts file expects there: when it is
-    not served, what is served is measured all the same, and a verdict says so. Either may also name the place that the
-    weights came from. A host that lists nothing is asked for what is wanted.
+    `wanted` is the command line's and must be served; `listed` is what the hosts file expects: if it is not served, the
+    host's first model is measured all the same, and a verdict says so. Either may also be a model's `root`, the place its
+    weights came from. A host that serves no list is asked for the given name.
     """
-    asked = listed if wanted is None else wanted
-    ids = [model.id for model in served if asked in (model.id, model.root)]
-    if asked is not None and (ids or not served):
-        return ModelChoice(model=asked if asked in ids or not served else ids[0])
+    name = listed if wanted is None else wanted
+    if name is not None:
+        ids = [model.id for model in served if name in (model.id, model.root)]
+        if name in ids or not served:
+            return ModelChoice(model=name)
+        if ids:
+            return ModelChoice(model=ids[0])
     if wanted is not None:
         others = ", ".join(f"`{model.id}`" for model in served)
         return ModelChoice(error=f"it does not serve `{wanted}` but {others}")

@@ -20,13 +20,13 @@ from toolkit.bench.plan import NoncePlace
 from toolkit.bench.requests import (
     MARK_STRIDE,
     MARKS,
-    Deck,
-    Turns,
+    PromptOrder,
+    StratifiedSample,
+    add_mark,
     chat_body,
     exact_share,
     limit_of,
     mark,
-    marked,
     proportions,
 )
 from toolkit.blast.canaries import unique_at
@@ -191,7 +191,7 @@ class HostScript:
     def _marked_order(self, kind: OrderKind, prompt: Prompt, stream: bool, number: int) -> Order:
         """A request with mark `number`: canaries' count up from 0, ranked ones' down from -1."""
         word = mark((self._first_mark + number * MARK_STRIDE) % MARKS)
-        messages = marked(prompt.messages, word, self._settings.nonce_place)
+        messages = add_mark(prompt.messages, word, self._settings.nonce_place)
         return self._made(kind, prompt, messages, stream)
 
     def _made(
@@ -275,9 +275,9 @@ class _Rounds:
     def __init__(self, profile: Profile, stream_share: float, seed: int) -> None:
         self._prompts = profile.prompts
         self._place = {prompt.name: place for place, prompt in enumerate(profile.prompts)}
-        self._deck, size = Deck(profile.prompts, seed), sum(proportions(profile.prompts))
-        self._streams = Turns(stream_share, seed)
-        self._unique = Turns(profile.unique_share, ~seed)
+        self._order, size = PromptOrder(profile.prompts, seed), sum(proportions(profile.prompts))
+        self._streams = StratifiedSample(stream_share, seed)
+        self._unique = StratifiedSample(profile.unique_share, ~seed)
         self._round = -(-LEAST_ROUND // size) * size
         self._codes: list[int] = []
         self._taken = 0
@@ -288,8 +288,8 @@ class _Rounds:
         self._taken += 1
         if place == len(self._codes):
             # in the first round they are drawn: 2 us each, and none of it before the start
-            code = self._place[self._deck.prompt(place).name] * 2 + self._streams.is_turn(place)
-            self._codes.append(code * 2 + self._unique.is_turn(place))
+            code = self._place[self._order.prompt(place).name] * 2 + self._streams.includes(place)
+            self._codes.append(code * 2 + self._unique.includes(place))
         return self._codes[place]
 
     def meaning(self, code: int) -> tuple[Prompt, bool, bool]:
