@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.bench.evidence import ended_at
-from toolkit.bench.verdicts.judgement import ACQUITTING, COUNTERS, Gap, judgement, not_judged
+from toolkit.bench.verdicts.judgement import COUNTERS, NEEDED_FOR_CLEAN, Gap, judgement, not_judged
 from toolkit.bench.verdicts.response_cache import LEAST_REPLAYS
 from toolkit.bench.verdicts.same_engine import same_engine
 from toolkit.board.books import CounterDeltas
@@ -104,7 +104,9 @@ def _gaps(
     # what canaries alone leave open is settled where the counters hold what was answered
     settled = {"response_cache", "inflated_usage"} if books.holds else set()
     gaps = [
-        (code, why) for code, why in found if code in ACQUITTING - COUNTERS and code not in settled
+        (code, why)
+        for code, why in found
+        if code in NEEDED_FOR_CLEAN - COUNTERS and code not in settled
     ]
     twins = sum(shot.kind == "twin" for shot in answers)
     if twins < LEAST_REPLAYS and "response_cache" not in accused:

@@ -1,15 +1,16 @@
-"""What explains a host's speed: all rules over one host's facts, their accusations, and what could not be judged.
+"""What explains a host's speed: every rule tried on one host's requests and counters, and what could not be judged.
 
-Nobody is called clean for want of evidence: for that the checks of duplicates, counters, lengths and the model must all
-have had what they need. What a start or a queue looked like explains no lead, so a gap there is only named.
+`clean` needs evidence, too: a host is only called so if duplicates, counters, lengths and the model could all be checked.
+What could not be checked is a gap, with its reason. Nothing about a start or a queue explains a lead over other hosts, so
+a gap there is named and changes nothing.
 
-No rule's finding is another's: what a replayed answer explains is not held against the host as a hidden backend, an
-answer cut short is no foreign traffic, and a broken request may have cost anything. Where two causes hide each other,
-e.g., others' load that fills the gap a response cache leaves in the counters, the rules say what still shows, with less
-confidence. No network, no clock.
+One cause is reported once: tokens that a replayed answer explains are no hidden backend, those of an answer cut short are
+no foreign traffic, and a failed request may have cost anything up to its `max_tokens`. Two causes can also hide each
+other, e.g., others' load fills the gap that a response cache leaves in the counters: the rules then report what still
+shows, with less confidence. No network, no clock.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.bench.counters import Account, account
@@ -21,7 +22,7 @@ from toolkit.bench.verdicts.foreign_traffic import foreign_traffic
 from toolkit.bench.verdicts.hidden_backend import hidden_backend
 from toolkit.bench.verdicts.inflated_usage import inflated_usage
 from toolkit.bench.verdicts.model_mismatch import is_opaque, model_mismatch
-from toolkit.bench.verdicts.response_cache import Replays, replays, response_cache, why_unknown
+from toolkit.bench.verdicts.response_cache import replays, response_cache, why_unknown
 from toolkit.bench.verdicts.saturated import saturated
 from toolkit.bench.verdicts.truncated_output import are_short_and_alone, truncated_output
 from toolkit.records import (
@@ -41,8 +42,8 @@ DUPLICATES = frozenset({"response_cache"})
 COUNTERS = frozenset({"hidden_backend", "foreign_traffic"})
 LENGTHS = frozenset({"truncated_output", "inflated_usage"})
 MODEL = frozenset({"model_mismatch"})
-ACQUITTING = DUPLICATES | COUNTERS | LENGTHS | MODEL
-"""What must have been looked for before a host is called clean."""
+NEEDED_FOR_CLEAN = DUPLICATES | COUNTERS | LENGTHS | MODEL
+"""Codes that must have been judged before a host is called clean."""
 
 Gap = tuple[str, str]
 """A code that could not be judged, and why."""
@@ -62,33 +63,34 @@ class Judgement:
     def verdicts(self) -> tuple[Verdict, ...]:
         """Accusations, else `clean` where enough was judged and most requests were answered, else `not_judged`.
 
-        `not_judged` also stands beside an accusation; it is sure where nobody could be acquitted so, and a hint where only a
+        `not_judged` also stands beside accusations: with high confidence where a gap forbids `clean`, with low where only a
         start or a queue could not be judged.
         """
-        if not self.account.answers:
+        ours = self.account
+        if not ours.answers:
             evidence = "most codes: nothing was answered"
             nothing = Verdict(code="not_judged", confidence="high", evidence=evidence)
             return (*self.accusations, nothing)
-        if any(code in ACQUITTING for code, _ in self.gaps):
+        if any(code in NEEDED_FOR_CLEAN for code, _ in self.gaps):
             return (*self.accusations, not_judged(self.gaps))
-        if not self.accusations and not self.mostly_fails:
-            return (self._clean(),)
-        if self.gaps:
-            return (*self.accusations, replace(not_judged(self.gaps), confidence="low"))
-        return self.accusations
+        if self.accusations or self.mostly_fails:
+            if self.gaps:
+                return (*self.accusations, replace(not_judged(self.gaps), confidence="low"))
+            return self.accusations
 
-    def _clean(self) -> Verdict:
-        """Even counters are a proof; where they are not even, only nothing was found."""
-        found = self.account
-        is_exact = found.generation_tokens == found.tokens == found.tokens_most and found.agrees
-        evidence = f"nothing speaks against its {whole(found.answers)} answers"
+        # counters that agree to the token are a proof of `clean`; otherwise it means that nothing was found
+        is_exact = ours.generation_tokens == ours.tokens == ours.tokens_most and ours.agrees
         if is_exact:
-            counted = f"the server counted the {whole(found.tokens)} tokens that they hold"
-            evidence = f"{whole(found.answers)} requests were answered and {counted}"
+            evidence = (
+                f"{whole(ours.answers)} requests were answered and"
+                f" the server counted the {whole(ours.tokens)} tokens that they hold"
+            )
+        else:
+            evidence = f"nothing speaks against its {whole(ours.answers)} answers"
         if self.gaps:
             evidence += f" (not judged: {not_judged(self.gaps).evidence})"
         confidence: Confidence = "high" if is_exact else "medium"
-        return Verdict(code="clean", confidence=confidence, evidence=evidence)
+        return (Verdict(code="clean", confidence=confidence, evidence=evidence),)
 
 
 def judgement(
@@ -103,101 +105,86 @@ def judgement(
 ) -> Judgement:
     """Try all rules on one host in one run.
 
-    `records` are all of its own, `peers` the other hosts' of the same run, `rivals` what these serve. `is_shared`: the counters
-    are also moved by requests of ours that went to another address, and `ledger` holds this one's share.
+    `records` are all requests to this host, `peers` those to the other hosts of the run, `rivals` the models that these
+    serve. `is_shared`: requests of ours to another address move this host's counters, too; `ledger` is then its share.
     """
-    counted = account(records, ledger)
-    found = replays(records, counted, ledger.rtt_ms)
-    replayed = found.records
+    ours = account(records, ledger)
+    replayed = replays(records, ours, ledger.rtt_ms)
     answered = [record for record in records if record.ok]
-    answers = [record for record in answered if record not in replayed]  # the engine's own work
+    generated = [record for record in answered if record not in replayed.records]
 
-    # what the answers and the counters say against each other
-    truncated = truncated_output(answers, ledger, counted, peers)
-    inflated = inflated_usage(answers, counted, found, peers, truncated=truncated is not None)
+    # do the answers and the counters contradict each other?
+    truncated = truncated_output(generated, ledger, ours, peers)
+    inflated = inflated_usage(generated, ours, replayed, peers, truncated=truncated is not None)
     is_explained = truncated is not None or inflated is not None
-    hidden = hidden_backend(answers, counted, found, explained=is_explained)
-    # what another address cut short, the engine that both share made whole
+    hidden = hidden_backend(generated, ours, replayed, explained=is_explained)
+    # on a shared engine the other address may have cut answers short that the engine wrote whole
     is_cut = truncated is not None or is_shared
-    foreign = foreign_traffic(ledger, counted, found, truncated=is_cut)
+    foreign = foreign_traffic(ledger, ours, replayed, truncated=is_cut)
 
-    # what the host says of itself, and its times
-    failures = fast_failures(records, replayed)
+    # what do its failures, its list of models and its times say?
+    failures = fast_failures(records, replayed.records)
     mismatch = model_mismatch(host, ledger, answered, rivals)
-    start = cold(records, replayed)
-    full = saturated(records, ledger, levels, replayed, was_cold=start is not None)
+    cold_start = cold(records, replayed.records)
+    was_cold = cold_start is not None
+    saturation = saturated(records, ledger, levels, replayed.records, was_cold=was_cold)
 
-    tried = (response_cache(found), truncated, inflated, hidden, foreign)
-    accusations = [each for each in (*tried, failures, mismatch, start, full) if each]
-    accused = {verdict.code for verdict in accusations}
-    gaps = [
-        *_without_counters(records, answers, ledger, peers, levels),
-        *_without_answers(records, answers, ledger, found, counted),
-    ]
+    found = (
+        response_cache(replayed),
+        *(truncated, inflated, hidden, foreign),
+        *(failures, mismatch, cold_start, saturation),
+    )
+    accusations = tuple(verdict for verdict in found if verdict)
+
+    # what could not be judged: for want of counters,
+    gaps: list[Gap] = []
+    no_counters = ledger.error or "the server does not count it"
+    if ledger.restarted:
+        no_counters = "the server started anew during the run"
+    if ledger.generation_tokens is None:
+        gaps.append(("hidden_backend", no_counters))
+        if ledger.requests is None:
+            gaps.append(("foreign_traffic", no_counters))
+    is_open_loop = any(record.concurrency is None for record in records)
+    if ledger.queue_mean_ms is None and not is_open_loop and len(levels) < 2:
+        gaps.append(("saturated", no_counters))
+    if are_short_and_alone(generated, ledger, peers):
+        why = "answers of one token, and nobody to compare them with"
+        gaps.append(("truncated_output", why))
+    # for want of answers,
+    if no_duplicates := why_unknown(replayed, ours):
+        gaps.append(("response_cache", no_duplicates))
+    if all(usage(record) is None for record in generated):
+        gaps.append(("inflated_usage", "no answer tells its usage"))
+    elif ledger.generation_tokens is None and not any(record.token_chunks for record in generated):
+        why = "without counters and streams nothing confirms a claim"
+        gaps.append(("inflated_usage", why))
+    if not has_later(records):
+        gaps.append(("cold", "no new request followed the first answers"))
+    elif may_be_cold(records, replayed.records):
+        why = "the first answers stood still, and too few later ones show that this has an end"
+        gaps.append(("cold", why))
+    # and for want of a model's name
     if not ledger.models_before and not ledger.models_after:
         gaps.append(("model_mismatch", "no list of models"))
     elif is_opaque(host, ledger, rivals):
         why = "the names that it serves do not say which model they mean"
         gaps.append(("model_mismatch", why))
+
+    accused = {verdict.code for verdict in accusations}
     measured = [record for record in records if record.kind != "warmup"]
     return Judgement(
-        accusations=tuple(accusations),
+        accusations=accusations,
         gaps=tuple(gap for gap in gaps if gap[0] not in accused),
-        account=counted,
+        account=ours,
         mostly_fails=sum(not record.ok for record in measured) > MOST_ERRORS * len(measured),
     )
 
 
 def not_judged(gaps: Sequence[Gap]) -> Verdict:
-    """Codes by the reason why nobody can tell, in one sentence."""
+    """One verdict for all gaps: its evidence lists the codes by their reason."""
     by_reason: dict[str, list[str]] = {}
     for code, reason in gaps:
         by_reason.setdefault(reason, []).append(code)
     evidence = "; ".join(f"{sentence(codes)}: {reason}" for reason, codes in by_reason.items())
     return Verdict(code="not_judged", confidence="high", evidence=evidence)
-
-
-# --- what could not be judged ---------------------------------------------------------------------------
-
-
-def _without_counters(
-    records: Sequence[RequestRecord],
-    answers: Sequence[RequestRecord],
-    ledger: Ledger,
-    peers: Mapping[str, Sequence[RequestRecord]],
-    levels: Sequence[LevelFigures],
-) -> Iterator[Gap]:
-    why = ledger.error or "the server does not count it"
-    if ledger.restarted:
-        why = "the server started anew during the run"
-    if ledger.generation_tokens is None:
-        yield "hidden_backend", why
-        if ledger.requests is None:
-            yield "foreign_traffic", why
-    open_loop = any(record.concurrency is None for record in records)
-    if ledger.queue_mean_ms is None and not open_loop and len(levels) < 2:
-        yield "saturated", why
-    if are_short_and_alone(answers, ledger, peers):
-        yield "truncated_output", "answers of one token, and nobody to compare them with"
-
-
-def _without_answers(
-    records: Sequence[RequestRecord],
-    answers: Sequence[RequestRecord],
-    ledger: Ledger,
-    found: Replays,
-    counted: Account,
-) -> Iterator[Gap]:
-    if reason := why_unknown(found, counted):
-        yield "response_cache", reason
-    if all(usage(record) is None for record in answers):
-        yield "inflated_usage", "no answer tells its usage"
-    elif ledger.generation_tokens is None and not any(record.token_chunks for record in answers):
-        yield "inflated_usage", "without counters and streams nothing confirms a claim"
-    if not has_later(records):
-        yield "cold", "no new request followed the first answers"
-    elif may_be_cold(records, found.records):
-        yield (
-            "cold",
-            "the first answers stood still, and too few later ones show that this has an end",
-        )
