@@ -1,7 +1,7 @@
-"""Whether somebody else's requests were on the engine meanwhile, by its own counters.
+"""Did the engine work for somebody else during our run? Its counters moved by more than our requests can have caused.
 
-Counting allows no excuses on a host that nobody else uses, so bounds are exact; where a tolerance stands, its reason
-stands with it. Broken requests may have cost anything up to their `max_tokens`: they are never held against a host.
+On a host that nobody else uses the counters add up exactly, so one request too many is enough; every tolerance below says
+why it is there. A failed request may have cost anything up to its `max_tokens`, which is never held against a host.
 """
 
 from toolkit.bench.counters import ONE_A_REQUEST, Account
@@ -12,18 +12,17 @@ from toolkit.units import whole
 
 
 def foreign_traffic(
-    ledger: Ledger, account: Account, found: Replays, *, truncated: bool
+    ledger: Ledger, account: Account, replays: Replays, *, truncated: bool
 ) -> Verdict | None:
-    """Tell of load that is not ours: counters that moved by more than all our requests can have caused.
-
-    Replayed answers cannot have moved them, so what the counters lack too little for them, others have filled up.
-    """
-    ours = () if found.contradicted else found.proven
+    """Report counts beyond ours, and requests that ran before we sent any; None where there is neither."""
+    # an answer replayed from a cache moved no counter: if its count is not missing, somebody else's stands in its place
+    replayed = () if replays.contradicted else replays.proven
     requests, tokens = account.surplus_requests, account.surplus_tokens
     if requests is not None:
-        requests += len(ours)
+        requests += len(replayed)
     if tokens is not None:
-        tokens += tokens_of(ours)
+        tokens += tokens_of(replayed)
+
     clauses = []
     has_more_requests = requests is not None and requests > 0
     if has_more_requests:
@@ -31,9 +30,10 @@ def foreign_traffic(
             f"the server counted {whole(account.requests or 0)} requests, of which at least"
             f" {whole(requests or 0)} cannot be ours"
         )
-    # an answer that the front cut short was made whole by the engine
-    slack = 0 if has_more_requests else ONE_A_REQUEST * (account.answers + account.broken)
-    if tokens is not None and tokens > slack and (has_more_requests or not truncated):
+    # tokens alone prove less: engines count the first or the last token or not, and an answer that a proxy cut short was
+    # written whole by the engine
+    tolerated = 0 if has_more_requests else ONE_A_REQUEST * (account.answers + account.broken)
+    if tokens is not None and tokens > tolerated and (has_more_requests or not truncated):
         clauses.append(
             f"{whole(tokens)} of its {whole(account.generation_tokens or 0)} generated tokens"
             " are beyond what we can have caused"
@@ -44,10 +44,12 @@ def foreign_traffic(
         clauses.append(f"{whole(ledger.running_before)} requests were under way before we sent any")
     if not clauses:
         return None
-    exact = (account.surplus_requests or 0.0) > 0
-    # requests that made no token: some engines count what they refuse, too
-    idle = account.generation_tokens == account.tokens
-    confidence: Confidence = "high" if exact and not idle else "medium"
-    if idle or not is_beyond_ours:
+
+    # requests beyond ours that generated nothing: some engines count what they refuse, too
+    no_token_beyond = account.generation_tokens == account.tokens
+    confidence: Confidence = "medium"
+    if no_token_beyond or not is_beyond_ours:
         confidence = "low"
+    elif (account.surplus_requests or 0.0) > 0:  # without any guess at what was replayed
+        confidence = "high"
     return Verdict(code="foreign_traffic", confidence=confidence, evidence=sentence(clauses))
