@@ -1,57 +1,58 @@
-"""The order of the page's rows: the board's, but that a row moves only when a change of ranks has lasted.
+"""In what order does the page show its rows? The board's, but two rows swap only when the better rank has lasted.
 
-Ranks and ties beside the rows are the window's own at every moment. No clock: time is the board's seconds.
+The ranks and ties printed in the rows are always the window's own. No clock: time is the board's seconds.
 """
 
 from collections.abc import Mapping
 
 LASTS_S = 10
-"""Hosts near the edge of a tie change their ranks back and forth within seconds; eyes that follow a row want it to stay."""
+"""Hosts at the edge of a tie swap ranks every few seconds, and a row that jumps about cannot be followed."""
 
 
 class RowOrder:
     """One board's rows, from tick to tick."""
 
     def __init__(self) -> None:
-        self._shown: list[str] = []
-        self._seen: list[tuple[int, dict[str, int]]] = []
-        """Seconds and their ranks: the last LASTS_S, and one before them."""
+        self._order: list[str] = []
+        """As the page showed it last."""
+        self._history: list[tuple[int, dict[str, int]]] = []
+        """Second and ranks of each tick in the last LASTS_S, and of one tick before them."""
 
-    def of(self, at_s: int, ranks: Mapping[str, int]) -> list[str]:
-        """The hosts from the top; `ranks` are in the board's order.
+    def update(self, at_s: int, ranks: Mapping[str, int]) -> list[str]:
+        """Add a tick, whose `ranks` are in the board's order; return the hosts from the top row down.
 
-        A host passes another when it was the better one in every look of the last LASTS_S: all such pairs together never
-        contradict each other, so there is always an order that has them all. Otherwise all stay where they stood.
+        One host passes another only if its rank was better at every tick of the last LASTS_S. "Better at every tick" has
+        no circles, so an order that respects all such pairs always exists. Other rows keep their places.
         """
-        last_s = self._seen[-1][0] if self._seen else None
-        if (
-            last_s is None
-            or not last_s <= at_s <= last_s + LASTS_S
-            or ranks.keys() != set(self._shown)
-        ):
-            # another moment, or other hosts: nobody has watched these rows
-            self._seen, self._shown = [(at_s, dict(ranks))], list(ranks)
-            return list(self._shown)
+        last_s = self._history[-1][0] if self._history else None
+        goes_on = last_s is not None and last_s <= at_s <= last_s + LASTS_S
+        if not goes_on or ranks.keys() != set(self._order):
+            # another moment or other hosts: there is no order on the screen that has to be kept
+            self._history, self._order = [(at_s, dict(ranks))], list(ranks)
+            return list(self._order)
+
         if at_s == last_s:
-            self._seen.pop()
-        self._seen.append((at_s, dict(ranks)))
-        while len(self._seen) > 1 and self._seen[1][0] <= at_s - LASTS_S:
-            del self._seen[0]
-        if self._seen[0][0] > at_s - LASTS_S:
-            return list(self._shown)
-        lines = {name: [told[name] for _, told in self._seen] for name in self._shown}
-        left, order = list(self._shown), []
-        while left:
-            first = next(
-                name
-                for name in left
-                if not any(_is_better(lines[other], lines[name]) for other in left)
+            self._history.pop()
+        self._history.append((at_s, dict(ranks)))
+        while len(self._history) > 1 and self._history[1][0] <= at_s - LASTS_S:
+            del self._history[0]
+        if self._history[0][0] > at_s - LASTS_S:
+            return list(self._order)  # watched for less than LASTS_S
+
+        # a topological sort: the next row is the uppermost old one that no remaining host beats
+        past = {host: [tick[host] for _, tick in self._history] for host in self._order}
+        remaining, self._order = self._order, []
+        while remaining:
+            row = next(
+                host
+                for host in remaining
+                if not any(_beats(past[other], past[host]) for other in remaining)
             )
-            left.remove(first)
-            order.append(first)
-        self._shown = order
-        return list(order)
+            remaining.remove(row)
+            self._order.append(row)
+        return list(self._order)
 
 
-def _is_better(one: list[int], other: list[int]) -> bool:
+def _beats(one: list[int], other: list[int]) -> bool:
+    """Whether the first ranks are better than the others at every tick; 1 is the best."""
     return all(mine < theirs for mine, theirs in zip(one, other, strict=True))

@@ -184,7 +184,7 @@ class DatabaseSource:
             self._orders[key] = order
             while len(self._orders) > MOST_ORDERS:
                 del self._orders[next(iter(self._orders))]
-            return order.of(at_s, ranks)
+            return order.update(at_s, ranks)
 
     def present(self, viewer: str) -> int:
         """Note that a viewer is there, and count all who are."""

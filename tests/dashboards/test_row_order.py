@@ -3,7 +3,7 @@ from leaderboard_page.row_order import LASTS_S, RowOrder
 
 def shown(order: RowOrder, at_s: int, **ranks: int) -> str:
     in_order = sorted(ranks, key=lambda name: (ranks[name], name))
-    return "".join(order.of(at_s, {name: ranks[name] for name in in_order}))
+    return "".join(order.update(at_s, {name: ranks[name] for name in in_order}))
 
 
 def test_a_row_moves_when_its_new_rank_has_lasted() -> None:
