@@ -145,7 +145,7 @@ def replayed(of: RequestRecord, slot: int, **more: Any) -> RequestRecord:
 def books(
     shots: Iterable[RequestRecord], *, without: Iterable[RequestRecord] = (), **more: Any
 ) -> Ledger:
-    """An honest server's ledger over these shots, exact; `without` some that its engine never saw."""
+    """An honest server's ledger over these requests, exact: what they claim it has counted. `without` some that its engine never saw."""
     left_out = set(without)
     made = [each for each in shots if each.ok and each not in left_out]
     values: dict[str, Any] = {
