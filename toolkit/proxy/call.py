@@ -53,6 +53,8 @@ BUSY: Final = frozenset({502, 503, 504})
 """Statuses after which another upstream is tried; a 500 is as likely the request's fault, and a 4xx certainly is."""
 PROGRESS_S: Final = 0.1
 """`Routing.got_bytes` is called at most so often; at each read would be a waste."""
+DYING_S: Final = 1.0
+"""A second connection that is cut within this time after the first belongs to the same death of an upstream."""
 RETRY_JITTER: Final = 0.1
 """Up to such a share is added to Retry-After, so that those who were refused together don't come back together."""
 Piece = tuple[bytes, bytes, int]
@@ -81,7 +83,17 @@ class Call(Exchange):
         *("asked_s", "attempt_s", "calls", "ended_s", "ends_by_closing", "fault", "finished_early"),
         *("has_usage", "headers", "is_at_upstream", "is_begun", "is_held", "is_judged", "is_over"),
         *("keep_for", "key", "leader", "lease", "noted_s", "place", "queue_ms", "read_s"),
-        *("recorder", "retries", "sent_s", "shown_as", "status", "stored", "tried", "upstream"),
+        *(
+            "cut_s",
+            "recorder",
+            "retries",
+            "sent_s",
+            "shown_as",
+            "status",
+            "stored",
+            "tried",
+            "upstream",
+        ),
         *("waiters", "waits_for_room", "_behind", "_freed", "_seen"),
     )
 
@@ -113,6 +125,8 @@ class Call(Exchange):
         """Routing counts it as in flight at `upstream`."""
         self.tried: list[str] = []
         self.retries = 0
+        self.cut_s: float | None = None
+        """When an upstream that is started again cut it off without an answer, if it may be asked once more."""
         self.sent_s: float | None = None
         """When it was first sent upstream. `attempt_s`: when last; `read_s`: the last read; `noted_s`: the last `got_bytes`."""
         self.attempt_s = self.read_s = self.noted_s = 0.0
@@ -724,20 +738,29 @@ class Calls:
         if model is not None and (served := routing.served_instead(model)):
             self.reject(call, unknown_model(model, served))
             return True
-        if fault.kind == "cut":
-            # this very request may have crashed it: no endless retries
-            has_tries = call.retries < self.settings.routing.retries
+        is_cut, now = fault.kind == "cut", self.clock()
+        if is_cut:
+            # this very request may have crashed it: no endless retries. But one that dies closes its connections one by one, and
+            # may take another in between (1 of 30 kills beside a busy machine): that is the same death.
+            is_same_death = call.cut_s is not None and now < call.cut_s + DYING_S
+            has_tries = is_same_death or call.retries < self.settings.routing.retries
             is_back_soon = call.upstream and routing.is_started_again(call.upstream.name)
             if not (is_back_soon and has_tries):
                 return False
-            call.retries += 1
-        elif routing.back_in(model, self.clock()) is None:
+            if not is_same_death:
+                call.retries += 1
+                call.cut_s = now
+        elif routing.back_in(model, now) is None:
             return False
         if call.place is not None:
-            self.admission.release(call.place, self.clock())
+            self.admission.release(call.place, now)
             call.place = None
             self._hand_out_slots()
-        self.admit(call)
+        if is_cut:
+            # sent with the next tick, when its death is known
+            self._held[call] = None
+        else:
+            self.admit(call)
         return True
 
     # --- time ----------------------------------------------------------------------------------------
