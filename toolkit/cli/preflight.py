@@ -28,7 +28,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
     type=click.IntRange(1, 65_535),
     multiple=True,
     default=(8000,),
-    show_default="8000",
+    show_default=True,
     help="To be listened on; may be repeated.",
 )
 @click.option(
