@@ -8,13 +8,13 @@ Every host gets the same number of users, each with one request under way over a
 goes into a SQLite file once a second, from where board and leaderboard read it. `toolkit blast` runs this file headless.
 """
 
+from blast_connection import HostAddress
 from blast_handler import HostHandler
-from blast_hello import ask_master
+from blast_handshake import ask_master
 from blast_options import add_arguments, end_with, read_early, tls_of
 from blast_phases import shape_class
 from blast_run import Blast
 from blast_user import user_class
-from blast_wire import HostAddress
 from locust import events
 
 from toolkit.errors import ToolkitError

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import gevent
+from blast_connection import HostAddress, LoadConnection, TimedRequest
 from blast_plan import WorkerPlan
-from blast_wire import HostAddress, LoadConnection, TimedRequest
 from gevent.lock import BoundedSemaphore
 
 from toolkit.bench.client import PAGE_TIMEOUT_S, PageError, read_models

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from blast_deal import EvenDispatcher
+from blast_dispatch import EvenDispatcher
 from blast_handler import HostHandler
-from blast_hello import answer_workers
+from blast_handshake import answer_workers
 from blast_master import Master, MasterStore, say
 from blast_options import PROFILE, Early, end_with
 from blast_plan import WorkerPlan, as_message, begun, from_message, plan_of

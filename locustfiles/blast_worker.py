@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gevent
+from blast_connection import EndedError
 from blast_handler import OVERDUE_S, HostHandler, RunSetting
 from blast_plan import WorkerPlan
-from blast_wire import EndedError
 from gevent.event import Event
 
 from toolkit.bench.health import MOST_CPU_SHARE, MOST_SEND_LAG_MS

@@ -1,7 +1,11 @@
 """One user's connection to its host: requests out, answers read and timed where their bytes leave the socket.
 
 Requests are written whole onto gevent's sockets, and geventhttpclient's parser finds the bodies; `completion` reads them.
-Locust's own session would time the headers only. Nothing but the host's own address is contacted: no redirect, no proxy.
+Nothing but the host's own address is contacted: no redirect, no proxy.
+
+Locust's FastHttpUser with `stream=True` was tried (2026-11-23): 69 % of a bare FastHttpUser's requests per core for JSON
+and 42 % for bursts, where this makes 158 and 92 %; at 100 streams of a stamped server it adds 0.59 ms to TTFT at p50 and
+25.8 at p99, this 0.26 and 0.79. Its `read(n)` waits for n bytes, so a first token is seen by `readline` alone.
 """
 
 import errno
