@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from support.listening import end_listening
+
 from toolkit.records import Host
 from toolkit.scout.answers import Scrape
 from toolkit.scout.look import QuietMoments, Scout, tls_context
@@ -65,7 +67,7 @@ class RawServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._server.close()
+        await end_listening(self._server)
 
     def handlers(self) -> set[asyncio.Task[None]]:
         """The tasks that serve connections which are open."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self, cast
 
 from support.chat import DONE, FINISH, HEAD, LAST, ROLE, chunk, token
+from support.listening import end_listening
 
 
 class Line:
@@ -87,7 +88,7 @@ class ScriptedUpstream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._server.close()
+        await end_listening(self._server)
         for connection in tuple(self.open):
             connection.transport.abort()
         for task in tuple(self._tasks):
