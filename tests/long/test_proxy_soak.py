@@ -155,7 +155,7 @@ async def second_life(soak: Soak, config: Path, urls: list[str], texts: list[byt
             assert Counter(cache for cache, _ in again) == {"hit": len(KEPT)}, (
                 "after a kill they are back"
             )
-        assert [text for _, text in again] == texts
+            assert [text for _, text in again] == texts
         for share, number in DEATHS_AT:
             await until(soak, share)
             await change(urls[number], down_s=DOWN_S)
