@@ -10,7 +10,7 @@ from leaderboard_page.badges import evidence
 from leaderboard_page.colours import NOBODY
 from leaderboard_page.rank_chart import sentence
 from toolkit.bench.summary import HostSummary
-from toolkit.board.score import FORMULAS, TIES
+from toolkit.board.ranking import FORMULAS, TIES
 from toolkit.board.standings import Board, Standing
 from toolkit.records import Event, Run, Sighting
 from toolkit.report.charts import LineStyle

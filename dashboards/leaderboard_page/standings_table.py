@@ -10,7 +10,7 @@ from leaderboard_page.badges import badges, taint_note
 from leaderboard_page.colours import NOBODY
 from leaderboard_page.icons import icon
 from leaderboard_page.sparkline import sparkline
-from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95
+from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95
 from toolkit.board.standings import Board, RankBy, Standing
 from toolkit.report.charts import LineStyle
 from toolkit.report.html import Markup, tag

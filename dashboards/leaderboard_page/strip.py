@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from leaderboard_page.icons import icon
 from leaderboard_page.standings_table import WORDS
-from toolkit.board.score import may_lead
+from toolkit.board.ranking import may_lead
 from toolkit.board.standings import Board, RankBy, Standing
 from toolkit.records import Event, Run
 from toolkit.report.html import Markup, tag

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.blasted import blasted
 
-from toolkit.board.score import FORMULA
+from toolkit.board.ranking import FORMULA
 from toolkit.cli import main
 from toolkit.records import Event, Run
 from toolkit.store import Store

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 from toolkit.board.follow import Follow, keep
 from toolkit.board.freeze import frozen_at_s
 from toolkit.board.history import Density, Heat, HostSeries, Ranks, Steps, all_figures, density
-from toolkit.board.honesty import reasons
 from toolkit.board.judging import AGO_S, Judging, Verdicts
 from toolkit.board.outages import Outage, RunSeconds, course, outages
-from toolkit.board.score import Figures, RankPlace, places, scores
-from toolkit.board.standings import WINDOW_S, Board, RankBy, Standing, Taint
+from toolkit.board.ranking import Figures, RankPlace, places, scores
+from toolkit.board.standings import WINDOW_S, Board, RankBy, Standing, Taint, reasons
 from toolkit.board.taints import tainted_s
 from toolkit.board.window import E2E, TTFT, Totals
 from toolkit.errors import ToolkitError

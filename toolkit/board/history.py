@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toolkit.board.score import Figures, places
+from toolkit.board.ranking import Figures, places
 from toolkit.board.standings import RankBy
 from toolkit.board.window import (
     COUNTS,

@@ -1,5 +1,6 @@
-"""The board's facts: a host's standing in one window, and the board that lists them. Records only, no arithmetic."""
+"""The board's facts: a host's standing in one window, the board that lists them, and who is left out of the honest one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -18,6 +19,10 @@ RankBy = Literal[
 RANK_BY: tuple[RankBy, ...] = get_args(RankBy)
 WINDOW_S = 900
 """The usual window: 15 minutes."""
+DISHONEST = frozenset({"truncated_output", "inflated_usage", "hidden_backend"})
+"""Verdicts on figures that are not the engine's own: a response cache is allowed, and shown."""
+UNJUDGED = frozenset({"not_judged"})
+"""Nobody can tell whether these figures are the engine's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,7 @@ class Standing:
     name: str
     url: str
     score: float | None
-    """0 to 1, see score.FORMULA; None: nothing was asked of any host."""
+    """0 to 1, see ranking.FORMULA; None: nothing was asked of any host."""
     rps: float
     """Ok requests that ended in the window / `counted_s`."""
     output_tokens_per_s: float
@@ -119,3 +124,10 @@ class Board:
     ended: bool
     data_end_s: int | None
     """The last second that may be seen and that every live worker has reported."""
+
+
+def reasons(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts for which a host is left out; a hint alone (low confidence) leaves out nobody."""
+    return [
+        each for each in verdicts if each.code in DISHONEST | UNJUDGED and each.confidence != "low"
+    ]

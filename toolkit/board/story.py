@@ -5,10 +5,9 @@ Plain values in, sentences out: clock times come from a function, since a time z
 
 from collections.abc import Callable, Mapping, Sequence
 
-from toolkit.board.honesty import UNJUDGED, reasons
 from toolkit.board.impact import clean_in
 from toolkit.board.outages import Outage
-from toolkit.board.standings import Board, RankBy, Standing
+from toolkit.board.standings import UNJUDGED, Board, RankBy, Standing, reasons
 from toolkit.records import Event, Verdict
 from toolkit.units import short, spoken
 

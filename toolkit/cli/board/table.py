@@ -6,9 +6,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.board.honesty import UNJUDGED, reasons
-from toolkit.board.score import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
-from toolkit.board.standings import Board, Standing
+from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
+from toolkit.board.standings import UNJUDGED, Board, Standing, reasons
 from toolkit.board.taints import sentence
 from toolkit.records import Event
 from toolkit.report.tables import Column, notes, screen, table_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.board.score import BAND, FEW_FOR_P50, FEW_FOR_P95, Figures, places, scores, values
+from toolkit.board.ranking import BAND, FEW_FOR_P50, FEW_FOR_P95, Figures, places, scores
 from toolkit.board.standings import RANK_BY, RankBy
 
 
@@ -164,7 +164,12 @@ def test_ranks_hold_together(latencies: list[float], rank_by: RankBy) -> None:
     # competition ranks: each is 1 + the number of hosts before its group
     assert all(rank == told.index(rank) + 1 for rank in told)
     assert all(place.tied == (told.count(place.rank) > 1) for place in found)
-    value = values(hosts, rank_by)
+    score = scores(hosts)
+    value = (
+        score
+        if rank_by == "score"
+        else [each.ok if rank_by == "rps" else each.p50_ms for each in hosts]
+    )
     is_better = rank_by in ("rps", "score")
     for one, place in zip(value, found, strict=True):
         for other, its_place in zip(value, found, strict=True):

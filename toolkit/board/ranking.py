@@ -1,4 +1,4 @@
-"""Figures of a host in a window, what it is ranked by, and who shares a rank. Pure arithmetic on counts and quantiles."""
+"""Figures of a host in a window, its score, its rank and who shares it. Pure arithmetic on counts and quantiles."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,52 +116,38 @@ def may_lead(one: Standing, rank_by: RankBy) -> bool:
     return one.trouble is None and answers >= few
 
 
-# --- values -------------------------------------------------------------------------------------------
-
-
-def values(hosts: Sequence[Figures], rank_by: RankBy) -> list[float | None]:
-    """What each host is ranked by; None: it has none."""
-    if rank_by == "score":
-        return scores(hosts)
-    metric = _METRICS[rank_by]
-    return [metric.value(seen) for seen in hosts]
+# --- scores -------------------------------------------------------------------------------------------
 
 
 def scores(hosts: Sequence[Figures]) -> list[float | None]:
     """The score of each host; a metric that no host has is left out, one that only this host lacks counts 0."""
-    shares = [found for name in _SCORED if (found := _shares_of_best(hosts, name)) is not None]
-    return [
-        _score(seen, [of_metric[place] for of_metric in shares]) for place, seen in enumerate(hosts)
-    ]
+    of_metric = _shares_of_best(hosts).values()
+    if not of_metric:
+        return [None] * len(hosts)
+    told: list[float | None] = []
+    for seen, shares in zip(hosts, zip(*of_metric, strict=True), strict=True):
+        mean: float = prod(shares) ** (1 / len(shares))
+        told.append(0.0 if seen.error_rate is None else mean * (1 - seen.error_rate))
+    return told
 
 
-def _score(seen: Figures, shares: Sequence[float]) -> float | None:
-    if not shares:
-        return None
-    if seen.error_rate is None:
-        return 0.0
-    mean: float = prod(shares) ** (1 / len(shares))
-    return mean * (1 - seen.error_rate)
-
-
-def _shares_of_best(hosts: Sequence[Figures], name: RankBy) -> list[float] | None:
-    """Each host's value relative to the best, 0 to 1; None: nobody has any."""
-    metric = _METRICS[name]
-    found = [metric.value(seen) for seen in hosts]
-    known = [value for value in found if value]
-    if not known:
-        return None
-    best = max(known) if metric.more_is_better else min(known)
-    shares = []
-    for value in found:
-        if not value:
-            shares.append(0.0)
-        else:
-            shares.append(value / best if metric.more_is_better else best / value)
+def _shares_of_best(hosts: Sequence[Figures]) -> dict[RankBy, list[float]]:
+    """For each metric of the score, each host's value relative to the best, 0 to 1; without metrics nobody has."""
+    shares = {}
+    for name in _SCORED:
+        metric = _METRICS[name]
+        found = [metric.value(seen) or 0.0 for seen in hosts]
+        known = [value for value in found if value]
+        if known and metric.more_is_better:
+            best = max(known)
+            shares[name] = [value / best for value in found]
+        elif known:
+            best = min(known)
+            shares[name] = [best / value if value else 0.0 for value in found]
     return shares
 
 
-# --- places -------------------------------------------------------------------------------------------
+# --- ranks --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,14 +165,32 @@ def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[RankPlace]:
     So a group is all that are tied with its own best, and the first one that is not begins the next. A host that has no
     such value comes after all that have one, and one that answered nothing after all that did.
     """
-    found = values(hosts, rank_by)
-    more_is_better, band = _order(hosts, rank_by)
-    spreads = _standard_errors(hosts, rank_by, found)
-    keys = [_key(seen, value, more_is_better) for seen, value in zip(hosts, found, strict=True)]
-    # of equal values the surer one first: if it is tied with a group's best, so are the others
-    order = sorted(range(len(hosts)), key=lambda host: (keys[host], spreads[host]))
+    if rank_by == "score":
+        values = scores(hosts)
+        bands = [_METRICS[name].band for name in _shares_of_best(hosts)]
+        more_is_better, latencies = True, sum(each > 1 for each in bands)
+        # of a mean over four metrics, two latencies that are each off by a factor make its square root
+        band = BAND ** (latencies / len(bands)) if bands else 1.0
+        counts_share = (len(bands) - latencies) / len(bands) if bands else 0.0
+    else:
+        metric = _METRICS[rank_by]
+        values = [metric.value(seen) for seen in hosts]
+        more_is_better, band, counts_share = metric.more_is_better, metric.band, 0.0
+
+    keys: list[tuple[int, float]] = []
+    """First 0: it has a value, 1: it has none, 2: it answered nothing; then the value, less is better."""
+    spreads = []
+    for seen, value in zip(hosts, values, strict=True):
+        if not seen.ok or value is None:
+            keys.append((1 if seen.ok else 2, 0.0))
+            spreads.append(0.0)
+        else:
+            keys.append((0, -value if more_is_better else value))
+            spreads.append(_standard_error(seen, value, rank_by, counts_share))
+
     groups: list[list[int]] = []
-    for host in order:
+    # of equal values the surer one first: if it is tied with a group's best, so are the others
+    for host in sorted(range(len(hosts)), key=lambda host: (keys[host], spreads[host])):
         best = groups[-1][0] if groups else host
         smaller, larger = sorted((abs(keys[best][1]), abs(keys[host][1])))
         chance = _Z * hypot(spreads[best], spreads[host])
@@ -195,6 +199,7 @@ def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[RankPlace]:
             groups[-1].append(host)
         else:
             groups.append([host])
+
     told: dict[int, RankPlace] = {}
     for group in groups:
         rank = len(told) + 1
@@ -202,32 +207,8 @@ def places(hosts: Sequence[Figures], rank_by: RankBy) -> list[RankPlace]:
     return [told[host] for host in range(len(hosts))]
 
 
-_Key = tuple[int, float]
-"""0: it has a value, 1: it has none, 2: it answered nothing; and the value, less is better."""
-
-
-def _order(hosts: Sequence[Figures], rank_by: RankBy) -> tuple[bool, float]:
-    """Whether more is better, and the band within which values are tied."""
-    if rank_by != "score":
-        return _METRICS[rank_by].more_is_better, _METRICS[rank_by].band
-    used = [name for name in _SCORED if _shares_of_best(hosts, name) is not None]
-    doubtful = sum(_METRICS[name].band > 1 for name in used)
-    # of a mean over four metrics, two latencies that are each off by a factor make its square root
-    return True, BAND ** (doubtful / len(used)) if used else 1.0
-
-
-def _key(seen: Figures, value: float | None, more_is_better: bool) -> _Key:
-    if not seen.ok:
-        return 2, 0.0
-    if value is None:
-        return 1, 0.0
-    return 0, -value if more_is_better else value
-
-
-def _standard_errors(
-    hosts: Sequence[Figures], rank_by: RankBy, found: Sequence[float | None]
-) -> list[float]:
-    """How far chance alone moves each host's value, as a standard deviation; of quantiles only the band is told.
+def _standard_error(seen: Figures, value: float, rank_by: RankBy, counts_share: float) -> float:
+    """How far chance alone moves a host's value, as a standard deviation; of quantiles only the band is told.
 
     Answers that ended in a window are a count, and taken for Poisson's. Users who wait for their answers make it more even (the
     variance between six equal simulated hosts of four users was 0.04 of it), batches that end together more uneven. So n answers have the variance n, and two hosts' counts a and b of
@@ -239,23 +220,14 @@ def _standard_errors(
     taken as given). An error rate is a share e of N, with the variance e (1 - e) / N of Agresti and Caffo (The American
     Statistician 54, 2000): one failure and one success added, so that no error in a few requests is no certainty. A score is
     (requests/s x tokens/s)^(1/m) x ok / N and more that is no count; by the delta method, with ok and errors as two counts, its
-    relative variance is (c / m + e)^2 / ok + errors / N^2, where c of its m metrics are counts.
+    relative variance is (c / m + e)^2 / ok + errors / N^2, where c of its m metrics are counts:
+    `counts_share` is c / m.
     """
-    if rank_by != "score" and _METRICS[rank_by].band > 1:
-        return [0.0] * len(hosts)
-    used = [name for name in _SCORED if _shares_of_best(hosts, name) is not None]
-    counted = sum(_METRICS[name].band == 1 for name in used) / len(used) if used else 0.0
-    told = []
-    for seen, value in zip(hosts, found, strict=True):
-        ended = seen.ok + seen.errors
-        if not seen.ok or value is None:
-            told.append(0.0)
-        elif rank_by == "error_rate":
-            share = (seen.errors + 1) / (ended + 2)
-            told.append(sqrt(share * (1 - share) / (ended + 2)))
-        elif rank_by == "score":
-            variance = (counted + seen.errors / ended) ** 2 / seen.ok + seen.errors / ended**2
-            told.append(value * sqrt(variance))
-        else:
-            told.append(value / sqrt(seen.ok))
-    return told
+    ended = seen.ok + seen.errors
+    if rank_by == "score":
+        variance = (counts_share + seen.errors / ended) ** 2 / seen.ok + seen.errors / ended**2
+        return value * sqrt(variance)
+    if rank_by == "error_rate":
+        share = (seen.errors + 1) / (ended + 2)
+        return sqrt(share * (1 - share) / (ended + 2))
+    return value / sqrt(seen.ok) if _METRICS[rank_by].band == 1 else 0.0
