@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from leaderboard_page.icons import icon
-from toolkit.board.standings import Standing, Taint
+from toolkit.board.standings import AffectedInterval, Standing
 from toolkit.records import Verdict
 from toolkit.report.html import Markup, tag
 from toolkit.units import span, time_of_day
@@ -64,7 +64,7 @@ def badges(standing: Standing) -> Markup | None:
     return tag("span", spoken, class_="badges") if spoken else None
 
 
-def taint_note(taints: Sequence[Taint]) -> Markup | None:
+def taint_note(taints: Sequence[AffectedInterval]) -> Markup | None:
     """`still in the window: 4 min 10 s of the 14:32 restart`; of an outage that lasts, how long it does."""
     if not taints:
         return None
@@ -83,7 +83,7 @@ def taint_note(taints: Sequence[Taint]) -> Markup | None:
     )
 
 
-def _kind(taint: Taint) -> str:
+def _kind(taint: AffectedInterval) -> str:
     return "restart" if taint.restarted else "outage"
 
 

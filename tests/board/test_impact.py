@@ -10,7 +10,6 @@ from toolkit.board.impact import (
     Impact,
     PlannedRestart,
     ahead,
-    clean_in,
     decision,
     explained,
     moment,
@@ -18,7 +17,6 @@ from toolkit.board.impact import (
     planned,
     recorded,
     shown_at,
-    still_in_window,
     turning_points,
 )
 from toolkit.board.outages import outages
@@ -205,31 +203,6 @@ def test_rates_leave_out_the_runs_first_silence_and_other_outages() -> None:
     assert (middle.rps, middle.gain) == (6, 2)
     last = recorded(told, found[2], 60, found)
     assert (last.rps, last.gain, last.breakeven_s) == (12, None, None)
-
-
-# --- on a live board --------------------------------------------------------------------------------
-
-# 14:32:00 to 14:37:00, counted in seconds from midnight
-DOWN, UP = 52_320, 52_620
-
-
-@pytest.mark.parametrize(
-    ("now_s", "held_s", "left_s"),
-    [
-        (DOWN, None, None),  # not begun
-        (DOWN + 60, 60, None),  # its first minute, and it is still down
-        (UP, 300, 900),
-        (UP + 600, 300, 300),  # the window begins as the downtime does: five of its fifteen minutes
-        (UP + 650, 250, 250),
-        (UP + 899, 1, 1),
-        (UP + 900, None, None),
-    ],
-)
-def test_a_downtime_leaves_the_window_as_its_far_end_passes(
-    now_s: float, held_s: float | None, left_s: float | None
-) -> None:
-    assert still_in_window(DOWN, UP, now_s, 900) == held_s
-    assert clean_in(UP, now_s, 900) == left_s
 
 
 # --- in words ---------------------------------------------------------------------------------------

@@ -1,8 +1,18 @@
 """When a host was down, and when it was only slow or flaky."""
 
+import pytest
 from support.courses import counted
 
-from toolkit.board.outages import Outage, RunSeconds, course, outage_at, outages
+from toolkit.board.outages import (
+    Outage,
+    RunSeconds,
+    affected_intervals,
+    course,
+    outage_at,
+    outages,
+    sentence,
+)
+from toolkit.board.standings import AffectedInterval
 from toolkit.records import Tally
 
 
@@ -80,3 +90,53 @@ def test_of_several_outages_a_moment_picks_the_nearest_and_no_moment_the_worst()
     assert outage_at(found, 1016.0) is first  # 4 s after it, 6 s before the other
     assert outage_at(found, 1018.0) is second
     assert outage_at([], 1.0) is None
+
+
+# what a window still holds
+
+
+@pytest.mark.parametrize(
+    ("up_s", "in_window_s", "clean_in_s", "errors"),
+    [
+        (0, 30, None, 150),  # still down
+        (1, 30, 79, 150),
+        (50, 30, 30, 150),  # the window begins as the downtime does
+        (70, 10, 10, 50),
+        (79, 1, 1, 5),
+    ],
+)
+def test_an_outage_leaves_the_window_second_by_second(
+    up_s: int, in_window_s: int, clean_in_s: int | None, errors: int
+) -> None:
+    # up for 100 s, down for 30 s with 5 errors each, up again; the window is the last 80 s
+    told = counted((100, 10, 0), (30, 0, 5), (up_s, 10, 0))
+    assert affected_intervals(told, [], window_s=80) == (
+        AffectedInterval(
+            restarted=False,
+            from_s=1100,
+            to_s=1130 if up_s else None,
+            in_window_s=in_window_s,
+            clean_in_s=clean_in_s,
+            errors=errors,
+        ),
+    )
+
+
+def test_what_has_left_the_window_is_gone() -> None:
+    assert affected_intervals(counted((9, 9, 0), (9, 0, 9), (80, 9, 0)), [], window_s=80) == ()
+
+
+def test_all_outages_are_told_and_a_known_restart_needs_no_errors() -> None:
+    told = counted((100, 10, 0), (20, 0, 5), (40, 10, 0), (4, 0, 0), (36, 10, 0))
+    found = affected_intervals(told, [1163.0], window_s=150)
+    assert [(each.in_window_s, each.restarted) for each in found] == [(20, False), (4, True)]
+
+
+def test_the_sentence_says_how_much_and_how_long_it_stays() -> None:
+    about = {"from_s": 1100, "errors": 9}
+    over = AffectedInterval(restarted=True, to_s=1400, in_window_s=250, clean_in_s=250, **about)
+    assert sentence(over, "14:32") == (
+        "still in the window: 4 min 10 s of the 14:32 restart, clean in 4 min 10 s"
+    )
+    lasts = AffectedInterval(restarted=False, to_s=None, in_window_s=45, clean_in_s=None, **about)
+    assert sentence(lasts, "14:32") == "still in the window: 45 s of the 14:32 outage, still down"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolkit.board.standings import Board, Standing, Taint
+from toolkit.board.standings import AffectedInterval, Board, Standing
 from toolkit.records import Verdict
 
 AT_S = 1_750_000_899
@@ -66,7 +66,7 @@ def verdict(code: str, evidence: str = "because", confidence: Any = "high") -> V
     return Verdict(code=code, confidence=confidence, evidence=evidence)
 
 
-def taint(**changes: Any) -> Taint:
+def taint(**changes: Any) -> AffectedInterval:
     """4 min 10 s of a restart that began at 14:32 by nobody's clock but the machine's."""
     told: dict[str, Any] = {
         "restarted": True,
@@ -76,4 +76,4 @@ def taint(**changes: Any) -> Taint:
         "clean_in_s": 550,
         "errors": 99,
     }
-    return Taint(**told | changes)
+    return AffectedInterval(**told | changes)

@@ -23,8 +23,7 @@ from toolkit.board.history import Density, Heat, HostSeries, Ranks, Steps, all_f
 from toolkit.board.judging import AGO_S, Judging, Verdicts
 from toolkit.board.outages import Outage, RunSeconds, course, outages
 from toolkit.board.ranking import Figures, RankPlace, places, scores
-from toolkit.board.standings import WINDOW_S, Board, RankBy, Standing, Taint, reasons
-from toolkit.board.taints import tainted_s
+from toolkit.board.standings import WINDOW_S, AffectedInterval, Board, RankBy, Standing, reasons
 from toolkit.board.window import E2E, TTFT, Totals
 from toolkit.errors import ToolkitError
 from toolkit.records import Event, Host, Run
@@ -208,9 +207,9 @@ class Feed:
         score = dict(zip(rows, scores([seen[row] for row in rows]), strict=True))
         before = [self._places_before(asked, ago_s, rows) for ago_s in AGO_S]
         at = self.start_s if asked.at_s is None else asked.at_s
-        tainted: list[tuple[Taint, ...]] = [() for _ in seen]
+        tainted: list[tuple[AffectedInterval, ...]] = [() for _ in seen]
         if asked.at_s is not None:
-            tainted = self._judging.taints(asked.window_s, asked.at_s)
+            tainted = self._judging.affected_intervals(asked.window_s, asked.at_s)
         return [
             _standing(
                 host,
@@ -219,7 +218,7 @@ class Feed:
                 [each.get(row) for each in before],
                 score=score.get(row),
                 verdicts=told.get(host.name, ()),
-                tainted_s=tainted_s(tainted[row]),
+                tainted_s=sum(each.in_window_s for each in tainted[row]) or None,
                 taints=tainted[row],
                 window_s=asked.window_s,
                 at=at,

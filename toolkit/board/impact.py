@@ -12,8 +12,6 @@ from itertools import accumulate
 from toolkit.board.outages import Outage, RunSeconds
 from toolkit.units import short, spoken
 
-MINUTE_S, HOUR_S = 60, 3600
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRestart:
@@ -125,11 +123,9 @@ def ahead(impact: Impact, t_s: float) -> float | None:
 def turning_points(impact: Impact) -> list[tuple[float, str]]:
     """The moments at which something changes, in order, and what."""
     down_s, window_s = impact.downtime_s, impact.window_s
-    leaves = (
-        "the downtime begins to leave the window"
-        if down_s < window_s
-        else "no answer in the window"
-    )
+    leaves = "no answer in the window"
+    if down_s < window_s:
+        leaves = "the downtime begins to leave the window"
     points: list[tuple[float | None, str]] = [
         (0.0, "goes down"),
         (down_s, "is back"),
@@ -170,10 +166,35 @@ def recorded(
     Rates before and after are means over at most a window, up to the next of the `others`; before it, from the
     first answer on.
     """
-    down_s, window_s = float(outage.to_s - outage.from_s), float(math.ceil(window_s))
-    before, after = _rates(told, outage, window_s, others)
+    span_s = math.ceil(window_s)
+    low_s = max(
+        outage.from_s - span_s,
+        told.first_answer_s,
+        *(each.to_s for each in others if each.to_s <= outage.from_s),
+    )
+    high_s = min(
+        outage.to_s + span_s,
+        told.end_s,
+        *(each.from_s for each in others if each.from_s >= outage.to_s),
+    )
+    before, after = _rate(told, low_s, outage.from_s), _rate(told, outage.to_s, high_s)
     gain = after / before if before and after is not None else None
-    series = _measured(told, outage, window_s)
+
+    # the window at each second until it is clean, as far as the run goes
+    ok, errors = [0, *accumulate(told.ok)], [0, *accumulate(told.errors)]
+    series = []
+    for end_s in range(outage.from_s, min(told.end_s, outage.to_s + span_s) + 1):
+        high = end_s - told.first_s
+        low = max(0, high - span_s)
+        answered = ok[high] - ok[low]
+        shown = BoardMoment(
+            t_s=float(end_s - outage.from_s),
+            error_rate=_share(errors[high] - errors[low], answered),
+            rps=answered / (high - low) if high > low else 0.0,
+        )
+        series.append(shown)
+
+    down_s, window_s = float(outage.to_s - outage.from_s), float(span_s)
     return Impact(
         downtime_s=down_s,
         window_s=window_s,
@@ -184,71 +205,12 @@ def recorded(
         tainted_s=down_s + window_s if outage.errors else 0.0,
         recovered_s=recovered_after(down_s, window_s, gain),
         breakeven_s=breakeven_after(down_s, gain),
-        series=series,
+        series=tuple(series),
     )
-
-
-def _rates(
-    told: RunSeconds, outage: Outage, window_s: float, others: Sequence[Outage]
-) -> tuple[float | None, float | None]:
-    """Answered a second before and after."""
-    span_s = int(window_s)
-    first_answer_s = next(
-        (told.first_s + number for number, ok in enumerate(told.ok) if ok), told.end_s
-    )
-    low_s = max(
-        outage.from_s - span_s,
-        first_answer_s,
-        *(each.to_s for each in others if each.to_s <= outage.from_s),
-    )
-    high_s = min(
-        outage.to_s + span_s,
-        told.end_s,
-        *(each.from_s for each in others if each.from_s >= outage.to_s),
-    )
-    return _rate(told, low_s, outage.from_s), _rate(told, outage.to_s, high_s)
 
 
 def _rate(told: RunSeconds, from_s: int, to_s: int) -> float | None:
     return told.answered(from_s, to_s) / (to_s - from_s) if to_s > from_s else None
-
-
-def _measured(told: RunSeconds, outage: Outage, window_s: float) -> tuple[BoardMoment, ...]:
-    """The window at each second until it is clean, as far as the run goes."""
-    ok = [0, *accumulate(told.ok)]
-    errors = [0, *accumulate(told.errors)]
-    span_s = int(window_s)
-    moments = []
-    for end_s in range(outage.from_s, min(told.end_s, outage.to_s + span_s) + 1):
-        high = end_s - told.first_s
-        low = max(0, high - span_s)
-        answered, failed = ok[high] - ok[low], errors[high] - errors[low]
-        moments.append(
-            BoardMoment(
-                t_s=float(end_s - outage.from_s),
-                error_rate=_share(failed, answered),
-                rps=answered / (high - low) if high > low else 0.0,
-            )
-        )
-    return tuple(moments)
-
-
-# --- a restart on a live board ----------------------------------------------------------------------
-
-
-def still_in_window(
-    restart_from_s: float, restart_to_s: float | None, now_s: float, window_s: float
-) -> float | None:
-    """Seconds of a downtime that are in the window now, None when none are; without an end it still lasts."""
-    to_s = now_s if restart_to_s is None else restart_to_s
-    return _overlap(now_s - window_s, now_s, restart_from_s, to_s) or None
-
-
-def clean_in(restart_to_s: float | None, now_s: float, window_s: float) -> float | None:
-    """Seconds until the downtime has left the window; None when it has, or still lasts."""
-    if restart_to_s is None or restart_to_s > now_s:
-        return None
-    return max(0.0, restart_to_s + window_s - now_s) or None
 
 
 # --- in words ---------------------------------------------------------------------------------------
@@ -256,41 +218,35 @@ def clean_in(restart_to_s: float | None, now_s: float, window_s: float) -> float
 
 def explained(impact: Impact) -> list[str]:
     """What the figures say, one sentence each."""
-    lines = [_errors(impact), _taint(impact)]
-    if impact.rps is not None and impact.gain is not None:
-        lines.append(_recovery(impact.rps, impact.gain, impact.recovered_s))
-    return [*lines, _payback(impact)]
-
-
-def _errors(impact: Impact) -> str:
-    return (
-        f"Error rate: up to {impact.peak_error_rate:.1%} over the last {spoken(impact.window_s)}, as "
+    window = spoken(impact.window_s)
+    errors = (
+        f"Error rate: up to {impact.peak_error_rate:.1%} over the last {window}, as "
         f"{short(impact.error_rps)} requests a second fail for {spoken(impact.downtime_s)}."
     )
+    tainted = "Tainted: never, as no request fails."
+    if impact.tainted_s:
+        tainted = (
+            f"Tainted: for {spoken(impact.tainted_s)} from the first second down, the last "
+            f"{window} of them while the host is well."
+        )
+    lines = [errors, tainted]
 
+    if impact.rps is not None and impact.gain is not None:
+        old, new = f"{short(impact.rps)} RPS", short(impact.rps * impact.gain)
+        lines.append(
+            f"On the board: never back at {old}, but at {new}."
+            if impact.recovered_s is None
+            else f"On the board: back at {old} after {spoken(impact.recovered_s)}."
+        )
 
-def _taint(impact: Impact) -> str:
-    if not impact.tainted_s:
-        return "Tainted: never, as no request fails."
-    return (
-        f"Tainted: for {spoken(impact.tainted_s)} from the first second down, the last "
-        f"{spoken(impact.window_s)} of them while the host is well."
-    )
-
-
-def _recovery(rps: float, gain: float, recovered_s: float | None) -> str:
-    shown = f"{short(rps)} RPS"
-    if recovered_s is None:
-        return f"On the board: never back at {shown}, but at {short(rps * gain)}."
-    return f"On the board: back at {shown} after {spoken(recovered_s)}."
-
-
-def _payback(impact: Impact) -> str:
     if impact.gain is None:
-        return "Pays back: nobody knows, as the run has no answers from before it or from after it."
-    if impact.breakeven_s is None:
-        return f"Pays back: never, at {impact.gain:.3g} times the RPS of before."
-    return f"Pays back: after {spoken(impact.breakeven_s)}; then as many requests are answered as without the change."
+        paid = "nobody knows, as the run has no answers from before it or from after it."
+    elif impact.breakeven_s is None:
+        paid = f"never, at {impact.gain:.3g} times the RPS of before."
+    else:
+        even = spoken(impact.breakeven_s)
+        paid = f"after {even}; then as many requests are answered as without the change."
+    return [*lines, f"Pays back: {paid}"]
 
 
 def decision(impact: Impact, left_s: float | None = None) -> str:

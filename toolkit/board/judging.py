@@ -1,6 +1,6 @@
 """What explains the figures of a window: verdicts, outages, restarts; gathered for the rules that judge them.
 
-The rules are verdicts.py's, books.py's, taints.py's and looks.py's. It reads through the feed's following, and keeps
+The rules are verdicts.py's, books.py's, outages.py's and looks.py's. It reads through the feed's following, and keeps
 verdicts, for they cost 0.15 s of CPU at 20 hosts of 200 canaries.
 """
 
@@ -20,9 +20,8 @@ from toolkit.board.books import (
 from toolkit.board.follow import Follow, keep
 from toolkit.board.looks import BoardSnapshot
 from toolkit.board.looks import together as merged
-from toolkit.board.outages import RunSeconds
-from toolkit.board.standings import Taint
-from toolkit.board.taints import taints
+from toolkit.board.outages import RunSeconds, affected_intervals
+from toolkit.board.standings import AffectedInterval
 from toolkit.board.verdicts import NOT_BEGUN, ended_by, judged
 from toolkit.board.window import COUNTS
 from toolkit.records import Event, RequestRecord, Verdict
@@ -64,7 +63,7 @@ class Judging:
         noted = [each for each in self._follow.events if from_s <= each.at < to_at]
         return merged(noted, self.changes(max(from_s, self._follow.start_s), to_at))
 
-    def taints(self, window_s: int, at_s: int) -> list[tuple[Taint, ...]]:
+    def affected_intervals(self, window_s: int, at_s: int) -> list[tuple[AffectedInterval, ...]]:
         """Each host's outages that are still in the window."""
         from_s = self._course_from_s(window_s, at_s)
         restarts: dict[str, list[float]] = {}
@@ -73,10 +72,9 @@ class Judging:
                 restarts.setdefault(event.name, []).append(event.at)
         failed = self._follow.totals(window_s, at_s).failed_down()
         return [
-            taints(
+            affected_intervals(
                 self._course(row, window_s, from_s, at_s),
                 restarts.get(host.name, ()),
-                at_s=at_s,
                 window_s=window_s,
             )
             # where no second was lost and nobody restarted there is no outage

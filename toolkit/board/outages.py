@@ -1,13 +1,15 @@
 """When a host was down in a run: the spells in which it answered nothing or failed more than it answered.
 
-No clock, no store: the seconds are an argument.
+And what of these a board's window still holds. No clock, no store: the seconds are an argument.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from toolkit.board.standings import AffectedInterval
 from toolkit.records import Tally
+from toolkit.units import spoken
 
 NOTICED_S = 30.0
 """A restart is noticed at the next look, up to so long after the host is back."""
@@ -33,6 +35,11 @@ class RunSeconds:
     def end_s(self) -> int:
         """The first second that is not in it."""
         return self.first_s + len(self.ok)
+
+    @property
+    def first_answer_s(self) -> int:
+        """The second of its first ok answer; `end_s` if there is none."""
+        return next((self.first_s + at for at, ok in enumerate(self.ok) if ok), self.end_s)
 
     def answered(self, from_s: int, to_s: int) -> int:
         """The ok answers of these seconds."""
@@ -81,14 +88,44 @@ def outages(told: RunSeconds, *, restarts: Sequence[float] = ()) -> list[Outage]
     A host that never answered before has had no outage.
     """
     spells = _spells(told)
-    rate = _usual_rate(told, spells)
-    known = {spell for at in restarts if (spell := _spell_at(spells, at))}
+    # its usual rate: from the first answer on, spells with errors left out
+    bad = [each for each in spells if each.errors]
+    up_s = told.end_s - told.first_answer_s - sum(each.to_s - each.from_s for each in bad)
+    ok = sum(told.ok) - sum(told.answered(each.from_s, each.to_s) for each in bad)
+    rate = ok / up_s if up_s > 0 else 0.0
+
+    known = set()
+    for at in restarts:
+        near = [each for each in spells if each.from_s - CLOCKS_S <= at < each.to_s + NOTICED_S]
+        if near:
+            known.add(max(near, key=lambda each: each.to_s - each.from_s))
     return [
         replace(spell, restarted=spell in known)
         for spell in spells
         if spell in known
         or (spell.errors >= FAILED and rate * (spell.to_s - spell.from_s) >= MISSED)
     ]
+
+
+def _spells(told: RunSeconds) -> list[Outage]:
+    """Runs of seconds, after the first answer, in which nothing was answered or more failed than was answered."""
+    found = []
+    at = told.first_answer_s - told.first_s
+    seconds = zip(told.ok[at:], told.errors[at:], strict=True)
+    for is_down, group in groupby(
+        seconds, key=lambda second: second[0] == 0 or second[1] > second[0]
+    ):
+        errors = [bad for _, bad in group]
+        low, at = at, at + len(errors)
+        if is_down:
+            spell = Outage(
+                from_s=told.first_s + low,
+                to_s=told.first_s + at,
+                errors=sum(errors),
+                is_over=at < len(told.ok),
+            )
+            found.append(spell)
+    return found
 
 
 def outage_at(found: Sequence[Outage], at: float | None) -> Outage | None:
@@ -98,37 +135,31 @@ def outage_at(found: Sequence[Outage], at: float | None) -> Outage | None:
     return min(found, key=lambda each: max(each.from_s - at, at - each.to_s, 0.0), default=None)
 
 
-def _spells(told: RunSeconds) -> list[Outage]:
-    """Runs of seconds, after the first answer, in which nothing was answered or more failed than was answered."""
-    edges = [not (ok == 0 or bad > ok) for ok, bad in zip(told.ok, told.errors, strict=True)]
-    found: list[tuple[int, int]] = []
-    number = next((at for at, ok in enumerate(told.ok) if ok), len(edges))
-    for is_up, group in groupby(edges[number:]):
-        length = len(list(group))
-        if not is_up:
-            found.append((number, number + length))
-        number += length
-    return [
-        Outage(
-            from_s=told.first_s + low,
-            to_s=told.first_s + high,
-            errors=sum(told.errors[low:high]),
-            is_over=high < len(told.ok),
+def affected_intervals(
+    told: RunSeconds, restarts: Sequence[float], *, window_s: int
+) -> tuple[AffectedInterval, ...]:
+    """The outages that the window of the last `window_s` of these seconds holds, oldest first.
+
+    The seconds may begin before the window: an outage that began there is known by the answers before it.
+    """
+    window_from_s = told.end_s - window_s
+    return tuple(
+        AffectedInterval(
+            restarted=each.restarted,
+            from_s=each.from_s,
+            to_s=each.to_s if each.is_over else None,
+            in_window_s=each.to_s - max(each.from_s, window_from_s),
+            clean_in_s=each.to_s - window_from_s if each.is_over else None,
+            errors=told.failed(max(each.from_s, window_from_s), each.to_s),
         )
-        for low, high in found
-    ]
+        for each in outages(told, restarts=restarts)
+        if each.to_s > window_from_s
+    )
 
 
-def _usual_rate(told: RunSeconds, spells: Sequence[Outage]) -> float:
-    """Answered a second, from the first answer on, spells with errors left out."""
-    bad = [each for each in spells if each.errors]
-    first_s = next((told.first_s + at for at, ok in enumerate(told.ok) if ok), told.end_s)
-    span_s = told.end_s - first_s - sum(each.to_s - each.from_s for each in bad)
-    ok = sum(told.ok) - sum(told.answered(each.from_s, each.to_s) for each in bad)
-    return ok / span_s if span_s > 0 else 0.0
-
-
-def _spell_at(spells: Sequence[Outage], at: float) -> Outage | None:
-    """The longest spell that holds a restart, or lies shortly before it was noticed."""
-    near = [each for each in spells if each.from_s - CLOCKS_S <= at < each.to_s + NOTICED_S]
-    return max(near, key=lambda each: each.to_s - each.from_s, default=None)
+def sentence(interval: AffectedInterval, clock: str) -> str:
+    """`still in the window: 4 min 10 s of the 14:32 restart, clean in 9 min`."""
+    what = "restart" if interval.restarted else "outage"
+    left_s = interval.clean_in_s
+    end = "still down" if left_s is None else f"clean in {spoken(left_s)}"
+    return f"still in the window: {spoken(interval.in_window_s)} of the {clock} {what}, {end}"

@@ -26,7 +26,7 @@ UNJUDGED = frozenset({"not_judged"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
+class AffectedInterval:
     """An outage that still lies in the window: seconds in which most of a host's requests failed."""
 
     restarted: bool
@@ -83,7 +83,7 @@ class Standing:
     """From the honest board, because of one of the verdicts."""
     tainted_s: int | None
     """Seconds of outages that are still in the window; None: none."""
-    taints: tuple[Taint, ...]
+    taints: tuple[AffectedInterval, ...]
     """The same one by one, oldest first."""
     window_s: int
     at: int

@@ -5,7 +5,6 @@ Plain values in, sentences out: clock times come from a function, since a time z
 
 from collections.abc import Callable, Mapping, Sequence
 
-from toolkit.board.impact import clean_in
 from toolkit.board.outages import Outage
 from toolkit.board.standings import UNJUDGED, Board, RankBy, Standing, reasons
 from toolkit.records import Event, Verdict
@@ -162,7 +161,7 @@ def _told(board: Board, name: str, outage: Outage, clock: Clock) -> str:
     how = " with other settings" if _has_changed(board, name) else ""
     told = f"{name} {verb} at {began}{how} and was down for {length}"
     # the window ends with the end of the board's second
-    if board.at_s is None or clean_in(outage.to_s, board.at_s + 1, board.window_s) is None:
+    if board.at_s is None or not outage.to_s <= board.at_s + 1 < outage.to_s + board.window_s:
         return f"{told}; nothing of it is left in the window."
     return (
         f"{told}: {rate} in the window, which holds it until {clock(outage.to_s + board.window_s)}."

@@ -6,9 +6,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from toolkit.board.outages import sentence
 from toolkit.board.ranking import FEW_FOR_P50, FEW_FOR_P95, FORMULAS, TIES
 from toolkit.board.standings import UNJUDGED, Board, Standing, reasons
-from toolkit.board.taints import sentence
 from toolkit.records import Event
 from toolkit.report.tables import Column, notes, screen, table_of
 from toolkit.units import DASH, clock, latency, per_second, percent, spoken, time_of_day
@@ -170,8 +170,8 @@ def _sentences(one: Standing) -> Iterator[tuple[str, str]]:
     for verdict in one.verdicts:
         if verdict.code != "clean":
             yield f"{verdict.code.replace('_', ' ')} ({verdict.confidence})", verdict.evidence
-    for taint in one.taints:
-        yield "tainted", sentence(taint, time_of_day(taint.from_s)[:5])
+    for interval in one.taints:
+        yield "tainted", sentence(interval, time_of_day(interval.from_s)[:5])
     if not one.ok:
         yield one.trouble or "no answer", "nothing was answered in the window"
     elif one.trouble == "down":
