@@ -5,8 +5,8 @@ from typing import Any
 
 from support.shots import AT, replayed, shot, twin
 
-from toolkit.board.books import CounterDeltas
-from toolkit.board.looks import BoardSnapshot, changes, look_of
+from toolkit.board.counter_deltas import CounterDeltas
+from toolkit.board.scrapes import Scrape, changes, scrape_of
 from toolkit.board.verdicts import aligned, judged
 from toolkit.records import Event, Host, RequestRecord, Sighting, Verdict
 
@@ -31,7 +31,7 @@ def canaries(name: str, pairs: int = 12, *, start: int = 0, **more: Any) -> list
 
 def told(
     *shots: list[RequestRecord],
-    looks: dict[str, list[BoardSnapshot]] | None = None,
+    looks: dict[str, list[Scrape]] | None = None,
     events: tuple[Event, ...] = (),
     at_s: int = END_S,
     hosts: tuple[Host, ...] = (),
@@ -39,7 +39,7 @@ def told(
 ) -> dict[str, dict[str, Verdict]]:
     """What is said of hosts that list their model and whose counters hold their answers, unless another thing is said."""
     names = list(dict.fromkeys(each.name for some in shots for each in some))
-    usual = {name: [look_of(look(0, name=name))] for name in names}
+    usual = {name: [scrape_of(look(0, name=name))] for name in names}
     found = judged(
         [each for some in shots for each in some],
         usual | (looks or {}),
@@ -198,8 +198,8 @@ def look(at: float, **more: Any) -> Sighting:
 
 def test_a_restart_and_other_settings_in_the_window_are_told() -> None:
     looks = [
-        look_of(look(0, config_hash="c1", max_model_len=8192)),
-        look_of(look(30, config_hash="c2", max_model_len=4096, started_at=AT + 20.0)),
+        scrape_of(look(0, config_hash="c1", max_model_len=8192)),
+        scrape_of(look(30, config_hash="c2", max_model_len=4096, started_at=AT + 20.0)),
     ]
     events = tuple(each.event for each in changes("a", "http://a:1", looks))
     found = told(canaries("a"), canaries("b"), looks={"a": looks}, events=events)
@@ -216,15 +216,15 @@ def test_a_restart_and_other_settings_in_the_window_are_told() -> None:
 
 def test_a_host_that_serves_another_model_than_listed_is_told() -> None:
     listed = host("a", model="Qwen/Qwen3.5-35B-A3B")
-    looks = {"a": [look_of(look(0, models=("Qwen/Qwen3.5-4B",)))]}
+    looks = {"a": [scrape_of(look(0, models=("Qwen/Qwen3.5-4B",)))]}
     found = told(canaries("a"), looks=looks, hosts=(listed,))
     assert "model_mismatch" in found["a"]
 
 
 def test_who_comes_back_with_another_length_is_told_of_that_and_serves_no_other_model() -> None:
     looks = [
-        look_of(look(0, config_hash="c1", models=("tiny",), max_model_len=4096)),
-        look_of(look(30, config_hash="c2", models=("tiny",), max_model_len=8192)),
+        scrape_of(look(0, config_hash="c1", models=("tiny",), max_model_len=4096)),
+        scrape_of(look(30, config_hash="c2", models=("tiny",), max_model_len=8192)),
     ]
     events = tuple(each.event for each in changes("a", "http://a:1", looks))
     found = told(canaries("a"), looks={"a": looks}, events=events)
@@ -238,6 +238,6 @@ def test_who_comes_back_with_another_length_is_told_of_that_and_serves_no_other_
 def test_an_answer_that_filled_the_models_length_is_not_cut() -> None:
     # 30 prompt tokens and 100 of answer are all that 130 positions hold; 256 were asked for
     full = canaries("a", finish_reason="length")
-    looks = {"a": [look_of(look(0, models=("tiny",), max_model_len=130))]}
+    looks = {"a": [scrape_of(look(0, models=("tiny",), max_model_len=130))]}
     assert list(told(full, looks=looks)["a"]) == ["clean"]
     assert list(told(full)["a"]) == ["truncated_output"]

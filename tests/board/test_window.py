@@ -110,7 +110,7 @@ def test_counts_go_to_the_host_of_the_part() -> None:
         "cache_hits": 2,
     }
     assert not totals.counts[0].any()
-    assert totals.seconds(1, one.at_s - 1, one.at_s) == [[0, 2], [0, 4], [0, 14], [0, 0]]
+    assert totals.seconds(1, one.at_s - 1, one.at_s).tolist() == [[0, 2], [0, 4], [0, 14], [0, 0]]
 
 
 many_parts = st.lists(

@@ -18,7 +18,7 @@ from math import floor, inf
 from typing import TypeVar
 
 from toolkit.board.history import Steps
-from toolkit.board.looks import BoardSnapshot, Contradiction, changes, look_of
+from toolkit.board.scrapes import Contradiction, Scrape, changes, scrape_of
 from toolkit.board.window import Totals
 from toolkit.errors import ToolkitError
 from toolkit.records import (
@@ -93,7 +93,7 @@ class Follow:
         self._last_s: int | None = None
         self._windows: dict[tuple[int, int], _Window] = {}
         self._steps: dict[int, Steps] = {}
-        self._looks: dict[tuple[str, str], dict[float, BoardSnapshot]] = {}
+        self._looks: dict[tuple[str, str], dict[float, Scrape]] = {}
         self._changes: dict[tuple[str, str], list[Contradiction]] = {}
         self._looks_from = inf
         self._last_look = -inf
@@ -308,7 +308,7 @@ class Follow:
 
     # --- looks ------------------------------------------------------------------------------------
 
-    def looks(self, from_at: float, to_at: float) -> dict[Host, list[BoardSnapshot]]:
+    def looks(self, from_at: float, to_at: float) -> dict[Host, list[Scrape]]:
         """What scout saw of each host between two moments, in order of time."""
         self._reach_looks(from_at)
         return {
@@ -345,7 +345,7 @@ class Follow:
             key = (sighting.name, sighting.url)
             of_host = self._looks.setdefault(key, {})
             if sighting.at not in of_host:
-                of_host[sighting.at] = look_of(sighting)
+                of_host[sighting.at] = scrape_of(sighting)
                 self._changes.pop(key, None)
             self._last_look = max(self._last_look, sighting.at)
 

@@ -2,7 +2,7 @@
 
 The rules are bench's. What they need and a blast has: canary shots (unique prompts and their twins, a few of each host
 in a minute), the other hosts' canaries as peers, and what scout saw meanwhile. What a blast has not: counters read at
-quiet moments (books.py compares them where that is sure), and a beginning, so nobody is called cold. No network, no clock.
+quiet moments (counter_deltas.py compares them where that is sure), and a beginning, so nobody is called cold. No network, no clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ from toolkit.bench.evidence import ended_at
 from toolkit.bench.verdicts.judgement import COUNTERS, NEEDED_FOR_CLEAN, Gap, judgement, not_judged
 from toolkit.bench.verdicts.response_cache import LEAST_REPLAYS
 from toolkit.bench.verdicts.same_engine import same_engine
-from toolkit.board.books import CounterDeltas
-from toolkit.board.looks import BoardSnapshot
+from toolkit.board.counter_deltas import CounterDeltas
+from toolkit.board.scrapes import Scrape
 from toolkit.records import Event, Host, Ledger, RequestRecord, ServedModel, Verdict
 from toolkit.units import spoken, whole
 
@@ -32,7 +32,7 @@ SETTINGS = ("config", "model")
 
 def judged(
     shots: Iterable[RequestRecord],
-    looks: Mapping[str, Sequence[BoardSnapshot]],
+    looks: Mapping[str, Sequence[Scrape]],
     changes: Sequence[Event],
     *,
     hosts: Sequence[Host],
@@ -123,9 +123,7 @@ def ended_by(shot: RequestRecord, at_s: int) -> bool:
     return ended is not None and ended < at_s + 1
 
 
-def _ledger(
-    host: Host, run: str, looks: Sequence[BoardSnapshot], changes: Sequence[Event]
-) -> Ledger:
+def _ledger(host: Host, run: str, looks: Sequence[Scrape], changes: Sequence[Event]) -> Ledger:
     """What the looks say, as a bench's ledger would; without counters, which only a quiet moment makes comparable.
 
     What it served at any time counts as served, the newest first: who swaps between two looks is told of by what
@@ -143,7 +141,7 @@ def _ledger(
     )
 
 
-def _served(look: BoardSnapshot) -> tuple[ServedModel, ...]:
+def _served(look: Scrape) -> tuple[ServedModel, ...]:
     return tuple(ServedModel(id=name, max_model_len=look.max_model_len) for name in look.models)
 
 

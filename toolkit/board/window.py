@@ -131,10 +131,9 @@ class Totals:
             values = values.astype(np.int32)
         return Slab(self.counts.copy(), cells.astype(np.int32), values)
 
-    def seconds(self, row: int, from_s: int, to_s: int) -> list[list[int]]:
-        """PULSES of one host in each second from `from_s` to `to_s`."""
-        places = np.arange(from_s, to_s + 1) % self._pulse_s
-        told: list[list[int]] = self.pulse[row][:, places].tolist()
+    def seconds(self, row: int, from_s: int, to_s: int) -> Integers:
+        """PULSES of one host, a row each, in each second from `from_s` to `to_s`."""
+        told: Integers = self.pulse[row][:, np.arange(from_s, to_s + 1) % self._pulse_s]
         return told
 
     def quantiles_ms(self, *percents: int) -> Quantiles:

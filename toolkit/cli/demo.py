@@ -143,7 +143,7 @@ def _folder(*, keep: bool) -> Iterator[Path]:
 
 
 def _play(folder: Path, home: Path | None, seconds: int) -> None:
-    """A fleet, then the toolkit's own commands on it, then the story. `home`: of a real vLLM that plays, too."""
+    """A fleet, then the toolkit's own commands on it, then the summary. `home`: of a real vLLM that plays, too."""
     from toolkit.cli.children import TOOLKIT, refuse_dead, server
     from toolkit.cli.real_vllm import NAME, real_host
 
@@ -190,7 +190,7 @@ def _play(folder: Path, home: Path | None, seconds: int) -> None:
 
     _headline("\n4. What it means:")
     click.echo()
-    for line in _story(folder / DATABASE, seconds // 2):
+    for line in _summary(folder / DATABASE, seconds // 2):
         click.echo(_wrapped(line))
     cast = [f"{name} {kind}" for name, kind in CAST.items()]
     cast += [f"{NAME} a vLLM on the CPU"] if home else []
@@ -261,10 +261,10 @@ def _begun(folder: Path, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
         )
 
 
-def _story(database: Path, window_s: int) -> list[str]:
+def _summary(database: Path, window_s: int) -> list[str]:
     """What the standings, the verdicts and the outage mean together, a sentence each."""
     from toolkit.board.feed import Feed
-    from toolkit.board.story import story
+    from toolkit.board.summary import summary
     from toolkit.store import Store
     from toolkit.units import time_of_day
 
@@ -272,7 +272,7 @@ def _story(database: Path, window_s: int) -> list[str]:
         (blast,) = store.runs(verb="blast", limit=1)
         (bench,) = store.runs(verb="bench", limit=1)
         feed = Feed(store, blast)
-        return story(
+        return summary(
             feed.board(window_s=window_s),
             clock=time_of_day,
             bench={name: found for (name, _), found in store.verdicts(bench.id).items()},

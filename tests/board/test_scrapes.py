@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.board.looks import changes, look_of, together
+from toolkit.board.scrapes import changes, scrape_of, together
 from toolkit.records import Event, Sighting
 
 AT = 1_800_000_000.0
@@ -16,7 +16,7 @@ def sighting(at: float, **more: Any) -> Sighting:
 
 
 def seen(*sightings: Sighting) -> list[tuple[str, float, str]]:
-    found = changes("a", "u", [look_of(each) for each in sightings])
+    found = changes("a", "u", [scrape_of(each) for each in sightings])
     events = [each.event for each in found]
     assert all((each.name, each.url, each.run) == ("a", "u", None) for each in events)
     return [(each.kind, each.at - AT, each.text) for each in events]
@@ -31,7 +31,9 @@ def test_a_restart_lies_at_the_start_of_the_new_process() -> None:
 
 
 def test_nobody_knew_before_the_second_look() -> None:
-    (only,) = changes("a", "u", [look_of(sighting(0)), look_of(sighting(30, started_at=AT + 12))])
+    (only,) = changes(
+        "a", "u", [scrape_of(sighting(0)), scrape_of(sighting(30, started_at=AT + 12))]
+    )
     assert only.noticed_at == AT + 30
 
 

@@ -1,4 +1,4 @@
-"""The story of a board: who leads and why, who is the best without a trick, what became of who restarted."""
+"""The summary of a board: who leads and why, who is the best without a trick, what became of who restarted."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from support import standings
 
 from toolkit.board.outages import Outage
 from toolkit.board.standings import Board, RankBy, Standing
-from toolkit.board.story import figure, first_clause, story
+from toolkit.board.summary import figure, first_clause, summary
 from toolkit.records import Event, Verdict
 
 CACHE = Verdict(
@@ -46,7 +46,7 @@ def board(*ranked: Standing, rank_by: RankBy = "rps") -> Board:
 
 
 def test_a_cached_leader_is_said_to_be_one_with_evidence_and_the_best_model_is_named() -> None:
-    lead, best, _ = story(
+    lead, best, _ = summary(
         board(
             standing(1, "dave", 182.4, CACHE), standing(2, "alice", 5.13), standing(3, "bob", 4.0)
         ),
@@ -59,7 +59,7 @@ def test_a_cached_leader_is_said_to_be_one_with_evidence_and_the_best_model_is_n
 
 
 def test_a_host_that_leads_by_cutting_its_answers_is_named_and_so_is_the_cache_behind_it() -> None:
-    lead, best, _ = story(
+    lead, best, _ = summary(
         board(
             standing(1, "erin", 250, CUT), standing(2, "dave", 180, CACHE), standing(3, "alice", 5)
         ),
@@ -75,7 +75,7 @@ def test_a_host_that_leads_by_cutting_its_answers_is_named_and_so_is_the_cache_b
 
 
 def test_an_honest_leader_is_not_accused_and_the_next_is_named() -> None:
-    lead, best, _ = story(
+    lead, best, _ = summary(
         board(standing(1, "alice", 5, CLEAN), standing(2, "erin", 4, CUT), standing(3, "bob", 3)),
         clock=clock,
     )
@@ -85,20 +85,20 @@ def test_an_honest_leader_is_not_accused_and_the_next_is_named() -> None:
 
 def test_an_earlier_bench_speaks_where_the_blasts_own_verdicts_are_silent() -> None:
     told = board(standing(1, "dave", 182, CLEAN), standing(2, "alice", 5))
-    assert "response cache" in story(told, clock=clock, bench={"dave": [CACHE]})[0]
-    assert "response cache" not in story(told, clock=clock, bench={"alice": [CACHE]})[0]
+    assert "response cache" in summary(told, clock=clock, bench={"dave": [CACHE]})[0]
+    assert "response cache" not in summary(told, clock=clock, bench={"alice": [CACHE]})[0]
 
 
 def test_the_surer_word_is_the_one_that_is_told() -> None:
     sure = replace(CUT, confidence="high", evidence="the engine was asked for 1 token")
     told = board(standing(1, "erin", 250, CUT))
-    assert "(the engine was asked" in story(told, clock=clock, bench={"erin": [sure]})[0]
+    assert "(the engine was asked" in summary(told, clock=clock, bench={"erin": [sure]})[0]
     same = replace(CUT, evidence="of the bench")
-    assert "(1 token of 256)" in story(told, clock=clock, bench={"erin": [same]})[0]
+    assert "(1 token of 256)" in summary(told, clock=clock, bench={"erin": [same]})[0]
 
 
 def test_a_trick_that_only_the_bench_saw_leaves_out_nobody_of_this_board() -> None:
-    lead = story(board(standing(1, "erin", 250, CLEAN)), clock=clock, bench={"erin": [CUT]})[0]
+    lead = summary(board(standing(1, "erin", 250, CLEAN)), clock=clock, bench={"erin": [CUT]})[0]
     assert lead == "erin leads with 250 RPS: it cuts its answers short (1 token of 256)."
 
 
@@ -120,26 +120,26 @@ def test_evidence_is_told_up_to_its_first_comma(evidence: str, clause: str) -> N
 
 def test_a_hint_is_no_accusation() -> None:
     hint = replace(CACHE, confidence="low")
-    lead = story(board(standing(1, "dave", 182, hint)), clock=clock)[0]
+    lead = summary(board(standing(1, "dave", 182, hint)), clock=clock)[0]
     assert lead == "dave leads with 182 RPS, and nothing speaks against it."
 
 
 def test_a_level_lead_names_all_who_share_it() -> None:
     told = board(standing(1, "a", 5), standing(1, "b", 5), standing(3, "c", 4))
-    assert story(told, clock=clock)[0].startswith("a leads, level with b, with 5 RPS")
+    assert summary(told, clock=clock)[0].startswith("a leads, level with b, with 5 RPS")
     told = board(standing(1, "d", 9, CACHE), standing(2, "a", 5), standing(2, "b", 5))
-    assert story(told, clock=clock)[1] == (
+    assert summary(told, clock=clock)[1] == (
         "The best whose own model does the work is a, level with b, with 5 RPS, rank 2."
     )
 
 
-def test_boards_with_few_or_nobody_have_a_story_too() -> None:
-    assert story(board(standing(1, "a", 0, ok=0)), clock=clock) == [
+def test_boards_with_few_or_nobody_have_a_summary_too() -> None:
+    assert summary(board(standing(1, "a", 0, ok=0)), clock=clock) == [
         "Nobody has answered in this window."
     ]
-    alone = story(board(standing(1, "a", 5), standing(2, "b", 0, ok=0)), clock=clock)
+    alone = summary(board(standing(1, "a", 5), standing(2, "b", 0, ok=0)), clock=clock)
     assert alone[1] == "Nobody else has answered."
-    tricks = story(board(standing(1, "a", 5, CACHE)), clock=clock)
+    tricks = summary(board(standing(1, "a", 5, CACHE)), clock=clock)
     assert tricks[1] == (
         "Nobody is left of whom it is known that its own model explains what it shows."
     )
@@ -160,7 +160,7 @@ def test_boards_with_few_or_nobody_have_a_story_too() -> None:
 )
 def test_a_lead_is_told_in_what_is_ranked(rank_by: RankBy, words: str) -> None:
     assert figure(standing(1, "a", 5), rank_by) == words
-    assert words in story(board(standing(1, "a", 5), rank_by=rank_by), clock=clock)[0]
+    assert words in summary(board(standing(1, "a", 5), rank_by=rank_by), clock=clock)[0]
     assert rank_by in get_args(RankBy)
 
 
@@ -174,7 +174,7 @@ def fall(*outages: Outage, at_s: int = END, events: tuple[Event, ...] = ()) -> s
     told = replace(
         board(standing(1, "alice", 5), standing(2, "frank", 3, error_rate=0.372)), at_s=at_s
     )
-    return story(told, clock=clock, outages={"frank": outages}, events=events)[2]
+    return summary(told, clock=clock, outages={"frank": outages}, events=events)[2]
 
 
 def test_a_restart_is_told_with_its_length_its_errors_and_when_the_window_is_clean() -> None:
@@ -187,7 +187,7 @@ def test_a_restart_is_told_with_its_length_its_errors_and_when_the_window_is_cle
 def test_who_came_back_as_another_is_said_to_have() -> None:
     drift = Verdict(code="config_drift", confidence="high", evidence="max_model_len 4096 -> 8192")
     told = board(standing(1, "alice", 5, drift), standing(2, "frank", 3, drift))
-    line = story(told, clock=clock, outages={"frank": [DOWN]})[2]
+    line = summary(told, clock=clock, outages={"frank": [DOWN]})[2]
     assert line.startswith("frank restarted at 14:33:00 with other settings and was down for 10 s:")
 
 
@@ -211,7 +211,7 @@ def test_an_outage_without_a_known_restart_is_no_restart() -> None:
 
 def test_the_longest_downtime_is_told_and_the_others_are_named() -> None:
     short = replace(DOWN, to_s=52_383)
-    told = story(
+    told = summary(
         board(standing(1, "frank", 3), standing(2, "gina", 2)),
         clock=clock,
         outages={"gina": [short], "frank": [short, DOWN], "alice": []},
@@ -230,5 +230,5 @@ def test_a_restart_that_cost_no_second_is_told_as_such() -> None:
 
 
 def test_an_outage_of_a_host_that_is_on_no_board_is_no_reason_to_fail() -> None:
-    told = story(board(standing(1, "alice", 5)), clock=clock, outages={"gone": [DOWN]})
+    told = summary(board(standing(1, "alice", 5)), clock=clock, outages={"gone": [DOWN]})
     assert told[2].startswith("gone restarted at 14:33:00 and was down for 10 s: no request in the")

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.shots import AT, shot, twin
 
-from toolkit.board.books import (
+from toolkit.board.counter_deltas import (
     CounterDeltas,
     CounterStretch,
     Ours,
@@ -20,8 +21,8 @@ from toolkit.board.books import (
     stretch,
     surplus,
 )
-from toolkit.board.books import counted as counted_of
-from toolkit.board.looks import BoardSnapshot
+from toolkit.board.counter_deltas import counted as counted_of
+from toolkit.board.scrapes import Scrape
 from toolkit.records import RequestRecord, Verdict
 
 S = int(AT)
@@ -51,21 +52,19 @@ def traffic(rng: random.Random, users: int, longest_s: float) -> list[Request]:
     return done
 
 
-def look(served: Sequence[Request], at: float, **more: Any) -> BoardSnapshot:
+def look(served: Sequence[Request], at: float, **more: Any) -> Scrape:
     """What the engine's counters say at a moment; a token is counted when it is made, a request when it ended."""
     made = sum(
         int(each.tokens * min(1.0, max(0.0, (at - each.began) / (each.ended - each.began))))
         for each in served
     )
-    usual = dict.fromkeys(BoardSnapshot._fields)
+    usual = dict.fromkeys(Scrape._fields)
     usual |= {"at": S + at, "is_down": False, "started_at": S - 900.0, "models": (), "settings": ()}
     usual |= {"requests": float(sum(each.ended <= at for each in served))}
-    return BoardSnapshot(**{**usual, "generation_tokens": float(made), **more})
+    return Scrape(**{**usual, "generation_tokens": float(made), **more})
 
 
-def looks(
-    rng: random.Random, requests: Sequence[Request], every_s: float = 10.0
-) -> list[BoardSnapshot]:
+def looks(rng: random.Random, requests: Sequence[Request], every_s: float = 10.0) -> list[Scrape]:
     """Looks whose moment is told up to 5 s before or after the counters were read."""
     times = [every_s * n + rng.random() for n in range(int(SECONDS / every_s))]
     told = [look(requests, at)._replace(at=S + at + rng.uniform(-5, 5)) for at in times]
@@ -82,7 +81,7 @@ def ours(rng: random.Random, requests: Sequence[Request], users: int, **more: An
             errors[second] += not each.ok
             tokens[second] += each.tokens * each.ok
     known = sum(ok)
-    usual = {"from_s": S, "ok": ok, "errors": errors, "tokens": tokens, "cache_known": known}
+    usual = {"from_s": S, "seconds": np.array([ok, errors, tokens]), "cache_known": known}
     usual |= {"cache_hits": 0, "in_flight": users, "max_tokens": MAX_TOKENS}
     return Ours(**{**usual, **more})  # type: ignore[arg-type]
 
@@ -96,7 +95,7 @@ def pairs(again_ms: float = 2000.0) -> list[RequestRecord]:
     return told
 
 
-def seen_of(looked: Sequence[BoardSnapshot]) -> CounterStretch:
+def seen_of(looked: Sequence[Scrape]) -> CounterStretch:
     seen = stretch(looked, S, S + SECONDS - 1)
     assert seen is not None
     return seen
@@ -171,7 +170,7 @@ def test_a_few_requests_of_others_are_no_news() -> None:
 # which looks are compared
 
 
-def at(second: float, requests: float, **more: Any) -> BoardSnapshot:
+def at(second: float, requests: float, **more: Any) -> Scrape:
     return look([], second, requests=requests, generation_tokens=10 * requests, **more)
 
 
@@ -225,13 +224,18 @@ def whole(answers: int, requests: float, in_flight: int = 8) -> CounterDeltas:
     seen = CounterStretch(
         first_at=S + 4.0, last_at=S + 36.0, requests=requests, tokens=10 * requests
     )
-    ok = [0] * 20 + [answers] + [0] * 19
-    zeros = [0] * 40
-    tokens = [10 * each for each in ok]
-    sent = {"from_s": S, "ok": ok, "errors": zeros, "tokens": tokens, "in_flight": in_flight}
+    seconds = np.zeros((3, 40), dtype=np.int64)
+    seconds[:, 20] = answers, 0, 10 * answers
     return counted_of(
         seen,
-        Ours(**sent, cache_known=answers, cache_hits=0, max_tokens=10),  # type: ignore[arg-type]
+        Ours(
+            from_s=S,
+            seconds=seconds,
+            cache_known=answers,
+            cache_hits=0,
+            in_flight=in_flight,
+            max_tokens=10,
+        ),
         [],
         lambda: 0,
     )

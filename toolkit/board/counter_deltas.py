@@ -8,17 +8,19 @@ compared, the reason is told: without it nobody is called clean. No network, no 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import ceil, floor
 
+import numpy as np
+
 from toolkit.bench.evidence import middle, of
-from toolkit.board.looks import BoardSnapshot
+from toolkit.board.scrapes import Scrape
+from toolkit.board.window import Integers
 from toolkit.records import START_SLACK_S, RequestRecord, Verdict
 from toolkit.units import whole
 
 GRACE_S = 6
 """A look takes up to 5 s, and a second's tally is placed within one."""
-LEAST_LOOKS = 4
+LEAST_SCRAPES = 4
 """In a row, none of which falls below the one before: behind a balancer of two hosts they would."""
 LEAST_S = 15
 """Between the first and the last of them: more than the seconds at both ends in which nobody knows what was counted."""
@@ -40,10 +42,8 @@ class Ours:
     """What the blast counted of one host, second by second, and what it may have had in flight."""
 
     from_s: int
-    ok: Sequence[int]
-    errors: Sequence[int]
-    tokens: Sequence[int]
-    """Output tokens of the ok answers; estimates are none."""
+    seconds: Integers
+    """A row each of ok answers, errors, and output tokens of the ok answers (estimates are none)."""
     cache_known: int
     """Ok answers in all of it that tell whether a cache answered them, or could be judged."""
     cache_hits: int
@@ -51,6 +51,13 @@ class Ours:
     """The most users at once: so many requests may be half done at any moment."""
     max_tokens: int
     """The most that any request asked for."""
+
+    def between(self, seconds: tuple[int, int]) -> tuple[int, int, int]:
+        """Ok answers, errors and tokens from the first of these seconds to the second."""
+        low, high = seconds
+        inside = slice(max(0, low - self.from_s), max(0, high - self.from_s + 1))
+        ok, errors, tokens = self.seconds[:, inside].sum(axis=1).tolist()
+        return ok, errors, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +97,7 @@ class CounterDeltas:
 
 
 def stretch(
-    looks: Sequence[BoardSnapshot],
+    scrapes: Sequence[Scrape],
     from_s: int,
     to_s: int,
     *,
@@ -103,36 +110,39 @@ def stretch(
     """
     from_at = from_s if from_start else from_s + GRACE_S
     to_at = to_s + 1 if to_end else to_s - GRACE_S
-    best: list[BoardSnapshot] = []
-    row: list[BoardSnapshot] = []
-    for look in looks:
-        if look.requests is None or look.generation_tokens is None:
-            row = row if look.is_down or look.started_at is None else []
-            continue
-        if not from_at <= look.at <= to_at:
-            continue
-        row = [*row, look] if row and _goes_on(row[-1], look) else [look]
-        if not best or row[-1].at - row[0].at > best[-1].at - best[0].at:
-            best = row
-    if len(best) < LEAST_LOOKS or best[-1].at - best[0].at < LEAST_S:
+    best: list[Scrape] = []
+    row: list[Scrape] = []
+    for now in scrapes:
+        if now.requests is None or now.generation_tokens is None:
+            row = row if now.is_down or now.started_at is None else []
+        elif from_at <= now.at <= to_at:
+            row = [*row, now] if row and _goes_on(row[-1], now) else [now]
+            if not best or row[-1].at - row[0].at > best[-1].at - best[0].at:
+                best = row
+    if len(best) < LEAST_SCRAPES or best[-1].at - best[0].at < LEAST_S:
         return None
+    first, last = best[0], best[-1]
     return CounterStretch(
-        first_at=best[0].at,
-        last_at=best[-1].at,
-        requests=sum((b.requests or 0) - (a.requests or 0) for a, b in pairwise(best)),
-        tokens=sum(
-            (b.generation_tokens or 0) - (a.generation_tokens or 0) for a, b in pairwise(best)
-        ),
+        first_at=first.at,
+        last_at=last.at,
+        requests=(last.requests or 0) - (first.requests or 0),
+        tokens=(last.generation_tokens or 0) - (first.generation_tokens or 0),
     )
 
 
-def _goes_on(before: BoardSnapshot, now: BoardSnapshot) -> bool:
-    if None in (before.started_at, now.started_at):
-        same = before.started_at == now.started_at
+def _goes_on(before: Scrape, now: Scrape) -> bool:
+    """Whether the counters are of the same process and did not fall."""
+    if before.started_at is None or now.started_at is None:
+        is_same = before.started_at == now.started_at
     else:
-        same = abs((now.started_at or 0) - (before.started_at or 0)) <= START_SLACK_S
-    rises = (now.requests or 0) >= (before.requests or 0)
-    return same and rises and (now.generation_tokens or 0) >= (before.generation_tokens or 0)
+        is_same = abs(now.started_at - before.started_at) <= START_SLACK_S
+    return is_same and not _fell(before, now)
+
+
+def _fell(earlier: Scrape, later: Scrape) -> bool:
+    return (later.requests or 0) < (earlier.requests or 0) or (later.generation_tokens or 0) < (
+        earlier.generation_tokens or 0
+    )
 
 
 def counted(
@@ -148,7 +158,7 @@ def counted(
         accusations.append(foreign_traffic(seen, ours, all_canaries()))
     if told := tuple(each for each in accusations if each):
         return CounterDeltas(accusations=told)
-    answers = _between(ours.ok, ours.from_s, seen.inside)
+    answers, _, _ = ours.between(seen.inside)
     # with fewer it would not show if the counters held none of them
     if answers < LEAST_ANSWERS or (1 - MISSING) * answers < ours.in_flight:
         return CounterDeltas(
@@ -166,12 +176,9 @@ def counted(
 
 def together(ours: Sequence[Ours]) -> Ours:
     """What was counted of several addresses of one engine."""
-    first = ours[0]
     return replace(
-        first,
-        ok=[sum(each) for each in zip(*(of.ok for of in ours), strict=True)],
-        errors=[sum(each) for each in zip(*(of.errors for of in ours), strict=True)],
-        tokens=[sum(each) for each in zip(*(of.tokens for of in ours), strict=True)],
+        ours[0],
+        seconds=np.sum([each.seconds for each in ours], axis=0),
         cache_known=sum(each.cache_known for each in ours),
         cache_hits=sum(each.cache_hits for each in ours),
         in_flight=sum(each.in_flight for each in ours),
@@ -179,25 +186,21 @@ def together(ours: Sequence[Ours]) -> Ours:
     )
 
 
-def are_one_engine(one: Sequence[BoardSnapshot], other: Sequence[BoardSnapshot]) -> bool:
-    """Whether two addresses' looks may be of one engine: the same settings and start, and no count that contradicts it."""
-    settings = {each.config_hash for each in (*one, *other) if not each.is_down}
-    starts = [each.started_at for each in (*one, *other) if not each.is_down]
+def are_one_engine(one: Sequence[Scrape], other: Sequence[Scrape]) -> bool:
+    """Whether two addresses' scrapes may be of one engine: the same settings and start, and no count that contradicts it."""
+    one, other = ([each for each in of if not each.is_down] for of in (one, other))
+    settings = {each.config_hash for each in (*one, *other)}
+    starts = [each.started_at for each in (*one, *other)]
     known = [at for at in starts if at is not None]
-    if len(settings) != 1 or None in settings or len(known) < len(starts) or not known:
+    if len(settings) != 1 or None in settings or len(known) < len(starts):
         return False
     if max(known) - min(known) > START_SLACK_S:
         return False
     return not any(
-        later.at - earlier.at > GRACE_S
-        and (
-            (later.requests or 0) < (earlier.requests or 0)
-            or (later.generation_tokens or 0) < (earlier.generation_tokens or 0)
-        )
+        later.at - earlier.at > GRACE_S and _fell(earlier, later)
         for first, second in ((one, other), (other, one))
         for earlier in first
         for later in second
-        if not earlier.is_down and not later.is_down
     )
 
 
@@ -207,7 +210,7 @@ def hidden_backend(
     """Accuse a host whose counters lack both requests and tokens that it answered, and that has no cache."""
     if not _has_no_cache(ours, canaries):
         return None
-    answers, tokens = (_between(row, ours.from_s, seen.inside) for row in (ours.ok, ours.tokens))
+    answers, _, tokens = ours.between(seen.inside)
     # what ended inside may have begun before the first look, whose counter holds a part of its tokens already
     lost_tokens = tokens - seen.tokens - ours.in_flight * ours.max_tokens
     lost = answers - seen.requests - ours.in_flight
@@ -225,7 +228,7 @@ def hidden_backend(
 
 def _has_no_cache(ours: Ours, canaries: Sequence[RequestRecord]) -> bool:
     """Whether the tallies and the twins both say that the engine itself answers repeated requests."""
-    ok = sum(ours.ok)
+    ok = int(ours.seconds[0].sum())
     if ours.cache_known < TOLD * ok or ours.cache_hits > HITS * ok:
         return False
     uniques = {shot.slot: shot for shot in canaries if shot.kind == "unique" and shot.e2e_ms}
@@ -240,10 +243,8 @@ def _has_no_cache(ours: Ours, canaries: Sequence[RequestRecord]) -> bool:
 
 def surplus(seen: CounterStretch, ours: Ours) -> float:
     """Requests that the host counted beyond the ranked ones that can have reached it; canaries are not among these."""
-    most = _between(ours.ok, ours.from_s, seen.around) + _between(
-        ours.errors, ours.from_s, seen.around
-    )
-    return seen.requests - most - ours.in_flight
+    answers, errors, _ = ours.between(seen.around)
+    return seen.requests - answers - errors - ours.in_flight
 
 
 def foreign_traffic(seen: CounterStretch, ours: Ours, canaries: int) -> Verdict | None:
@@ -260,8 +261,3 @@ def foreign_traffic(seen: CounterStretch, ours: Ours, canaries: int) -> Verdict 
             f" {whole(sent)} of them can have been ours"
         ),
     )
-
-
-def _between(row: Sequence[int], first_s: int, seconds: tuple[int, int]) -> int:
-    low, high = seconds
-    return sum(row[max(0, low - first_s) : max(0, high - first_s + 1)])
