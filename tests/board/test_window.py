@@ -11,11 +11,10 @@ from support.board_reader import ListReader
 
 from toolkit.board.window import (
     COUNTS,
+    FEW,
     Totals,
     bucket_edges_ms,
     bucket_values_ms,
-    merged,
-    slab_of,
 )
 from toolkit.errors import ToolkitError
 from toolkit.records import Part
@@ -155,23 +154,28 @@ def test_slabs_add_up_to_what_their_parts_add_up_to(
     rows: list[tuple[str, int, list[float], int]], cut: int
 ) -> None:
     parts = made(rows)
-    first, second = slab_of(parts[:cut], [1, 2]), slab_of(parts[cut:], [1, 2])
+    slabs = []
+    for found in (parts[:cut], parts[cut:]):
+        totals = Totals([1, 2])
+        totals.add(found)
+        slabs.append(totals.slab())
     together, recount = Totals([1, 2]), Totals([1, 2])
     recount.add(parts)
-    together.add_slab(merged((first, second)))
+    for slab in slabs:
+        together.add_slab(slab)
     assert together.equals(recount)
-    together.add_slab(first, -1)
-    together.add_slab(second, -1)
+    for slab in slabs:
+        together.add_slab(slab, -1)
     assert together.equals(Totals([1, 2]))
 
 
-def test_a_slab_of_fewer_hosts_fits_into_sums_of_more() -> None:
-    (part,) = parts_of([5.0, 6.0])
-    small, large = slab_of([part], [1]), Totals([1, 2])
-    large.add_slab(small)
-    expected = Totals([1, 2])
-    expected.add([part])
-    assert large.equals(expected)
+def test_more_parts_than_are_counted_in_one_pass_add_up() -> None:
+    reader = ListReader("a", "b")
+    one, other = reader.part("a", 0, e2e=[5.0, 6.0]), reader.part("b", 1, ttft=[700.0])
+    totals = Totals([1, 2])
+    totals.add([one] * FEW + [other] * (FEW + 1))
+    # E2E and TTFT of a, and of b
+    assert totals.histograms.sum(axis=2).tolist() == [[2 * FEW, 0], [0, FEW + 1]]
 
 
 @pytest.mark.parametrize("blob", [b"\x01\x00\x02", np.array([924, 1], dtype="<u2").tobytes()])

@@ -20,9 +20,7 @@ from toolkit.board.window import (
     Totals,
     bucket_edges_ms,
     bucket_values_ms,
-    merged,
     quantiles_ms,
-    slab_of,
 )
 from toolkit.records import Part
 from toolkit.stats import BUCKETS
@@ -130,10 +128,15 @@ class Steps:
         for part in parts:
             of_step.setdefault((part.at_s - self.start_s) // self.step_s, []).append(part)
         for step, found in of_step.items():
-            slab, before = slab_of(found, self.hosts), self._slabs.get(step)
-            self._slabs[step] = slab if before is None else merged((before, slab))
+            totals = Totals(self.hosts)
+            if step in self._slabs:
+                totals.add_slab(self._slabs[step])
+            totals.add(found)
+            self._slabs[step] = totals.slab()
         if of_step:
-            self._forget(min(of_step))
+            first = max(0, min(of_step))
+            for lines in self._lines.values():
+                del lines[first:]
 
     def complete(self, end_s: int) -> int:
         """How many steps have ended when `end_s` is the last second."""
@@ -178,24 +181,16 @@ class Steps:
         if first >= steps:
             return
         totals = Totals(self.hosts)
-        for step in range(max(0, first - width), first):
-            self._move(totals, step, 1)
-        for step in range(first, steps):
-            self._move(totals, step, 1)
-            self._move(totals, step - width, -1)
-            counted_s = min(width, step + 1) * self.step_s
-            everyone = all_figures(totals, counted_s)
+        for step in range(max(0, first - width), steps):
+            if step in self._slabs:
+                totals.add_slab(self._slabs[step])
+            if step < first:
+                continue
+            left = step - width
+            if left >= 0 and left in self._slabs:
+                totals.add_slab(self._slabs[left], -1)
+            everyone = all_figures(totals, min(width, step + 1) * self.step_s)
             yield [place.rank for place in places([everyone[row] for row in rows], rank_by)]
-
-    def _move(self, totals: Totals, step: int, sign: int) -> None:
-        slab = self._slabs.get(step) if step >= 0 else None
-        if slab is not None:
-            totals.add_slab(slab, sign)
-
-    def _forget(self, step: int) -> None:
-        """Take back what was told of a step and of all after it."""
-        for lines in self._lines.values():
-            del lines[max(0, step) :]
 
     def series(self, row: int, name: str, *, first: int, after: int) -> HostSeries:
         """One host's figures in the steps from `first` to before `after`."""
@@ -241,9 +236,7 @@ class Steps:
 
     def _counts(self, step: int, row: int) -> list[int]:
         slab = self._slabs.get(step)
-        if slab is None or row >= len(slab.counts):
-            return [0] * len(COUNTS)
-        counts: list[int] = slab.counts[row].tolist()
+        counts: list[int] = [0] * len(COUNTS) if slab is None else slab.counts[row].tolist()
         return counts
 
     def _dense(self, row: int, steps: Sequence[int]) -> Integers:
