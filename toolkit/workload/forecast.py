@@ -143,11 +143,14 @@ def hit_curve(
     holds_all = len(np.unique(keys))  # nothing is ever evicted from so much
     cells = []
     for ttl_s in ttls:
-        endless = _endless(keys, ts, ready, worthless, ttl_s)
+        endless = None
         for size in sizes:
-            outcomes = endless
             if size is not None and size < holds_all:
                 outcomes = _replayed(keys, ts, ready, worthless, size, ttl_s)
+            else:
+                if endless is None:
+                    endless = _endless(keys, ts, ready, worthless, ttl_s)
+                outcomes = endless
             hit, joined = outcomes == HIT, outcomes == COALESCED
             hits, coalesced = int(hit.sum()), int(joined.sum())
             cell = HitCell(
