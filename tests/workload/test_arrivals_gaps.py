@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.workload.arrivals import Fit, digamma, fits, gamma_shape, trigamma
-
-EULER = 0.57721566490153286
+from toolkit.workload.arrivals import Fit, fits
 
 
 def best(found: tuple[Fit, ...], law: str) -> Fit:
@@ -33,29 +31,8 @@ DENSITIES = {
 }
 
 
-def test_digamma_and_trigamma_have_their_known_values() -> None:
-    assert digamma(1) == pytest.approx(-EULER, abs=1e-11)
-    assert digamma(0.5) == pytest.approx(-EULER - 2 * math.log(2), abs=1e-11)
-    assert digamma(4) == pytest.approx(1 + 1 / 2 + 1 / 3 - EULER, abs=1e-11)
-    assert trigamma(1) == pytest.approx(math.pi**2 / 6, abs=1e-11)
-    assert trigamma(0.5) == pytest.approx(math.pi**2 / 2, abs=1e-11)
-
-
-@pytest.mark.parametrize("x", [0.01, 0.3, 2.7, 9.99, 10.01, 50.0, 1e5])
-def test_digamma_and_trigamma_are_the_slopes_of_the_standard_librarys_lgamma(x: float) -> None:
-    step = x * 1e-4
-    up, at, down = math.lgamma(x + step), math.lgamma(x), math.lgamma(x - step)
-    assert digamma(x) == pytest.approx((up - down) / (2 * step), rel=1e-6, abs=1e-6)
-    assert trigamma(x) == pytest.approx((up - 2 * at + down) / step**2, rel=1e-3)
-
-
-@pytest.mark.parametrize("shape", [0.002, 0.05, 0.5, 1.0, 3.0, 40.0, 5e5])
-def test_the_shape_is_the_one_that_has_this_spread(shape: float) -> None:
-    spread = math.log(shape) - digamma(shape)
-    assert gamma_shape(spread) == pytest.approx(shape, rel=1e-4)
-
-
 GAPS = {
+    "bunches": np.random.default_rng(5).gamma(0.02, 1.0, 300),
     "bursts": np.random.default_rng(1).gamma(0.4, 2.0, 300),
     "even": np.random.default_rng(2).gamma(6.0, 0.1, 300),
     "heavy": np.random.default_rng(3).weibull(0.6, 300) * 3,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from toolkit.units import digits
 from toolkit.workload.columns import Numbers, RequestColumns
+from toolkit.workload.distribution import likeliest
 from toolkit.workload.lengths import at_rank
 
 Burstiness = Literal["burstier", "poisson", "smoother"]
@@ -39,7 +40,8 @@ SERIES_POINTS = 3600
 SERIES_BINS_S = (1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0)
 FEWEST = 30
 """Fewer gaps than this fit any law."""
-NEWTON_STEPS = 100
+SHAPES = (math.log(1e-6), math.log(1e10))
+"""Logs of the shapes that are looked through: from a gap that holds all time to gaps that differ in their tenth digit."""
 EVEN = 1e-9
 """Log of the arithmetic over the geometric mean: below this all gaps are equal, and no shape is large enough."""
 
@@ -206,20 +208,23 @@ def fits(gaps_s: Numbers) -> tuple[Fit, ...]:
         return ()
     logs = np.log(gaps_s)
     mean, mean_log = float(gaps_s.mean()), float(logs.mean())
-    if math.log(mean) - mean_log < EVEN:
+    spread, top = math.log(mean) - mean_log, float(logs.max())
+    if spread < EVEN:
         return ()
 
-    shape = gamma_shape(math.log(mean) - mean_log)
-    scale = mean / shape
-    each = (shape - 1) * mean_log - shape - shape * math.log(scale) - math.lgamma(shape)
-    gamma = ("gamma", shape, scale, each)
+    def gamma(shape: float) -> float:
+        """A gap's mean log likelihood at the scale that is likeliest for this shape; so with the next."""
+        return shape * (math.log(shape) - 1 - spread) - math.lgamma(shape) - mean_log
 
-    shape, top = weibull_shape(logs), float(logs.max())
-    # by the largest gap: a power of a gap itself could overflow
-    log_scale = top + math.log(float(np.exp(shape * (logs - top)).mean())) / shape
-    each = math.log(shape) - shape * log_scale + (shape - 1) * mean_log - 1
-    weibull = ("weibull", shape, math.exp(log_scale), each)
+    def weibull(shape: float) -> float:
+        return math.log(shape) - shape * log_scale(shape) + (shape - 1) * mean_log - 1
 
+    def log_scale(shape: float) -> float:
+        # by the largest gap: a power of a gap itself could overflow
+        return top + math.log(float(np.exp(shape * (logs - top)).mean())) / shape
+
+    even = math.exp(likeliest(lambda log_shape: gamma(math.exp(log_shape)), *SHAPES))
+    steep = math.exp(likeliest(lambda log_shape: weibull(math.exp(log_shape)), *SHAPES))
     found = [
         Fit(
             law=law,  # type: ignore[arg-type]
@@ -229,71 +234,12 @@ def fits(gaps_s: Numbers) -> tuple[Fit, ...]:
             aic=2 * (1 if law == "exponential" else 2) - 2 * len(logs) * each,
         )
         for law, shape, scale_s, each in (
-            ("exponential", 1.0, mean, -(math.log(mean) + 1)),
-            gamma,
-            weibull,
+            ("exponential", 1.0, mean, gamma(1.0)),
+            ("gamma", even, mean / even, gamma(even)),
+            ("weibull", steep, math.exp(log_scale(steep)), weibull(steep)),
         )
     ]
     return tuple(sorted(found, key=lambda fit: fit.aic))
-
-
-def gamma_shape(spread: float) -> float:
-    """The k with ln k - digamma(k) = spread: the likeliest shape where that is ln(mean) - mean(ln)."""
-    # Minka's start (2002) is within 1.5 % of the root everywhere; Newton's steps on 1/k converge from there
-    shape = (3 - spread + math.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)
-    for _ in range(NEWTON_STEPS):
-        miss = math.log(shape) - digamma(shape) - spread
-        slope = 1 / shape - trigamma(shape)
-        better = 1 / (1 / shape + miss / (shape**2 * slope))
-        if abs(better - shape) <= 1e-12 * shape:
-            return better
-        shape = better
-    return shape
-
-
-def digamma(x: float) -> float:
-    """Derivative of ln(gamma) at x > 0: pushed above 10 by its recurrence, then the asymptotic series."""
-    less = 0.0
-    while x < 10:
-        less += 1 / x
-        x += 1
-    square = 1 / (x * x)
-    series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
-    return math.log(x) - 0.5 / x - series - less
-
-
-def trigamma(x: float) -> float:
-    """Derivative of digamma at x > 0, the same way."""
-    more = 0.0
-    while x < 10:
-        more += 1 / (x * x)
-        x += 1
-    square = 1 / (x * x)
-    series = square / x * (1 / 6 - square * (1 / 30 - square * (1 / 42 - square / 30)))
-    return 1 / x + 0.5 * square + series + more
-
-
-def weibull_shape(logs: Numbers) -> float:
-    """The k with sum(x^k ln x) / sum(x^k) - mean(ln x) = 1 / k, by bisection-guarded Newton steps."""
-    offset = logs - logs.max()
-    mean = float(offset.mean())
-    low, high = 0.0, math.inf
-    # the standard deviation of a Weibull's logarithm is pi / (sqrt(6) k)
-    shape = math.pi / math.sqrt(6) / max(float(offset.std()), 1e-12)
-    for _ in range(NEWTON_STEPS):
-        weights = np.exp(shape * offset)
-        weights /= weights.sum()
-        tilted = float(weights @ offset)
-        miss = tilted - mean - 1 / shape
-        low, high = (shape, high) if miss < 0 else (low, shape)
-        slope = float(weights @ offset**2) - tilted**2 + 1 / shape**2
-        better = shape - miss / slope
-        if not low < better < high:
-            better = (low + high) / 2 if math.isfinite(high) else shape * 2
-        if abs(better - shape) <= 1e-12 * shape:
-            return better
-        shape = better
-    return shape
 
 
 # --- Requests under way ---------------------------------------------------------------------------------

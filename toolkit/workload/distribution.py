@@ -4,7 +4,9 @@ Repetition is counted by prompt where nothing else is said: what the model reads
 prompt. A client is whatever the capture called one; requests of nobody known are counted apart.
 """
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
@@ -33,6 +35,9 @@ UNSEEN = 0.2
 """With a larger share of keys asked once, too much of the tail is missing for its ranks to be known: samples of a true
 Zipf law came to a distance of 0.08."""
 STEEPEST = 20.0
+GOLDEN = (math.sqrt(5) - 1) / 2
+RESOLVED = 1e-8
+"""Around its summit a likelihood is flat within a float's precision, whose root this is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +140,13 @@ def zipf(counts: Codes) -> Zipf:
         why = f"{share(once)} of requests ask what no other asked: the tail is unknown"
         return Zipf(shape="unknown", why=why)
 
-    exponent = fitted_exponent(counts)
+    logs = np.log(np.arange(1, keys + 1))
+    mean_log = float(counts @ logs) / total
+    exponent = likeliest(
+        lambda power: -power * mean_log - math.log(float(np.exp(-power * logs).sum())),
+        0.0,
+        STEEPEST,
+    )
     law = np.arange(1, keys + 1, dtype=float) ** -exponent
     off = float(np.abs(np.cumsum(counts) / total - np.cumsum(law / law.sum())).max())
     shape: Shape
@@ -148,22 +159,20 @@ def zipf(counts: Codes) -> Zipf:
     return Zipf(shape=shape, why=why, exponent=exponent, distance=off)
 
 
-def fitted_exponent(counts: Codes) -> float:
-    """The exponent under which these counts of the ranks 1, 2, 3 ... are likeliest, by Newton's method."""
-    logs = np.log(np.arange(1, len(counts) + 1))
-    seen = float(counts @ logs) / float(counts.sum())
-    exponent = 1.0
-    for _ in range(100):
-        weights = np.exp(-exponent * logs)
-        weights /= weights.sum()
-        mean = float(weights @ logs)
-        spread = float(weights @ logs**2) - mean**2
-        step = (mean - seen) / max(spread, 1e-12)
-        # the likelihood is concave: half steps at most, and never below 0, keep a start too far off from running away
-        exponent, before = min(max(exponent + max(-0.5, min(step, 0.5)), 0.0), STEEPEST), exponent
-        if abs(exponent - before) < 1e-10:
-            break
-    return exponent
+def likeliest(log_likelihood: Callable[[float], float], low: float, high: float) -> float:
+    """Where a log likelihood with one summit is highest, by golden section: the two places tried stay in the golden ratio to the ends."""
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = log_likelihood(left), log_likelihood(right)
+    while high - low > RESOLVED:
+        if at_left < at_right:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = log_likelihood(right)
+        else:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = log_likelihood(left)
+    return (low + high) / 2
 
 
 def is_even(counts: Codes) -> bool:
