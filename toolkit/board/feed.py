@@ -153,7 +153,7 @@ class Feed:
         at_s, window_s = asked.at_s, asked.window_s
         if at_s is not None:
             agos_s = [ago_s for ago_s in (0, *AGO_S) if at_s - ago_s >= self.start_s]
-            self._follow.prepare(window_s, at_s, agos_s)
+            self._follow.windows(window_s, at_s, agos_s)
         told = self._judging.verdicts(window_s, self.start_s - 1 if at_s is None else at_s)
         rows = self._ranked_rows(told, honest=asked.honest)
         limited = [] if at_s is None else self._follow.limited(self._from_s(at_s, window_s), at_s)
@@ -234,7 +234,7 @@ class Feed:
             return {}
         then_s = asked.at_s - ago_s
         counted_s = then_s - self._from_s(then_s, asked.window_s) + 1
-        seen = all_figures(self._follow.totals(asked.window_s, asked.at_s, ago_s=ago_s), counted_s)
+        seen = all_figures(self._follow.windows(asked.window_s, asked.at_s, [ago_s])[0], counted_s)
         return dict(zip(rows, places([seen[row] for row in rows], asked.rank_by), strict=True))
 
     # --- over time --------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Judging:
             to_s = at_s - ago_s
             if to_s < from_s:
                 continue
-            totals = self._follow.totals(window_s, at_s, ago_s=ago_s)
+            totals = self._follow.windows(window_s, at_s, [ago_s])[0]
             more = totals.seconds(row, max(from_s + len(ok), to_s - window_s + 1), to_s)
             ok += more[0].tolist()
             errors += more[1].tolist()
@@ -126,7 +126,7 @@ class Judging:
         books, engines = self._counters(
             max(window_s, LEAST_JUDGED_S), at_s, [each for each in shots if ended_by(each, at_s)]
         )
-        looks = self._follow.looks(from_s, at_s + 1)
+        looks = self._follow.scrapes(from_s, at_s + 1)
         return judged(
             shots,
             {host.name: found for host, found in looks.items()},
@@ -143,7 +143,7 @@ class Judging:
     ) -> tuple[dict[str, CounterDeltas], dict[str, tuple[str, ...]]]:
         """What each host's counters say of its answers, and which hosts are addresses of one engine."""
         from_s = max(self._follow.start_s, at_s - window_s + 1)
-        looks = {h.name: found for h, found in self._follow.looks(from_s, at_s + 1).items()}
+        looks = {h.name: found for h, found in self._follow.scrapes(from_s, at_s + 1).items()}
         from_start = from_s == self._follow.start_s
         to_end = self._follow.run.ended_at is not None and at_s == self._follow.end_s()
         told: dict[str, CounterDeltas] = {}
