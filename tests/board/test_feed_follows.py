@@ -207,3 +207,16 @@ def test_a_run_that_vanished_is_told_by_its_id() -> None:
     reader.the_run = None
     with pytest.raises(ToolkitError, match=f"`{RUN.id}` is no longer in the database"):
         feed.refresh()
+
+
+def test_a_damaged_part_that_enters_a_window_takes_nothing_out_of_it() -> None:
+    reader = ListReader("a")
+    for second in range(60):
+        reader.part("a", second, e2e=[5.0])
+    reader.kept[55] = reader.kept[55]._replace(e2e=b"\x01")
+    reader.seconds(0, 60)
+    feed = Feed(reader, RUN)
+    feed.board(window_s=20, at_s=START_S + 50)
+    with pytest.raises(ToolkitError, match="damaged"):
+        feed.board(window_s=20, at_s=START_S + 55)
+    assert feed.board(window_s=20, at_s=START_S + 48).standings[0].ok == 20
