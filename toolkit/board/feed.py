@@ -13,9 +13,10 @@ host and hour in steps of 10 s.
 """
 
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from toolkit.board.follow import Follow, keep
 from toolkit.board.freeze import frozen_at_s
@@ -26,18 +27,10 @@ from toolkit.board.ranking import Figures, RankPlace, places, scores
 from toolkit.board.standings import WINDOW_S, AffectedInterval, Board, RankBy, Standing, reasons
 from toolkit.board.window import E2E, TTFT, Totals
 from toolkit.errors import ToolkitError
-from toolkit.records import Event, Host, Run
+from toolkit.records import Event, Host, Run, Verdict
 from toolkit.store import Store
 
 KEPT_BOARDS = 64
-
-
-class _Asked(NamedTuple):
-    window_s: int
-    at_s: int | None
-    rank_by: RankBy
-    honest: bool
-    skip_limited: bool
 
 
 class Feed:
@@ -49,7 +42,7 @@ class Feed:
         self._judging = Judging(self._follow)
         self._everything = everything
         self._lock = threading.RLock()
-        self._boards: dict[_Asked, Board] = {}
+        self._boards: dict[tuple[object, ...], Board] = {}
 
     def refresh(self) -> bool:
         """Read what is new; tell whether anything was. Raises ToolkitError, and keeps what it knew."""
@@ -59,9 +52,13 @@ class Feed:
                 self._boards.clear()
             return is_new
 
-    def _ensure(self) -> None:
-        if self._follow.is_fresh:
-            self._follow.refresh()
+    @contextmanager
+    def _read(self) -> Iterator[Follow]:
+        """What was read, for one thread at a time; the first question reads it."""
+        with self._lock:
+            if self._follow.is_fresh:
+                self._follow.refresh()
+            yield self._follow
 
     # --- what is visible --------------------------------------------------------------------------
 
@@ -73,9 +70,8 @@ class Feed:
     @property
     def hosts(self) -> tuple[Host, ...]:
         """All hosts of the run, also those that never answered."""
-        with self._lock:
-            self._ensure()
-            return tuple(self._hosts())
+        with self._read() as follow:
+            return tuple(follow.hosts.values())
 
     @property
     def start_s(self) -> int:
@@ -85,21 +81,24 @@ class Feed:
     @property
     def end_s(self) -> int | None:
         """The last second that may be seen and that every live worker has reported; None: there is none."""
-        with self._lock:
-            self._ensure()
-            return self._end_s()
+        with self._read() as follow:
+            found, limit_s = follow.end_s(), self._limit_s()
+            if found is not None and limit_s is not None:
+                found = min(found, limit_s)
+            return None if found is None or found < self.start_s else found
 
     @property
     def frozen_at_s(self) -> int | None:
         """The last second that the public may see; None: it is not frozen."""
-        with self._lock:
-            self._ensure()
-            return frozen_at_s(self._follow.events)
+        with self._read() as follow:
+            return frozen_at_s(follow.events)
+
+    def _limit_s(self) -> int | None:
+        return None if self._everything else self.frozen_at_s
 
     def events(self) -> list[Event]:
         """What happened and may be seen, by time: as noted, and the restarts and changes that scout saw."""
-        with self._lock:
-            self._ensure()
+        with self._read():
             limit_s = self._limit_s()
             to_at = float("inf") if limit_s is None else float(limit_s + 1)
             return self._judging.happened(float("-inf"), to_at)
@@ -114,18 +113,6 @@ class Feed:
         known = [each.at for each in self.events() if (each.kind, each.name) == ("restart", name)]
         return told, outages(told, restarts=known)
 
-    def _hosts(self) -> list[Host]:
-        return list(self._follow.hosts.values())
-
-    def _limit_s(self) -> int | None:
-        return None if self._everything else frozen_at_s(self._follow.events)
-
-    def _end_s(self) -> int | None:
-        found, limit_s = self._follow.end_s(), self._limit_s()
-        if found is not None and limit_s is not None:
-            found = min(found, limit_s)
-        return None if found is None or found < self.start_s else found
-
     # --- the board --------------------------------------------------------------------------------
 
     def board(
@@ -138,104 +125,98 @@ class Feed:
         skip_limited: bool = False,
     ) -> Board:
         """Standings over the window that ends with second `at_s`, or with the last one that may be seen."""
-        with self._lock:
-            self._ensure()
-            end_s = self._end_s()
+        with self._read():
+            end_s = self.end_s
             at_s = end_s if at_s is None or end_s is None else max(self.start_s, min(at_s, end_s))
-            asked = _Asked(window_s, at_s, rank_by, honest, skip_limited)
-            board = self._boards.pop(asked, None)
+            key = (window_s, at_s, rank_by, honest, skip_limited)
+            board = self._boards.get(key)
             if board is None:
-                board = self._board(asked)
-            keep(self._boards, asked, board, KEPT_BOARDS)
+                board = self._board(
+                    window_s, at_s, rank_by, honest=honest, skip_limited=skip_limited
+                )
+            keep(self._boards, key, board, KEPT_BOARDS)
             return board
 
-    def _board(self, asked: _Asked) -> Board:
-        at_s, window_s = asked.at_s, asked.window_s
+    def _board(
+        self,
+        window_s: int,
+        at_s: int | None,
+        rank_by: RankBy,
+        *,
+        honest: bool,
+        skip_limited: bool,
+    ) -> Board:
+        follow, start_s = self._follow, self._follow.start_s
+        hosts = list(follow.hosts.values())
+        agos_s = [] if at_s is None else [ago for ago in (0, *AGO_S) if at_s - ago >= start_s]
         if at_s is not None:
-            agos_s = [ago_s for ago_s in (0, *AGO_S) if at_s - ago_s >= self.start_s]
-            self._follow.windows(window_s, at_s, agos_s)
-        told = self._judging.verdicts(window_s, self.start_s - 1 if at_s is None else at_s)
-        rows = self._ranked_rows(told, honest=asked.honest)
-        limited = [] if at_s is None else self._follow.limited(self._from_s(at_s, window_s), at_s)
-        skipped = limited if asked.skip_limited else []
-        elapsed_s = 0 if at_s is None else at_s - self._from_s(at_s, window_s) + 1
-        seen = self._figures(asked, elapsed_s - len(skipped), skipped)
-        standings = self._standings(asked, seen, rows, told)
+            # all of them in one reading, before verdicts of a moment ago move the first
+            follow.windows(window_s, at_s, agos_s)
+        told = self._judging.verdicts(window_s, start_s - 1 if at_s is None else at_s)
+        rows = self._ranked_rows(told, honest=honest)
+
+        windows = [Totals(list(follow.hosts))]
+        elapsed_s = 0
+        limited: list[int] = []
+        affected: Sequence[tuple[AffectedInterval, ...]] = [() for _ in hosts]
+        if at_s is not None:
+            affected = self._judging.affected_intervals(window_s, at_s)
+            elapsed_s = min(window_s, at_s - start_s + 1)
+            limited = follow.limited(at_s - elapsed_s + 1, at_s)
+            windows = follow.windows(window_s, at_s, agos_s)
+        counted_s = elapsed_s
+        if skip_limited and limited:
+            counted_s -= len(limited)
+            windows[0], gone = windows[0].copy(), set(limited)
+            found = follow.parts(min(gone), max(gone))
+            windows[0].drop([part for part in found if part.at_s in gone])
+
+        seen = all_figures(windows[0], counted_s)
+        score = dict(zip(rows, scores([seen[row] for row in rows]), strict=True))
+        placed = [_places(seen, rows, rank_by)]
+        for ago_s, totals in zip(agos_s[1:], windows[1:], strict=True):
+            lived_s = min(window_s, (at_s or 0) - ago_s - start_s + 1)
+            placed.append(_places(all_figures(totals, lived_s), rows, rank_by))
+
+        standings = [
+            _standing(
+                host,
+                seen[row],
+                [found.get(row) for found in placed],
+                score=score.get(row),
+                verdicts=told.get(host.name, ()),
+                taints=affected[row],
+                window_s=window_s,
+                at=start_s if at_s is None else at_s,
+            )
+            for row, host in enumerate(hosts)
+        ]
+        # by rank; tied hosts by name, as nothing else in the window tells them apart
+        ranked = [each for each in standings if not each.left_out]
+        ranked.sort(key=lambda each: (each.rank or 0, each.name))
         return Board(
-            run=self.run.id,
+            run=follow.run.id,
             at_s=at_s,
             window_s=window_s,
             elapsed_s=elapsed_s,
-            counted_s=elapsed_s - len(skipped),
-            rank_by=asked.rank_by,
-            honest=asked.honest,
-            skip_limited=asked.skip_limited,
-            standings=tuple(sorted((s for s in standings if not s.left_out), key=_order)),
+            counted_s=counted_s,
+            rank_by=rank_by,
+            honest=honest,
+            skip_limited=skip_limited,
+            standings=tuple(ranked),
             left_out=tuple(each for each in standings if each.left_out),
             limited_s=len(limited),
-            frozen_at_s=frozen_at_s(self._follow.events),
-            ended=self.run.ended_at is not None,
-            data_end_s=self._end_s(),
+            frozen_at_s=self.frozen_at_s,
+            ended=follow.run.ended_at is not None,
+            data_end_s=self.end_s,
         )
-
-    def _from_s(self, at_s: int, window_s: int) -> int:
-        """The first second of a window that the run has lived through."""
-        return max(self.start_s, at_s - window_s + 1)
 
     def _ranked_rows(self, told: Verdicts, *, honest: bool) -> list[int]:
         return [
             row
-            for row, host in enumerate(self._hosts())
+            for row, host in enumerate(self._follow.hosts.values())
             if not (honest and reasons(told.get(host.name, ())))
         ]
-
-    def _figures(self, asked: _Asked, counted_s: int, skipped: Sequence[int]) -> list[Figures]:
-        if asked.at_s is None:
-            return all_figures(Totals(list(self._follow.hosts)), 0)
-        totals = self._follow.totals(asked.window_s, asked.at_s)
-        if skipped:
-            totals, gone = totals.copy(), set(skipped)
-            found = self._follow.parts(min(gone), max(gone))
-            totals.drop([part for part in found if part.at_s in gone])
-        return all_figures(totals, counted_s)
-
-    def _standings(
-        self, asked: _Asked, seen: Sequence[Figures], rows: Sequence[int], told: Verdicts
-    ) -> list[Standing]:
-        """Everybody's, in the order of the plan."""
-        now = dict(zip(rows, places([seen[row] for row in rows], asked.rank_by), strict=True))
-        score = dict(zip(rows, scores([seen[row] for row in rows]), strict=True))
-        before = [self._places_before(asked, ago_s, rows) for ago_s in AGO_S]
-        at = self.start_s if asked.at_s is None else asked.at_s
-        tainted: list[tuple[AffectedInterval, ...]] = [() for _ in seen]
-        if asked.at_s is not None:
-            tainted = self._judging.affected_intervals(asked.window_s, asked.at_s)
-        return [
-            _standing(
-                host,
-                seen[row],
-                now.get(row),
-                [each.get(row) for each in before],
-                score=score.get(row),
-                verdicts=told.get(host.name, ()),
-                tainted_s=sum(each.in_window_s for each in tainted[row]) or None,
-                taints=tainted[row],
-                window_s=asked.window_s,
-                at=at,
-            )
-            for row, host in enumerate(self._hosts())
-        ]
-
-    def _places_before(
-        self, asked: _Asked, ago_s: int, rows: Sequence[int]
-    ) -> dict[int, RankPlace]:
-        """Where the same hosts stood some time ago; empty if the run was not on yet."""
-        if asked.at_s is None or asked.at_s - ago_s < self.start_s:
-            return {}
-        then_s = asked.at_s - ago_s
-        counted_s = then_s - self._from_s(then_s, asked.window_s) + 1
-        seen = all_figures(self._follow.windows(asked.window_s, asked.at_s, [ago_s])[0], counted_s)
-        return dict(zip(rows, places([seen[row] for row in rows], asked.rank_by), strict=True))
 
     # --- over time --------------------------------------------------------------------------------
 
@@ -251,12 +232,11 @@ class Feed:
 
         The honest one lacks those who are left out now, all the way: nobody enters or leaves in the middle.
         """
-        with self._lock:
-            self._ensure()
-            end_s = self._last_seen_s()
+        with self._read() as follow:
+            end_s = self._seen_until(None)
             rows = self._ranked_rows(self._judging.verdicts(window_s, end_s), honest=honest)
-            names = [host.name for host in self._hosts()]
-            return self._follow.steps(step_s).ranks(
+            names = [host.name for host in follow.hosts.values()]
+            return follow.steps(step_s).ranks(
                 window_s=window_s,
                 rank_by=rank_by,
                 rows=rows,
@@ -268,9 +248,8 @@ class Feed:
         self, name: str, *, step_s: int = 10, from_s: int | None = None, to_s: int | None = None
     ) -> HostSeries:
         """One host's figures in even steps; only complete ones."""
-        with self._lock:
-            self._ensure()
-            steps = self._follow.steps(step_s)
+        with self._read() as follow:
+            steps = follow.steps(step_s)
             first, after = self._steps_between(steps, from_s, to_s)
             return steps.series(self._row_of(name), name, first=first, after=after)
 
@@ -278,9 +257,8 @@ class Feed:
         self, name: str, *, points: int = 30, step_s: int = 10, at_s: int | None = None
     ) -> list[float]:
         """One host's RPS in its last steps."""
-        with self._lock:
-            self._ensure()
-            steps = self._follow.steps(step_s)
+        with self._read() as follow:
+            steps = follow.steps(step_s)
             _, after = self._steps_between(steps, None, at_s)
             return steps.rates(self._row_of(name), first=max(0, after - points), after=after)
 
@@ -288,9 +266,8 @@ class Feed:
         self, name: str, *, step_s: int = 10, from_s: int | None = None, to_s: int | None = None
     ) -> Heat:
         """How many of one host's answers took how long, in even steps; only complete ones."""
-        with self._lock:
-            self._ensure()
-            steps = self._follow.steps(step_s)
+        with self._read() as follow:
+            steps = follow.steps(step_s)
             first, after = self._steps_between(steps, from_s, to_s)
             return steps.heat(self._row_of(name), name, first=first, after=after)
 
@@ -298,35 +275,31 @@ class Feed:
         self, name: str, *, window_s: int = WINDOW_S, at_s: int | None = None, metric: str = "e2e"
     ) -> Density:
         """How one host's latencies (`e2e` or `ttft`) spread over a window."""
-        with self._lock:
-            self._ensure()
+        with self._read() as follow:
             row = self._row_of(name)
-            totals = self._follow.totals(window_s, self._seen_until(at_s))
+            totals = follow.totals(window_s, self._seen_until(at_s))
             return density(name, metric, totals.histograms[row, TTFT if metric == "ttft" else E2E])
 
     def error_kinds(
         self, name: str, *, window_s: int = WINDOW_S, at_s: int | None = None
     ) -> dict[str, int]:
         """How often one host's requests failed in which way, the most frequent first."""
-        with self._lock:
-            self._ensure()
+        with self._read() as follow:
             to_s = self._seen_until(at_s)
-            found = self._follow.reader.tallies(
+            found = follow.reader.tallies(
                 self.run.id, name=name, kind="ranked", from_s=to_s - window_s + 1, to_s=to_s
             )
-            kinds: dict[str, int] = {}
+            kinds: Counter[str] = Counter()
             for tally in found:
                 for each in tally.error_kinds:
-                    kinds[each.kind] = kinds.get(each.kind, 0) + each.count
-            return dict(sorted(kinds.items(), key=lambda kind: -kind[1]))
-
-    def _last_seen_s(self) -> int:
-        """The last second that may be seen; the one before the start while there is none."""
-        end_s = self._end_s()
-        return self._follow.start_s - 1 if end_s is None else end_s
+                    kinds[each.kind] += each.count
+            return dict(kinds.most_common())
 
     def _seen_until(self, at_s: int | None) -> int:
-        end_s = self._last_seen_s()
+        """The last second that may be seen, or an earlier one; the one before the start while there is none."""
+        end_s = self.end_s
+        if end_s is None:
+            end_s = self.start_s - 1
         return end_s if at_s is None else min(at_s, end_s)
 
     def _steps_between(self, steps: Steps, from_s: int | None, to_s: int | None) -> tuple[int, int]:
@@ -335,26 +308,38 @@ class Feed:
         return min(first, after), after
 
     def _row_of(self, name: str) -> int:
-        for row, host in enumerate(self._hosts()):
-            if host.name == name:
-                return row
-        known = ", ".join(host.name for host in self._hosts()) or "none"
-        raise ToolkitError(f"`{name}` is no host of run `{self.run.id}`", f"Its hosts: {known}")
+        names = [host.name for host in self._follow.hosts.values()]
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ToolkitError(f"`{name}` is no host of run `{self.run.id}`", f"Its hosts: {known}")
+        return names.index(name)
+
+
+def _places(seen: Sequence[Figures], rows: Sequence[int], rank_by: RankBy) -> dict[int, RankPlace]:
+    """Where the hosts of these rows stand among themselves."""
+    return dict(zip(rows, places([seen[row] for row in rows], rank_by), strict=True))
 
 
 def _standing(
     host: Host,
     seen: Figures,
-    now: RankPlace | None,
-    before: Sequence[RankPlace | None],
-    **told: Any,
+    placed: Sequence[RankPlace | None],
+    *,
+    score: float | None,
+    verdicts: Sequence[Verdict],
+    taints: tuple[AffectedInterval, ...],
+    window_s: int,
+    at: int,
 ) -> Standing:
-    """What the figures say, beside what is told; without a place it is left out."""
-    changes = [then.rank - now.rank if then and now else None for then in before]
+    """What is known of a host; `placed` are its places now and before, and without one now it is left out."""
+    now = placed[0]
+    changes = [then.rank - now.rank if then and now else None for then in placed[1:]]
+    changes += [None] * (len(AGO_S) - len(changes))
     standing = Standing(
         rank=now.rank if now else None,
         name=host.name,
         url=host.url,
+        score=score,
         rps=seen.rps,
         output_tokens_per_s=seen.output_tokens_per_s,
         ttft_p50_ms=seen.ttft_p50_ms,
@@ -371,16 +356,15 @@ def _standing(
         tied=now.tied if now else False,
         rank_change=changes[0],
         rank_change_5m=changes[1],
+        verdicts=tuple(verdicts),
         left_out=now is None,
-        **told,
+        tainted_s=sum(each.in_window_s for each in taints) or None,
+        taints=taints,
+        window_s=window_s,
+        at=at,
     )
     if standing.trouble:
         # its answers may well be, but who fails is not clean
         kept = tuple(each for each in standing.verdicts if each.code != "clean")
         standing = replace(standing, verdicts=kept)
     return standing
-
-
-def _order(standing: Standing) -> tuple[int, str]:
-    """By rank; tied hosts by name, as nothing else in the window tells them apart."""
-    return standing.rank or 0, standing.name
