@@ -1,27 +1,23 @@
 """The self-test's arithmetic on stamps worked out by hand, and small runs through the bench's own client."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from toolkit.bench.request_record import Failure, Response
 from toolkit.bench.selftest import (
-    LevelCost,
+    Exchange,
     SelftestLevel,
-    TimedAnswer,
     conclusion,
     faults,
     fit_up_to,
-    gap_errors_ms,
-    lateness_ms,
     level,
-    mean,
     measured,
     quantile,
     rate,
     stamped_server,
-    timed_answer,
-    token_delays_ms,
-    ttft_delay_ms,
 )
 from toolkit.bench.stamped import TokenPace
 from toolkit.errors import ToolkitError
@@ -30,109 +26,82 @@ from toolkit.protocol.completion import Answer, Completion
 PACE = TokenPace(ttft_ms=50.0, interval_ms=10.0, tokens=3)
 QUICK = TokenPace(ttft_ms=2.0, interval_ms=1.0, tokens=4)
 
-ONE = TimedAnswer(
-    sent_ms=100.0,
-    received_ms=101.0,
-    server_ms=(151.0, 161.0, 172.0),
-    client_ms=(153.0, 162.0, 174.0),
-)
-LATE = TimedAnswer(  # the same answer at a client that reads everything 8 ms later
-    sent_ms=100.0,
-    received_ms=101.0,
-    server_ms=(151.0, 161.0, 172.0),
-    client_ms=(161.0, 170.0, 182.0),
-)
-LOAD = LevelCost(streams=2, timed=(ONE, LATE), failed=0, error=None, wall_s=0.1, cpu_s=0.00012)
 
-
-def test_the_delay_of_a_ttft_is_the_clients_less_the_servers() -> None:
-    assert ttft_delay_ms(ONE) == 3.0  # client 153 - 100 = 53, server 151 - 101 = 50
-    assert ttft_delay_ms(LATE) == 11.0  # 61 - 50
-
-
-def test_a_tokens_delay_is_the_clients_stamp_less_the_servers() -> None:
-    assert token_delays_ms(ONE) == [2.0, 1.0, 2.0]
-
-
-def test_a_gaps_error_has_no_sign_and_a_constant_delay_makes_none() -> None:
-    assert gap_errors_ms(ONE) == [1.0, 1.0]  # client 9 and 12, server 10 and 11
-    assert gap_errors_ms(LATE) == [1.0, 1.0]
-    steady = replace(ONE, client_ms=(157.0, 167.0, 178.0))  # 6 ms late each
-    assert gap_errors_ms(steady) == [0.0, 0.0]
-
-
-def test_the_servers_lateness_counts_from_when_each_token_was_due() -> None:
-    assert lateness_ms(ONE, PACE) == [0.0, 0.0, 1.0]  # due at 151, 161 and 171
-
-
-def test_a_token_that_only_one_clock_saw_is_an_error() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        token_delays_ms(replace(ONE, client_ms=(153.0, 162.0)))
-
-
-def test_quantiles_are_by_nearest_rank() -> None:
-    assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
-    assert quantile([float(n) for n in range(1, 101)], 0.99) == 99.0
-    assert quantile([7.0], 0.5) == 7.0
-
-
-def test_a_p99_of_fewer_than_a_hundred_is_not_told() -> None:
-    assert quantile([1.0] * 99, 0.99) is None
-    assert quantile([1.0] * 99, 0.5) == 1.0
-    assert quantile([], 0.5) is None
-    assert mean([]) is None
-
-
-def test_a_level_sums_up_all_its_answers() -> None:
-    told = level(LOAD, PACE)
-    assert (told.streams, told.requests, told.errors, told.tokens) == (2, 2, 0, 6)
-    assert told.ttft_delay_p50_ms == 3.0  # of 3 and 11, nearest rank 1 of 2
-    assert told.ttft_delay_mean_ms == 7.0
-    assert told.ttft_delay_p99_ms is None
-    assert told.send_delay_p50_ms == 1.0
-    assert told.token_delay_p50_ms == 2.0  # of 1 2 2 9 10 10, the third
-    assert told.token_delay_mean_ms == pytest.approx(34 / 6)
-    assert told.itl_error_p50_ms == told.itl_error_mean_ms == 1.0
-    assert told.server_late_p50_ms == 0.0  # of 0 0 0 0 1 1
-    assert told.cpu_us_per_event == pytest.approx(20.0)  # 120 us / 6
-    assert told.cpu_share == pytest.approx(0.0012)
-
-
-def test_a_p99_comes_from_the_hundredth_answer_on() -> None:
-    timed_ = (ONE,) * 98 + (LATE,) * 2
-    assert level(replace(LOAD, timed=timed_), PACE).ttft_delay_p99_ms == 11.0
-    assert level(replace(LOAD, timed=timed_[1:]), PACE).ttft_delay_p99_ms is None
-
-
-def test_a_server_without_pauses_is_never_late() -> None:
-    told = level(LOAD, replace(PACE, interval_ms=0.0))
-    assert told.server_late_p50_ms is told.server_late_p99_ms is None
-
-
-def test_what_did_not_answer_is_counted_and_nothing_is_made_up() -> None:
-    told = level(replace(LOAD, timed=(), failed=2, error="it broke"), PACE)
-    assert (told.requests, told.errors, told.tokens, told.error) == (2, 2, 0, "it broke")
-    figures = (told.ttft_delay_p50_ms, told.token_delay_mean_ms, told.cpu_us_per_event)
-    assert figures == (None, None, None)
-
-
-def test_both_clocks_come_from_one_answer() -> None:
+def exchange(*read_ms: float) -> Exchange:
+    """A request sent at 100 ms and received at 101; its tokens left at 151, 161 and 172 and were read at these."""
+    gaps = [(after - before) / 1000 for before, after in pairwise(read_ms)]
     answer = Answer(
         ok=True,
         streamed=True,
         ended_at=0.2,
-        first_token_at=0.153,
-        gaps=((0.009, 1), (0.012, 1)),
+        first_token_at=read_ms[0] / 1000,
+        gaps=tuple((gap, 1) for gap in gaps),
         text="0000000000101000000/0000000000151000000 0000000000161000000 0000000000172000000 ",
     )
-    told = timed_answer(0.1, answer)
-    assert (told.sent_ms, told.received_ms) == (100.0, 101.0)
-    assert told.server_ms == (151.0, 161.0, 172.0)
-    assert told.client_ms == pytest.approx((153.0, 162.0, 174.0))
+    return Response(answer=answer), 0.1, 0.2
+
+
+ONE = exchange(153, 162, 174)
+LATE = exchange(161, 170, 182)  # a client that reads everything 8 ms later
+FAILED = (Response(failure=Failure(kind="cut", error="it broke")), 0.1, 0.2)
+
+
+def told_of(exchanges: Sequence[Exchange], pace: TokenPace = PACE) -> SelftestLevel:
+    return level(exchanges, pace, streams=2, wall_s=0.1, cpu_s=0.00012)
+
+
+def test_a_level_holds_each_answer_by_both_clocks() -> None:
+    told = told_of([ONE, LATE])
+    assert (told.streams, told.requests, told.errors, told.tokens) == (2, 2, 0, 6)
+    # client 153 - 100 = 53 and 61, server 151 - 101 = 50: 3 and 11, nearest rank 1 of 2
+    assert told.ttft_delay_p50_ms == pytest.approx(3.0)
+    assert told.ttft_delay_mean_ms == pytest.approx(7.0)
+    assert told.send_delay_p50_ms == pytest.approx(1.0)
+    assert told.token_delay_p50_ms == pytest.approx(2.0)  # of 1 2 2 9 10 10, the third
+    assert told.token_delay_mean_ms == pytest.approx(34 / 6)
+    # the client's gaps 9 and 12, the server's 10 and 11, in both; none of these figures has a sign
+    assert told.itl_error_p50_ms == pytest.approx(1.0)
+    assert told.itl_error_mean_ms == pytest.approx(1.0)
+    # due at 151, 161 and 171: 0 0 1, twice
+    assert told.server_late_p50_ms == pytest.approx(0.0)
+    assert told.cpu_us_per_event == pytest.approx(20.0)  # 120 us / 6
+    assert told.cpu_share == pytest.approx(0.0012)
+
+
+def test_a_constant_delay_makes_no_gap_wrong() -> None:
+    assert told_of([exchange(157, 167, 178)]).itl_error_mean_ms == pytest.approx(0.0)
+
+
+def test_a_p99_comes_from_the_hundredth_value_on() -> None:
+    answers = [ONE] * 98 + [LATE] * 2
+    told = told_of(answers)
+    assert told.ttft_delay_p99_ms == pytest.approx(11.0)
+    assert told.server_late_p99_ms == pytest.approx(1.0)
+    assert told_of(answers[1:]).ttft_delay_p99_ms is None
+    assert quantile([float(n) for n in range(1, 101)], 0.99) == 99.0
+
+
+def test_a_server_without_pauses_is_never_late() -> None:
+    told = told_of([ONE], replace(PACE, interval_ms=0.0))
+    assert told.server_late_p50_ms is told.server_late_p99_ms is None
+
+
+def test_what_did_not_answer_is_counted_and_nothing_is_made_up() -> None:
+    refused = Answer(ok=False, error="busy", error_kind="http_503", streamed=False, ended_at=0.2)
+    told = told_of([FAILED, (Response(answer=refused), 0.1, 0.2)])
+    assert (told.requests, told.errors, told.tokens, told.error) == (2, 2, 0, "it broke")
+    figures = (told.ttft_delay_p50_ms, told.token_delay_mean_ms, told.cpu_us_per_event)
+    assert figures == (None, None, None)
+    assert told_of([ONE, (Response(answer=refused), 0.1, 0.2)]).error == "busy"
+
+
+def test_a_token_that_only_one_clock_saw_is_an_error() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        told_of([exchange(153, 162)])
 
 
 FINE = replace(
-    level(LOAD, PACE),
+    told_of([ONE]),
     streams=100,
     ttft_delay_p50_ms=2.0,
     ttft_delay_p99_ms=10.0,

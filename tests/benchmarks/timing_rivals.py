@@ -239,26 +239,28 @@ def compared(one: Peer, server: StampedServer, streams: int, *, tokens: int) -> 
 def ourselves(server: StampedServer, streams: int, *, tokens: int) -> PeerLevel:
     """The same of the bench's own client: all streams begin at once, as the tools' do."""
     began_ns = time.monotonic_ns()
-    load = loaded(server, streams, tokens=tokens, spread_s=0.0)
-    if load.failed:
-        raise RuntimeError(f"`toolkit` failed beside the other tools: {load.error}")
-    ttft = [one.client_ms[0] - one.sent_ms for one in load.timed]
+    exchanges, _, cpu_s = loaded(server, streams, tokens=tokens, spread_s=0.0)
+    answers = [(response.answer, sent_s) for response, sent_s, _ in exchanges]
+    ttft = [
+        (answer.first_token_at - sent_s) * 1000
+        for answer, sent_s in answers
+        if answer and answer.ok and answer.first_token_at is not None
+    ]
+    if len(ttft) < len(exchanges):
+        failed = len(exchanges) - len(ttft)
+        raise RuntimeError(f"{failed} of `toolkit`'s requests failed beside the other tools")
     claim = Claim(
         requests=len(ttft),
         ttft_mean_ms=mean(ttft),
         ttft_p50_ms=quantile(ttft, 0.5),
         ttft_p99_ms=quantile(ttft, 0.99),
     )
-    return peer_level("toolkit", streams, claim, _answered(server, began_ns), load.cpu_s)
+    return peer_level("toolkit", streams, claim, _answered(server, began_ns), cpu_s)
 
 
 def _answered(server: StampedServer, began_ns: int) -> list[Truth]:
     """The streams that came since and were answered whole; what a tool asks to try the server is no stream of it."""
-    return [
-        each
-        for each in server.truths()
-        if each.received_ns >= began_ns and each.stream and each.complete
-    ]
+    return [each for each in server.truths() if each.received_ns >= began_ns and each.complete]
 
 
 def peer_level(

@@ -12,7 +12,6 @@ client, never a host. Milliseconds of one monotonic clock, which the server's pr
 
 import asyncio
 import json
-import math
 import subprocess
 import sys
 import time
@@ -21,16 +20,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from statistics import fmean
 
 import uvloop
 
 from toolkit.bench.client import HostClient
 from toolkit.bench.health import quiet_collector
 from toolkit.bench.host_runner import MOST_READY_CONNECTIONS
+from toolkit.bench.request_record import Response
 from toolkit.bench.requests import chat_body
 from toolkit.bench.stamped import MODEL, TokenPace, Truth, read_stamps
 from toolkit.errors import ToolkitError
-from toolkit.protocol.completion import Answer
 from toolkit.records import Host
 from toolkit.stats import nearest_rank
 from toolkit.units import counted
@@ -54,32 +54,8 @@ LATE_SERVER_MS = 5.0
 """Its timer, which counts whole milliseconds, makes it 1.1 to 1.7 ms late at p99 on two quiet cores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedAnswer:
-    """One answer by both clocks, in milliseconds."""
-
-    sent_ms: float
-    """When the client says it sent the request."""
-    received_ms: float
-    """When the server had read it."""
-    server_ms: tuple[float, ...]
-    """When the server sent each token."""
-    client_ms: tuple[float, ...]
-    """When the client says it read each token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelCost:
-    """What one level cost and how it went."""
-
-    streams: int
-    timed: tuple[TimedAnswer, ...]
-    failed: int
-    error: str | None
-    """Of the first request that failed."""
-    wall_s: float
-    cpu_s: float
-    """Of the client's process."""
+Exchange = tuple[Response, float, float]
+"""What `HostClient.exchange` tells of a request: what came back, when it was sent, when it was over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,50 +107,6 @@ class Rate:
 # --- arithmetic --------------------------------------------------------------------------------------
 
 
-def timed_answer(sent_s: float, answer: Answer) -> TimedAnswer:
-    """Put both clocks side by side; ValueError when the answer is no stamped one."""
-    stamps = read_stamps(answer.text)
-    if answer.first_token_at is None:
-        raise ValueError("the answer has no token")
-    waits = (gap_s for gap_s, _ in answer.gaps)
-    client_s = accumulate(waits, initial=answer.first_token_at)
-    return TimedAnswer(
-        sent_ms=sent_s * 1000,
-        received_ms=stamps.received_ns / 1e6,
-        server_ms=tuple(stamp / 1e6 for stamp in stamps.sent_ns),
-        client_ms=tuple(stamp * 1000 for stamp in client_s),
-    )
-
-
-def ttft_delay_ms(one: TimedAnswer) -> float:
-    """What the client added to the time to first token."""
-    return (one.client_ms[0] - one.sent_ms) - (one.server_ms[0] - one.received_ms)
-
-
-def token_delays_ms(one: TimedAnswer) -> list[float]:
-    """How long each token was on its way to the client's stamp."""
-    return [read - sent for read, sent in zip(one.client_ms, one.server_ms, strict=True)]
-
-
-def gap_errors_ms(one: TimedAnswer) -> list[float]:
-    """By how much the client misjudged each gap between two tokens."""
-    return [
-        abs((read - read_before) - (sent - sent_before))
-        for (read_before, read), (sent_before, sent) in zip(
-            pairwise(one.client_ms), pairwise(one.server_ms), strict=True
-        )
-    ]
-
-
-def lateness_ms(one: TimedAnswer, pace: TokenPace) -> list[float]:
-    """How much later than due the server itself sent each token."""
-    first_due_ms = one.received_ms + pace.ttft_ms
-    return [
-        sent - (first_due_ms + number * pace.interval_ms)
-        for number, sent in enumerate(one.server_ms)
-    ]
-
-
 def quantile(values: Sequence[float], q: float) -> float | None:
     """Nearest rank; None without values, and for a p99 of fewer than 100."""
     return None if q >= 0.99 and len(values) < FEWEST_FOR_P99 else nearest_rank(values, q)
@@ -182,24 +114,48 @@ def quantile(values: Sequence[float], q: float) -> float | None:
 
 def mean(values: Sequence[float]) -> float | None:
     """None without values."""
-    return math.fsum(values) / len(values) if values else None
+    return fmean(values) if values else None
 
 
-def level(load: LevelCost, pace: TokenPace) -> SelftestLevel:
-    """Sum up one level."""
-    ttft = [ttft_delay_ms(one) for one in load.timed]
-    send = [one.received_ms - one.sent_ms for one in load.timed]
-    token = [delay for one in load.timed for delay in token_delays_ms(one)]
-    gap = [error for one in load.timed for error in gap_errors_ms(one)]
-    late = (
-        [each for one in load.timed for each in lateness_ms(one, pace)] if pace.interval_ms else []
-    )
+def level(
+    exchanges: Sequence[Exchange], pace: TokenPace, *, streams: int, wall_s: float, cpu_s: float
+) -> SelftestLevel:
+    """Sum up one level. Raises ValueError when an answer is no stamped one, or one clock saw a token more."""
+    ttft: list[float] = []
+    send: list[float] = []
+    token: list[float] = []
+    gap: list[float] = []
+    late: list[float] = []
+    errors: list[str | None] = []
+    for response, sent_s, _ in exchanges:
+        answer, failure = response.answer, response.failure
+        if answer is None or not answer.ok or failure is not None:
+            errors.append(failure.error if failure else answer.error if answer else None)
+            continue
+        stamps = read_stamps(answer.text)
+        if answer.first_token_at is None:
+            raise ValueError("the answer has no token")
+        read_s = accumulate((gap_s for gap_s, _ in answer.gaps), initial=answer.first_token_at)
+        delays = [
+            read * 1000 - sent / 1e6 for read, sent in zip(read_s, stamps.sent_ns, strict=True)
+        ]
+        send_delay = stamps.received_ns / 1e6 - sent_s * 1000
+        send.append(send_delay)
+        token += delays
+        ttft.append(send_delay + delays[0])
+        # gap by the client - gap by the server = delay of the second token - delay of the first
+        gap += [abs(after - before) for before, after in pairwise(delays)]
+        if pace.interval_ms:
+            late += [
+                (sent - stamps.received_ns) / 1e6 - (pace.ttft_ms + number * pace.interval_ms)
+                for number, sent in enumerate(stamps.sent_ns)
+            ]
     return SelftestLevel(
-        streams=load.streams,
-        requests=len(load.timed) + load.failed,
-        errors=load.failed,
+        streams=streams,
+        requests=len(exchanges),
+        errors=len(errors),
         tokens=len(token),
-        took_s=load.wall_s,
+        took_s=wall_s,
         ttft_delay_p50_ms=quantile(ttft, 0.5),
         ttft_delay_p99_ms=quantile(ttft, 0.99),
         ttft_delay_mean_ms=mean(ttft),
@@ -210,11 +166,11 @@ def level(load: LevelCost, pace: TokenPace) -> SelftestLevel:
         itl_error_p50_ms=quantile(gap, 0.5),
         itl_error_p99_ms=quantile(gap, 0.99),
         itl_error_mean_ms=mean(gap),
-        cpu_us_per_event=load.cpu_s * 1e6 / len(token) if token else None,
-        cpu_share=load.cpu_s / load.wall_s if load.wall_s else None,
+        cpu_us_per_event=cpu_s * 1e6 / len(token) if token else None,
+        cpu_share=cpu_s / wall_s if wall_s else None,
         server_late_p50_ms=quantile(late, 0.5),
         server_late_p99_ms=quantile(late, 0.99),
-        error=load.error,
+        error=errors[0] if errors else None,
     )
 
 
@@ -308,14 +264,17 @@ def stamped_server(pace: TokenPace) -> Iterator[StampedServer]:
             process.kill()
 
 
-def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float) -> LevelCost:
+def loaded(
+    server: StampedServer, streams: int, *, tokens: int, spread_s: float
+) -> tuple[list[Exchange], float, float]:
     """Put one level's load on a server, from an event loop of its own like the bench's.
 
-    The streams begin `spread_s` apart, first to last; each reads three answers, one after the other.
+    The streams begin `spread_s` apart, first to last; each reads three answers, one after the other. What became of all
+    requests, and the wall and CPU seconds that they took this process.
     """
     answer_s = (server.pace.ttft_ms + tokens * server.pace.interval_ms) / 1000
     limit_s = SLACK_S + 2 * answer_s
-    exchanges = []
+    exchanges: list[Exchange] = []
 
     async def stream(client: HostClient, number: int) -> None:
         await asyncio.sleep(spread_s * number / streams)
@@ -334,27 +293,14 @@ def loaded(server: StampedServer, streams: int, *, tokens: int, spread_s: float)
         return wall_s, cpu_s
 
     wall_s, cpu_s = uvloop.run(load())
-    timed, errors = [], []
-    for response, sent_s, _ in exchanges:
-        answer, failure = response.answer, response.failure
-        if answer is not None and answer.ok and failure is None:
-            timed.append(timed_answer(sent_s, answer))
-        else:
-            errors.append(failure.error if failure else answer.error if answer else None)
-    return LevelCost(
-        streams=streams,
-        timed=tuple(timed),
-        failed=len(errors),
-        error=errors[0] if errors else None,
-        wall_s=wall_s,
-        cpu_s=cpu_s,
-    )
+    return exchanges, wall_s, cpu_s
 
 
 def measured(server: StampedServer, streams: int, *, tokens: int) -> SelftestLevel:
     """Measure one level; its streams begin a few token intervals apart."""
     spread_s = SPREAD_TOKENS * server.pace.interval_ms / 1000
-    return level(loaded(server, streams, tokens=tokens, spread_s=spread_s), server.pace)
+    exchanges, wall_s, cpu_s = loaded(server, streams, tokens=tokens, spread_s=spread_s)
+    return level(exchanges, server.pace, streams=streams, wall_s=wall_s, cpu_s=cpu_s)
 
 
 def rate(streams: int = RATE_STREAMS, tokens: int = RATE_TOKENS) -> Rate:
