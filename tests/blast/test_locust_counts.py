@@ -17,6 +17,7 @@ from support.locusts import (
     Counted,
     all_sums,
     counted_everywhere,
+    errors,
     headless,
     newest,
     requests_kept,
@@ -34,7 +35,6 @@ from toolkit.store import Store
 pytestmark = pytest.mark.slow
 
 KEY = "a-very-secret-key"
-LOCKED = {"locked": ("awq", {"time_scale": 0.1, "api_key": KEY})}
 
 
 @dataclass
@@ -93,33 +93,6 @@ def test_one_process_stores_what_the_servers_counted(folder: Path, servers: Serv
     assert all(shot.ok and shot.text_hash for shot in shots)
 
 
-def test_canaries_are_counted_apart(folder: Path, servers: Servers) -> None:
-    run(folder, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--canaries", "50"))
-    assert stored(folder) == servers.since()
-    for name, url in servers.urls.items():
-        ranked, canary = (all_sums(folder)[name, url, kind].ok for kind in ("ranked", "canary"))
-        # one at a time, so that they hold up no user: at most the share
-        assert 0 < canary <= 0.55 * (ranked + canary)
-
-
-def test_forked_workers_store_what_the_servers_counted(folder: Path, servers: Servers) -> None:
-    port = str(free_port())
-    ports = ("--master-port", port, "--master-bind-port", port)
-    run(folder, headless("-u", "8", "-t", "2s", "--max-tokens", "16", "--processes", "2", *ports))
-    assert stored(folder) == servers.since()
-    with Store.open_readonly(folder / DATABASE) as store:
-        found = store.runs(verb="blast")[0]
-        seconds = [second for _, second in store.loader_seconds(found.id)]
-        tallies = store.tallies(found.id)
-    workers = {second.worker for second in seconds}
-    assert len(workers) == 2
-    # neither host hangs on one of them alone
-    for name in servers.urls:
-        assert {one for t in tallies if t.name == name for one in t.worker.split("+")} == workers
-    # 2 hosts x 4 users, dealt out to 2 workers
-    assert {max(s.users or 0 for s in seconds if s.worker == one) for one in workers} == {4}
-
-
 def test_a_master_with_workers_stores_what_the_servers_counted_and_refuses_an_unlike_one(
     folder: Path, servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -139,51 +112,79 @@ def test_a_master_with_workers_stores_what_the_servers_counted_and_refuses_an_un
     assert stored(folder) == servers.since()
 
 
-@pytest.mark.parametrize(
-    ("how", "processes"),
-    [(signal.SIGTERM, ()), (signal.SIGINT, ()), (signal.SIGINT, ("--processes", "2"))],
-    ids=["terminate-one", "interrupt-one", "interrupt-forked"],
-)
-def test_an_interrupt_loses_nothing(
-    folder: Path, servers: Servers, how: signal.Signals, processes: tuple[str, ...]
-) -> None:
-    port = str(free_port())
-    ports = ("--master-port", port, "--master-bind-port", port) if processes else ()
-    words = headless("-u", "8", "--max-tokens", "16", *processes, *ports)
-    with start(folder, words) as running:
+def test_a_terminated_process_loses_nothing(folder: Path, servers: Servers) -> None:
+    with start(folder, headless("-u", "8", "--max-tokens", "16")) as running:
         wait_for(running, BEGUN)
         until(lambda: requests_kept(folder))
-        if how is signal.SIGINT:
-            os.killpg(running.pid, how)  # as a terminal does
-        else:
-            running.send_signal(how)
+        running.send_signal(signal.SIGTERM)
         said, _ = running.communicate(timeout=60)
     assert running.returncode == 0, said
     assert stored(folder) == servers.since()
     assert newest(folder).ended_at is not None
 
 
+def test_forked_workers_store_what_the_servers_counted_and_an_interrupt_loses_nothing(
+    folder: Path, servers: Servers
+) -> None:
+    def workers_of() -> dict[str, set[str]]:
+        """By host: the workers that answers of it were counted by."""
+        with Store.open_readonly(folder / DATABASE) as store:
+            tallies = store.tallies(newest(folder).id)
+        of: dict[str, set[str]] = {name: set() for name in servers.urls}
+        for tally in tallies:
+            of[tally.name].update(tally.worker.split("+"))
+        return of
+
+    port = str(free_port())
+    ports = ("--master-port", port, "--master-bind-port", port)
+    words = headless("-u", "8", "--max-tokens", "16", "--processes", "2", *ports)
+    with start(folder, words) as running:
+        wait_for(running, BEGUN)
+        until(lambda: requests_kept(folder))
+        # neither host hangs on one of them alone
+        until(lambda: all(len(workers) == 2 for workers in workers_of().values()))
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+        said, _ = running.communicate(timeout=60)
+    assert running.returncode == 0, said
+    assert stored(folder) == servers.since()
+    assert newest(folder).ended_at is not None
+    with Store.open_readonly(folder / DATABASE) as store:
+        seconds = [second for _, second in store.loader_seconds(newest(folder).id)]
+    workers = {second.worker for second in seconds}
+    assert all(workers == of_host for of_host in workers_of().values())
+    # 2 hosts x 4 users, dealt out to 2 workers
+    assert {max(s.users or 0 for s in seconds if s.worker == one) for one in workers} == {4}
+
+
 def test_a_key_is_sent_and_kept_nowhere(tmp_path: Path) -> None:
-    with sim_fleet.running(LOCKED) as hosts:
+    setup = ("awq", {"time_scale": 0.1, "api_key": KEY})
+    with sim_fleet.running({"locked": setup, "refusing": setup}) as hosts:
         urls = urls_in(hosts)
-        lines = [f"{name} {url} api_key_env=LOCKED_KEY\n" for name, url in urls.items()]
+        lines = [f"{name} {url} api_key_env={name.upper()}_KEY\n" for name, url in urls.items()]
         (tmp_path / HOSTS).write_text("".join(lines))
-        words = headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--loglevel", "DEBUG")
-        said = run(tmp_path, words, LOCKED_KEY=KEY)
-        truth = counted_everywhere(urls)
-        assert stored(tmp_path) == truth
-        assert truth["locked"].requests > 5
+        words = headless("-u", "4", "-t", "1s", "--max-tokens", "4", "--loglevel", "DEBUG")
         # a wrong one is an error of a kind, and no better kept
-        wrong = run(tmp_path, words, LOCKED_KEY="wrong-" + KEY)
-    assert KEY not in said + wrong
+        said = run(tmp_path, words, LOCKED_KEY=KEY, REFUSING_KEY="wrong-" + KEY)
+        truth = counted_everywhere(urls)
+    assert stored(tmp_path) == truth
+    assert truth["locked"].requests > 5
+    assert truth["refusing"].requests == 0
+    assert errors(tmp_path)["refusing"]["http_401"] > 0
+    assert KEY not in said
     files = b"".join(file.read_bytes() for file in tmp_path.glob(f"{DATABASE}*"))
     assert KEY.encode() not in files
-    assert {kind for _, _, kind in all_sums(tmp_path)} == {"ranked"}
 
 
-def test_a_run_goes_on_after_its_end(folder: Path, servers: Servers) -> None:
-    run(folder, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--run", "0123456789ab"))
-    run(folder, headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--resume", "0123456789ab"))
+def test_canaries_are_counted_apart_and_a_run_goes_on_after_its_end(
+    folder: Path, servers: Servers
+) -> None:
+    words = headless("-u", "2", "-t", "1s", "--max-tokens", "4", "--canaries", "50")
+    run(folder, [*words, "--run", "0123456789ab"])
+    for name, url in servers.urls.items():
+        ranked, canary = (all_sums(folder)[name, url, kind].ok for kind in ("ranked", "canary"))
+        # one at a time, so that they hold up no user: at most the share
+        assert 0 < canary <= 0.55 * (ranked + canary)
+    run(folder, [*words, "--resume", "0123456789ab"])
     assert stored(folder, "0123456789ab") == servers.since()
     with Store.open_readonly(folder / DATABASE) as store:
         assert len(store.runs(verb="blast")) == 1

@@ -103,10 +103,26 @@ async def drip(writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.05)
 
 
+class PlainHttp(socketserver.BaseRequestHandler):
+    """Refuses whatever does not look like HTTP, as uvicorn does."""
+
+    def handle(self) -> None:
+        self.request.recv(2**16)
+        self.request.sendall(http("Invalid HTTP request received.", "400 Bad Request"))
+
+
+@contextlib.contextmanager
+def no_tls() -> Iterator[str]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PlainHttp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
 def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     error = {"error": {"message": "engine died", "code": 500}}
     in_stream = HEAD + ROLE + chunk(b"data: " + json.dumps(error).encode() + b"\n\n") + DONE + LAST
-    with fleet(
+    hosts = fleet(
         good=good,
         good_stream=STREAM,
         # a header without a value before the one that says what it is
@@ -119,9 +135,10 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
         no_http=b"SSH-2.0-OpenSSH_9.2\r\n",
         no_finish=HEAD + ROLE + token("Hello") + USAGE + DONE + LAST,
         stream_error=in_stream,
-    ) as servers:
-        write_hosts(tmp_path, servers, f"refused http://127.0.0.1:{free_port()}")
-        said = run(tmp_path, headless("-u", "24", "-t", "2s", "--canaries", "0"))
+    )
+    with hosts as servers, no_tls() as plain:
+        write_hosts(tmp_path, servers, f"refused http://127.0.0.1:{free_port()}", f"plain {plain}")
+        said = run(tmp_path, headless("-u", "26", "-t", "2s", "--canaries", "0"))
         asked = {name: chats(server) for name, server in servers.items()}
     found = errors(tmp_path)
     assert {name: set(kinds) for name, kinds in found.items()} == {
@@ -137,6 +154,7 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
         "no_finish": {"no_finish"},
         "stream_error": {"stream_error"},
         "refused": {"connect"},
+        "plain": {"tls"},
     }
     sums = {name: each for (name, _, _), each in all_sums(tmp_path).items()}
     # every request that a host got was counted there, as one or the other
@@ -149,23 +167,6 @@ def test_each_failure_has_its_kind_and_a_good_host_none(tmp_path: Path) -> None:
     assert said.count("http_500: the first `http_500`: engine died") == 1
     assert "http_307: the first `http_307`: a redirect, and none is followed" in said
     assert "no_http: the first `garbage`: no HTTP answer: Expected HTTP/" in said
-
-
-class PlainHttp(socketserver.BaseRequestHandler):
-    """Refuses whatever does not look like HTTP, as uvicorn does."""
-
-    def handle(self) -> None:
-        self.request.recv(2**16)
-        self.request.sendall(http("Invalid HTTP request received.", "400 Bad Request"))
-
-
-def test_a_port_without_tls_is_told_in_the_benchs_words(tmp_path: Path) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PlainHttp) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        (tmp_path / HOSTS).write_text(f"plain https://127.0.0.1:{server.server_address[1]}\n")
-        said = run(tmp_path, headless("-u", "1", "-t", "1s", *ONLY_WHOLE))
-        server.shutdown()
-    assert set(errors(tmp_path)["plain"]) == {"tls"}
     assert "plain: the first `tls`: the port does not speak TLS; write `http://`" in said
 
 
@@ -186,15 +187,26 @@ def test_a_host_that_hangs_costs_its_neighbour_nothing(tmp_path: Path) -> None:
     assert sums["dead"].errors <= 8 < sums["good"].ok
 
 
-def test_what_is_under_way_at_the_end_counts_as_a_failure(tmp_path: Path) -> None:
-    with fleet(good=good, dead=hang) as servers:
+def test_what_is_under_way_at_the_end_is_a_failure_and_a_connection_closed_after_an_answer_is_none(
+    tmp_path: Path,
+) -> None:
+    closed = http(WHOLE, content_type="application/json", connection="close")
+
+    async def closing(writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(THINKING_S)
+        writer.write(closed)
+        return False
+
+    with fleet(good=good, dead=hang, closing=closing) as servers:
         write_hosts(tmp_path, servers)
         # Locust's own word for how long a stop may wait
-        run(tmp_path, headless("-u", "4", "-t", "1s", "--stop-timeout", "1", *ONLY_WHOLE))
+        run(tmp_path, headless("-u", "6", "-t", "1s", "--stop-timeout", "1", *ONLY_WHOLE))
         asked = {name: chats(server) for name, server in servers.items()}
-    assert errors(tmp_path)["dead"] == {"timeout": 2}
+    assert errors(tmp_path) == {"good": {}, "dead": {"timeout": 2}, "closing": {}}
     assert asked["dead"] == 2
-    assert stored(tmp_path)["good"].requests == asked["good"]
+    sums = stored(tmp_path)
+    for name in ("good", "closing"):
+        assert sums[name].requests == asked[name] > 5
 
 
 @dataclass
@@ -215,56 +227,39 @@ class Sleepy:
         return True
 
 
-def test_a_request_that_crosses_the_end_of_an_idle_connection_is_no_error(tmp_path: Path) -> None:
+def test_a_request_that_crosses_an_idle_connections_end_is_no_error_and_a_swapped_model_is_learned(
+    tmp_path: Path,
+) -> None:
+    """One host closes idle connections, the other serves `first` for four requests, then only `second`."""
     (tmp_path / "slow.toml").write_text('think_time_s = 0.7\n[[prompts]]\ntext = "Hi"\n')
-    host = Sleepy()
-    with fleet(sleepy=host.answer) as servers:
-        write_hosts(tmp_path, servers)
-        run(tmp_path, headless("-u", "2", "-t", "4s", "--profile", "slow.toml", *ONLY_WHOLE))
-    assert errors(tmp_path)["sleepy"] == {}
-    assert host.crossed >= 2
-    assert stored(tmp_path)["sleepy"].requests == len(host.answered)
-
-
-def test_a_connection_that_is_closed_after_each_answer_is_opened_again(tmp_path: Path) -> None:
-    closing = http(WHOLE, content_type="application/json", connection="close")
-
-    async def answer(writer: asyncio.StreamWriter) -> bool:
-        await asyncio.sleep(THINKING_S)
-        writer.write(closing)
-        return False
-
-    with fleet(closing=answer) as servers:
-        write_hosts(tmp_path, servers)
-        run(tmp_path, headless("-u", "2", "-t", "1s", *ONLY_WHOLE))
-        asked = chats(servers["closing"])
-    assert errors(tmp_path)["closing"] == {}
-    assert stored(tmp_path)["closing"].requests == asked > 5
-
-
-def test_a_model_that_is_swapped_is_learned(tmp_path: Path) -> None:
-    """The host serves `first` for ten requests, then only `second`."""
+    sleepy = Sleepy()
     asked: list[str] = []
 
-    async def answer(writer: asyncio.StreamWriter) -> bool:
+    async def swapped(writer: asyncio.StreamWriter) -> bool:
+        server = servers["swapped"]
         model = json.loads(server.bodies[-1])["model"]
         asked.append(model)
-        serving_now = "first" if len(asked) <= 10 else "second"
-        cards = json.dumps({"data": [{"id": serving_now}]})
-        server.pages["/v1/models"] = http(cards, content_type="application/json")
+        serving_now = "first" if len(asked) <= 4 else "second"
+        server.pages["/v1/models"] = models(serving_now)
         missing = http('{"message": "The model does not exist"}', "404 Not Found")
-        await asyncio.sleep(THINKING_S)
         writer.write(GOOD if model == serving_now else missing)
         return True
 
-    first = http(json.dumps({"data": [{"id": "first"}]}), content_type="application/json")
-    with serving({"/v1/models": first, CHAT: answer}) as server:
-        (tmp_path / HOSTS).write_text(f"swapped {server.url}\n")
-        run(tmp_path, headless("-u", "2", "-t", "6s", *ONLY_WHOLE))
+    def models(name: str) -> bytes:
+        return http(json.dumps({"data": [{"id": name}]}), content_type="application/json")
+
+    with fleet(sleepy=sleepy.answer, swapped=swapped) as servers:
+        servers["swapped"].pages["/v1/models"] = models("first")
+        write_hosts(tmp_path, servers)
+        # a model is looked up anew every 5 s at most
+        run(tmp_path, headless("-u", "4", "-t", "7s", "--profile", "slow.toml", *ONLY_WHOLE))
+    assert errors(tmp_path)["sleepy"] == {}
+    assert sleepy.crossed >= 2
+    assert stored(tmp_path)["sleepy"].requests == len(sleepy.answered)
     assert set(errors(tmp_path)["swapped"]) == {"http_404"}
     # one of the two users may have sent its last request before it learned it
     assert "second" in asked
-    assert stored(tmp_path)["swapped"].requests > 10
+    assert stored(tmp_path)["swapped"].requests > 4
 
 
 def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> None:
@@ -285,6 +280,7 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing(tmp_path: Path) -> 
         asked = chats(servers["good"])
     assert running.returncode == 0, said
     assert stored(tmp_path)["good"].requests == asked
+    assert newest(tmp_path).ended_at is not None
     with Store.open_readonly(tmp_path / DATABASE) as store:
         seconds = [second.at_s for _, second in store.loader_seconds(newest(tmp_path).id)]
     assert seconds == list(range(seconds[0], seconds[-1] + 1))
@@ -302,7 +298,7 @@ def test_a_key_that_a_host_repeats_is_neither_said_nor_stored(tmp_path: Path) ->
 
     with serving({"/v1/models": MODELS, CHAT: tell}) as server:
         (tmp_path / HOSTS).write_text(f"teller {server.url} api_key_env=TELLER_KEY\n")
-        words = headless("-u", "1", "-t", "2s", "--canaries", "100", "--loglevel", "DEBUG")
+        words = headless("-u", "1", "-t", "1s", "--canaries", "100", "--loglevel", "DEBUG")
         said = run(tmp_path, words, TELLER_KEY=key)
     assert errors(tmp_path)["teller"]["http_401"] > 1
     with Store.open_readonly(tmp_path / DATABASE) as store:

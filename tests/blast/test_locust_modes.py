@@ -83,10 +83,23 @@ def answers(port: int) -> bool:
         return False
 
 
-def test_each_start_on_the_web_page_is_a_run_of_its_own(tmp_path: Path, hosts: str) -> None:
+def test_a_form_that_cannot_be_meant_is_refused_and_each_start_on_the_page_is_a_run_of_its_own(
+    tmp_path: Path, hosts: str
+) -> None:
     (tmp_path / HOSTS).write_text(hosts)
     since = before_and_after(hosts)
     with web(tmp_path, "--max-tokens", "4") as port:
+        elsewhere = post(port, "/swarm", user_count=2, spawn_rate=9, host="http://127.0.0.1:1")
+        no_share = post(port, "/swarm", user_count=2, spawn_rate=9, mix=200)
+        no_profile = post(port, "/swarm", user_count=2, spawn_rate=9, profile="no-such")
+        assert "leave `Host` empty" in elsewhere["message"]
+        assert "`--mix 200`" in no_share["message"]
+        assert "`no-such`" in no_profile["message"]
+        assert {told["success"] for told in (elsewhere, no_share, no_profile)} == {False}
+        assert {counted.requests for counted in since().values()} == {0}
+        with Store.open_readonly(tmp_path / DATABASE) as store:
+            assert store.runs() == []
+
         assert post(port, "/swarm", user_count=3, spawn_rate=100, host="")["success"]
         until(lambda: requests_kept(tmp_path) > 5)
         assert post(port, "/stop")["success"]
@@ -102,22 +115,6 @@ def test_each_start_on_the_web_page_is_a_run_of_its_own(tmp_path: Path, hosts: s
     # 3 users are 2 for each of 2 hosts; the form's own words count
     assert json.loads(first.settings)["users"] == 4
     assert {sums.ok - sums.streamed for sums in all_sums(tmp_path, second.id).values()} == {0}
-
-
-def test_a_form_that_cannot_be_meant_is_refused_on_the_page(tmp_path: Path, hosts: str) -> None:
-    (tmp_path / HOSTS).write_text(hosts)
-    since = before_and_after(hosts)
-    with web(tmp_path) as port:
-        elsewhere = post(port, "/swarm", user_count=2, spawn_rate=9, host="http://127.0.0.1:1")
-        no_share = post(port, "/swarm", user_count=2, spawn_rate=9, mix=200)
-        no_profile = post(port, "/swarm", user_count=2, spawn_rate=9, profile="no-such")
-    assert "leave `Host` empty" in elsewhere["message"]
-    assert "`--mix 200`" in no_share["message"]
-    assert "`no-such`" in no_profile["message"]
-    assert {told["success"] for told in (elsewhere, no_share, no_profile)} == {False}
-    assert {counted.requests for counted in since().values()} == {0}
-    with Store.open_readonly(tmp_path / DATABASE) as store:
-        assert store.runs() == []
 
 
 # --- an open loop ---------------------------------------------------------------------------------------
