@@ -12,8 +12,7 @@ from toolkit.workload.arrivals import concurrency
 from toolkit.workload.distribution import mix
 from toolkit.workload.forecast import reuse
 from toolkit.workload.lengths import lengths, model_length, prompt_tokens
-from toolkit.workload.levers import Lever, headline, work
-from toolkit.workload.levers import levers as all_levers
+from toolkit.workload.levers import Lever, adjustments, headline, savings, work
 
 MEASURED = ["response_cache", "single_flight", "prefix_cache"]
 SETTINGS = ["max_model_len", "batching", "quantization"]
@@ -47,7 +46,10 @@ def evidence(
 
 
 def levers(judged_by: dict[str, Any]) -> tuple[Lever, ...]:
-    return all_levers(**judged_by)
+    limits = ("length", "concurrency", "output", "max_tokens", "max_num_seqs")
+    adjusted = {name: judged_by[name] for name in limits}
+    saved = {name: value for name, value in judged_by.items() if name not in limits}
+    return (*savings(**saved), *adjustments(**adjusted))
 
 
 def told(found: tuple[Lever, ...], code: str) -> Lever:

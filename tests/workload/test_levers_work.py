@@ -7,7 +7,7 @@ from support.arrived import arrived
 from toolkit.workload import RequestColumns
 from toolkit.workload.forecast import Reuse, reuse
 from toolkit.workload.lengths import prompt_tokens
-from toolkit.workload.levers import Tokens, work
+from toolkit.workload.levers import work
 
 
 def replayed(
@@ -26,7 +26,7 @@ def flags(mask: np.ndarray | None) -> str:
 
 def costs(columns: RequestColumns) -> list[tuple[float, float]]:
     found = work(columns, prompt_tokens(columns))
-    return list(zip(found.prompt.tolist(), found.output.tolist(), strict=True))
+    return [(read, written) for read, written in found.tokens.tolist()]
 
 
 def test_told_answers_are_what_was_written() -> None:
@@ -63,28 +63,20 @@ def test_with_neither_prompts_alone_are_counted() -> None:
     columns = arrived(list("ab"), usage=[10, 30])
     assert costs(columns) == [(10, 0), (30, 0)]
     assert work(columns, prompt_tokens(columns)).basis == "unknown"
-    assert work(arrived([]), prompt_tokens(arrived([]))).total == Tokens()
+    assert costs(arrived([])) == []
 
 
 def test_what_failed_cost_nothing_and_nobody_counts_its_limit() -> None:
     columns = arrived(list("aab"), usage=10, output_tokens=[5, None, None], max_tokens=256)
     failed = np.array([False, True, True])
     found = work(columns, prompt_tokens(columns), failed)
-    assert (found.prompt.tolist(), found.output.tolist()) == ([10, 0, 0], [5, 0, 0])
-    assert found.total == Tokens(prompt=10, output=5)
-    assert found.of(failed) == Tokens()
+    assert found.tokens.tolist() == [[10, 5], [0, 0], [0, 0]]
 
 
 def test_with_no_length_known_at_all_each_request_counts_as_one() -> None:
     columns = arrived(list("ab"))
     assert costs(columns) == [(1, 0), (1, 0)]
     assert work(columns, prompt_tokens(columns)).basis == "requests"
-
-
-def test_a_written_token_weighs_as_many_read_ones_as_told() -> None:
-    # 100 read, 50 written: 100 + 4 * 50
-    assert Tokens(prompt=100, output=50).weighed(4) == 300
-    assert Tokens(prompt=100, output=50).without(Tokens(prompt=30, output=50)) == Tokens(prompt=70)
 
 
 def test_a_cache_answers_what_comes_after_the_first_answer_and_single_flight_what_comes_before() -> (

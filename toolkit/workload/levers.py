@@ -91,41 +91,14 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """An amount of work, read and written tokens apart."""
-
-    prompt: float = 0.0
-    output: float = 0.0
-
-    def weighed(self, decode_weight: float) -> float:
-        """The work in tokens read."""
-        return self.prompt + decode_weight * self.output
-
-    def without(self, other: "Tokens") -> "Tokens":
-        """What is left of it."""
-        return Tokens(prompt=self.prompt - other.prompt, output=self.output - other.output)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What each request costs."""
 
-    prompt: Numbers
-    output: Numbers
+    tokens: Numbers
+    """A row for each request: tokens read, tokens written."""
     basis: Basis
     """How the outputs are known: told by answers, taken from `max_tokens` (an upper bound), some of each, or not at all;
     `requests`: not even prompts' lengths are known, and each request counts as one token."""
-
-    def of(self, which: Mask) -> Tokens:
-        """What these requests cost together."""
-        return Tokens(
-            prompt=float(self.prompt[which].sum()), output=float(self.output[which].sum())
-        )
-
-    @property
-    def total(self) -> Tokens:
-        """What all cost together."""
-        return Tokens(prompt=float(self.prompt.sum()), output=float(self.output.sum()))
 
 
 def work(columns: RequestColumns, prompts: PromptTokens, failed: Mask | None = None) -> Work:
@@ -148,60 +121,38 @@ def work(columns: RequestColumns, prompts: PromptTokens, failed: Mask | None = N
     basis: Basis = "unknown" if np.isnan(asked).all() else "max_tokens"
     if found.any():
         basis = "usage" if found.all() else "mixed"
-    done = np.ones(len(told)) if failed is None else (~failed).astype(float)
-    if basis == "unknown" and np.isnan(prompts.tokens).all():
-        return Work(prompt=done, output=np.zeros(len(told)), basis="requests")
-    return Work(
-        prompt=_filled(prompts.tokens) * done,
-        output=_filled(np.where(found, output, asked)) * done,
-        basis=basis,
-    )
+    lengths_read, lengths_written = prompts.tokens, np.where(found, output, asked)
+    if basis == "unknown" and np.isnan(lengths_read).all():
+        basis, lengths_read = "requests", np.ones(len(told))
+    tokens = np.column_stack((lengths_read, lengths_written))
+    for values in tokens.T:
+        unknown = np.isnan(values)
+        # as long as the mean of the known ones; 0 where nothing is known at all
+        values[unknown] = 0.0 if unknown.all() else values[~unknown].mean()
+    if failed is not None:
+        tokens[failed] = 0.0
+    return Work(tokens=tokens, basis=basis)
 
 
-def _filled(values: Numbers) -> Numbers:
-    """With the mean of the known ones where nothing is known; 0 where nothing is known at all."""
-    known = ~np.isnan(values)
-    return np.where(known, values, values[known].mean() if known.any() else 0.0)
-
-
-def levers(
+def savings(
     work: Work,
     reuse: Reuse | None,
     prefix_share: Callable[[Mask], float | None],
     *,
-    length: ModelLength,
-    concurrency: Concurrency,
-    output: LengthSpread | None = None,
-    max_tokens: LengthSpread | None = None,
     declared_share: float | None = None,
     policy: str = "all",
-    max_num_seqs: int | None = None,
-) -> tuple[Lever, ...]:
-    """All levers in order: measured savings first, then settings, then what changes answers.
+) -> Iterator[Lever]:
+    """The levers that answer without computing, by what they save.
 
     `reuse` is None where the source does not tell which requests are alike. `prefix_share` tells the share of some
     requests' prompt tokens that begin as an earlier one of them does; None: not known. `declared_share` is of requests
-    that allow a stored answer by temperature 0 or a seed. `max_num_seqs` is as the server is set.
+    that allow a stored answer by temperature 0 or a seed.
     """
-    return (
-        *_measured(work, reuse, prefix_share, declared_share=declared_share, policy=policy),
-        *_settings(length, concurrency, output, max_tokens, max_num_seqs),
-    )
-
-
-def _measured(
-    work: Work,
-    reuse: Reuse | None,
-    prefix_share: Callable[[Mask], float | None],
-    *,
-    declared_share: float | None,
-    policy: str,
-) -> Iterator[Lever]:
-    """The levers that answer without computing, by what they save."""
+    total = work.tokens.sum(axis=0)
     prefix_shares: dict[bytes, float | None] = {}
 
-    def together(*codes: Code) -> Tokens | None:
-        """What these save together, so that each one's own part is a difference; None where it is not known."""
+    def together(*codes: Code) -> Numbers | None:
+        """Tokens read and written that these save together, so that each one's own part is a difference; None: not known."""
         if reuse is None:
             return None
         reused: Mask | None = np.zeros(len(reuse.repeats), dtype=bool)
@@ -213,28 +164,32 @@ def _measured(
             reused = reuse.joined
         if reused is None:
             return None
-        saved = work.of(reused)
-        if "prefix_cache" not in codes:
-            return saved
-        key = np.packbits(reused).tobytes()
-        if key not in prefix_shares:
-            prefix_shares[key] = 0.0 if reused.all() else prefix_share(~reused)
-        shared = prefix_shares[key]
-        if shared is None:
+        saved: Numbers = work.tokens[reused].sum(axis=0)
+        if "prefix_cache" in codes:
+            key = np.packbits(reused).tobytes()
+            if key not in prefix_shares:
+                prefix_shares[key] = 0.0 if reused.all() else prefix_share(~reused)
+            shared = prefix_shares[key]
+            if shared is None:
+                return None
+            saved += (shared * work.tokens[~reused, 0].sum(), 0.0)
+        return saved
+
+    def share_of(saved: Numbers | None, decode_weight: float = DECODE_WEIGHT) -> float | None:
+        """Saved work / all work; None where either is not known."""
+        weights = (1.0, decode_weight)
+        whole = total @ weights
+        if saved is None or whole <= 0:
             return None
-        return Tokens(prompt=saved.prompt + shared * work.of(~reused).prompt, output=saved.output)
+        # differences of large sums leave crumbs on either side of 0 and 1
+        return float(np.clip(saved @ weights / whole, 0.0, 1.0))
 
     # Answers before prefixes, unless prefixes save more; single-flight always after the cache whose keys it shares. A
     # cache's share grows with the length of a capture, single-flight's does not: it saves the same few twins at each cold
     # start, so in a short capture alone it may look like the larger one.
     order: Order = ("response_cache", "single_flight", "prefix_cache")
-    total = work.total
-    answers, prefixes = together("response_cache", "single_flight"), together("prefix_cache")
-    if (
-        (answers is not None and prefixes is not None)
-        and prefixes.weighed(DECODE_WEIGHT) > answers.weighed(DECODE_WEIGHT)
-        and total.prompt
-    ):
+    answers, prefixes = share_of(together(*order[:2])), share_of(together("prefix_cache"))
+    if answers is not None and prefixes is not None and prefixes > answers:
         order = ("prefix_cache", "response_cache", "single_flight")
 
     allowed = "that the policy allows " if policy == "declared" else ""
@@ -242,11 +197,11 @@ def _measured(
     for place, code in enumerate(order):
         before, after = together(*order[:place]), together(*order[: place + 1])
         alone = together(code)
-        own = None if before is None or after is None else after.without(before)
+        own = None if before is None or after is None else after - before
         if code == "single_flight" and alone is None:
             own = None
-        saved = share_of(own, total, DECODE_WEIGHT)
-        ends = [share_of(own, total, weight) for weight in WEIGHTS]
+        saved = share_of(own)
+        ends = [end for weight in WEIGHTS if (end := share_of(own, weight)) is not None]
         number: float | None = None
         what = WHAT[code]
         recommended = saved is not None and saved >= WORTH
@@ -271,7 +226,7 @@ def _measured(
                 missing = "times are" if reuse.soon is None else "latency is"
                 caveat += f"; {missing} unknown, so single-flight's part is in it"
         elif code == "single_flight":
-            repeats_share = share_of(work.of(reuse.repeats), total, DECODE_WEIGHT) or 0.0
+            repeats_share = share_of(work.tokens[reuse.repeats].sum(axis=0)) or 0.0
             if not reuse.repeats.any():
                 number = 0.0 if len(reuse.repeats) else None
                 caveat = f"saves nothing here: {no_repeat}"
@@ -310,9 +265,9 @@ def _measured(
         yield Lever(
             code=code,
             saved_share=saved,
-            standalone_share=share_of(alone, total, DECODE_WEIGHT),
-            saved_share_low=min((end for end in ends if end is not None), default=None),
-            saved_share_high=max((end for end in ends if end is not None), default=None),
+            standalone_share=share_of(alone),
+            saved_share_low=min(ends, default=None),
+            saved_share_high=max(ends, default=None),
             recommended=recommended,
             number=number,
             what=what,
@@ -320,23 +275,14 @@ def _measured(
         )
 
 
-def share_of(saved: Tokens | None, total: Tokens, decode_weight: float) -> float | None:
-    """Saved work / all work; None where either is not known."""
-    whole = total.weighed(decode_weight)
-    if saved is None or whole <= 0:
-        return None
-    # differences of large sums leave crumbs on either side of 0 and 1
-    return min(1.0, max(0.0, saved.weighed(decode_weight) / whole))
-
-
-def _settings(
+def adjustments(
     length: ModelLength,
     concurrency: Concurrency,
-    output: LengthSpread | None,
-    max_tokens: LengthSpread | None,
-    max_num_seqs: int | None,
+    output: LengthSpread | None = None,
+    max_tokens: LengthSpread | None = None,
+    max_num_seqs: int | None = None,
 ) -> Iterator[Lever]:
-    """The levers that save no tokens, those first that change no answer."""
+    """The levers that save no tokens, those first that change no answer. `max_num_seqs` is as the server is set."""
 
     def setting(
         code: Code, recommended: bool, number: float | None, what: str, caveat: str

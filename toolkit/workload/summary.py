@@ -34,7 +34,7 @@ from toolkit.workload.lengths import (
     prompt_tokens,
     spread,
 )
-from toolkit.workload.levers import Basis, Lever, headline, levers, work
+from toolkit.workload.levers import Basis, Lever, adjustments, headline, savings, work
 from toolkit.workload.prefixes import Prefixes, shared_prefix
 
 Policy = Literal["all", "declared"]
@@ -175,17 +175,11 @@ def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Wo
         return shared_prefix(columns.part(which)).share
 
     cost = work(columns, prompts, failed)
-    found = levers(
-        cost,
-        reused,
-        prefix_share,
-        length=length,
-        concurrency=under_way,
-        output=sizes.output_tokens,
-        max_tokens=sizes.max_tokens,
-        declared_share=asked.declared_share,
-        policy=policy,
-        max_num_seqs=options.max_num_seqs,
+    allowed = asked.declared_share
+    spoken, limits = sizes.output_tokens, sizes.max_tokens
+    found = (
+        *savings(cost, reused, prefix_share, declared_share=allowed, policy=policy),
+        *adjustments(length, under_way, spoken, limits, options.max_num_seqs),
     )
     ahead = None
     if identities and total:
