@@ -490,3 +490,22 @@ def test_an_open_loops_own_delay_is_not_the_hosts_time() -> None:
 
 def test_waves_do_not_overlap_in_these_facts() -> None:
     assert shot(0).e2e_ms == 2080.0 < WAVE_S * 1000
+
+
+def test_each_answer_costs_the_same_however_many_came_from_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted, not timed: 6,400 answers of which 1,600 were replayed took 5.5 s and 10 million hashes."""
+    first = uniques(600)
+    memory = [replayed(first[n], 600 + n) for n in range(200)]
+    shots, ledger = [*first, *memory], books([*first, *memory], without=memory)
+    right, hashes = RequestRecord.__hash__, 0
+
+    def counting(record: RequestRecord) -> int:
+        nonlocal hashes
+        hashes += 1
+        return right(record)
+
+    monkeypatch.setattr(RequestRecord, "__hash__", counting)
+    assert "response_cache" in told(shots, ledger)
+    assert hashes < 30 * len(shots)

@@ -8,6 +8,7 @@ tokens. Answers with another text than before were not replayed, however fast.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from toolkit.bench.counters import Account, least_tokens
@@ -69,7 +70,7 @@ class Pair:
     signs: frozenset[Sign] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Replays:
     """What was repeated, and what of it came from memory."""
 
@@ -91,9 +92,9 @@ class Replays:
     """Answers whose header says whether the cache had them, repeated or not, warm-up included."""
     header_hits: int = 0
 
-    @property
+    @cached_property
     def records(self) -> frozenset[RequestRecord]:
-        """The answers that came from memory."""
+        """The answers that came from memory; made once, as every answer is looked up in it."""
         return frozenset(pair.again for pair in self.taken)
 
     @property
