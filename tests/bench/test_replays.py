@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.shots import AT, WAVE_S, accused, books, no_books, replayed, shot, told, twin, uniques
 
-from toolkit.bench.verdicts.response_cache import repeated
+from toolkit.bench.verdicts.replays import repeated
 from toolkit.records import RequestRecord
 
 WHOLE = {"stream": False}

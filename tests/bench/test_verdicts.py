@@ -85,8 +85,8 @@ def test_reasons_are_told_apart_and_each_once() -> None:
     assert found["not_judged"].evidence == (
         "hidden_backend, foreign_traffic, and saturated: `/metrics` answered 404;"
         " response_cache: no request was answered twice;"
-        " cold: no new request followed the first answers;"
-        " model_mismatch: no list of models"
+        " model_mismatch: no list of models;"
+        " cold: no new request followed the first answers"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from toolkit.bench.evidence import ended_at
 from toolkit.bench.verdicts.judgement import COUNTERS, NEEDED_FOR_CLEAN, Gap, judgement, not_judged
-from toolkit.bench.verdicts.response_cache import LEAST_REPLAYS
+from toolkit.bench.verdicts.replays import LEAST_REPLAYS
 from toolkit.bench.verdicts.same_engine import same_engine
 from toolkit.board.counter_deltas import CounterDeltas
 from toolkit.board.scrapes import Scrape

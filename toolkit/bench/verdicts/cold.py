@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, of, share
-from toolkit.bench.verdicts.response_cache import INSTANT_MS
+from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.replays import INSTANT_MS
 from toolkit.records import RequestRecord, Verdict
 from toolkit.stats import Sketch
 from toolkit.units import spoken_ms
@@ -28,16 +29,17 @@ HALF_PACE = 0.5
 """A token in less than half the usual time is a cache's, not the engine's."""
 
 
-def cold(records: Sequence[RequestRecord], replayed: Collection[RequestRecord]) -> Verdict | None:
+def cold(case: Case) -> Verdict | None:
     """Tell of a host whose first requests were far slower than the rest: it was never warmed up."""
-    own = [record for record in _new(records) if record not in replayed]
+    replayed = case.replays.records
+    own = [record for record in _new(case.records) if record not in replayed]
     first = first_wave(own)
     later = [
         record for record in own if record.ok and record.kind == "unique" and record not in first
     ]
     return (
         _colder_than_later(first, later)
-        or _colder_than_its_pace(first, records, replayed)
+        or _colder_than_its_pace(first, case.records, replayed)
         or _colder_in_part(first, later)
     )
 
@@ -91,11 +93,18 @@ def _colder_in_part(
     )
 
 
-def may_be_cold(records: Sequence[RequestRecord], replayed: Collection[RequestRecord]) -> bool:
-    """Whether the first wave stood still, and nothing after it shows that this host can be quick."""
-    first = first_wave([record for record in _new(records) if record not in replayed])
-    stall = _stall(first)
-    return stall is not None and stall.pace >= INSTANT_MS  # else it streams when all is written
+def why_unseen(case: Case) -> str | None:
+    """What the first answers could be held against is missing."""
+    new = _new(case.records)
+    wave = first_wave(new)
+    # new requests that were answered and had been sent after the first answers
+    later = sum(s.ok and s.kind == "unique" and s not in wave for s in new)
+    if later < LEAST_LATER:
+        return "no new request followed the first answers"
+    stall = _stall(first_wave([each for each in new if each not in case.replays.records]))
+    if stall is None or stall.pace < INSTANT_MS:  # it streams when all is written
+        return None
+    return "the first answers stood still, and too few later ones show that this has an end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +183,6 @@ def _fastest_beside_later(
         if usual is not None:
             return took, usual
     return None
-
-
-def has_later(records: Iterable[RequestRecord]) -> bool:
-    """Whether any new request was answered that was sent after the first answers."""
-    own = _new(records)
-    first = first_wave(own)
-    return sum(s.ok and s.kind == "unique" and s not in first for s in own) >= LEAST_LATER
 
 
 def _new(records: Iterable[RequestRecord]) -> list[RequestRecord]:

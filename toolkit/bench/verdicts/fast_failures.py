@@ -1,9 +1,8 @@
 """Whether a host fails sooner than it answers, which a mean over all requests would reward."""
 
-from collections.abc import Collection, Iterable
-
 from toolkit.bench.evidence import middle, of, share
-from toolkit.records import RequestRecord, Verdict
+from toolkit.bench.verdicts.case import Case
+from toolkit.records import Verdict
 from toolkit.units import spoken_ms
 
 LEAST_FAILURES = 2
@@ -13,14 +12,12 @@ SOONER = 0.5
 """A failure in half the time of an answer."""
 
 
-def fast_failures(
-    records: Iterable[RequestRecord], replayed: Collection[RequestRecord]
-) -> Verdict | None:
+def fast_failures(case: Case) -> Verdict | None:
     """Accuse a host that fails sooner than it answers; one that answers nothing is dead, not fast."""
     measured = [
-        record for record in records if record.kind != "warmup" and record.sent_at is not None
+        record for record in case.records if record.kind != "warmup" and record.sent_at is not None
     ]
-    usual = middle(record.took_ms for record in measured if record.ok and record not in replayed)
+    usual = middle(record.took_ms for record in case.generated if record.kind != "warmup")
     if usual is None:
         usual = middle(record.took_ms for record in measured if record.ok)
     if usual is None:

@@ -4,17 +4,19 @@ On a host that nobody else uses the counters add up exactly, so one request too 
 why it is there. A failed request may have cost anything up to its `max_tokens`, which is never held against a host.
 """
 
-from toolkit.bench.counters import ONE_A_REQUEST, Account
+from toolkit.bench.counters import ONE_A_REQUEST
 from toolkit.bench.evidence import sentence
-from toolkit.bench.verdicts.response_cache import Replays, tokens_of
-from toolkit.records import Confidence, Ledger, Verdict
+from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.replays import tokens_of
+from toolkit.records import Confidence, Verdict
 from toolkit.units import whole
 
 
-def foreign_traffic(
-    ledger: Ledger, account: Account, replays: Replays, *, truncated: bool
-) -> Verdict | None:
+def foreign_traffic(case: Case) -> Verdict | None:
     """Report counts beyond ours, and requests that ran before we sent any; None where there is neither."""
+    ledger, account, replays = case.ledger, case.account, case.replays
+    # on a shared engine the other address may have cut answers short that the engine wrote whole
+    is_cut = case.is_shared or "truncated_output" in case.accused
     # an answer replayed from a cache moved no counter: if its count is not missing, somebody else's stands in its place
     replayed = () if replays.contradicted else replays.proven
     requests, tokens = account.surplus_requests, account.surplus_tokens
@@ -33,7 +35,7 @@ def foreign_traffic(
     # tokens alone prove less: engines count the first or the last token or not, and an answer that a proxy cut short was
     # written whole by the engine
     tolerated = 0 if has_more_requests else ONE_A_REQUEST * (account.answers + account.broken)
-    if tokens is not None and tokens > tolerated and (has_more_requests or not truncated):
+    if tokens is not None and tokens > tolerated and (has_more_requests or not is_cut):
         clauses.append(
             f"{whole(tokens)} of its {whole(account.generation_tokens or 0)} generated tokens"
             " are beyond what we can have caused"
@@ -53,3 +55,9 @@ def foreign_traffic(
     elif (account.surplus_requests or 0.0) > 0:  # without any guess at what was replayed
         confidence = "high"
     return Verdict(code="foreign_traffic", confidence=confidence, evidence=sentence(clauses))
+
+
+def why_unseen(case: Case) -> str | None:
+    """Neither requests nor tokens are counted."""
+    is_counted = case.ledger.requests is not None or case.ledger.generation_tokens is not None
+    return None if is_counted else case.no_counters

@@ -4,25 +4,21 @@ Counting allows no excuses on a host that nobody else uses, so bounds are exact;
 stands with it. Broken requests may have cost anything up to their `max_tokens`: they are never held against a host.
 """
 
-from collections.abc import Sequence
-
-from toolkit.bench.counters import ONE_A_REQUEST, Account, least_tokens
+from toolkit.bench.counters import ONE_A_REQUEST, least_tokens
 from toolkit.bench.evidence import of
+from toolkit.bench.verdicts.case import Case
 from toolkit.bench.verdicts.inflated_usage import claims_more_than_shown
-from toolkit.bench.verdicts.response_cache import Replays
-from toolkit.records import Confidence, RequestRecord, Verdict
+from toolkit.records import Confidence, Verdict
 
 LEAST_SHARE = 0.05
 """Of the tokens or requests: what is less explains no speed, and an engine's count may trail its last step."""
 
 
-def hidden_backend(
-    answers: Sequence[RequestRecord], account: Account, found: Replays, *, explained: bool
-) -> Verdict | None:
-    """Accuse a host whose engine has not made what it answered; `answers` are those not replayed.
-
-    `explained`: the claims themselves are known to be wrong, so tokens alone prove no other engine.
-    """
+def hidden_backend(case: Case) -> Verdict | None:
+    """Accuse a host whose engine has not made what it answered."""
+    answers, account, found = case.generated, case.account, case.replays
+    # where the claims themselves are known to be wrong, tokens alone prove no other engine
+    explained = not case.accused.keys().isdisjoint({"truncated_output", "inflated_usage"})
     if account.missing_tokens is None:
         return None
     # a cache that was warm before the run answered the first of the repeats, too
@@ -51,3 +47,8 @@ def hidden_backend(
         confidence = "low"
         evidence += ", and equal answers to repeated requests may be among them"
     return Verdict(code="hidden_backend", confidence=confidence, evidence=evidence)
+
+
+def why_unseen(case: Case) -> str | None:
+    """No tokens are counted."""
+    return case.no_counters if case.ledger.generation_tokens is None else None

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.bench.counters import ONE_A_REQUEST, Account
 from toolkit.bench.evidence import NOT_TWINS, middle, sentence, share, usage
-from toolkit.bench.verdicts.response_cache import Replays
+from toolkit.bench.verdicts.case import Case
+from toolkit.bench.verdicts.replays import Replays
 from toolkit.records import Confidence, RequestRecord, Verdict
 from toolkit.units import whole
 
@@ -28,21 +29,15 @@ BESIDE_PEERS = 0.6
 LEAST_SLOTS = 4
 
 
-def inflated_usage(
-    answers: Sequence[RequestRecord],
-    account: Account,
-    found: Replays,
-    peers: Mapping[str, Sequence[RequestRecord]],
-    *,
-    truncated: bool,
-) -> Verdict | None:
+def inflated_usage(case: Case) -> Verdict | None:
     """Accuse a host that claims more tokens than it delivered: its tokens a second are not those of others.
 
     Chunks, text and counters each have an honest way to fall short (bundles, hidden thoughts, another engine), so
     two of them must agree, and counters that hold all that is claimed acquit: but for a host that is known to cut its
     answers, whose engine may have made what the front kept back and claimed all the same.
     """
-    by_counter = _by_counter(account, found)
+    answers, account, peers = case.generated, case.account, case.peers
+    by_counter = _by_counter(account, case.replays)
     by_chunks = _by_chunks(answers, 1 + CLAIMED_MORE if by_counter else PER_CHUNK)
     by_text = _by_text(answers, peers)
     clauses = [clause for clause in (by_counter, by_chunks, by_text) if clause]
@@ -51,12 +46,24 @@ def inflated_usage(
     is_full = beside is not None and beside >= 1 / (1 + CLAIMED_MORE)
     nothing_else = not any(record.token_chunks for record in answers) and not is_full
     counted_all = missing is not None and missing <= LEAST_SHARE * account.tokens
-    if not clauses or (by_counter is None and not truncated and counted_all):
+    if not clauses or (
+        by_counter is None and "truncated_output" not in case.accused and counted_all
+    ):
         return None
     if len(clauses) == 1 and not (by_counter and nothing_else):
         return None
     confidence: Confidence = "low" if len(clauses) == 1 else "high" if by_counter else "medium"
     return Verdict(code="inflated_usage", confidence=confidence, evidence=sentence(clauses))
+
+
+def why_unseen(case: Case) -> str | None:
+    """What a claim could be held against is missing."""
+    if all(usage(record) is None for record in case.generated):
+        return "no answer tells its usage"
+    is_uncounted = case.ledger.generation_tokens is None
+    if is_uncounted and not any(record.token_chunks for record in case.generated):
+        return "without counters and streams nothing confirms a claim"
+    return None
 
 
 def claims_more_than_shown(answers: Sequence[RequestRecord]) -> bool:

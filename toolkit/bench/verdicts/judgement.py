@@ -10,21 +10,24 @@ other, e.g., others' load fills the gap that a response cache leaves in the coun
 shows, with less confidence. No network, no clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.bench.counters import Account, account
-from toolkit.bench.evidence import sentence, usage
+from toolkit.bench.counters import Account
+from toolkit.bench.evidence import sentence
 from toolkit.bench.levels import LevelFigures
-from toolkit.bench.verdicts.cold import cold, has_later, may_be_cold
-from toolkit.bench.verdicts.fast_failures import fast_failures
-from toolkit.bench.verdicts.foreign_traffic import foreign_traffic
-from toolkit.bench.verdicts.hidden_backend import hidden_backend
-from toolkit.bench.verdicts.inflated_usage import inflated_usage
-from toolkit.bench.verdicts.model_mismatch import is_opaque, model_mismatch
-from toolkit.bench.verdicts.response_cache import replays, response_cache, why_unknown
-from toolkit.bench.verdicts.saturated import saturated
-from toolkit.bench.verdicts.truncated_output import are_short_and_alone, truncated_output
+from toolkit.bench.verdicts import (
+    cold,
+    fast_failures,
+    foreign_traffic,
+    hidden_backend,
+    inflated_usage,
+    model_mismatch,
+    response_cache,
+    saturated,
+    truncated_output,
+)
+from toolkit.bench.verdicts.case import Case
 from toolkit.records import (
     MOST_ERRORS,
     Confidence,
@@ -47,6 +50,24 @@ NEEDED_FOR_CLEAN = DUPLICATES | COUNTERS | LENGTHS | MODEL
 
 Gap = tuple[str, str]
 """A code that could not be judged, and why."""
+Rule = Callable[[Case], Verdict | None]
+WhyUnseen = Callable[[Case], str | None]
+
+RULES: Mapping[str, tuple[Rule, WhyUnseen | None]] = {
+    "response_cache": (response_cache.response_cache, response_cache.why_unseen),
+    # do the answers and the counters contradict each other?
+    "truncated_output": (truncated_output.truncated_output, truncated_output.why_unseen),
+    "inflated_usage": (inflated_usage.inflated_usage, inflated_usage.why_unseen),
+    "hidden_backend": (hidden_backend.hidden_backend, hidden_backend.why_unseen),
+    "foreign_traffic": (foreign_traffic.foreign_traffic, foreign_traffic.why_unseen),
+    # what do its failures, its list of models and its times say?
+    "fast_failures": (fast_failures.fast_failures, None),
+    "model_mismatch": (model_mismatch.model_mismatch, model_mismatch.why_unseen),
+    "cold": (cold.cold, cold.why_unseen),
+    "saturated": (saturated.saturated, saturated.why_unseen),
+}
+"""Code -> its rule, and why it may have seen nothing; in the order in which they are tried and told, as some look at what
+those before them found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,75 +129,26 @@ def judgement(
     `records` are all requests to this host, `peers` those to the other hosts of the run, `rivals` the models that these
     serve. `is_shared`: requests of ours to another address move this host's counters, too; `ledger` is then its share.
     """
-    ours = account(records, ledger)
-    replayed = replays(records, ours, ledger.rtt_ms)
-    answered = [record for record in records if record.ok]
-    generated = [record for record in answered if record not in replayed.records]
-
-    # do the answers and the counters contradict each other?
-    truncated = truncated_output(generated, ledger, ours, peers)
-    inflated = inflated_usage(generated, ours, replayed, peers, truncated=truncated is not None)
-    is_explained = truncated is not None or inflated is not None
-    hidden = hidden_backend(generated, ours, replayed, explained=is_explained)
-    # on a shared engine the other address may have cut answers short that the engine wrote whole
-    is_cut = truncated is not None or is_shared
-    foreign = foreign_traffic(ledger, ours, replayed, truncated=is_cut)
-
-    # what do its failures, its list of models and its times say?
-    failures = fast_failures(records, replayed.records)
-    mismatch = model_mismatch(host, ledger, answered, rivals)
-    cold_start = cold(records, replayed.records)
-    was_cold = cold_start is not None
-    saturation = saturated(records, ledger, levels, replayed.records, was_cold=was_cold)
-
-    found = (
-        response_cache(replayed),
-        *(truncated, inflated, hidden, foreign),
-        *(failures, mismatch, cold_start, saturation),
+    case = Case(
+        records=records,
+        ledger=ledger,
+        host=host,
+        peers=peers,
+        rivals=rivals,
+        levels=levels,
+        is_shared=is_shared,
     )
-    accusations = tuple(verdict for verdict in found if verdict)
-
-    # what could not be judged: for want of counters,
     gaps: list[Gap] = []
-    no_counters = ledger.error or "the server does not count it"
-    if ledger.restarted:
-        no_counters = "the server started anew during the run"
-    if ledger.generation_tokens is None:
-        gaps.append(("hidden_backend", no_counters))
-        if ledger.requests is None:
-            gaps.append(("foreign_traffic", no_counters))
-    is_open_loop = any(record.concurrency is None for record in records)
-    if ledger.queue_mean_ms is None and not is_open_loop and len(levels) < 2:
-        gaps.append(("saturated", no_counters))
-    if are_short_and_alone(generated, ledger, peers):
-        why = "answers of one token, and nobody to compare them with"
-        gaps.append(("truncated_output", why))
-    # for want of answers,
-    if no_duplicates := why_unknown(replayed, ours):
-        gaps.append(("response_cache", no_duplicates))
-    if all(usage(record) is None for record in generated):
-        gaps.append(("inflated_usage", "no answer tells its usage"))
-    elif ledger.generation_tokens is None and not any(record.token_chunks for record in generated):
-        why = "without counters and streams nothing confirms a claim"
-        gaps.append(("inflated_usage", why))
-    if not has_later(records):
-        gaps.append(("cold", "no new request followed the first answers"))
-    elif may_be_cold(records, replayed.records):
-        why = "the first answers stood still, and too few later ones show that this has an end"
-        gaps.append(("cold", why))
-    # and for want of a model's name
-    if not ledger.models_before and not ledger.models_after:
-        gaps.append(("model_mismatch", "no list of models"))
-    elif is_opaque(host, ledger, rivals):
-        why = "the names that it serves do not say which model they mean"
-        gaps.append(("model_mismatch", why))
-
-    accused = {verdict.code for verdict in accusations}
+    for code, (rule, why_unseen) in RULES.items():
+        if verdict := rule(case):
+            case.accused[code] = verdict
+        elif why_unseen and (why := why_unseen(case)):
+            gaps.append((code, why))
     measured = [record for record in records if record.kind != "warmup"]
     return Judgement(
-        accusations=accusations,
-        gaps=tuple(gap for gap in gaps if gap[0] not in accused),
-        account=ours,
+        accusations=tuple(case.accused.values()),
+        gaps=tuple(gaps),
+        account=case.account,
         mostly_fails=sum(not record.ok for record in measured) > MOST_ERRORS * len(measured),
     )
 
@@ -186,5 +158,7 @@ def not_judged(gaps: Sequence[Gap]) -> Verdict:
     by_reason: dict[str, list[str]] = {}
     for code, reason in gaps:
         by_reason.setdefault(reason, []).append(code)
-    evidence = "; ".join(f"{sentence(codes)}: {reason}" for reason, codes in by_reason.items())
+    # what leaves most codes open comes first
+    reasons = sorted(by_reason.items(), key=lambda each: -len(each[1]))
+    evidence = "; ".join(f"{sentence(codes)}: {reason}" for reason, codes in reasons)
     return Verdict(code="not_judged", confidence="high", evidence=evidence)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from toolkit.bench.evidence import quoted, sentence
-from toolkit.records import Host, Ledger, RequestRecord, ServedModel, Verdict
+from toolkit.bench.verdicts.case import Case
+from toolkit.records import Host, ServedModel, Verdict
 from toolkit.units import whole
 
 SAID_OF_WEIGHTS = frozenset(
@@ -34,18 +35,14 @@ _SIZE = re.compile(r"(?<![a-z0-9.])([ae]?)((?:\d+x)?\d+(?:\.\d+)?[bm])(?![a-z0-9
 _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)*")
 
 
-def model_mismatch(
-    host: Host,
-    ledger: Ledger,
-    answers: Sequence[RequestRecord],
-    rivals: Mapping[str, Sequence[ServedModel]],
-) -> Verdict | None:
+def model_mismatch(case: Case) -> Verdict | None:
     """Accuse a host that serves another model than it is listed with, names, or began the run with.
 
     Where none is listed, than all of its rivals, if these agree.
     """
+    host, ledger = case.host, case.ledger
     served = ledger.models_after or ledger.models_before
-    named = list(dict.fromkeys(record.model for record in answers if record.model))
+    named = list(dict.fromkeys(each.model for each in case.records if each.ok and each.model))
     ours = _asked(host, served, named)
     before = _asked(host, ledger.models_before, named)
     exact = [*_changes(before, ledger.models_after), *_not_as_listed(host, ours)]
@@ -53,7 +50,7 @@ def model_mismatch(
     if ours is not None and ours.root is not None and differ(ours.id, ours.root):
         listed.append(f"{quoted(ours.id)} comes from {quoted(ours.root)}")
     answered = [*_answered_by(host, served, named)]
-    alone = [*_unlike_rivals(host, ours, rivals)]
+    alone = [*_unlike_rivals(host, ours, case.rivals)]
     if not exact and not listed and not answered and not alone:
         return None
     return Verdict(
@@ -63,15 +60,20 @@ def model_mismatch(
     )
 
 
-def is_opaque(host: Host, ledger: Ledger, rivals: Mapping[str, Sequence[ServedModel]]) -> bool:
-    """Whether nobody can tell from what the host says that it serves the listed model, else that of its rivals."""
-    expected = _rivals_names(rivals) if host.model is None else [host.model]
-    served = ledger.models_after or ledger.models_before
-    return bool(expected) and not any(
+def why_unseen(case: Case) -> str | None:
+    """Nobody can tell from what the host says that it serves the listed model, else that of its rivals."""
+    served = case.ledger.models_after or case.ledger.models_before
+    if not served:
+        return "no list of models"
+    expected = _rivals_names(case.rivals) if case.host.model is None else [case.host.model]
+    is_told = any(
         _tells(name) or any(_is_same(other, name) for other in expected)
         for model in served
         for name in _names(model)
     )
+    if is_told or not expected:
+        return None
+    return "the names that it serves do not say which model they mean"
 
 
 # --- exact ----------------------------------------------------------------------------------------------

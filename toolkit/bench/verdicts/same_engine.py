@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from toolkit.bench.counters import Account, account, least_tokens
 from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share
-from toolkit.bench.verdicts.response_cache import replays
+from toolkit.bench.verdicts.replays import replays
 from toolkit.metrics.dialects import EngineNumbers
 from toolkit.records import START_SLACK_S, Ledger, RequestRecord, Verdict
 from toolkit.units import spoken_ms

@@ -4,10 +4,11 @@ Times are compared within one host only, and every rule asks for a ratio and for
 busy machine on either side is no accusation.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from toolkit.bench.evidence import LEAST_LATER, first_wave, middle, sentence, share
 from toolkit.bench.levels import LevelFigures, knee
+from toolkit.bench.verdicts.case import Case
 from toolkit.records import Confidence, Ledger, RequestRecord, Verdict
 from toolkit.units import counted, spoken_ms, whole
 
@@ -30,20 +31,14 @@ REDONE = 0.05
 """Preemptions per request: work that was thrown away and done twice."""
 
 
-def saturated(
-    records: Sequence[RequestRecord],
-    ledger: Ledger,
-    levels: Sequence[LevelFigures],
-    replayed: Collection[RequestRecord],
-    *,
-    was_cold: bool,
-) -> Verdict | None:
+def saturated(case: Case) -> Verdict | None:
     """Tell of a host that had more to do than it could: more load made it slower and nothing else."""
-    own = [record for record in records if record not in replayed]
+    ledger = case.ledger
+    own = [record for record in case.records if record not in case.replays.records]
     clauses = [
-        *_by_levels(levels),
+        *_by_levels(case.levels),
         *_by_falling_behind(own),
-        *_by_queue(own, ledger, was_cold=was_cold),
+        *_by_queue(own, ledger, was_cold="cold" in case.accused),
     ]
     sent = sum(record.sent_at is not None for record in own)
     if ledger.preemptions and ledger.preemptions >= max(1.0, REDONE * sent):
@@ -53,6 +48,14 @@ def saturated(
         return None
     confidence: Confidence = "high" if len(clauses) > 1 else "medium"
     return Verdict(code="saturated", confidence=confidence, evidence=sentence(clauses))
+
+
+def why_unseen(case: Case) -> str | None:
+    """Neither a queue's counters nor a sweep or an open loop shows what more load would do."""
+    is_open_loop = any(record.concurrency is None for record in case.records)
+    if case.ledger.queue_mean_ms is not None or is_open_loop or len(case.levels) > 1:
+        return None
+    return case.no_counters
 
 
 def _by_levels(levels: Sequence[LevelFigures]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from toolkit.bench.counters import Account
 from toolkit.bench.evidence import NOT_TWINS, middle, of, sentence, share, usage
+from toolkit.bench.verdicts.case import Case
 from toolkit.records import Ledger, RequestRecord, Verdict
 from toolkit.units import counted, whole
 
@@ -33,20 +34,16 @@ KEPT_BACK = 2.0
 """The engine made twice what the answers hold."""
 
 
-def truncated_output(
-    answers: Sequence[RequestRecord],
-    ledger: Ledger,
-    account: Account,
-    peers: Mapping[str, Sequence[RequestRecord]],
-) -> Verdict | None:
-    """Accuse a host that ends answers before their end; `answers` are complete and come from the engine."""
+def truncated_output(case: Case) -> Verdict | None:
+    """Accuse a host that ends answers before their end."""
+    answers, ledger, account = case.generated, case.ledger, case.account
     contradictions = [
         *_from_answers(answers, ledger),
         ("asked", _asked_for_less(answers, ledger)),
         ("reasons", _other_reasons(answers, ledger, account)),
         ("kept", _kept_back(answers, account)),
         ("broken", _broken_off(answers, account)),
-        ("peers", _short_beside_peers(answers, peers)),
+        ("peers", _short_beside_peers(answers, case.peers)),
         ("alike", _all_alike(answers)),
     ]
     said = [(kind, clause) for kind, clause in contradictions if clause]
@@ -60,13 +57,15 @@ def truncated_output(
     )
 
 
-def are_short_and_alone(
-    answers: Sequence[RequestRecord], ledger: Ledger, peers: Mapping[str, Sequence[RequestRecord]]
-) -> bool:
-    """Whether nearly all answers are one token long and nothing tells whether that is all there was to say."""
-    wanted = [record for record in answers if record.max_tokens > 1]
-    is_counted = ledger.asked_tokens is not None or ledger.finished_stop is not None
-    return _are_tiny(wanted, 1) and not is_counted and len(_compared(answers, peers)) < LEAST_SLOTS
+def why_unseen(case: Case) -> str | None:
+    """Nearly all answers are one token long, and nothing tells whether that is all there was to say."""
+    wanted = [record for record in case.generated if record.max_tokens > 1]
+    is_counted = case.ledger.asked_tokens is not None or case.ledger.finished_stop is not None
+    if not _are_tiny(wanted, 1) or is_counted:
+        return None
+    if len(_compared(case.generated, case.peers)) >= LEAST_SLOTS:
+        return None
+    return "answers of one token, and nobody to compare them with"
 
 
 def _are_enough(some: Sequence[RequestRecord], all_: Sequence[RequestRecord]) -> bool:
