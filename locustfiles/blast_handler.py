@@ -126,9 +126,15 @@ class HostHandler:
             return time.monotonic()
         # one user waits for the next slot and the others for it, so that no slot is held by one who is stopped
         with self._turnstile:
-            pace = self._pace_of(plan.rate)
+            wanted = self.users, self._now().users_per_host()
+            if self._pace is None or self._paced_for != wanted:
+                self.charge(OVERDUE_S)
+                # this worker's share of the host's rate is its share of the host's users
+                own_rate = plan.rate * max(1, self.users) / max(1, *wanted)
+                start_s = time.monotonic() + (1 / own_rate if self._pace is not None else 0.0)
+                self._pace, self._paced_for = HostPace(own_rate, start_s=start_s), wanted
             self.charge()
-            due_s = pace.claim()
+            due_s = self._pace.claim()
             gevent.sleep(max(0.0, due_s - time.monotonic()))
         return due_s
 
@@ -177,8 +183,13 @@ class HostHandler:
         else:
             answer = None
             self._count_error(setting, fault, order, timed.ended_s - start_s)
-            if timed.response.status == 404:
-                self._doubt_model()
+            now_s = time.monotonic()
+            is_due = now_s >= self._learn_at_s and not self._learning.locked()
+            if timed.response.status == 404 and is_due:
+                # another model may be served now; meanwhile the others ask for the old one
+                self._learn_at_s = now_s + RELEARN_EVERY_S
+                with self._learning:
+                    self._learn()
         if order.kind != "ranked":
             self._keep_canary(setting, order, timed, planned_s)
         return answer
@@ -213,74 +224,51 @@ class HostHandler:
         assert self._setting is not None, "a handler serves nobody before a run begins"
         return self._setting
 
-    def _pace_of(self, rate: float) -> HostPace:
-        """This worker's share of the host's rate is its share of the host's users."""
-        wanted = self.users, self._now().users_per_host()
-        if self._pace is None or self._paced_for != wanted:
-            self.charge(OVERDUE_S)
-            own_rate = rate * max(1, self.users) / max(1, *wanted)
-            start_s = time.monotonic() + (1 / own_rate if self._pace is not None else 0.0)
-            self._pace, self._paced_for = HostPace(own_rate, start_s=start_s), wanted
-        return self._pace
-
     # --- what to ask ---------------------------------------------------------------------------------
 
     def _caller(self, session: UserSession) -> Caller | None:
         """The user's caller on the script of now; None: nobody knows what to ask for."""
-        script = self._script or self._learned()
+        if self._script is None:
+            with self._learning:  # one user for all of this host's
+                if self._script is None and time.monotonic() >= self._learn_at_s:
+                    self._learn()
+                    self._learn_at_s = time.monotonic() + LEARN_EVERY_S
+        script = self._script
         if script is not None and session.script is not script:
             session.script, session.caller = script, script.caller(self._numbers)
             self._numbers += 1
         return session.caller if script is not None else None
 
-    def _learned(self) -> HostScript | None:
-        """Learn which model to ask for, one user for all of this host's."""
-        with self._learning:
-            if self._script is None and time.monotonic() >= self._learn_at_s:
-                self._learn()
-                self._learn_at_s = time.monotonic() + LEARN_EVERY_S
-            return self._script
-
     def _learn(self) -> None:
+        """Learn which model to ask for, and write its script."""
         setting, wire = self._now(), LoadConnection(self.place)
+        plan, number = setting.plan, setting.worker_number
         page = wire.page("/v1/models", PAGE_TIMEOUT_S)
         wire.close()
         served = _served(page)
-        chosen = choose_model(served, listed=self.host.model, wanted=setting.plan.model)
+        chosen = choose_model(served, listed=self.host.model, wanted=plan.model)
         # what is not listed is asked for all the same: the host's own refusal is what counts then
-        model = chosen.model or setting.plan.model or self.host.model
+        model = chosen.model or plan.model or self.host.model
         if model is not None and model != self._model:
-            self._write_script(setting, model)
+            self._model = model
+            start = plan.resumptions * 100 + self._starts
+            self._starts += 1
+            self._script = HostScript(
+                plan.profile,
+                model=model,
+                nonce=f"{plan.run} {start} {setting.worker} {self.host.url}",
+                seed=number,
+                canary_share=plan.canary_share,
+                stream_share=plan.stream_share,
+                max_tokens=plan.max_tokens,
+                first_slot=(number * 100_000 + start) * SLOTS_OF_A_START,
+            )
         elif isinstance(page, Failure):
             self._fault = page
         else:
             kind = "garbage" if page[0] == 200 else f"http_{page[0]}"
             told = f"`/v1/models` answered {page[0]} and lists no model"
             self._fault = Failure(kind=kind, error=told)
-
-    def _write_script(self, setting: RunSetting, model: str) -> None:
-        plan, number = setting.plan, setting.worker_number
-        self._model = model
-        start = plan.resumptions * 100 + self._starts
-        self._starts += 1
-        self._script = HostScript(
-            plan.profile,
-            model=model,
-            nonce=f"{plan.run} {start} {setting.worker} {self.host.url}",
-            seed=number,
-            canary_share=plan.canary_share,
-            stream_share=plan.stream_share,
-            max_tokens=plan.max_tokens,
-            first_slot=(number * 100_000 + start) * SLOTS_OF_A_START,
-        )
-
-    def _doubt_model(self) -> None:
-        """Look whether another model is served now; meanwhile the old one is asked for."""
-        now_s = time.monotonic()
-        if now_s >= self._learn_at_s and not self._learning.locked():
-            self._learn_at_s = now_s + RELEARN_EVERY_S
-            with self._learning:
-                self._learn()
 
     # --- what came of it -----------------------------------------------------------------------------
 

@@ -4,12 +4,11 @@ Locust sends users by class name and a worker makes them of its own list: with a
 the same names.
 """
 
-import sys
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import gevent
+from blast_master import say
 from locust.exception import RPCError
 from locust.rpc import Message, zmqrpc
 
@@ -25,9 +24,35 @@ GIVE_UP_S = 300.0
 def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
     """Return once the master has the same list; raises ToolkitError when it has another, or does not answer."""
     client = zmqrpc.Client(host, port, f"hello_{uuid4().hex}")
-    told = {"hosts_hash": hosts_hash, "hosts": hosts}
+    hello = Message(
+        HELLO, {"hosts_hash": hosts_hash, "hosts": hosts}, client.socket.identity.decode()
+    )
+
+    def ask_again() -> None:
+        waited_s = 0.0
+        while True:
+            try:
+                client.send(hello)
+            except RPCError as error:
+                say(f"The master at {host}:{port} cannot be asked: {error}")
+            gevent.sleep(ASK_EVERY_S)
+            waited_s += ASK_EVERY_S
+            if waited_s == SAY_AFTER_S:
+                say(f"Waiting for the master at {host}:{port} ...")
+
+    def answered() -> dict[str, Any] | None:
+        asking = gevent.spawn(ask_again)
+        try:
+            with gevent.Timeout(GIVE_UP_S, False):
+                while (message := client.recv()).type != WELCOME:
+                    pass
+                return dict(message.data)
+        finally:
+            asking.kill(block=False)
+        return None
+
     try:
-        answer = gevent.spawn(_ask_until_told, client, told, f"{host}:{port}").get()
+        answer = gevent.spawn(answered).get()
     finally:
         client.close(linger=0)
     if answer is None:
@@ -36,33 +61,7 @@ def ask_master(host: str, port: int, hosts_hash: str, hosts: int) -> None:
         raise _unlike(hosts, answer["hosts"])
 
 
-def _ask_until_told(client: Any, told: dict[str, Any], where: str) -> dict[str, Any] | None:
-    asking = gevent.spawn(_ask_again, client, told, where)
-    try:
-        with gevent.Timeout(GIVE_UP_S, False):
-            while True:
-                message = client.recv()
-                if message.type == WELCOME:
-                    return dict(message.data)
-    finally:
-        asking.kill(block=False)
-    return None
-
-
-def _ask_again(client: Any, told: dict[str, Any], where: str) -> None:
-    waited_s = 0.0
-    while True:
-        try:
-            client.send(Message(HELLO, told, client.socket.identity.decode()))
-        except RPCError as error:
-            print(f"The master at {where} cannot be asked: {error}", file=sys.stderr, flush=True)
-        gevent.sleep(ASK_EVERY_S)
-        waited_s += ASK_EVERY_S
-        if waited_s == SAY_AFTER_S:
-            print(f"Waiting for the master at {where} ...", file=sys.stderr, flush=True)
-
-
-def answer_workers(runner: Any, hosts_hash: str, hosts: int, say: Callable[[str], None]) -> None:
+def answer_workers(runner: Any, hosts_hash: str, hosts: int) -> None:
     """Let a master answer its workers' questions."""
 
     def answer(environment: Any, msg: Any) -> None:  # noqa: ARG001 (Locust's signature)

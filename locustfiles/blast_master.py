@@ -76,7 +76,9 @@ class Master:
         """Of the run that is on."""
         self._books = books
         self._say = say
-        self._recorder = BlastRecorder(self._write, say)
+        self._recorder = BlastRecorder(
+            lambda *batch: books.do(lambda store: store.add_second(*batch)), say
+        )
         self._placing = Placing()
         self._heard_s: dict[str, float] = {}
         """Worker -> when its last message of this run came; one that is done is not in it."""
@@ -143,8 +145,10 @@ class Master:
         plan = self.plan
         if plan is None:
             return
-        with contextlib.suppress(KeyboardInterrupt):
-            self._await_workers(wait_s)
+        with contextlib.suppress(KeyboardInterrupt), gevent.Timeout(wait_s, False):
+            while self._live():
+                self._all_done.clear()
+                self._all_done.wait(timeout=1.0)
         self.plan = self._phase = None
         now = self._wall()
         self._recorder.add_event(Event(run=plan.run, at=now, kind="stop", text=""))
@@ -212,12 +216,6 @@ class Master:
         oldest_s = time.monotonic() - LIVE_S
         return {worker for worker, heard_s in self._heard_s.items() if heard_s >= oldest_s}
 
-    def _await_workers(self, wait_s: float) -> None:
-        with gevent.Timeout(wait_s, False):
-            while self._live():
-                self._all_done.clear()
-                self._all_done.wait(timeout=1.0)
-
     # --- writing -------------------------------------------------------------------------------------
 
     def _start_writing(self, plan: WorkerPlan) -> None:
@@ -245,12 +243,17 @@ class Master:
             except Exception as error:  # noqa: BLE001 (a mistake of ours must not end the writing)
                 self._say(f"What was counted could not be stored and is kept: {error!r}")
 
-    def _write(self, *batch: Any) -> None:
-        self._books.do(lambda store: store.add_second(*batch))
-
     def _is_closed(self, run: str, ended_at: float) -> bool:
+        def close(store: Store) -> None:
+            seconds: dict[int, bool] = {}
+            for _, second in store.loader_seconds(run):
+                seconds[second.at_s] = seconds.get(second.at_s, False) or second.limited
+            limited = sum(seconds.values())
+            is_ok = limited <= MOST_LIMITED_SHARE * len(seconds) if seconds else None
+            store.end_run(run, ended_at=ended_at, client_ok=is_ok)
+
         try:
-            self._books.do(lambda store: _close(store, run, ended_at))
+            self._books.do(close)
         except ToolkitError:
             return False
         return True
@@ -261,15 +264,6 @@ def _start_text(plan: WorkerPlan) -> str:
     return f"profile {plan.profile_name}, {each}" + (
         f", {plan.rate:g} requests a second and host" if plan.rate else ""
     )
-
-
-def _close(store: Store, run: str, ended_at: float) -> None:
-    seconds: dict[int, bool] = {}
-    for _, second in store.loader_seconds(run):
-        seconds[second.at_s] = seconds.get(second.at_s, False) or second.limited
-    limited = sum(seconds.values())
-    is_ok = limited <= MOST_LIMITED_SHARE * len(seconds) if seconds else None
-    store.end_run(run, ended_at=ended_at, client_ok=is_ok)
 
 
 def say(sentence: str) -> None:

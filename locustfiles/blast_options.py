@@ -66,10 +66,6 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     parser.set_defaults(web_host="127.0.0.1")
     parser.add_argument("--ca", metavar="<file>", env_var="TOOLKIT_CA", **hidden)
     parser.add_argument("--insecure", action="store_true", env_var="TOOLKIT_INSECURE", **hidden)
-    _add_plan(parser)
-
-
-def _add_plan(parser: LocustArgumentParser) -> None:
     parser.add_argument(
         "--canaries",
         type=float,
@@ -137,36 +133,7 @@ class Early:
 def read_early(words: list[str] | None = None) -> Early:
     """Read the command line, the hosts and the profile, or leave with what is wrong."""
     parser = get_empty_argument_parser(add_help=False)
-    _add_locusts_own(parser)
-    add_arguments(parser)
-    options, _ = parser.parse_known_args(args=words)
-    try:
-        return _early(options)
-    except ToolkitError as error:
-        end_with(error)
-
-
-def _early(options: Any) -> Early:
-    for name in ("run", "resume"):
-        run = getattr(options, name)
-        if run is not None and not re.fullmatch("[0-9a-f]{12}", run):
-            raise ToolkitError(
-                f"`--{name} {run}` is no run's id", "It has twelve hexadecimal digits"
-            )
-    hosts = tuple(_hosts(options))
-    is_master_only = options.master and not options.processes
-    allow_open_files()
-    return Early(
-        options=options,
-        hosts=hosts,
-        keys={} if is_master_only else keys_for(hosts),
-        profile=None if options.worker else profile_from(options.profile or PROFILE),
-        is_worker=options.worker,
-    )
-
-
-def _add_locusts_own(parser: LocustArgumentParser) -> None:
-    """Those of Locust's arguments that decide something here, or that ours might be mistaken for."""
+    # those of Locust's arguments that decide something here, or that ours might be mistaken for
     parser.add_argument("-H", "--host", env_var="LOCUST_HOST")
     parser.add_argument("--profile", env_var="TOOLKIT_PROFILE")
     parser.add_argument("--worker", action="store_true", env_var="LOCUST_MODE_WORKER")
@@ -174,6 +141,27 @@ def _add_locusts_own(parser: LocustArgumentParser) -> None:
     parser.add_argument("--processes", type=int, env_var="LOCUST_PROCESSES")
     parser.add_argument("--master-host", default="127.0.0.1", env_var="LOCUST_MASTER_NODE_HOST")
     parser.add_argument("--master-port", type=int, default=5557, env_var="LOCUST_MASTER_NODE_PORT")
+    add_arguments(parser)
+    options, _ = parser.parse_known_args(args=words)
+    for name in ("run", "resume"):
+        run = getattr(options, name)
+        if run is not None and not re.fullmatch("[0-9a-f]{12}", run):
+            end_with(
+                ToolkitError(f"`--{name} {run}` is no run's id", "It has twelve hexadecimal digits")
+            )
+    try:
+        hosts = tuple(_hosts(options))
+        is_master_only = options.master and not options.processes
+        allow_open_files()
+        return Early(
+            options=options,
+            hosts=hosts,
+            keys={} if is_master_only else keys_for(hosts),
+            profile=None if options.worker else profile_from(options.profile or PROFILE),
+            is_worker=options.worker,
+        )
+    except ToolkitError as error:
+        end_with(error)
 
 
 def _hosts(options: Any) -> list[Host]:

@@ -61,7 +61,13 @@ class Blast:
     def worker(self) -> Worker:
         """Of this process; the users' classes are made before it is known whether it has any."""
         if self._worker is None:
-            self._worker = Worker(self._handlers, send=self._send, fire=self._fire, say=say)
+            self._worker = Worker(
+                self._handlers,
+                send=lambda message: self._runner.send_message(TALLIES, message),
+                # Locust makes its environment after the users' classes
+                fire=lambda **request: self._environment.events.request.fire(**request),  # noqa: PLW0108
+                say=say,
+            )
         return self._worker
 
     def listen(self, events: Any) -> None:
@@ -69,8 +75,7 @@ class Blast:
         events.init.add_listener(self._init)
         events.test_start.add_listener(self._test_start)
         events.test_stopping.add_listener(self._test_stopping)
-        events.quit.add_listener(self._quit)
-        events.heartbeat_received.add_listener(self._heartbeat)
+        events.heartbeat_received.add_listener(lambda **_: self.worker.heard_master())
 
     # --- the beginning -------------------------------------------------------------------------------
 
@@ -78,38 +83,41 @@ class Blast:
         self._environment, self._runner = environment, runner
         options = environment.parsed_options
         self._options = options
-        _interrupt_main_only()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # Ctrl-C interrupts the main greenlet, from where Locust shuts down, and no user in the midst of an answer
+            main = gevent.getcurrent()
+            gevent.signal_handler(signal.SIGINT, gevent.kill, main, KeyboardInterrupt)
         if isinstance(runner, WorkerRunner):
-            runner.register_message(STOP, self._told_to_stop, concurrent=True)
+            runner.register_message(STOP, lambda **_: self._finish(), concurrent=True)
             if self._early.options.processes:
-                _end_with_parent()
-            environment.events.quitting.add_listener(self._worker_quits)
+                # forked by the master, it ends in order when that is killed, and loads no host that nobody writes down
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+            # before Locust says goodbye to the master: it would count this worker out before its last words came
+            environment.events.quitting.add_listener(lambda **_: runner.stop())
             return
         try:
             plan = self._plan()
-            self._master = Master(MasterStore(Path(options.db)), say)
+            master = self._master = Master(MasterStore(Path(options.db)), say)
         except ToolkitError as error:
             end_with(error)
-        runner.register_message(TALLIES, self._hear)
+        runner.register_message(TALLIES, lambda msg, **_: master.hear(msg.data))
+        environment.events.quit.add_listener(lambda **_: master.close())
         runner.start, self._locusts_start = self._start, runner.start
         environment.dispatcher_class = EvenDispatcher
         if isinstance(runner, MasterRunner):
             # a dead worker's users go on elsewhere, or hosts would no longer have the same number
             options.enable_rebalancing = True
-            answer_workers(runner, self._early.hosts_hash, len(self._early.hosts), say)
+            answer_workers(runner, self._early.hosts_hash, len(self._early.hosts))
         if web_ui is not None:
             _ask_for_a_password(web_ui)
             web_ui.app.before_request(self._refuse_form)
-        self._introduce(plan)
-
-    def _introduce(self, plan: WorkerPlan) -> None:
         hosts = ", ".join(host.name for host in self._early.hosts)
         count = len(self._early.hosts)
         say(f"Blast of {counted(count, 'host')}: {hosts}")
         how = f"{plan.rate:g} requests a second and host" if plan.rate else "closed loop"
         say(
             f"Profile {plan.profile_name}, {how}, {plan.canary_share:.3g} of the requests are canaries;"
-            f" database {self._options.db}"
+            f" database {options.db}"
         )
         say(
             "The hosts' /metrics are looked at by `toolkit scout --watch` beside it, not from here."
@@ -152,59 +160,46 @@ class Blast:
         """Instead of the runner's own: round the users, and begin a run where none is on."""
         if self._is_ending:
             return
-        hosts = self._hosts(user_classes)
-        users = self._rounded(user_count, len(hosts))
-        if self._is_ready_to_begin and not self._begin(hosts, users):
-            return
+        runner = self._runner
+        hosts = [one.handler.host for one in user_classes or runner.user_classes]
+        if user_count == 0 or user_count < runner.user_count:
+            users = user_count // len(hosts) * len(hosts)
+        else:
+            users, sentence = users_for(user_count, len(hosts))
+            if sentence:
+                say(sentence)
+        is_idle = self._master is not None and self._master.plan is None
+        # a master without workers says so itself, and no run begins
+        if is_idle and runner.worker_count:
+            try:
+                self._begin(hosts, users)
+            except ToolkitError as error:
+                say(f"Error: {error.message}" + (f"\n\nHint: {error.hint}" if error.hint else ""))
+                self._environment.process_exit_code = 1
+                if self._options.headless:
+                    gevent.spawn(runner.quit)
+                return
         self._options.toolkit_users_per_host = users // len(hosts)
         self._locusts_start(users, spawn_rate, wait=wait, user_classes=user_classes)
 
-    def _hosts(self, user_classes: Any) -> list[Host]:
-        return [one.handler.host for one in user_classes or self._runner.user_classes]
-
-    def _rounded(self, users: int, hosts: int) -> int:
-        if users == 0 or users < self._runner.user_count:
-            return users // hosts * hosts
-        rounded, sentence = users_for(users, hosts)
-        if sentence:
-            say(sentence)
-        return rounded
-
-    @property
-    def _is_ready_to_begin(self) -> bool:
-        is_idle = self._master is not None and self._master.plan is None
-        # a master without workers says so itself, and no run begins
-        return is_idle and bool(self._runner.worker_count)
-
-    def _begin(self, hosts: Sequence[Host], users: int) -> bool:
-        master, options = self._master, self._options
+    def _begin(self, hosts: Sequence[Host], users: int) -> None:
+        """Begin a run, or go on with one, and tell the workers its plan. Raises ToolkitError."""
+        master, options, runner = self._master, self._options, self._runner
         assert master is not None
-        try:
-            plan = self._plan()
-            plan = begun(plan, workers=self._runner.worker_count)
-            if options.resume and not self._resumed:
-                self._resumed = True
-                plan = master.resume(plan, hosts, users=users, run=options.resume)
-            else:
-                run = None if self._named else options.run
-                self._named = True
-                plan = master.begin(plan, hosts, options=options, users=users, run=run)
-        except ToolkitError as error:
-            say(f"Error: {error.message}" + (f"\n\nHint: {error.hint}" if error.hint else ""))
-            self._environment.process_exit_code = 1
-            if options.headless:
-                gevent.spawn(self._runner.quit)
-            return False
+        plan = begun(self._plan(), workers=runner.worker_count)
+        if options.resume and not self._resumed:
+            self._resumed = True
+            plan = master.resume(plan, hosts, users=users, run=options.resume)
+        else:
+            run = None if self._named else options.run
+            self._named = True
+            plan = master.begin(plan, hosts, options=options, users=users, run=run)
         options.toolkit_plan = as_message(plan)
-        for client_id in self._client_ids():
+        is_alone = not isinstance(runner, MasterRunner)
+        workers = [runner.client_id] if is_alone else [one.id for one in runner.clients.ready]
+        for client_id in workers:
             master.expect(self._name(client_id))
         say(f"Run {plan.run}: {plan.users_per_host} users a host, {users} together")
-        return True
-
-    def _client_ids(self) -> list[str]:
-        if isinstance(self._runner, MasterRunner):
-            return [client.id for client in self._runner.clients.ready]
-        return [self._runner.client_id]
 
     def _name(self, client_id: str) -> str:
         """How tallies call a worker: its number, and what tells it from those of other masters."""
@@ -225,16 +220,17 @@ class Blast:
             self._runner.environment.process_exit_code = 1
             gevent.spawn(self._runner.quit)
             return
-        number = max(0, self._runner.worker_index)
-        name = self._name(self._runner.client_id)
-        self.worker.begin(plan, name=name, number=number, users_per_host=self._users_per_host)
+        runner = self._runner
+        self.worker.begin(
+            plan,
+            name=self._name(runner.client_id),
+            number=max(0, runner.worker_index),
+            # wanted now: a master tells it with each change
+            users_per_host=lambda: int(runner.environment.parsed_options.toolkit_users_per_host),
+        )
         # what lives now lives long: the collector need not look at it again in the midst of an answer
         gc.collect()
         gc.freeze()
-
-    def _users_per_host(self) -> int:
-        """How many are wanted now; a master tells it with each change."""
-        return int(self._runner.environment.parsed_options.toolkit_users_per_host)
 
     # --- the end -------------------------------------------------------------------------------------
 
@@ -272,32 +268,6 @@ class Blast:
         given = self._environment.stop_timeout
         return float(min(given or DRAIN_S, self._options.request_timeout or DRAIN_S))
 
-    def _told_to_stop(self, **_: Any) -> None:
-        self._finish()
-
-    def _worker_quits(self, **_: Any) -> None:
-        """Before Locust says goodbye to the master: it would count this worker out before its last words came."""
-        self._runner.stop()
-
-    def _quit(self, **_: Any) -> None:
-        if self._master is not None:
-            self._master.close()
-
-    # --- messages ------------------------------------------------------------------------------------
-
-    def _send(self, message: Any) -> None:
-        self._runner.send_message(TALLIES, message)
-
-    def _hear(self, environment: Any, msg: Any, **_: Any) -> None:  # noqa: ARG002 (Locust's signature)
-        assert self._master is not None
-        self._master.hear(msg.data)
-
-    def _heartbeat(self, **_: Any) -> None:
-        self.worker.heard_master()
-
-    def _fire(self, **told: Any) -> None:
-        self._environment.events.request.fire(**told)
-
     def note_phase(self, name: str) -> None:
         """A phase of the profile is on."""
         if self._master is not None:
@@ -325,15 +295,3 @@ def _ask_for_a_password(web_ui: Any) -> None:
         return Response("A password is needed.\n", 401, {"WWW-Authenticate": 'Basic realm="blast"'})
 
     web_ui.app.before_request(ask)
-
-
-def _interrupt_main_only() -> None:
-    """Let Ctrl-C interrupt the main greenlet, from where Locust shuts down, and no user in the midst of an answer."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        main = gevent.getcurrent()
-        gevent.signal_handler(signal.SIGINT, gevent.kill, main, KeyboardInterrupt)
-
-
-def _end_with_parent() -> None:
-    """A worker forked by the master ends in order when that is killed, and loads no host that nobody writes down."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
