@@ -125,17 +125,14 @@ class HostAddress:
         if not self._addresses:
             if self._lookups is None:
                 self._lookups = gevent.threadpool.ThreadPool(1)
-            found = self._lookups.apply(_look_up, (self.name, self.port))
+            look_up = monkey.get_original("socket", "getaddrinfo")
+            where = (self.name, self.port, 0, gevent.socket.SOCK_STREAM)
+            found = self._lookups.apply(look_up, where)
             self._addresses = [(info[0], info[4]) for info in found]
         return self._addresses
 
     def _head(self, method: str, path: str) -> bytes:
         return f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}".encode("latin-1")
-
-
-def _look_up(name: str, port: int) -> list[Any]:
-    look_up = monkey.get_original("socket", "getaddrinfo")
-    return list(look_up(name, port, 0, gevent.socket.SOCK_STREAM))
 
 
 class _ReplyReader(HTTPResponseParser):  # type: ignore[misc]
@@ -162,7 +159,12 @@ class _ReplyReader(HTTPResponseParser):  # type: ignore[misc]
         if data:
             self.feed(data)
         else:
-            self._end()
+            try:
+                self.feed(b"")  # a body without a length ends so
+            except HTTPParseError as error:
+                raise _ClosedError from error
+            if not self.is_complete:
+                raise _ClosedError
         if self._is_final:
             data = b"".join(self._parts)
             self._parts.clear()
@@ -190,14 +192,6 @@ class _ReplyReader(HTTPResponseParser):  # type: ignore[misc]
     def is_reusable(self) -> bool:
         """Whether another request may follow on this connection."""
         return self.is_complete and not self._is_followed and bool(self.should_keep_alive())
-
-    def _end(self) -> None:
-        try:
-            self.feed(b"")  # a body without a length ends so
-        except HTTPParseError as error:
-            raise _ClosedError from error
-        if not self.is_complete:
-            raise _ClosedError
 
     def _on_message_begin(self) -> None:
         # after an interim answer (1xx) comes another one; after a final one nothing may
@@ -314,10 +308,14 @@ class LoadConnection:
                 Response(failure=broken, status=reply.status), sent_s, ended_s, reply.bytes
             )
         answer = reply.reader.end(ended_s, broken=broken.error if broken else None)
+        # what went wrong outside the answer: a redirect; a break, though not after `[DONE]` and not with a fault of its own
+        failure = broken if answer.error_kind == "cut" else None
+        if reply.status is not None and 300 <= reply.status < 400:
+            failure = Failure(kind=f"http_{reply.status}", error="a redirect, and none is followed")
         told = reply.cache_status
         response = Response(
             answer=answer,
-            failure=_outside(reply.status, broken if answer.error_kind == "cut" else None),
+            failure=failure,
             status=reply.status,
             cache_status=hidden(told, key) if told else None,
         )
@@ -379,19 +377,16 @@ class LoadConnection:
                 unshared = 0
                 gevent.sleep(0)
         if reply.awaits_end:
-            self._read_the_end(sock, reply)
+            # what may follow `[DONE]` is the end of the body, which lets the connection be used again
+            with (
+                suppress(_NoEndError, _ClosedError, OSError, HTTPParseError),
+                gevent.Timeout(AFTER_DONE_S, _NoEndError),
+            ):
+                for _ in range(MOST_LAST_READS):
+                    if reply.is_complete:
+                        break
+                    reply.take(sock.recv(READ_BYTES), 0.0)
         self._used_s = time.monotonic()
-
-    def _read_the_end(self, sock: Any, reply: _ReplyReader) -> None:
-        """What may follow `[DONE]` is the end of the body, which lets the connection be used again."""
-        with (
-            suppress(_NoEndError, _ClosedError, OSError, HTTPParseError),
-            gevent.Timeout(AFTER_DONE_S, _NoEndError),
-        ):
-            for _ in range(MOST_LAST_READS):
-                if reply.is_complete:
-                    return
-                reply.take(sock.recv(READ_BYTES), 0.0)
 
     def _connect(self) -> float | None:
         """Have a connection; for how long it was idle, None for a new one. Raises _NoConnectionError."""
@@ -432,13 +427,6 @@ def _connected(place: HostAddress) -> Any:
 
 
 # --- words -----------------------------------------------------------------------------------------------
-
-
-def _outside(status: int | None, broken: Failure | None) -> Failure | None:
-    """What went wrong outside the answer: a break, though not after `[DONE]` and not with a fault of its own; a redirect."""
-    if status is not None and 300 <= status < 400:
-        return Failure(kind=f"http_{status}", error="a redirect, and none is followed")
-    return broken
 
 
 def _failure(error: BaseException, timeout_s: float, key: str | None) -> Failure:

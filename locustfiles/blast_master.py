@@ -7,12 +7,13 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import gevent
-from blast_plan import WorkerPlan, begun, settings_of
+from blast_plan import WorkerPlan, settings_of
 from gevent.event import Event as Signal
 from gevent.threadpool import ThreadPool
 
@@ -105,7 +106,9 @@ class Master:
     ) -> WorkerPlan:
         """Store a run that begins; its plan. Raises ToolkitError."""
         now = time.time()
-        plan = begun(plan, run=run or uuid4().hex[:12], users_per_host=max(1, users // len(hosts)))
+        plan = replace(
+            plan, run=run or uuid4().hex[:12], users_per_host=max(1, users // len(hosts))
+        )
         settings = settings_of(plan, options, users)
 
         def store(store: Store) -> None:
@@ -122,7 +125,7 @@ class Master:
     ) -> WorkerPlan:
         """Go on with a stored run; its plan. Raises ToolkitError when it is none of ours."""
         now = time.time()
-        plan = begun(plan, run=run, users_per_host=max(1, users // len(hosts)))
+        plan = replace(plan, run=run, users_per_host=max(1, users // len(hosts)))
 
         def reopen(store: Store) -> int:
             found = store.run(run)
@@ -136,7 +139,7 @@ class Master:
             store.add_event(Event(run=run, at=now, kind="resume", text=_start_text(plan)))
             return earlier + 1
 
-        plan = begun(plan, resumptions=self._books.do(reopen))
+        plan = replace(plan, resumptions=self._books.do(reopen))
         self._start_writing(plan)
         return plan
 

@@ -4,7 +4,7 @@ It is checked before anything starts. No clock, no socket.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.blast.pacing import MOST_TIMEOUT_S, HostPace
@@ -63,7 +63,17 @@ def plan_of(options: Any, profile: str, hosts_hash: str) -> WorkerPlan:
         or 60.0,
         hosts_hash=hosts_hash,
     )
-    _try_out(plan)
+    # those who will use it refuse it now, and not in the midst of a run
+    HostScript(
+        plan.profile,
+        model="",
+        nonce="",
+        canary_share=plan.canary_share,
+        stream_share=plan.stream_share,
+        max_tokens=plan.max_tokens,
+    )
+    if plan.rate is not None:
+        HostPace(plan.rate, start_s=0.0)
     return plan
 
 
@@ -85,35 +95,6 @@ def settings_of(plan: WorkerPlan, options: Any, users: int) -> str:
         "non_neutral": options.non_neutral,
     }
     return json.dumps(told)
-
-
-def as_message(plan: WorkerPlan) -> dict[str, Any]:
-    """The plan in values that any message carries."""
-    return asdict(plan)
-
-
-def from_message(told: dict[str, Any]) -> WorkerPlan:
-    """The way back."""
-    return WorkerPlan(**told)
-
-
-def begun(plan: WorkerPlan, **known: Any) -> WorkerPlan:
-    """The plan with what is known once the run begins."""
-    return replace(plan, **known)
-
-
-def _try_out(plan: WorkerPlan) -> None:
-    """Let those who will use it refuse it now and not in the midst of a run."""
-    HostScript(
-        plan.profile,
-        model="",
-        nonce="",
-        canary_share=plan.canary_share,
-        stream_share=plan.stream_share,
-        max_tokens=plan.max_tokens,
-    )
-    if plan.rate is not None:
-        HostPace(plan.rate, start_s=0.0)
 
 
 def _number(value: Any, name: str, least: float, most: float) -> float | None:

@@ -15,6 +15,7 @@ import os
 import signal
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from blast_handler import HostHandler
 from blast_handshake import answer_workers
 from blast_master import Master, MasterStore, say
 from blast_options import PROFILE, Early, end_with
-from blast_plan import WorkerPlan, as_message, begun, from_message, plan_of
+from blast_plan import WorkerPlan, plan_of
 from blast_worker import Worker
 from flask import Response, request
 from gevent.event import Event
@@ -186,7 +187,7 @@ class Blast:
         """Begin a run, or go on with one, and tell the workers its plan. Raises ToolkitError."""
         master, options, runner = self._master, self._options, self._runner
         assert master is not None
-        plan = begun(self._plan(), workers=runner.worker_count)
+        plan = replace(self._plan(), workers=runner.worker_count)
         if options.resume and not self._resumed:
             self._resumed = True
             plan = master.resume(plan, hosts, users=users, run=options.resume)
@@ -194,7 +195,7 @@ class Blast:
             run = None if self._named else options.run
             self._named = True
             plan = master.begin(plan, hosts, options=options, users=users, run=run)
-        options.toolkit_plan = as_message(plan)
+        options.toolkit_plan = asdict(plan)
         is_alone = not isinstance(runner, MasterRunner)
         workers = [runner.client_id] if is_alone else [one.id for one in runner.clients.ready]
         for client_id in workers:
@@ -214,7 +215,7 @@ class Blast:
         told = getattr(self._runner.environment.parsed_options, "toolkit_plan", None)
         if isinstance(self._runner, MasterRunner) or told is None:
             return
-        plan = from_message(told)
+        plan = WorkerPlan(**told)
         if plan.hosts_hash != self._early.hosts_hash:
             say("Error: this worker's list of hosts is not the master's; it sends nothing")
             self._runner.environment.process_exit_code = 1
