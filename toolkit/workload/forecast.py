@@ -5,7 +5,7 @@ does not let a cache answer. At one instant answers are complete before requests
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import numpy as np
@@ -98,23 +98,34 @@ class Reuse:
 
 def forecast(
     columns: RequestColumns,
-    latency_s: Numbers,
+    latency_s: Numbers | None,
     *,
     sizes: Sequence[int | None],
     ttls: Sequence[float | None],
     eligible: Mask | None = None,
     failed: Mask | None = None,
+    bodies: bool = True,
 ) -> Forecast:
-    """The curves by all three keys, the chance of a repeat, and a size to choose."""
+    """The curves by all three keys, the chance of a repeat, and a size to choose.
+
+    Of unknown latency, None, every repeat is a hit, and how many would join another is unknown. Without `bodies` nobody knows
+    the bytes that requests were sent in.
+    """
+    latencies = np.zeros(len(columns)) if latency_s is None else latency_s
 
     def curve(keys: Codes, sizes: Sequence[int | None]) -> tuple[HitCell, ...]:
-        return hit_curve(
-            keys, columns.ts, latency_s, sizes=sizes, ttls=ttls, eligible=eligible, failed=failed
+        cells = hit_curve(
+            keys, columns.ts, latencies, sizes=sizes, ttls=ttls, eligible=eligible, failed=failed
+        )
+        if latency_s is not None:
+            return cells
+        return tuple(
+            replace(one, coalesced_ratio=None, steady_coalesced_ratio=None) for one in cells
         )
 
     canonical = curve(columns.request, sizes)
     return Forecast(
-        exact=curve(columns.exact, (None,)),
+        exact=curve(columns.exact, (None,)) if bodies else (),
         canonical=canonical,
         prompt=curve(columns.prompt, (None,)),
         chance=repeat_chance(columns.request, columns.ts, eligible),

@@ -199,28 +199,27 @@ class _Bodies:
         first = self.first[chosen]
         length = self.depth[first] + 1
         repeats = requests[chosen] - 1
-        by_volume, by_count = (
-            tuple(
-                self._shared(int(self.first[one]), int(requests[one]))
-                for one in chosen[np.lexsort((first, -length, -worth))[:top]].tolist()
+
+        def shared(kind: int) -> SharedPrefix:
+            at, times = int(self.first[kind]), int(requests[kind])
+            asked = self.asked[int(self.owner[at])]
+            blocks = int(self.depth[at]) + 1
+            tokens = blocks * (asked.block_tokens or BLOCK_TOKENS)
+            text = asked.prompt_text if _is_text(asked) else None
+            return SharedPrefix(
+                prefix=f"{int(self.hashes[at]):016x}",
+                blocks=blocks,
+                tokens=tokens,
+                requests=times,
+                saved_tokens=tokens * (times - 1),
+                text=None if text is None else text[: min(TEXT_CHARS, blocks * BLOCK_BYTES)],
             )
+
+        by_volume, by_count = (
+            tuple(map(shared, chosen[np.lexsort((first, -length, -worth))[:top]].tolist()))
             for worth in (repeats * length, repeats)
         )
         return by_volume, by_count
-
-    def _shared(self, at: int, requests: int) -> SharedPrefix:
-        asked = self.asked[int(self.owner[at])]
-        blocks = int(self.depth[at]) + 1
-        tokens = blocks * (asked.block_tokens or BLOCK_TOKENS)
-        text = asked.prompt_text if _is_text(asked) else None
-        return SharedPrefix(
-            prefix=f"{int(self.hashes[at]):016x}",
-            blocks=blocks,
-            tokens=tokens,
-            requests=requests,
-            saved_tokens=tokens * (requests - 1),
-            text=None if text is None else text[: min(TEXT_CHARS, blocks * BLOCK_BYTES)],
-        )
 
 
 def _is_text(asked: Asked) -> bool:

@@ -289,37 +289,41 @@ class _Reader:
     ) -> RequestSource:
         """Rows of a trace in columns."""
         source = RequestSource(kind=kind, seen=iter(()), identities=None)
-        source.seen = self._read_table(source, names, lines)
-        return source
+        is_azure = kind == "azure"
 
-    def _read_table(
-        self, source: RequestSource, names: list[str], lines: Iterator[Line]
-    ) -> Iterator[Seen]:
-        is_azure = source.kind == "azure"
-        for where, text in lines:
-            row = dict(zip(names, _cells(text), strict=False))
-            when, asked_tokens, answered_tokens, *_ = AZURE if is_azure else BURSTGPT
-            ts = moment(row.get(when)) if is_azure else number(row.get(when))
-            prompt, output = count(row.get(asked_tokens)), count(row.get(answered_tokens))
-            if ts is None or ts < 0 or prompt is None or output is None:
-                if next(lines, None) is None:
-                    self._met["torn"] += 1
-                    break
-                trace, example = (
-                    ("an Azure", AZURE_EXAMPLE) if is_azure else ("a BurstGPT", BURSTGPT_EXAMPLE)
+        def requests() -> Iterator[Seen]:
+            for where, text in lines:
+                row = dict(zip(names, _cells(text), strict=False))
+                when, asked_tokens, answered_tokens, *_ = AZURE if is_azure else BURSTGPT
+                ts = moment(row.get(when)) if is_azure else number(row.get(when))
+                prompt, output = count(row.get(asked_tokens)), count(row.get(answered_tokens))
+                if ts is None or ts < 0 or prompt is None or output is None:
+                    if next(lines, None) is None:
+                        self._met["torn"] += 1
+                        break
+                    trace, example = (
+                        ("an Azure", AZURE_EXAMPLE)
+                        if is_azure
+                        else ("a BurstGPT", BURSTGPT_EXAMPLE)
+                    )
+                    raise ToolkitError(f"{where} is no row of {trace} trace", example)
+                if not is_azure and not output:
+                    # its authors count an answer of no tokens as a failure, which says nothing of lengths
+                    output = None
+                    self._met["no answer"] += 1
+                key = key_of(self._name, where)  # nobody knows whether another was like it
+                asked = Asked(
+                    exact_key=key,
+                    prompt_key=key,
+                    body_bytes=0,
+                    model=None if is_azure else _text(row.get("model")),
+                    prompt_tokens=prompt,
                 )
-                raise ToolkitError(f"{where} is no row of {trace} trace", example)
-            if not is_azure and not output:
-                # its authors count an answer of no tokens as a failure, which says nothing of lengths
-                output = None
-                self._met["no answer"] += 1
-            key = key_of(self._name, where)  # nobody knows whether another was like it
-            model = None if is_azure else _text(row.get("model"))
-            asked = Asked(
-                exact_key=key, prompt_key=key, body_bytes=0, model=model, prompt_tokens=prompt
-            )
-            yield Seen(ts=ts, asked=asked, output_tokens=output)
-        source.notes += self._notes()
+                yield Seen(ts=ts, asked=asked, output_tokens=output)
+            source.notes += self._notes()
+
+        source.seen = requests()
+        return source
 
     def _notes(self) -> list[str]:
         found = []
@@ -332,21 +336,7 @@ class _Reader:
     # --- Rows -----------------------------------------------------------------------------------
 
     def _captured(self, row: Row, where: str) -> Seen:
-        damaged = row.get("damaged") is True
-        return Seen(
-            ts=_time(row, where),
-            took_ms=span(row.get("took_ms")),
-            server=_text(row.get("server")),
-            asked=self._captured_body(row),
-            damaged=damaged,
-            problem=_text(row.get("problem")) if damaged else None,
-            in_flight=count(row.get("in_flight")),
-            client=_text(row.get("client")),
-            **_exchange(row),
-        )
-
-    def _captured_body(self, row: Row) -> Asked | None:
-        """By its bytes where they were kept, else by its keys."""
+        """A request by its body's bytes where they were kept, else by its keys."""
         coded, body = row.get("body_base64"), row.get("body")
         whole = body.encode("utf-8", "surrogateescape") if isinstance(body, str) else None
         if isinstance(coded, str):
@@ -354,26 +344,37 @@ class _Reader:
                 whole = base64.b64decode(coded, validate=True)
             except binascii.Error:
                 whole = None
+        damaged, problem = row.get("damaged") is True, _text(row.get("problem"))
+        exact, asked = _text(row.get("exact_key")), None
         if whole is not None:
-            return self._asked(whole, _path(row))
-        exact = _text(row.get("exact_key"))
-        if exact is None or exact in self._remembered:
-            return self._remembered.get(exact or "")
-        preview = _text(row.get("prompt_preview"))
-        is_whole = preview is not None and len(preview) < PREVIEW_CHARS
-        return self._shared(
-            Asked(
-                exact_key=exact,
-                request_key=_text(row.get("request_key")),
-                prompt_key=_text(row.get("prompt_key")),
-                problem=None if row.get("damaged") else _text(row.get("problem")),
-                body_bytes=count(row.get("body_bytes")) or 0,
-                messages=count(row.get("messages")),
-                images=count(row.get("images")) or 0,
-                prompt_chars=count(row.get("prompt_chars")),
-                prompt_text=preview if is_whole and self._keep_text else None,
-                **_parameters(row),
+            asked = self._asked(whole, _path(row))
+        elif exact is not None and (asked := self._remembered.get(exact)) is None:
+            preview = _text(row.get("prompt_preview"))
+            is_whole = preview is not None and len(preview) < PREVIEW_CHARS
+            asked = self._shared(
+                Asked(
+                    exact_key=exact,
+                    request_key=_text(row.get("request_key")),
+                    prompt_key=_text(row.get("prompt_key")),
+                    problem=None if row.get("damaged") else problem,
+                    body_bytes=count(row.get("body_bytes")) or 0,
+                    messages=count(row.get("messages")),
+                    images=count(row.get("images")) or 0,
+                    prompt_chars=count(row.get("prompt_chars")),
+                    prompt_text=preview if is_whole and self._keep_text else None,
+                    **_parameters(row),
+                )
             )
+        return Seen(
+            ts=_time(row, where),
+            took_ms=span(row.get("took_ms")),
+            server=_text(row.get("server")),
+            asked=asked,
+            damaged=damaged,
+            problem=problem if damaged else None,
+            in_flight=count(row.get("in_flight")),
+            client=_text(row.get("client")),
+            **_exchange(row),
         )
 
     def _proxied(self, row: Row, where: str) -> Seen:

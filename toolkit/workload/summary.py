@@ -183,7 +183,22 @@ def summarise(columns: RequestColumns, *, options: ReportSettings = PLAIN) -> Wo
     )
     ahead = None
     if identities and total:
-        ahead = _forecast(columns, latency, eligible, failed, options)
+        sizes_tried = options.sizes
+        if sizes_tried == SIZES:
+            # up to the first that holds every key, as larger ones say the same again; the user's own all
+            keys = int(columns.request.max()) + 1
+            least = min((size for size in SIZES if size is not None and size >= keys), default=keys)
+            sizes_tried = tuple(size for size in SIZES if size is None or size <= least)
+        ahead = forecast(
+            columns,
+            latency,
+            sizes=sizes_tried,
+            # without times nothing grows old
+            ttls=options.ttls_s if options.arrivals else (None,),
+            eligible=eligible,
+            failed=failed,
+            bodies=identities == "bodies",
+        )
     counted = distribution(columns) if identities else Distribution(requests=total)
     tops = dict(zip(TOPS, counted.tops, strict=False))
     return Workload(
@@ -230,40 +245,6 @@ def latencies(columns: RequestColumns, options: ReportSettings) -> Numbers | Non
     if known.any():
         return np.where(known, measured, measured[known].mean())
     return None if options.latency_s is None else np.full(len(columns), options.latency_s)
-
-
-def _forecast(
-    columns: RequestColumns,
-    latency: Numbers | None,
-    eligible: Mask,
-    failed: Mask,
-    options: ReportSettings,
-) -> Forecast:
-    sizes = options.sizes
-    if sizes == SIZES:
-        # up to the first that holds every key, as larger ones say the same again; the user's own all
-        keys = int(columns.request.max()) + 1
-        enough = min((size for size in sizes if size is not None and size >= keys), default=None)
-        sizes = tuple(size for size in sizes if size is None or enough is None or size <= enough)
-    found = forecast(
-        columns,
-        np.zeros(len(columns)) if latency is None else latency,
-        sizes=sizes,
-        # without times nothing grows old
-        ttls=options.ttls_s if options.arrivals else (None,),
-        eligible=eligible,
-        failed=failed,
-    )
-    if options.identities != "bodies":
-        found = replace(found, exact=())
-    if latency is None:
-        # at no latency nobody joins: how many would is unknown, not 0
-        exact, canonical, prompt = (
-            tuple(replace(one, coalesced_ratio=None, steady_coalesced_ratio=None) for one in cells)
-            for cells in (found.exact, found.canonical, found.prompt)
-        )
-        found = replace(found, exact=exact, canonical=canonical, prompt=prompt)
-    return found
 
 
 def answers(columns: RequestColumns) -> AnswerFigures:
